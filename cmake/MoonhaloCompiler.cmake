@@ -1,0 +1,42 @@
+# Compiler settings that every target of the project shares (a precompiled header may only be reused under equal
+# flags), and the two functions that make targets with them.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+# -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there.
+add_compile_options(-fPIC -pthread)
+
+find_program(MOONHALO_CCACHE ccache)
+if(MOONHALO_CCACHE)
+  add_compile_options(-fpch-preprocess)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${MOONHALO_CCACHE}"
+  )
+endif()
+find_program(MOONHALO_MOLD mold)
+if(MOONHALO_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+function(moonhalo_use_common target)
+  target_link_libraries(${target} PRIVATE moonhalo_common)
+  target_precompile_headers(${target} REUSE_FROM moonhalo_pch)
+endfunction()
+
+function(moonhalo_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  moonhalo_use_common(${target})
+endfunction()
+
+function(moonhalo_add_program target)
+  add_executable(${target} ${ARGN})
+  target_link_libraries(${target} PRIVATE moonhalo)
+  moonhalo_use_common(${target})
+endfunction()

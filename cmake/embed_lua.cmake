@@ -1,0 +1,17 @@
+# Writes OUTPUT, a C++ source that holds the Lua files of FILES (separated by |) as strings.
+#   cmake -DOUTPUT=lua_sources.cpp -DFILES=a.lua|b.lua -P embed_lua.cmake
+string(REPLACE "|" ";" files "${FILES}")
+set(text "#include \"scripting/lua_sources.h\"\n\nnamespace moonhalo::scripting {\n\n")
+string(APPEND text "const std::vector<std::pair<std::string_view, std::string_view>>& lua_sources() {\n")
+string(APPEND text "  static const std::vector<std::pair<std::string_view, std::string_view>> sources = {\n")
+foreach(path IN LISTS files)
+  get_filename_component(name "${path}" NAME_WLE)
+  file(READ "${path}" body)
+  string(FIND "${body}" ")lua~\"" clash)
+  if(NOT clash EQUAL -1)
+    message(FATAL_ERROR "${path}: contains )lua~\", which ends the C++ string that holds it")
+  endif()
+  string(APPEND text "      {\"${name}\", R\"lua~(${body})lua~\"},\n")
+endforeach()
+string(APPEND text "  };\n  return sources;\n}\n\n}  // namespace moonhalo::scripting\n")
+file(WRITE "${OUTPUT}" "${text}")
