@@ -35,6 +35,7 @@ file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
 if(mpi_tests AND MPI_CXX_FOUND)
   moonhalo_add_test_program(test_mpi ${mpi_tests})
   target_link_libraries(test_mpi PRIVATE MPI::MPI_CXX)
+  target_compile_definitions(test_mpi PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   foreach(ranks 2 3 4)
     add_test(NAME mpi.ranks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>)
     set_tests_properties(
