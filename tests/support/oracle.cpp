@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/oracle.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <numeric>
+#include <sstream>
+
+#include "engine/communicator.h"
+
+namespace moonhalo::testing {
+namespace {
+
+uint64_t scramble(uint64_t x) {  // the finaliser of splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+at::Tensor uniform(at::IntArrayRef shape, int64_t seed) {
+  at::Tensor result = at::empty(shape, at::kDouble);
+  double* data = result.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < result.numel(); ++i) {
+    const uint64_t bits = scramble(scramble(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(i));
+    data[i] = 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
+  }
+  return result;
+}
+
+bool differentiable(const at::Tensor& tensor) {
+  return tensor.is_floating_point() || tensor.is_complex();
+}
+
+// What rank `coordinate` of `ranks` holds of a value that is Partial(op) over them.
+at::Tensor addend(const at::Tensor& value, ReduceOp op, int64_t coordinate, int64_t ranks) {
+  const auto noise = [&](int64_t c) { return make_tensor(value.sizes(), 1000 + c, value.scalar_type()); };
+  at::Tensor result = value.clone();
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      if (coordinate < ranks - 1) {
+        result = noise(coordinate);
+      } else {
+        for (int64_t c = 0; c < ranks - 1; ++c) result = result - noise(c);
+      }
+      return op == ReduceOp::kAvg ? result * ranks : result;
+    case ReduceOp::kMax:
+    case ReduceOp::kMin: {
+      const at::Tensor owner = at::arange(value.numel(), at::kLong).view(value.sizes()).remainder(ranks);
+      const at::Tensor worse = op == ReduceOp::kMax ? value - 1 : value + 1;
+      return at::where(owner.eq(coordinate), value, worse);
+    }
+    case ReduceOp::kProduct:
+      return coordinate == 0 ? result * std::pow(2.0, ranks - 1) : at::full_like(value, 0.5);
+  }
+  return result;
+}
+
+struct Outcome {
+  std::vector<at::Tensor> results;
+  std::vector<at::Tensor> gradients;         // per input; undefined when unused
+  std::vector<at::Tensor> second_gradients;  // likewise
+};
+
+// `cotangent(like, seed)` makes the gradient that stands for a result.
+Outcome run(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted, const Program& program,
+            const Oracle& options, const std::function<at::Tensor(const at::Tensor&, int64_t)>& cotangent) {
+  Outcome outcome;
+  outcome.results = program(inputs);
+  torch::autograd::variable_list roots, cotangents, leaves;
+  for (size_t i = 0; i < outcome.results.size(); ++i) {
+    const at::Tensor& result = outcome.results[i];
+    if (!result.defined() || !result.requires_grad()) continue;
+    roots.push_back(result);
+    cotangents.push_back(cotangent(result, 77 + static_cast<int64_t>(i)));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (wanted[i]) leaves.push_back(inputs[i]);
+  }
+  if (roots.empty() || leaves.empty()) return outcome;
+  if (options.double_backward) {
+    const auto first = torch::autograd::grad(roots, leaves, cotangents, true, true, true);
+    torch::autograd::variable_list second_roots, second_cotangents;
+    for (size_t i = 0; i < first.size(); ++i) {
+      if (!first[i].defined() || !first[i].requires_grad()) continue;
+      second_roots.push_back(first[i]);
+      second_cotangents.push_back(cotangent(first[i], 177 + static_cast<int64_t>(i)));
+    }
+    if (!second_roots.empty()) {
+      outcome.second_gradients = torch::autograd::grad(second_roots, leaves, second_cotangents, true, false, true);
+    }
+  }
+  if (options.backward) {
+    torch::autograd::backward(roots, cotangents);
+    for (const at::Tensor& leaf : leaves) outcome.gradients.push_back(leaf.grad());
+  }
+  for (at::Tensor& result : outcome.results) result = result.defined() ? result.detach() : result;
+  return outcome;
+}
+
+at::Tensor whole(const at::Tensor& tensor) {
+  return tensor.defined() && is_shard_tensor(tensor) ? full_tensor(tensor.detach()) : tensor;
+}
+
+// Every rank walks the same lists, because full_tensor is collective.
+void compare(const char* what, const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+             double tolerance, std::ostream& out) {
+  if (actual.size() != expected.size()) {
+    out << what << ": " << actual.size() << " tensors instead of " << expected.size() << "\n";
+    return;
+  }
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const std::string text = difference(whole(actual[i]), expected[i], tolerance);
+    if (text.empty()) continue;
+    out << what << " " << i << ": " << text << "\n";
+    if (actual[i].defined() && is_shard_tensor(actual[i])) out << "    held as " << spec(actual[i])->to_string() << "\n";
+  }
+}
+
+// The leaves' gradients must be ready for an optimizer: blocks where the leaf has blocks.
+void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted, std::ostream& out) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!wanted[i] || !inputs[i].grad().defined() || !is_shard_tensor(inputs[i])) continue;
+    if (!is_shard_tensor(inputs[i].grad())) {
+      out << "gradient of input " << i << " is a plain tensor\n";
+      continue;
+    }
+    const SpecPtr& leaf = spec(inputs[i]);
+    const SpecPtr& grad = spec(inputs[i].grad());
+    for (int64_t d = 0; d < leaf->ndim(); ++d) {
+      if (leaf->is_cut(d) && !(leaf->cut(d) == grad->cut(d))) {
+        out << "gradient of input " << i << " is held as " << grad->to_string() << ", its leaf as "
+            << leaf->to_string() << "\n";
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype) {
+  if (dtype == at::kBool) return uniform(shape, seed).gt(0);
+  if (at::isComplexType(dtype)) return at::complex(uniform(shape, seed), uniform(shape, ~seed)).to(dtype);
+  if (at::isIntegralType(dtype, /*includeBool=*/false)) {
+    const double shift = dtype == at::kByte ? 5.5 : 0.5;
+    return (uniform(shape, seed) * 5.5 + shift).floor().to(dtype);
+  }
+  return uniform(shape, seed).to(dtype);
+}
+
+at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  const at::NoGradGuard no_grad;
+  const SpecPtr spec = placements.empty() ? replicated(mesh, full.sizes()) : make_spec(mesh, full.sizes(), placements);
+  at::Tensor local = full.detach();
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (const auto& op = spec->partial(m)) local = addend(local, *op, mesh->coordinate(m), mesh->size(m));
+  }
+  for (int64_t d = 0; d < spec->ndim(); ++d) local = local.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
+  return from_local(local.clone(), spec);
+}
+
+std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
+  std::ostringstream out;
+  if (actual.defined() != expected.defined()) {
+    out << (actual.defined() ? "a tensor where none is expected" : "missing");
+  } else if (!actual.defined()) {
+    return "";
+  } else if (actual.sizes() != expected.sizes()) {
+    out << "shape " << actual.sizes() << " instead of " << expected.sizes();
+  } else if (actual.scalar_type() != expected.scalar_type()) {
+    out << "dtype " << actual.scalar_type() << " instead of " << expected.scalar_type();
+  } else if (!at::allclose(actual, expected, tolerance, tolerance, /*equal_nan=*/true)) {
+    const bool complex = expected.is_complex();
+    const auto wide = [&](const at::Tensor& t) { return t.detach().to(complex ? at::kComplexDouble : at::kDouble); };
+    const at::Tensor error = (wide(actual) - wide(expected)).abs().flatten();
+    const int64_t at = error.nan_to_num(INFINITY).argmax().item<int64_t>();
+    const auto value = [&](const at::Tensor& t) {
+      std::ostringstream text;
+      text.precision(12);
+      if (complex) {
+        text << wide(t).flatten()[at].item().toComplexDouble();
+      } else {
+        text << wide(t).flatten()[at].item<double>();
+      }
+      return text.str();
+    };
+    out << "element " << at << " of " << expected.sizes() << " is " << value(actual) << " instead of "
+        << value(expected) << " (" << error.gt(tolerance).sum().item<int64_t>() << " differ)";
+  }
+  return out.str();
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body, Fallback fallback) {
+  const int64_t ranks = std::accumulate(mesh_shape.begin(), mesh_shape.end(), int64_t{1}, std::multiplies<>());
+  run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
+    set_fallback(fallback);
+    body(init_device_mesh(world, "cpu", mesh_shape));
+  });
+}
+
+void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs, const Program& program,
+                          Oracle options) {
+  std::vector<bool> wanted;
+  std::vector<at::Tensor> plain;
+  for (const Input& input : inputs) {
+    wanted.push_back(input.grad && differentiable(input.full) && (options.backward || options.double_backward));
+    plain.push_back(input.full.detach().clone().requires_grad_(wanted.back()));
+  }
+  const Outcome expected =
+      run(plain, wanted, program, options,
+          [](const at::Tensor& like, int64_t seed) { return make_tensor(like.sizes(), seed, like.scalar_type()); });
+
+  std::mutex mutex;
+  std::map<int64_t, std::string> reports;
+  on_mesh(
+      mesh_shape,
+      [&](const MeshPtr& mesh) {
+        std::ostringstream out;
+        std::vector<at::Tensor> tensors;
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          const Input& input = inputs[i];
+          at::Tensor tensor = input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
+          tensors.push_back(tensor.requires_grad_(wanted[i]));
+        }
+
+        const Outcome actual = run(tensors, wanted, program, options, [&](const at::Tensor& like, int64_t seed) {
+          const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
+          return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements()) : full;
+        });
+
+        compare("result", actual.results, expected.results, options.tolerance, out);
+        compare("gradient", actual.gradients, expected.gradients, options.tolerance, out);
+        compare("second gradient", actual.second_gradients, expected.second_gradients, options.tolerance, out);
+        if (options.same_cut_gradients) compare_cuts(tensors, wanted, out);
+        if (out.str().empty()) return;
+        const std::lock_guard lock(mutex);
+        reports[mesh->rank()] = out.str();
+      },
+      options.fallback);
+  for (const auto& [rank, text] : reports) {
+    ADD_FAILURE() << "rank " << rank << " of mesh " << at::IntArrayRef(mesh_shape) << " differs from one device:\n"
+                  << text << (reports.size() > 1 ? "(other ranks differ too)" : "");
+    break;
+  }
+}
+
+}  // namespace moonhalo::testing
