@@ -12,6 +12,10 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 # -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there.
 add_compile_options(-fPIC -pthread)
+if(MOONHALO_SANITIZE)
+  add_compile_options(-fsanitize=${MOONHALO_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${MOONHALO_SANITIZE})
+endif()
 
 find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)

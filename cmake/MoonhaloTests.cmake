@@ -2,7 +2,20 @@
 
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
-include(GoogleTest)
+find_package(Python3 COMPONENTS Interpreter)
+
+# One thread per rank: the ranks of a test are threads themselves.
+set(test_environment OMP_NUM_THREADS=1)
+if(MOONHALO_SANITIZE)
+  set(suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
+  list(APPEND test_environment "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"
+       "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
+       "TSAN_OPTIONS=suppressions=${suppressions}/tsan.txt:ignore_noninstrumented_modules=1:halt_on_error=1")
+endif()
+set(test_timeout 120)
+if(MOONHALO_SANITIZE)
+  set(test_timeout 600)
+endif()
 
 file(GLOB support_files CONFIGURE_DEPENDS tests/support/*.cpp)
 if(support_files)
@@ -23,14 +36,19 @@ foreach(folder engine ops io scripting)
   if(sources)
     moonhalo_add_test_program(test_${folder} ${sources})
     target_link_libraries(test_${folder} PRIVATE GTest::gtest_main nlohmann_json::nlohmann_json PNG::PNG)
-    gtest_discover_tests(
-      test_${folder}
-      DISCOVERY_MODE PRE_TEST
-      DISCOVERY_TIMEOUT 60
-      PROPERTIES TIMEOUT 120 LABELS quick)
+    set(include_file "${PROJECT_BINARY_DIR}/generated/test_${folder}.cmake")
+    file(
+      GENERATE
+      OUTPUT "${include_file}"
+      CONTENT
+        "set(program \"$<TARGET_FILE:test_${folder}>\")\nset(folder ${folder})\nset(labels quick)
+set(timeout ${test_timeout})\nset(environment \"${test_environment}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
   endif()
 endforeach()
 
+# The same program under mpirun with 2, 3 and 4 ranks.
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
 if(mpi_tests AND MPI_CXX_FOUND)
   moonhalo_add_test_program(test_mpi ${mpi_tests})
@@ -40,17 +58,19 @@ if(mpi_tests AND MPI_CXX_FOUND)
     add_test(NAME mpi.ranks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>)
     set_tests_properties(
       mpi.ranks_${ranks}
-      PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2 ENVIRONMENT
-                 "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMP_NUM_THREADS=1")
+      PROPERTIES
+        TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+        "${test_environment};OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1"
+    )
   endforeach()
 endif()
 
 if(TARGET moonhalo_cli)
-  file(GLOB script_tests CONFIGURE_DEPENDS tests/scripting/*.lua)
+  file(GLOB script_tests CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" tests/scripting/*.lua)
   foreach(path IN LISTS script_tests)
     get_filename_component(name "${path}" NAME_WLE)
-    add_test(NAME lua.${name} COMMAND moonhalo_cli test "${path}")
-    set_tests_properties(lua.${name} PROPERTIES TIMEOUT 120 LABELS quick)
+    add_test(NAME lua.${name} COMMAND moonhalo_cli test ${path} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(lua.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
 endif()
 
@@ -58,9 +78,26 @@ file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
 foreach(path IN LISTS bench_files)
   get_filename_component(name "${path}" NAME_WLE)
   moonhalo_add_program(${name} "${path}")
-  target_link_libraries(${name} PRIVATE benchmark::benchmark)
+  target_link_libraries(${name} PRIVATE benchmark::benchmark nlohmann_json::nlohmann_json)
   if(TARGET moonhalo_test_support)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
     target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest)
   endif()
 endforeach()
+
+if(Python3_Interpreter_FOUND)
+  add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
+                              "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(style PROPERTIES TIMEOUT 60 LABELS quick)
+endif()
+
+# A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
+if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
+  add_test(
+    NAME package
+    COMMAND
+      "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}/tests/package"
+      "-DGENERATOR=${CMAKE_GENERATOR}" "-DCXX=${CMAKE_CXX_COMPILER}" -P
+      "${PROJECT_SOURCE_DIR}/tests/package/build_and_run.cmake")
+  set_tests_properties(package PROPERTIES TIMEOUT 300 LABELS package)
+endif()

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Checks what a formatter cannot: file lengths, tabs, the direction of includes, folder READMEs, and that every op rule
+has a case table.  usage: check_sources.py SOURCE_FOLDER"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+MAX_SOURCE_LINES = 500
+MAX_README_LINES = 40
+SOURCE_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples", "cmake")
+TOP_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples")
+SUFFIXES = {".cpp", ".h", ".lua", ".cmake", ".py"}
+# What each folder may include, itself aside.
+MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine", "ops"}, "scripting": {"engine", "ops", "io"}}
+# The umbrella header collects every folder's interface for users; only users and tests include it.
+UMBRELLA = "engine/moonhalo.h"
+
+
+def sources(root):
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                yield path
+
+
+def check_text(root, path, problems):
+    name = path.relative_to(root).as_posix()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) > MAX_SOURCE_LINES:
+        problems.append(f"{name}: {len(lines)} lines, more than {MAX_SOURCE_LINES}; split it by purpose")
+    for number, line in enumerate(lines, 1):
+        if "\t" in line:
+            problems.append(f"{name}:{number}: a tab; indent with spaces")
+        if line != line.rstrip():
+            problems.append(f"{name}:{number}: spaces at the end of the line")
+    folder = name.split("/")[0]
+    if folder not in MAY_INCLUDE or name == UMBRELLA:
+        return
+    for number, line in enumerate(lines, 1):
+        match = re.match(r'\s*#include "([a-z]+)/', line)
+        if match and match[1] != folder and match[1] in {*MAY_INCLUDE, "tests"} - MAY_INCLUDE[folder]:
+            problems.append(f"{name}:{number}: {folder}/ may not include {match[1]}/ (scripting -> io, ops -> engine)")
+
+
+def check_readmes(root, problems):
+    for folder in TOP_FOLDERS:
+        if not (root / folder).is_dir():
+            continue
+        readme = root / folder / "README.md"
+        if not readme.is_file():
+            problems.append(f"{folder}/README.md: missing; say the folder's one job and what it may include")
+        elif len(readme.read_text(encoding="utf-8").splitlines()) > MAX_README_LINES:
+            problems.append(f"{folder}/README.md: more than {MAX_README_LINES} lines")
+
+
+def rule_ops(text):
+    """The operator names of the rule records in a source, without namespace and overload."""
+    if "const Register" not in text:
+        return set()
+    names = re.findall(r'"aten::([a-z_0-9]+)', text)
+    return set(names)
+
+
+def check_rules_have_tests(root, problems):
+    tests = "\n".join(p.read_text(encoding="utf-8") for p in sorted((root / "tests" / "ops").glob("*.cpp")))
+    for path in sorted((root / "ops").glob("*.cpp")):
+        ops = rule_ops(path.read_text(encoding="utf-8"))
+        if ops and not any(re.search(rf"\b{re.escape(op)}\b", tests) for op in ops):
+            problems.append(f"ops/{path.name}: no file of tests/ops/ mentions any op of its rules ({', '.join(sorted(ops))})")
+
+
+def check(root):
+    problems = []
+    for path in sources(root):
+        check_text(root, path, problems)
+    check_readmes(root, problems)
+    check_rules_have_tests(root, problems)
+    return problems
+
+
+def self_test():
+    """Every kind of problem is found in a tree that has one of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        files = {
+            "engine/README.md": "one job\n" * 41,
+            "engine/a.cpp": '#include "ops/b.h"\n' + "int x;\n" * 500,
+            "engine/moonhalo.h": '#include "ops/b.h"\n',
+            "ops/b.cpp": 'int\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
+            "tests/ops/test_c.cpp": "at::prelu(x);\n",
+            "tests/README.md": "one job\n",
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        found = [problem.split(": ")[0] for problem in check(root)]
+    wanted = ["engine/a.cpp", "engine/a.cpp:1", "ops/b.cpp:1", "ops/b.cpp:1", "engine/README.md", "ops/README.md", "ops/b.cpp"]
+    assert found == wanted, f"self-test: found {found}"
+
+
+if __name__ == "__main__":
+    self_test()
+    found = check(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
+    print("\n".join(found) if found else "sources follow the style rules")
+    sys.exit(1 if found else 0)
