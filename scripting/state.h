@@ -6,9 +6,13 @@
 
 #include <lua.hpp>
 
+#include <concepts>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,6 +32,7 @@ struct Context {
   std::string config_file;      ///< --config, empty when none
   std::string log_file;         ///< --log, empty when none
   bool quiet = false;
+  bool rank_was_lost = false;   ///< set when a CommError reached the script
 
   int64_t rank() const { return world->rank(); }
   int64_t world_size() const { return world->size(); }
@@ -49,7 +54,9 @@ void open_moonhalo(lua_State* lua, Context context = {});
 Context& context(lua_State* lua);
 /// A state with the standard libraries and moonhalo, closed by the deleter; the script's folder is on package.path.
 std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context = {});
-/// Pushes the module table (what `require "moonhalo"` returns).
+/// Pushes the module table (what `require "moonhalo"` returns). Its unknown fields are looked up in this order: an
+/// embedded file NAME.lua becomes the module mh.NAME; then operators; then an error with the nearest names. Embedded
+/// files named prelude_*.lua run when a state opens, with the module table as their argument.
 void push_module(lua_State* lua);
 
 // --- Functions -----------------------------------------------------------------------------------------------------
@@ -87,10 +94,13 @@ void add_tensor_methods(lua_State* lua, const luaL_Reg* methods);
 
 void push(lua_State* lua, const at::Tensor& tensor);  ///< nil when undefined
 void push(lua_State* lua, bool value);
-void push(lua_State* lua, int64_t value);
 void push(lua_State* lua, double value);
+template <std::integral Integer>
+  requires(!std::same_as<Integer, bool>)
+void push(lua_State* lua, Integer value) {
+  lua_pushinteger(lua, static_cast<lua_Integer>(value));
+}
 void push(lua_State* lua, std::string_view text);
-inline void push(lua_State* lua, int value) { push(lua, static_cast<int64_t>(value)); }
 inline void push(lua_State* lua, const char* text) { push(lua, std::string_view(text)); }
 inline void push(lua_State* lua, const std::string& text) { push(lua, std::string_view(text)); }
 void push(lua_State* lua, const at::Scalar& value);
@@ -209,7 +219,7 @@ class Reference {
  public:
   Reference() = default;
   Reference(lua_State* lua, int index);
-  /// Pushes the value; nil when empty. LuaError when the state is closed or belongs to another thread.
+  /// Pushes the value on the state's main stack (`lua()`). LuaError when the state is closed or belongs to another thread.
   void push() const;
   lua_State* lua() const;
   explicit operator bool() const { return slot_ != nullptr; }

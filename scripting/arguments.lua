@@ -1,0 +1,100 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Calls as in PyTorch: positional values, then names in a last table, `nn.Conv2d(3, 8, 3, {padding = 1})`.
+
+local mh = require "moonhalo"
+
+local arguments = {}
+
+local kNone = {}
+
+--- A parameter that may be left out and then is nil.
+function arguments.optional(name) return {name, kNone} end
+
+--- Whether `value` is a table of named options: no metatable, no list part, string keys (or nothing at all).
+function arguments.is_options(value)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or #value > 0 then return false end
+  local key = next(value)
+  return key == nil or type(key) == "string"
+end
+
+--- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name).
+function arguments.signature(op, entries)
+  local signature = {op = op, names = {}, position = {}, default = {}, required = {}}
+  for i, entry in ipairs(entries) do
+    local name = type(entry) == "table" and entry[1] or entry
+    signature.names[i], signature.position[name] = name, i
+    if type(entry) == "string" then
+      signature.required[#signature.required + 1] = name
+    elseif entry[2] ~= kNone then
+      signature.default[name] = entry[2]
+    end
+  end
+  return signature
+end
+
+local function usage(signature)
+  local shown = {}
+  for i, name in ipairs(signature.names) do
+    local default = signature.default[name]
+    shown[i] = default == nil and name or name .. " = " .. tostring(default)
+  end
+  return "\n  have  " .. signature.op .. "(" .. table.concat(shown, ", ") .. ")"
+end
+
+--- The values of a call by name. Errors name the option, the nearest known one and the signature.
+function arguments.read(signature, ...)
+  local count, given = select("#", ...), {...}
+  local values, options = {}, nil
+  if count > 0 and arguments.is_options(given[count]) then
+    options, count = given[count], count - 1
+  end
+  if count > #signature.names then
+    error(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature), 0)
+  end
+  for i = 1, count do values[signature.names[i]] = given[i] end
+  for name, value in pairs(options or {}) do
+    local position = signature.position[name]
+    if not position then
+      error(signature.op .. ": unknown option '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), signature.names)
+        .. usage(signature), 0)
+    end
+    if position <= count and values[name] ~= nil then
+      error(signature.op .. ": '" .. name .. "' is given twice, by position and by name" .. usage(signature), 0)
+    end
+    values[name] = value
+  end
+  for _, name in ipairs(signature.required) do
+    if values[name] == nil then error(signature.op .. ": '" .. name .. "' is missing" .. usage(signature), 0) end
+  end
+  for name, default in pairs(signature.default) do
+    if values[name] == nil then values[name] = default end
+  end
+  return values
+end
+
+--- `value` once per dimension: a number is repeated, a list must have `count` numbers.
+function arguments.tuple(op, name, value, count)
+  if type(value) == "table" then
+    if #value ~= count then
+      error(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count), 0)
+    end
+    return {table.unpack(value)}
+  end
+  if type(value) ~= "number" then
+    error(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, tostring(value), count), 0)
+  end
+  local list = {}
+  for i = 1, count do list[i] = value end
+  return list
+end
+
+--- One of `known`, or an error that names the nearest.
+function arguments.choice(op, name, value, known)
+  for _, one in ipairs(known) do
+    if one == value then return value end
+  end
+  error(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, tostring(value), mh.did_you_mean(tostring(value), known),
+    table.concat(known, ", ")), 0)
+end
+
+return arguments

@@ -1,0 +1,387 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The class of all modules: fields that are modules, parameters or buffers are registered when they are assigned.
+-- Names, order and defaults follow torch.nn.Module.
+
+local mh = require "moonhalo"
+local ordered_map = require "moonhalo.ordered_map"
+
+local Module = {name = "Module"}
+local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
+local kInstances = setmetatable({}, {__mode = "k"})
+local kParameters = setmetatable({}, {__mode = "k"})
+
+local function is_module(value) return type(value) == "table" and kInstances[value] == true end
+local is_tensor = mh.is_tensor
+
+--- A tensor that a module trains: a leaf that requires a gradient unless told otherwise.
+local function Parameter(tensor, requires_grad)
+  if not is_tensor(tensor) then error("Parameter: wanted a tensor, got " .. type(tensor), 0) end
+  local parameter = tensor:detach()
+  if requires_grad ~= false then parameter:requires_grad_(true) end
+  kParameters[parameter] = true
+  return parameter
+end
+
+local function is_parameter(value)
+  return is_tensor(value) and (kParameters[value] == true or (value.requires_grad and value:is_leaf()))
+end
+
+-- ---- Fields -------------------------------------------------------------------------------------------------------
+
+local function check_name(self, name, what)
+  if type(name) ~= "string" or name == "" or name:find(".", 1, true) then
+    error(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, tostring(name)), 0)
+  end
+  if Module[name] ~= nil then
+    error(("%s: '%s' is a method of every module and cannot be the name of a %s"):format(self:class_name(), name, what), 0)
+  end
+end
+
+local function forget(self, name)
+  for _, registry in ipairs {"_parameters", "_buffers", "_modules"} do rawget(self, registry)[name] = nil end
+  rawset(self, name, nil)
+end
+
+local function refuse_hidden_modules(self, name, value)
+  for _, one in ipairs(value) do
+    if is_module(one) then
+      error(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n  fix   self.%s = nn.ModuleList(list)")
+        :format(self:class_name(), name, name), 0)
+    end
+  end
+end
+
+local function assign(self, name, value)
+  if is_module(value) then
+    self:register_module(name, value)
+  elseif is_parameter(value) or (rawget(self, "_parameters")[name] ~= nil and is_tensor(value)) then
+    self:register_parameter(name, value)
+  elseif is_tensor(value) and rawget(self, "_buffers")[name] ~= nil then
+    rawget(self, "_buffers")[name] = value
+  else
+    if type(value) == "table" and getmetatable(value) == nil then refuse_hidden_modules(self, name, value) end
+    forget(self, name)
+    rawset(self, name, value)
+  end
+end
+
+function Module:register_module(name, module)
+  check_name(self, name, "submodule")
+  if not is_module(module) then
+    error(("%s: submodule '%s' is no module but a %s"):format(self:class_name(), name, type(module)), 0)
+  end
+  forget(self, name)
+  rawget(self, "_modules")[name] = module
+end
+Module.add_module = Module.register_module
+
+--- nil registers nothing, as a layer without bias does.
+function Module:register_parameter(name, tensor)
+  check_name(self, name, "parameter")
+  local registered = rawget(self, "_parameters")
+  if registered[name] ~= nil and tensor ~= nil then
+    registered[name] = tensor
+    return
+  end
+  forget(self, name)
+  registered[name] = tensor
+end
+
+--- A tensor that belongs to the state but is not trained; `{persistent = false}` keeps it out of state_dict.
+function Module:register_buffer(name, tensor, options)
+  check_name(self, name, "buffer")
+  forget(self, name)
+  rawget(self, "_buffers")[name] = tensor
+  if options and options.persistent == false then rawget(self, "_volatile")[name] = true end
+end
+
+-- ---- Classes ------------------------------------------------------------------------------------------------------
+
+local function new_meta(class)
+  local meta = {__name = class.name}
+  function meta.__index(self, key)
+    local value = rawget(self, "_parameters")[key]
+    if value == nil then value = rawget(self, "_modules")[key] end
+    if value == nil then value = rawget(self, "_buffers")[key] end
+    if value == nil then value = class[key] end
+    return value
+  end
+  meta.__newindex = assign
+  function meta.__call(self, ...) return self:call(...) end
+  function meta.__tostring(self) return self:to_string() end
+  function meta.__len(self) return self:length() end
+  return meta
+end
+
+local function construct(class, ...)
+  local self = setmetatable({
+    _parameters = ordered_map(), _buffers = ordered_map(), _modules = ordered_map(), _volatile = {},
+    _pre_hooks = {}, _hooks = {}, training = true,
+  }, class.instance_meta)
+  kInstances[self] = true
+  self:init(...)
+  return self
+end
+
+--- A class of modules: `local Block = nn.Module:extend("Block")`, then `Block:init(...)`, `Block:forward(x)`, and
+--- `Block(...)` makes one. `Block.super` is the class it extends.
+function Module:extend(name)
+  if not kClasses[self] then error("extend: call it on a class, nn.Module:extend(\"Name\")", 0) end
+  local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = construct})
+  class.instance_meta = new_meta(class)
+  kClasses[class] = true
+  return class
+end
+
+function Module:init() end
+function Module:class_name() return getmetatable(self).__name end
+function Module:length() error(self:class_name() .. ": has no length", 0) end
+function Module:forward() error(self:class_name() .. ": has no forward function", 0) end
+
+-- ---- Calls and hooks ----------------------------------------------------------------------------------------------
+
+local function packed(value)
+  if type(value) == "table" and getmetatable(value) == nil and not is_module(value) then
+    value.n = value.n or #value
+    return value
+  end
+  return {value, n = 1}
+end
+
+--- Runs hooks and forward. `module(...)` calls this.
+function Module:call(...)
+  if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
+  local args = table.pack(...)
+  for _, hook in ipairs(self._pre_hooks) do
+    local changed = hook(self, args)
+    if changed ~= nil then args = packed(changed) end
+  end
+  local results = table.pack(self:forward(table.unpack(args, 1, args.n)))
+  for _, hook in ipairs(self._hooks) do
+    local output = results
+    if results.n == 1 then output = results[1] end
+    local changed = hook(self, args, output)
+    if type(changed) == "table" and getmetatable(changed) == nil and changed.n ~= nil then
+      results = changed
+    elseif changed ~= nil then
+      results = {changed, n = 1}
+    end
+  end
+  return table.unpack(results, 1, results.n)
+end
+
+local function add_hook(hooks, hook, prepend)
+  table.insert(hooks, prepend and 1 or #hooks + 1, hook)
+  return {
+    remove = function()
+      for i, one in ipairs(hooks) do
+        if rawequal(one, hook) then return table.remove(hooks, i) end
+      end
+    end,
+  }
+end
+
+--- `hook(module, args)` runs before forward; `args` is the list of arguments (its `n` is their count). It may return
+--- new arguments: a list, or one value. The result's `remove()` takes the hook off again.
+function Module:register_forward_pre_hook(hook, options) return add_hook(self._pre_hooks, hook, options and options.prepend) end
+
+--- `hook(module, args, output)` runs after forward. `output` is the result, or a list with `n` when forward returned
+--- several values; what the hook returns replaces it (a list with `n` for several values).
+function Module:register_forward_hook(hook, options) return add_hook(self._hooks, hook, options and options.prepend) end
+
+-- ---- Walking ------------------------------------------------------------------------------------------------------
+
+local function walk(self, prefix, seen, visit)
+  if seen[self] then return end
+  seen[self] = true
+  visit(prefix, self)
+  for name, child in self._modules do
+    walk(child, prefix == "" and name or prefix .. "." .. name, seen, visit)
+  end
+end
+
+--- Name and module of this module (name "") and all below, in the order of assignment, each once.
+function Module:named_modules()
+  local found = ordered_map()
+  walk(self, "", {}, function(name, module) found[name] = module end)
+  return found
+end
+
+local function named_tensors(self, registry)
+  local found, seen = ordered_map(), {}
+  walk(self, "", {}, function(prefix, module)
+    for name, tensor in rawget(module, registry) do
+      if not seen[tensor] then
+        seen[tensor] = true
+        found[prefix == "" and name or prefix .. "." .. name] = tensor
+      end
+    end
+  end)
+  return found
+end
+
+local function values_of(map)
+  local list = {}
+  for _, value in map do list[#list + 1] = value end
+  return list
+end
+
+--- Name and tensor, `for name, parameter in net:named_parameters() do`; a shared parameter appears once.
+function Module:named_parameters() return named_tensors(self, "_parameters") end
+function Module:named_buffers() return named_tensors(self, "_buffers") end
+function Module:parameters() return values_of(self:named_parameters()) end
+function Module:buffers() return values_of(self:named_buffers()) end
+function Module:modules() return values_of(self:named_modules()) end
+function Module:named_children()
+  local found = ordered_map()
+  for name, child in self._modules do found[name] = child end
+  return found
+end
+function Module:children() return values_of(self._modules) end
+
+--- The module below under a dotted name, this one for "".
+function Module:get_submodule(name)
+  local module, path = self, ""
+  for part in name:gmatch("[^.]+") do
+    local child = module._modules[part]
+    if child == nil then
+      local known = {}
+      for one in module._modules do known[#known + 1] = one end
+      error(("%s: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)), 0)
+    end
+    module, path = child, path == "" and part or path .. "." .. part
+  end
+  return module
+end
+
+--- `fn` on every module below, children first, then on this one.
+function Module:apply(fn)
+  for _, child in self._modules do child:apply(fn) end
+  fn(self)
+  return self
+end
+
+-- ---- State --------------------------------------------------------------------------------------------------------
+
+--- Parameters and persistent buffers by dotted name, detached, sharing memory with the module.
+function Module:state_dict()
+  local state = ordered_map()
+  for prefix, module in self:named_modules() do
+    local path = prefix == "" and "" or prefix .. "."
+    for name, tensor in module._parameters do state[path .. name] = tensor:detach() end
+    for name, tensor in module._buffers do
+      if not module._volatile[name] then state[path .. name] = tensor:detach() end
+    end
+  end
+  return state
+end
+
+local function listed(names) return "'" .. table.concat(names, "', '") .. "'" end
+
+--- Copies values into parameters and buffers. Options: strict (default true: names must be the same ones). Returns
+--- {missing_keys = list, unexpected_keys = list}.
+function Module:load_state_dict(state, options)
+  local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
+  local names = {}
+  for name in own do
+    names[#names + 1] = name
+    if state[name] == nil then table.insert(result.missing_keys, name) end
+  end
+  for name in pairs(state) do
+    if own[name] == nil then table.insert(result.unexpected_keys, name) end
+  end
+  table.sort(result.unexpected_keys)
+  if not options or options.strict ~= false then
+    if #result.missing_keys > 0 then problems[#problems + 1] = "missing keys: " .. listed(result.missing_keys) end
+    if #result.unexpected_keys > 0 then
+      problems[#problems + 1] = "unexpected keys: " .. listed(result.unexpected_keys)
+        .. mh.did_you_mean(result.unexpected_keys[1], names)
+    end
+  end
+  for name, target in own do
+    local value = state[name]
+    if value ~= nil and table.concat(target.shape, ", ") ~= table.concat(value.shape, ", ") then
+      problems[#problems + 1] = ("'%s' has shape [%s], the module's is [%s]"):format(name,
+        table.concat(value.shape, ", "), table.concat(target.shape, ", "))
+    end
+  end
+  if #problems > 0 then
+    error(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "), 0)
+  end
+  mh.no_grad(function()
+    for name, target in own do
+      if state[name] ~= nil then target:copy_(state[name]) end
+    end
+  end)
+  return result
+end
+
+function Module:train(mode)
+  for _, module in self:named_modules() do rawset(module, "training", mode ~= false) end
+  return self
+end
+function Module:eval() return self:train(false) end
+
+function Module:requires_grad_(flag)
+  for _, parameter in self:named_parameters() do parameter:requires_grad_(flag ~= false) end
+  return self
+end
+
+function Module:zero_grad()
+  for _, parameter in self:named_parameters() do parameter.grad = nil end
+end
+
+--- Moves parameters, their gradients and buffers, in place: `to("cuda")`, `to("float64")` (which leaves integer
+--- tensors alone), `to{device = ..., dtype = ...}`.
+function Module:to(...)
+  local device, dtype
+  for _, one in ipairs {...} do
+    if type(one) == "table" then
+      device, dtype = one.device or device, one.dtype or dtype
+    elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
+      device = one
+    else
+      dtype = one
+    end
+  end
+  local function convert(tensor)
+    local wanted = {device = device}
+    if dtype and (tensor:is_floating_point() or tensor:is_complex()) then wanted.dtype = dtype end
+    return next(wanted) == nil and tensor or tensor:to(wanted)
+  end
+  mh.no_grad(function()
+    for _, module in self:named_modules() do
+      for _, parameter in module._parameters do
+        local gradient = parameter.grad
+        if gradient then parameter.grad = nil end
+        parameter:set_data(convert(parameter))
+        if gradient then parameter.grad = convert(gradient) end
+      end
+      for name, buffer in module._buffers do module._buffers[name] = convert(buffer) end
+    end
+  end)
+  return self
+end
+function Module:double() return self:to("float64") end
+function Module:float() return self:to("float32") end
+function Module:half() return self:to("float16") end
+function Module:bfloat16() return self:to("bfloat16") end
+function Module:cpu() return self:to("cpu") end
+function Module:cuda() return self:to("cuda") end
+
+-- ---- Text ---------------------------------------------------------------------------------------------------------
+
+--- What stands between the parentheses of `tostring`, before the submodules.
+function Module:extra_repr() return "" end
+
+function Module:to_string()
+  local lines, extra = {}, self:extra_repr()
+  for name, child in self._modules do
+    lines[#lines + 1] = ("(%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
+  end
+  if #lines == 0 then return self:class_name() .. "(" .. extra .. ")" end
+  if extra ~= "" then table.insert(lines, 1, extra) end
+  return self:class_name() .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
+end
+
+return {Module = Module, Parameter = Parameter, is_module = is_module}
