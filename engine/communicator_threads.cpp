@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <sstream>
+#include <tuple>
+
+#include "engine/communicator.h"
+#include "engine/reduce_elements.h"
+#include "engine/thread_hub.h"
+
+namespace moonhalo {
+namespace {
+
+// Messages up to this size are copied when they are sent, so that the sender need not wait for the receiver ...
+constexpr size_t kEagerBytes = 64 * 1024;
+// ... unless the receiver lags behind by so many.
+constexpr size_t kEagerMessages = 64;
+constexpr int kSplit = CommStats::kKinds;
+
+using Pointers = c10::SmallVector<const void*, 16>;
+
+const char* at_element(const void* data, int64_t element, size_t itemsize) {
+  return static_cast<const char*>(data) + static_cast<size_t>(element) * itemsize;
+}
+
+int64_t offset_of(at::IntArrayRef counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
+
+class ThreadExchange final : public Work {
+ public:
+  struct Receive {
+    int peer;
+    uint64_t number;
+    at::Tensor data;
+  };
+  struct Send {
+    int peer;
+    std::shared_ptr<Parcel> parcel;
+  };
+  ThreadExchange(std::shared_ptr<ThreadHub> hub, int rank, std::chrono::milliseconds timeout,
+                 std::vector<Receive> receives, std::vector<Send> sends)
+      : hub_(std::move(hub)),
+        rank_(rank),
+        timeout_(timeout),
+        receives_(std::move(receives)),
+        sends_(std::move(sends)) {}
+
+  // A dropped exchange is finished, or its messages would meet the wrong receives. If that fails, so does the
+  // group's next verb, with the reason.
+  ~ThreadExchange() override {
+    try {
+      wait();
+    } catch (const std::exception&) {
+    }
+  }
+
+  void wait() override {
+    try {
+      receive_all();
+      const auto delivered = [](const Send& s) { return s.parcel->state.load() == Parcel::kDelivered; };
+      sends_.erase(std::remove_if(sends_.begin(), sends_.end(), delivered), sends_.end());
+      if (sends_.empty()) return;
+      hub_->wait_for_peers(
+          rank_, "exchange", timeout_,
+          [&] { return std::all_of(sends_.begin(), sends_.end(), delivered); }, peers_of(sends_));
+      sends_.clear();
+    } catch (...) {
+      withdraw();
+      throw;
+    }
+  }
+
+ private:
+  template <typename List>
+  static std::vector<int> peers_of(const List& list) {
+    std::vector<int> peers;
+    for (const auto& entry : list) {
+      if (std::find(peers.begin(), peers.end(), entry.peer) == peers.end()) peers.push_back(entry.peer);
+    }
+    return peers;
+  }
+
+  bool arrived(const Receive& receive) const { return hub_->channel(receive.peer, rank_).posted() > receive.number; }
+
+  void receive_all() {
+    const auto take_if_arrived = [this](const Receive& receive) {
+      if (!arrived(receive)) return false;
+      take(receive);
+      return true;
+    };
+    for (;;) {
+      receives_.erase(std::remove_if(receives_.begin(), receives_.end(), take_if_arrived), receives_.end());
+      if (receives_.empty()) return;
+      const auto any = [this] {
+        return std::any_of(receives_.begin(), receives_.end(), [this](const Receive& r) { return arrived(r); });
+      };
+      hub_->wait_for_peers(rank_, "exchange", timeout_, any, peers_of(receives_));
+    }
+  }
+
+  void take(const Receive& receive) {
+    const std::shared_ptr<Parcel> parcel = hub_->channel(receive.peer, rank_).take(receive.number);
+    TORCH_INTERNAL_ASSERT(parcel != nullptr, "exchange: message ", receive.number, " was taken twice");
+    int posted = Parcel::kPosted;
+    if (!parcel->state.compare_exchange_strong(posted, Parcel::kClaimed)) {
+      hub_->check(rank_, "exchange");
+      TORCH_INTERNAL_ASSERT(false, "exchange: a message was withdrawn from a sound group");
+    }
+    const bool fits = parcel->data.scalar_type() == receive.data.scalar_type() &&
+                      parcel->data.numel() == receive.data.numel();
+    if (fits) copy_bytes(receive.data.mutable_data_ptr(), parcel->data.const_data_ptr(), receive.data.nbytes());
+    const int64_t sent = parcel->data.numel();
+    const at::ScalarType sent_type = parcel->data.scalar_type();
+    parcel->data.reset();
+    parcel->state.store(Parcel::kDelivered);
+    hub_->wake(receive.peer);
+    if (fits) return;
+    std::ostringstream text;
+    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank " << rank_
+         << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel() << " x "
+         << receive.data.scalar_type() << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
+    hub_->fail(text.str());
+    TORCH_CHECK_VALUE(false, text.str());
+  }
+
+  // After an error the caller may free its buffers, so nobody may still read them.
+  void withdraw() {
+    for (const Send& send : sends_) {
+      int posted = Parcel::kPosted;
+      if (send.parcel->state.compare_exchange_strong(posted, Parcel::kWithdrawn)) continue;
+      hub_->wait_surely(rank_, [&] { return send.parcel->state.load() == Parcel::kDelivered; });
+    }
+    sends_.clear();
+    receives_.clear();
+  }
+
+  std::shared_ptr<ThreadHub> hub_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Receive> receives_;
+  std::vector<Send> sends_;
+};
+
+class ThreadsCommunicator final : public Communicator {
+ public:
+  ThreadsCommunicator(std::shared_ptr<ThreadHub> hub, int rank, std::shared_ptr<CommStats> stats)
+      : Communicator(rank, hub->size(), std::move(stats)), hub_(std::move(hub)), next_receive_(size(), 0) {}
+
+  const char* backend() const override { return "threads"; }
+  void abort(const std::string& reason) override { hub_->world().abort(reason); }
+
+ protected:
+  void check_alive() const override {
+    if (hub_->world().aborted.load()) hub_->check(rank(), "communicator");
+  }
+
+  WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
+    begin(CommStats::kExchange);
+    hub_->check(rank(), "exchange");
+    std::vector<ThreadExchange::Send> waiting;
+    for (Message& message : sends) {
+      Channel& channel = hub_->channel(rank(), message.peer);
+      auto parcel = std::make_shared<Parcel>();
+      if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
+        parcel->data = at::empty({message.data.numel()}, message.data.options().requires_grad(false));
+        copy_bytes(parcel->data.mutable_data_ptr(), message.data.const_data_ptr(), message.data.nbytes());
+      } else {
+        parcel->data = std::move(message.data);
+        waiting.push_back({message.peer, parcel});
+      }
+      channel.push(std::move(parcel));
+      hub_->wake(message.peer);
+    }
+    std::vector<ThreadExchange::Receive> expected;
+    for (Message& message : receives) {
+      expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message.data)});
+    }
+    return std::make_unique<ThreadExchange>(hub_, rank(), timeout(), std::move(expected), std::move(waiting));
+  }
+
+  void do_all_reduce(at::Tensor& data, ReduceOp op) override {
+    begin(CommStats::kAllReduce);
+    Slot& mine = slot(data, static_cast<int>(op));
+    const bool small = data.nbytes() <= Slot::kInlineBytes;
+    if (small) copy_in(mine, data);
+    meet();
+    if (small) return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(), data.mutable_data_ptr());
+    // Each rank reduces its own share of the elements and writes it into everybody's tensor: read once, same bits.
+    const int64_t n = data.numel();
+    const int64_t begin = n * rank() / size();
+    const int64_t end = n * (rank() + 1) / size();
+    const Pointers sources = inputs(begin, data.itemsize());
+    c10::SmallVector<void*, 16> destinations;
+    for (const void* source : sources) destinations.push_back(const_cast<void*>(source));
+    reduce_elements(op, data.scalar_type(), sources, end - begin, destinations);
+    leave();
+  }
+
+  void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    begin(CommStats::kAllGather);
+    Slot& mine = slot(in, 0, counts);
+    const int64_t largest = *std::max_element(counts.begin(), counts.end());
+    const bool small = static_cast<size_t>(largest) * in.itemsize() <= Slot::kInlineBytes;
+    if (small) copy_in(mine, in);
+    mine.elements = 0;
+    meet();
+    char* next = static_cast<char*>(out.mutable_data_ptr());
+    for (int r = 0; r < size(); ++r) {
+      const size_t bytes = static_cast<size_t>(counts[r]) * in.itemsize();
+      copy_bytes(next, slot_of(r).in, bytes);
+      next += bytes;
+    }
+    if (!small) leave();
+  }
+
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
+    begin(CommStats::kReduceScatter);
+    slot(in, static_cast<int>(op), counts);
+    meet();
+    reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()), counts[rank()],
+                    out.mutable_data_ptr());
+    leave();
+  }
+
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
+                     at::IntArrayRef receive_counts) override {
+    begin(CommStats::kAllToAll);
+    Slot& mine = slot(in, 0);
+    mine.elements = 0;
+    mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+    mine.send_counts.assign(send_counts.begin(), send_counts.end());
+    meet();
+    char* next = static_cast<char*>(out.mutable_data_ptr());
+    for (int r = 0; r < size(); ++r) {
+      const Slot& theirs = slot_of(r);
+      const size_t bytes = static_cast<size_t>(receive_counts[r]) * in.itemsize();
+      copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()), bytes);
+      next += bytes;
+    }
+    leave();
+  }
+
+  void do_broadcast(at::Tensor& data, int root) override {
+    begin(CommStats::kBroadcast);
+    Slot& mine = slot(data, 0);
+    mine.root = root;
+    const bool small = data.nbytes() <= Slot::kInlineBytes;
+    if (small && rank() == root) copy_in(mine, data);
+    meet();
+    if (rank() != root) copy_bytes(data.mutable_data_ptr(), slot_of(root).in, data.nbytes());
+    if (!small) leave();
+  }
+
+  void do_barrier() override {
+    begin(CommStats::kBarrier);
+    blank_slot();
+    meet();
+  }
+
+  CommunicatorPtr do_split(int color, int key) override {
+    begin(kSplit);
+    Slot& mine = blank_slot();
+    mine.color = color;
+    mine.key = key;
+    mine.made.reset();
+    meet();
+    std::vector<std::tuple<int, int>> members;
+    for (int r = 0; r < size(); ++r) {
+      if (slot_of(r).color == color) members.emplace_back(slot_of(r).key, r);
+    }
+    std::sort(members.begin(), members.end());
+    const int leader = std::get<1>(members.front());
+    int new_rank = 0;
+    std::vector<int> world_ranks;
+    for (const auto& [member_key, r] : members) {
+      if (r == rank()) new_rank = static_cast<int>(world_ranks.size());
+      world_ranks.push_back(hub_->world_rank(r));
+    }
+    Slot& of_leader = slot_of(leader);
+    if (rank() == leader) mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
+    leave();
+    std::shared_ptr<ThreadHub> made = of_leader.made;
+    leave();
+    mine.made.reset();
+    return std::make_shared<ThreadsCommunicator>(std::move(made), new_rank, shared_stats());
+  }
+
+ private:
+  void begin(int kind) {
+    kind_ = kind;
+    hub_->announce(rank(), ++call_, kind);
+  }
+
+  const char* verb() const {
+    return kind_ == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(kind_));
+  }
+
+  // The slot of this call: `slots_phase_` stays while the phases go on.
+  Slot& blank_slot() {
+    slots_phase_ = phase_;
+    Slot& mine = hub_->slot(rank(), slots_phase_);
+    mine.call = call_;
+    mine.kind = kind_;
+    mine.op = mine.dtype = mine.root = 0;
+    mine.elements = 0;
+    mine.counts.clear();
+    mine.receive_counts.clear();
+    mine.in = nullptr;
+    return mine;
+  }
+
+  Slot& slot(const at::Tensor& data, int op, at::IntArrayRef counts = {}) {
+    Slot& mine = blank_slot();
+    mine.op = op;
+    mine.dtype = static_cast<int>(data.scalar_type());
+    mine.elements = data.numel();
+    mine.counts.assign(counts.begin(), counts.end());
+    mine.in = data.const_data_ptr();
+    return mine;
+  }
+
+  static void copy_in(Slot& mine, const at::Tensor& data) {
+    copy_bytes(mine.bytes, mine.in, data.nbytes());
+    mine.in = mine.bytes;
+  }
+
+  Slot& slot_of(int other) { return hub_->slot(other, slots_phase_); }
+
+  Pointers inputs(int64_t element, size_t itemsize) {
+    Pointers pointers;
+    for (int r = 0; r < size(); ++r) pointers.push_back(at_element(slot_of(r).in, element, itemsize));
+    return pointers;
+  }
+
+  void meet() {
+    hub_->meet(rank(), phase_++, verb(), timeout());
+    check_same_call();
+  }
+  void leave() { hub_->leave(rank(), phase_++); }
+
+  std::string describe(int other) {
+    const Slot& s = slot_of(other);
+    std::ostringstream text;
+    text << "rank " << other << ": ";
+    text << (s.kind == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(s.kind)));
+    if (s.kind != kSplit && s.kind != CommStats::kBarrier) {
+      text << " of " << static_cast<at::ScalarType>(s.dtype);
+      if (s.elements > 0) text << ", " << s.elements << " elements";
+      if (!s.counts.empty()) text << ", counts " << at::IntArrayRef(s.counts);
+      if (!s.send_counts.empty() && s.kind == CommStats::kAllToAll) {
+        text << ", send_counts " << at::IntArrayRef(s.send_counts) << ", receive_counts "
+             << at::IntArrayRef(s.receive_counts);
+      }
+      if (s.kind == CommStats::kAllReduce || s.kind == CommStats::kReduceScatter) {
+        text << ", op " << name(static_cast<ReduceOp>(s.op));
+      }
+      if (s.kind == CommStats::kBroadcast) text << ", root " << s.root;
+    }
+    text << " (call " << s.call << " of this group)";
+    return text.str();
+  }
+
+  // Every rank compares all slots, so that all ranks find the same error.
+  void check_same_call() {
+    const Slot& first = slot_of(0);
+    int odd = 0;
+    for (int r = 1; r < size() && odd == 0; ++r) {
+      const Slot& s = slot_of(r);
+      const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op && s.dtype == first.dtype &&
+                        s.root == first.root && s.elements == first.elements && s.counts == first.counts;
+      if (!same) odd = r;
+    }
+    int other = 0;
+    if (odd == 0 && kind_ == CommStats::kAllToAll) {
+      for (int from = 0; from < size() && odd == 0; ++from) {
+        for (int to = 0; to < size() && odd == 0; ++to) {
+          if (slot_of(from).send_counts[to] != slot_of(to).receive_counts[from]) {
+            odd = std::max(from, to);
+            other = std::min(from, to);
+          }
+        }
+      }
+    }
+    if (odd == 0) return;
+    std::ostringstream text;
+    text << verb() << ": ranks " << other << " and " << odd << " of this group make different calls\n  have  "
+         << describe(other) << "; " << describe(odd)
+         << "\n  fix   every rank calls every verb of a group in the same order, with the same sizes and dtypes";
+    hub_->fail(text.str());
+    TORCH_CHECK_VALUE(false, text.str());
+  }
+
+  std::shared_ptr<ThreadHub> hub_;
+  std::vector<uint64_t> next_receive_;
+  uint64_t call_ = 0;
+  uint64_t phase_ = 0;
+  uint64_t slots_phase_ = 0;
+  int kind_ = 0;
+};
+
+}  // namespace
+
+CommunicatorPtr make_threads_communicator(std::shared_ptr<ThreadHub> hub, int rank) {
+  return std::make_shared<ThreadsCommunicator>(std::move(hub), rank, nullptr);
+}
+
+CommunicatorPtr make_self_communicator() {
+  auto hub = std::make_shared<ThreadHub>(std::make_shared<ThreadWorld>(1), std::vector<int>{0});
+  return std::make_shared<ThreadsCommunicator>(std::move(hub), 0, nullptr);
+}
+
+}  // namespace moonhalo

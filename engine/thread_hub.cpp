@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/thread_hub.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "engine/communicator.h"
+
+namespace moonhalo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kSpinTime{50};
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return CPU_COUNT(&cores);
+}
+
+std::string join(const std::vector<int>& ranks) {
+  std::ostringstream text;
+  for (size_t i = 0; i < ranks.size(); ++i) text << (i > 0 ? ", " : "") << ranks[i];
+  return text.str();
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+const char* verb_name(int kind) {
+  return kind < CommStats::kKinds ? CommStats::name(static_cast<CommStats::Kind>(kind)) : "split";
+}
+
+}  // namespace
+
+void Parker::wake() {
+  if (sleepers_.load() == 0) return;
+  // Taking the lock means: the sleeper is either before its check or inside its wait, never between.
+  { std::lock_guard<std::mutex> lock(mutex_); }
+  changed_.notify_all();
+}
+
+bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, bool spin) {
+  if (ready()) return true;
+  if (spin) {
+    const Clock::time_point end = Clock::now() + kSpinTime;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (ready()) return true;
+        pause_briefly();
+      }
+    } while (Clock::now() < end);
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  ++sleepers_;
+  const bool done = changed_.wait_until(lock, deadline, ready);
+  --sleepers_;
+  return done;
+}
+
+ThreadWorld::ThreadWorld(int ranks)
+    : size(ranks), spin(ranks <= usable_cores()), parkers(ranks), ended(ranks) {}
+
+void ThreadWorld::abort(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted.load()) return;
+    reason_ = reason;
+    aborted.store(true);
+  }
+  for (Parker& parker : parkers) parker.wake();
+}
+
+void ThreadWorld::end_rank(int rank) {
+  ended[rank].store(true);
+  ++ended_count;
+  for (Parker& parker : parkers) parker.wake();
+}
+
+std::string ThreadWorld::abort_reason() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reason_;
+}
+
+void Channel::push(std::shared_ptr<Parcel> parcel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  parcels_.push_back(std::move(parcel));
+  ++posted_;
+}
+
+std::shared_ptr<Parcel> Channel::take(uint64_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (number < first_ || number - first_ >= parcels_.size()) return nullptr;
+  std::shared_ptr<Parcel> parcel = std::move(parcels_[number - first_]);
+  parcels_[number - first_] = nullptr;
+  while (!parcels_.empty() && parcels_.front() == nullptr) {
+    parcels_.pop_front();
+    ++first_;
+  }
+  return parcel;
+}
+
+size_t Channel::waiting() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return parcels_.size();
+}
+
+ThreadHub::ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks)
+    : world_(std::move(world)),
+      world_ranks_(std::move(world_ranks)),
+      slots_(2 * world_ranks_.size()),
+      channels_(world_ranks_.size() * world_ranks_.size()),
+      announced_(world_ranks_.size()),
+      phases_(world_ranks_.size()) {}
+
+void ThreadHub::wake_all() {
+  for (const int rank : world_ranks_) world_->parkers[rank].wake();
+}
+
+void ThreadHub::announce(int rank, uint64_t call, int kind) {
+  announced_[rank].store(call * 16 + static_cast<uint64_t>(kind));
+}
+
+void ThreadHub::keep_reason(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(reason_mutex_);
+  if (reason_.empty()) reason_ = reason;
+}
+
+void ThreadHub::fail(const std::string& reason) {
+  keep_reason(reason);
+  arrivals_.fetch_or(kBroken);
+  wake_all();
+}
+
+void ThreadHub::throw_lost(int rank, const char* verb) {
+  std::ostringstream text;
+  text << verb << ": rank " << rank << " of " << size() << " stops: ";
+  if (world_->aborted.load()) {
+    text << world_->abort_reason();
+  } else {
+    std::lock_guard<std::mutex> lock(reason_mutex_);
+    text << reason_;
+  }
+  throw CommError(text.str());
+}
+
+void ThreadHub::check(int rank, const char* verb) {
+  if (world_->aborted.load() || broken()) throw_lost(rank, verb);
+}
+
+// Two ranks that are in the same call by number but not by verb would wait for each other for ever.
+std::string ThreadHub::different_verbs(int rank) {
+  const uint64_t mine = announced_[rank].load();
+  for (int other = 0; other < size(); ++other) {
+    const uint64_t theirs = announced_[other].load();
+    if (theirs / 16 == mine / 16 && theirs % 16 != mine % 16) {
+      std::ostringstream text;
+      text << "call " << mine / 16 << " of this group is " << verb_name(mine % 16) << " on rank " << rank << " and "
+           << verb_name(theirs % 16) << " on rank " << other
+           << "\n  have  ranks that call different verbs\n  fix   every rank calls every verb of a group, in the same "
+              "order";
+      return text.str();
+    }
+  }
+  return "";
+}
+
+std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
+                                    const std::vector<int>& missing) {
+  std::ostringstream text;
+  std::vector<int> gone;
+  for (const int other : missing) {
+    if (world_->ended[world_ranks_[other]].load()) gone.push_back(other);
+  }
+  if (!gone.empty()) {
+    text << "rank " << join(gone) << " ended without joining " << verb << " (call " << announced_[rank].load() / 16
+         << " of this group)\n  have  ranks that make different numbers of calls\n  fix   every rank calls every "
+            "verb of a group";
+    return text.str();
+  }
+  text << verb << " timed out after " << seconds(timeout) << " on rank " << rank << ": rank " << join(missing)
+       << " did not come\n  have  ";
+  for (const int other : missing) {
+    const uint64_t last = announced_[other].load();
+    text << (other == missing.front() ? "" : "; ") << "rank " << other << " in ";
+    if (last == 0) {
+      text << "no call of this group yet";
+    } else {
+      text << "or after " << verb_name(last % 16) << " (call " << last / 16 << " of this group)";
+    }
+  }
+  text << ", rank " << rank << " in call " << announced_[rank].load() / 16
+       << "\n  fix   look for ranks that take another branch; MOONHALO_TIMEOUT_S sets the time";
+  return text.str();
+}
+
+void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::milliseconds timeout) {
+  const uint64_t target = (phase + 1) * world_ranks_.size();
+  phases_[rank].store(phase + 1);
+  uint64_t before = arrivals_.load();
+  do {
+    if ((before & kBroken) != 0) throw_lost(rank, verb);
+  } while (!arrivals_.compare_exchange_weak(before, before + 1));
+  if (before + 1 == target) {
+    wake_all();
+    return;
+  }
+
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int other = 0; other < size(); ++other) {
+      if (phases_[other].load() < phase + 1) ranks.push_back(other);
+    }
+    return ranks;
+  };
+  std::string reason;
+  const auto gone = [&] {
+    if (world_->ended_count.load() == 0) return false;
+    for (int other = 0; other < size(); ++other) {
+      // In this order: a rank may join and then end.
+      if (world_->ended[world_ranks_[other]].load() && phases_[other].load() < phase + 1) return true;
+    }
+    return false;
+  };
+  const auto ready = [&] { return met(target) || broken() || world_->aborted.load() || gone(); };
+  const Clock::time_point deadline = Clock::now() + timeout;
+  // Looked for once, before sleeping: of two ranks in different verbs, the later one sees the other.
+  if (!world_->parkers[world_ranks_[rank]].wait(ready, Clock::now(), world_->spin)) {
+    reason = different_verbs(rank);
+    if (reason.empty()) world_->parkers[world_ranks_[rank]].wait(ready, deadline, false);
+  }
+  if (met(target)) return;
+  if (reason.empty() && !broken() && !world_->aborted.load()) reason = why_given_up(rank, verb, timeout, missing());
+
+  // Give up only if the others have not come in the meantime; afterwards nobody can.
+  keep_reason(reason);
+  uint64_t now = arrivals_.load();
+  while ((now & ~kBroken) < target) {
+    if (arrivals_.compare_exchange_weak(now, now | kBroken)) {
+      wake_all();
+      throw_lost(rank, verb);
+    }
+  }
+}
+
+void ThreadHub::leave(int rank, uint64_t phase) {
+  const uint64_t target = (phase + 1) * world_ranks_.size();
+  phases_[rank].store(phase + 1);
+  if ((arrivals_.fetch_add(1) & ~kBroken) + 1 == target) {
+    wake_all();
+    return;
+  }
+  wait_surely(rank, [&] { return met(target); });
+}
+
+void ThreadHub::wait_surely(int rank, c10::function_ref<bool()> ready) {
+  Parker& parker = world_->parkers[world_ranks_[rank]];
+  bool spin = world_->spin;
+  while (!parker.wait(ready, Clock::now() + std::chrono::hours(1), spin)) spin = false;
+}
+
+void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout,
+                               c10::function_ref<bool()> ready, const std::vector<int>& peers) {
+  const auto gone = [&] {
+    return world_->ended_count.load() > 0 && std::any_of(peers.begin(), peers.end(), [&](int r) {
+             return world_->ended[world_ranks_[r]].load();
+           });
+  };
+  // A peer may deliver and then end, so the end is looked at first.
+  const auto stop = [&] {
+    const bool ended = gone();
+    return ready() || ended || broken() || world_->aborted.load();
+  };
+  Parker& parker = world_->parkers[world_ranks_[rank]];
+  const Clock::time_point deadline = Clock::now() + timeout;
+  std::string reason;
+  if (!parker.wait(stop, Clock::now(), world_->spin)) {
+    reason = different_verbs(rank);
+    if (reason.empty()) parker.wait(stop, deadline, false);
+  }
+  if (ready()) return;
+  if (reason.empty() && !broken() && !world_->aborted.load()) reason = why_given_up(rank, verb, timeout, peers);
+  fail(reason);
+  throw_lost(rank, verb);
+}
+
+}  // namespace moonhalo
