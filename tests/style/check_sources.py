@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what a formatter cannot: file lengths, tabs, the direction of includes, folder READMEs, and that every op rule
+"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes, folder READMEs, and that every op rule
 has a case table.  usage: check_sources.py SOURCE_FOLDER"""
 
 import re
@@ -11,6 +11,7 @@ MAX_SOURCE_LINES = 500
 MAX_README_LINES = 40
 SOURCE_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples", "cmake")
 TOP_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples")
+LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 SUFFIXES = {".cpp", ".h", ".lua", ".cmake", ".py"}
 # What each folder may include, itself aside.
 MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine", "ops"}, "scripting": {"engine", "ops", "io"}}
@@ -28,6 +29,8 @@ def sources(root):
 def check_text(root, path, problems):
     name = path.relative_to(root).as_posix()
     lines = path.read_text(encoding="utf-8").splitlines()
+    if path.suffix in {".cpp", ".h"} and lines[:1] != [LICENSE]:
+        problems.append(f"{name}:1: the first line is not {LICENSE!r}")
     if len(lines) > MAX_SOURCE_LINES:
         problems.append(f"{name}: {len(lines)} lines, more than {MAX_SOURCE_LINES}; split it by purpose")
     for number, line in enumerate(lines, 1):
@@ -86,9 +89,9 @@ def self_test():
         root = Path(folder)
         files = {
             "engine/README.md": "one job\n" * 41,
-            "engine/a.cpp": '#include "ops/b.h"\n' + "int x;\n" * 500,
-            "engine/moonhalo.h": '#include "ops/b.h"\n',
-            "ops/b.cpp": 'int\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
+            "engine/a.cpp": LICENSE + '\n#include "ops/b.h"\n' + "int x;\n" * 500,
+            "engine/moonhalo.h": LICENSE + '\n#include "ops/b.h"\n',
+            "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
             "tests/ops/test_c.cpp": "at::prelu(x);\n",
             "tests/README.md": "one job\n",
         }
@@ -96,7 +99,8 @@ def self_test():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
         found = [problem.split(": ")[0] for problem in check(root)]
-    wanted = ["engine/a.cpp", "engine/a.cpp:1", "ops/b.cpp:1", "ops/b.cpp:1", "engine/README.md", "ops/README.md", "ops/b.cpp"]
+    wanted = ["engine/a.cpp", "engine/a.cpp:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
+    wanted += ["engine/README.md", "ops/README.md", "ops/b.cpp"]
     assert found == wanted, f"self-test: found {found}"
 
 
