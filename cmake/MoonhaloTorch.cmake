@@ -16,11 +16,9 @@ if(NOT MOONHALO_TORCH_DIR)
     list(GET candidates 0 MOONHALO_TORCH_DIR)
   endif()
 endif()
-set(torch_remedy
-    "  fix   run `./dev build`, which installs LibTorch into .venv, or pass\n"
-    "        -DMOONHALO_TORCH=<a LibTorch folder, or site-packages/torch of a Python environment>\n"
-    "        -DCMAKE_PREFIX_PATH is not needed.")
-list(JOIN torch_remedy "" torch_remedy)
+set(torch_remedy "  fix   run `./dev build`, which installs LibTorch into .venv, or pass\n")
+string(APPEND torch_remedy
+       "        -DMOONHALO_TORCH=<a LibTorch folder, or site-packages/torch of a Python environment>")
 if(NOT EXISTS "${MOONHALO_TORCH_DIR}/lib/libtorch_cpu.so" OR
    NOT EXISTS "${MOONHALO_TORCH_DIR}/include/ATen/ATen.h")
   message(FATAL_ERROR "LibTorch: no lib/libtorch_cpu.so and include/ATen/ATen.h in the folder\n"
