@@ -3,6 +3,8 @@
 
 local mh = require "moonhalo"
 
+local fail = mh.fail
+
 local arguments = {}
 
 local kNone = {}
@@ -49,22 +51,22 @@ function arguments.read(signature, ...)
     options, count = given[count], count - 1
   end
   if count > #signature.names then
-    error(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature), 0)
+    fail(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature))
   end
   for i = 1, count do values[signature.names[i]] = given[i] end
   for name, value in pairs(options or {}) do
     local position = signature.position[name]
     if not position then
-      error(signature.op .. ": unknown option '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), signature.names)
-        .. usage(signature), 0)
+      fail(signature.op .. ": unknown option '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), signature.names)
+        .. usage(signature))
     end
     if position <= count and values[name] ~= nil then
-      error(signature.op .. ": '" .. name .. "' is given twice, by position and by name" .. usage(signature), 0)
+      fail(signature.op .. ": '" .. name .. "' is given twice, by position and by name" .. usage(signature))
     end
     values[name] = value
   end
   for _, name in ipairs(signature.required) do
-    if values[name] == nil then error(signature.op .. ": '" .. name .. "' is missing" .. usage(signature), 0) end
+    if values[name] == nil then fail(signature.op .. ": '" .. name .. "' is missing" .. usage(signature)) end
   end
   for name, default in pairs(signature.default) do
     if values[name] == nil then values[name] = default end
@@ -76,12 +78,12 @@ end
 function arguments.tuple(op, name, value, count)
   if type(value) == "table" then
     if #value ~= count then
-      error(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count), 0)
+      fail(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count))
     end
     return {table.unpack(value)}
   end
   if type(value) ~= "number" then
-    error(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, tostring(value), count), 0)
+    fail(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, tostring(value), count))
   end
   local list = {}
   for i = 1, count do list[i] = value end
@@ -93,8 +95,8 @@ function arguments.choice(op, name, value, known)
   for _, one in ipairs(known) do
     if one == value then return value end
   end
-  error(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, tostring(value), mh.did_you_mean(tostring(value), known),
-    table.concat(known, ", ")), 0)
+  fail(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, tostring(value), mh.did_you_mean(tostring(value), known),
+    table.concat(known, ", ")))
 end
 
 return arguments

@@ -5,17 +5,18 @@
 local mh = require "moonhalo"
 local ordered_map = require "moonhalo.ordered_map"
 
+local fail, is_tensor = mh.fail, mh.is_tensor
+
 local Module = {name = "Module"}
 local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
 local kInstances = setmetatable({}, {__mode = "k"})
 local kParameters = setmetatable({}, {__mode = "k"})
 
 local function is_module(value) return type(value) == "table" and kInstances[value] == true end
-local is_tensor = mh.is_tensor
 
 --- A tensor that a module trains: a leaf that requires a gradient unless told otherwise.
 local function Parameter(tensor, requires_grad)
-  if not is_tensor(tensor) then error("Parameter: wanted a tensor, got " .. type(tensor), 0) end
+  if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. type(tensor)) end
   local parameter = tensor:detach()
   if requires_grad ~= false then parameter:requires_grad_(true) end
   kParameters[parameter] = true
@@ -30,10 +31,10 @@ end
 
 local function check_name(self, name, what)
   if type(name) ~= "string" or name == "" or name:find(".", 1, true) then
-    error(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, tostring(name)), 0)
+    fail(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, tostring(name)))
   end
   if Module[name] ~= nil then
-    error(("%s: '%s' is a method of every module and cannot be the name of a %s"):format(self:class_name(), name, what), 0)
+    fail(("%s: '%s' is a method of every module and cannot be the name of a %s"):format(self:class_name(), name, what))
   end
 end
 
@@ -45,8 +46,8 @@ end
 local function refuse_hidden_modules(self, name, value)
   for _, one in ipairs(value) do
     if is_module(one) then
-      error(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n  fix   self.%s = nn.ModuleList(list)")
-        :format(self:class_name(), name, name), 0)
+      fail(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n  fix   self.%s = nn.ModuleList(list)")
+        :format(self:class_name(), name, name))
     end
   end
 end
@@ -68,7 +69,7 @@ end
 function Module:register_module(name, module)
   check_name(self, name, "submodule")
   if not is_module(module) then
-    error(("%s: submodule '%s' is no module but a %s"):format(self:class_name(), name, type(module)), 0)
+    fail(("%s: submodule '%s' is no module but a %s"):format(self:class_name(), name, type(module)))
   end
   forget(self, name)
   rawget(self, "_modules")[name] = module
@@ -126,7 +127,7 @@ end
 --- A class of modules: `local Block = nn.Module:extend("Block")`, then `Block:init(...)`, `Block:forward(x)`, and
 --- `Block(...)` makes one. `Block.super` is the class it extends.
 function Module:extend(name)
-  if not kClasses[self] then error("extend: call it on a class, nn.Module:extend(\"Name\")", 0) end
+  if not kClasses[self] then fail("extend: call it on a class, nn.Module:extend(\"Name\")") end
   local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = construct})
   class.instance_meta = new_meta(class)
   kClasses[class] = true
@@ -135,8 +136,8 @@ end
 
 function Module:init() end
 function Module:class_name() return getmetatable(self).__name end
-function Module:length() error(self:class_name() .. ": has no length", 0) end
-function Module:forward() error(self:class_name() .. ": has no forward function", 0) end
+function Module:length() fail(self:class_name() .. ": has no length") end
+function Module:forward() fail(self:class_name() .. ": has no forward function") end
 
 -- ---- Calls and hooks ----------------------------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ function Module:get_submodule(name)
     if child == nil then
       local known = {}
       for one in module._modules do known[#known + 1] = one end
-      error(("%s: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)), 0)
+      fail(("%s: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)))
     end
     module, path = child, path == "" and part or path .. "." .. part
   end
@@ -306,7 +307,7 @@ function Module:load_state_dict(state, options)
     end
   end
   if #problems > 0 then
-    error(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "), 0)
+    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "))
   end
   mh.no_grad(function()
     for name, target in own do
