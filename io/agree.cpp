@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/agree.h"
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+namespace moonhalo::io {
+namespace {
+
+enum Kind : char { kNone = '-', kRuntime = 'r', kValue = 'v', kType = 't', kMissing = 'n' };
+
+/// A failure as it travels: its kind, then its message.
+std::string attempt(const std::function<void()>& work) {
+  const auto packed = [](Kind kind, const char* text) { return std::string(1, kind) + text; };
+  try {
+    work();
+  } catch (const c10::NotImplementedError& error) {
+    return packed(kMissing, error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    return packed(kValue, error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    return packed(kType, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return packed(kRuntime, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return packed(kRuntime, error.what());
+  }
+  return std::string(1, kNone);
+}
+
+}  // namespace
+
+void agree(Communicator& group, const std::function<void()>& work) {
+  const std::string mine = attempt(work);
+  at::Tensor failed = at::full({1}, mine[0] == kNone ? 0 : 1, at::kLong);
+  group.all_reduce(failed, ReduceOp::kMax);
+  if (failed.item<int64_t>() == 0) return;
+
+  const auto all = group.all_gather_strings(mine);
+  const auto first = static_cast<size_t>(
+      std::find_if(all.begin(), all.end(), [](const auto& s) { return s[0] != kNone; }) -
+      all.begin());
+  const bool alike =
+      std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
+  std::string text = all[first].substr(1);
+  if (!alike) {
+    text += "\n  rank  " + std::to_string(first) + " of " + std::to_string(group.size());
+  }
+  switch (all[first][0]) {
+    case kValue:
+      TORCH_CHECK_VALUE(false, text);
+    case kType:
+      TORCH_CHECK_TYPE(false, text);
+    case kMissing:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    default:
+      TORCH_CHECK(false, text);
+  }
+}
+
+}  // namespace moonhalo::io

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/domain_file.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "engine/spec.h"
+#include "io/decode.h"
+#include "io/file_state.h"
+#include "io/h5_types.h"
+#include "io/reader.h"
+#include "io/writer.h"
+
+namespace moonhalo::io {
+namespace {
+
+std::string in_quotes(const char* kind, const std::string& name) {
+  return std::string(kind) + " \"" + name + "\"";
+}
+
+h5::Where about(const char* op, const File& file, const std::string& dataset) {
+  return {op, file.path(), in_quotes("dataset", dataset)};
+}
+
+h5::Where about(const char* op, const Dataset& dataset) {
+  return {op, dataset.path(), in_quotes("dataset", dataset.name())};
+}
+
+H5O_type_t object_type(hid_t file, const std::string& path) {
+  if (!h5::link_exists(file, path)) return H5O_TYPE_UNKNOWN;
+  const h5::Scope scope;
+  H5O_info_t info;
+  if (H5Oget_info_by_name2(file, ("/" + path).c_str(), &info, H5O_INFO_BASIC, H5P_DEFAULT) < 0) {
+    return H5O_TYPE_UNKNOWN;
+  }
+  return info.type;
+}
+
+herr_t add_link(hid_t, const char* name, const H5L_info_t*, void* data) {
+  static_cast<std::vector<std::string>*>(data)->emplace_back(name);
+  return 0;
+}
+
+std::vector<std::string> links(hid_t file, const std::string& group, const h5::Where& where) {
+  std::vector<std::string> names;
+  hsize_t position = 0;
+  h5::checked(where, "list it", [&] {
+    return H5Literate_by_name(file, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_INC, &position,
+                              add_link, &names, H5P_DEFAULT);
+  });
+  return names;
+}
+
+/// Depth first; a group that links back to itself is not followed past 16 levels.
+void add_datasets(hid_t file, const std::string& group, int depth, const h5::Where& where,
+                  std::vector<std::string>& found) {
+  for (const auto& name : links(file, group, where)) {
+    const std::string path = group.empty() ? name : group + "/" + name;
+    const auto type = object_type(file, path);
+    if (type == H5O_TYPE_DATASET) found.push_back(path);
+    if (type == H5O_TYPE_GROUP && depth < 16) add_datasets(file, path, depth + 1, where, found);
+  }
+}
+
+h5::Handle open_object(hid_t file, const std::string& path, const h5::Where& where) {
+  TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file, path), where.to_string(),
+                    ": it does not exist\n  have  no dataset or group of that name"
+                    "\n  fix   see keys() for the names");
+  return h5::make(where, "open it", H5Oclose,
+                  [&] { return H5Oopen(file, ("/" + path).c_str(), H5P_DEFAULT); });
+}
+
+AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
+  if (auto value = h5::find_attribute(object, name, where)) return std::move(*value);
+  const auto names = h5::attribute_names(object, where);
+  std::string have;
+  for (const auto& known : names) have += (have.empty() ? "" : ", ") + known;
+  TORCH_CHECK_VALUE(false, where.to_string(), ": no attribute \"", name, "\"",
+                    did_you_mean(name, names), "\n  have  ", have.empty() ? "no attributes" : have,
+                    "\n  fix   use one of these names");
+}
+
+void check_out(const at::Tensor& out, const std::vector<int64_t>& shape, const h5::Where& where) {
+  TORCH_CHECK_VALUE(out.is_contiguous() && out.device().is_cpu() && out.sizes() == shape,
+                    where.to_string(), ": `out` does not fit\n  have  a ",
+                    out.is_contiguous() ? "" : "non-contiguous ", out.device().str(),
+                    " tensor of shape ", shape_string(out.sizes()), ", selection of shape ",
+                    shape_string(shape), "\n  fix   give a contiguous CPU tensor of that shape");
+}
+
+std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options,
+                                   const h5::Where& where) {
+  if (!options.decode) return std::nullopt;
+  const Dataset& dataset = selection.dataset();
+  const auto access = dataset.file()->read(where);
+  const auto handle = dataset.file()->dataset(access.id, "/" + dataset.name(), 0, where);
+  return Decoder::read(handle->get(), dataset.dtype(), where);
+}
+
+at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options,
+                         const std::optional<Decoder>& decoder, const h5::Where& where) {
+  const auto stored = selection.dataset().dtype();
+  const auto wanted = options.dtype            ? options.dtype
+                      : options.out.defined() ? std::optional(options.out.scalar_type())
+                                              : std::nullopt;
+  TORCH_CHECK_VALUE(!options.out.defined() || wanted == options.out.scalar_type(),
+                    where.to_string(), ": `out` has another dtype than asked for\n  have  ",
+                    h5::dtype_name(options.out.scalar_type()), "\n  fix   leave dtype out");
+  TORCH_CHECK_TYPE(!decoder || !wanted || at::isFloatingType(*wanted), where.to_string(),
+                   ": decoded values cannot be ", wanted ? h5::dtype_name(*wanted) : "",
+                   "\n  have  missing values, which become NaN, or a scale"
+                   "\n  fix   read as float32 or float64");
+  TORCH_CHECK_TYPE(!wanted || !c10::isComplexType(*wanted), where.to_string(),
+                   ": numbers cannot be read as complex\n  have  stored ",
+                   h5::dtype_name(stored), "\n  fix   read as float and use at::complex");
+  return wanted.value_or(decoder ? decoder->dtype() : stored);
+}
+
+/// Calls fn(slices, first row, rows) for pieces of a selection along its first longer dim, so that whatever needs a copy in
+/// the stored type needs little memory. Pieces end where chunks end.
+template <typename Fn>
+void in_pieces(const Selection& selection, size_t element_size, Fn&& fn) {
+  constexpr int64_t kPieceBytes = int64_t{8} << 20;
+  const auto& slices = selection.slices();
+  size_t dim = 0;
+  while (dim < slices.size() && slices[dim].count == 1) ++dim;
+  if (dim == slices.size()) return fn(slices, 0, int64_t{1});
+  const Slice& all = slices[dim];
+  int64_t row_bytes = static_cast<int64_t>(element_size);
+  for (size_t inner = dim + 1; inner < slices.size(); ++inner) row_bytes *= slices[inner].count;
+  const int64_t rows = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row_bytes));
+  const auto& chunks = selection.dataset().chunks();
+  for (int64_t row = 0; row < all.count;) {
+    int64_t end = std::min(all.count, row + rows);
+    if (!chunks.empty() && end < all.count) {
+      const int64_t chunk = chunks[dim];
+      const int64_t next = (all.begin + (end - 1) * all.step) / chunk * chunk + chunk;
+      end = std::min(all.count, (next - all.begin + all.step - 1) / all.step);
+    }
+    std::vector<Slice> piece = slices;
+    piece[dim].begin = all.begin + row * all.step;
+    piece[dim].count = end - row;
+    fn(piece, row, end - row);
+    row = end;
+  }
+}
+
+}  // namespace
+
+const std::string& Dataset::name() const { return info_->name; }
+const std::string& Dataset::path() const { return file_->path(); }
+const std::vector<int64_t>& Dataset::shape() const { return info_->shape; }
+const std::string& Dataset::type_name() const { return info_->type_name; }
+const std::vector<int64_t>& Dataset::chunks() const { return info_->chunks; }
+const std::vector<std::string>& Dataset::filters() const { return info_->filters; }
+
+at::ScalarType Dataset::dtype() const {
+  TORCH_CHECK_TYPE(info_->dtype.has_value(), about("read", *this).to_string(),
+                   ": no tensor holds its type ", type_name(), "\n  have  ", type_name(),
+                   "\n  fix   choose a dataset of numbers, or store it as one");
+  return *info_->dtype;
+}
+
+Attributes Dataset::attrs() const {
+  const auto where = about("attrs", *this);
+  const auto access = file_->read(where);
+  return h5::read_attributes(open_object(access.id, name(), where).get(), where);
+}
+
+AttributeValue Dataset::attr(const std::string& name) const {
+  const auto where = about("attrs", *this);
+  const auto access = file_->read(where);
+  return attribute_or_throw(open_object(access.id, this->name(), where).get(), name, where);
+}
+
+std::vector<std::string> Dataset::dims() const {
+  const auto where = about("dims", *this);
+  const auto access = file_->read(where);
+  return h5::dimension_names(open_object(access.id, name(), where).get(), name(), shape().size(),
+                             where);
+}
+
+std::string Dataset::units() const {
+  const auto where = about("units", *this);
+  const auto access = file_->read(where);
+  const auto value =
+      h5::find_attribute(open_object(access.id, name(), where).get(), "units", where);
+  return value ? to_string(*value) : "";
+}
+
+Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }
+Selection Dataset::operator[](const std::string& slices) const { return select(slices); }
+at::Tensor Dataset::read(const ReadOptions& options) const { return Selection(*this).read(options); }
+
+Selection::Selection(const Dataset& dataset) : Selection(dataset, whole(dataset.shape())) {}
+
+Selection::Selection(Dataset dataset, std::vector<Slice> slices)
+    : dataset_(std::move(dataset)), slices_(std::move(slices)), shape_(sliced_shape(slices_)) {}
+
+std::vector<std::string> Selection::dims() const {
+  const auto all = dataset_.dims();
+  std::vector<std::string> kept;
+  for (size_t dim = 0; dim < slices_.size(); ++dim) {
+    if (!slices_[dim].dropped) kept.push_back(all[dim]);
+  }
+  return kept;
+}
+
+Selection Selection::select(const std::string& slices) const {
+  const auto inner = parse_slices(slices, shape_, in_quotes("dataset", dataset_.name()));
+  return {dataset_, compose(slices_, inner)};
+}
+
+Selection Selection::narrow(int64_t dim, int64_t begin, int64_t length) const {
+  const int64_t at = dim < 0 ? dim + ndim() : dim;
+  TORCH_CHECK_VALUE(at >= 0 && at < ndim() && begin >= 0 && length >= 0 &&
+                        begin + length <= shape_[at],
+                    about("narrow", dataset_).to_string(), ": rows ", begin, " to ",
+                    begin + length, " of dim ", dim, " are out of range\n  have  a selection of shape ",
+                    shape_string(shape_), "\n  fix   stay inside the selection");
+  std::vector<Slice> inner = whole(shape_);
+  inner[at] = {begin, length, 1, false};
+  return {dataset_, compose(slices_, inner)};
+}
+
+at::ScalarType Selection::result_dtype(const ReadOptions& options) const {
+  const auto where = about("read", dataset_);
+  return dtype_for(*this, options, decoder_for(*this, options, where), where);
+}
+
+at::Tensor Selection::read(const ReadOptions& options) const {
+  const auto where = about("read", dataset_);
+  const DatasetInfo& info = dataset_.info();
+  const auto stored = dataset_.dtype();
+  const auto decoder = decoder_for(*this, options, where);
+  const auto dtype = dtype_for(*this, options, decoder, where);
+  if (options.out.defined()) check_out(options.out, shape_, where);
+  at::Tensor out = options.out.defined() ? options.out : at::empty(shape_, dtype);
+  if (out.numel() == 0) return out;
+
+  Reader reader(*dataset_.file(), info, slices_, where);
+  const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf &&
+                                dtype != at::kBFloat16;
+  const bool library_converts = !info.enumeration && h5::library_converts(stored, dtype);
+  if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
+    reader.read(slices_, dtype, out.mutable_data_ptr());
+    if (decoder) decoder->apply(out, out);
+    return out;
+  }
+  const at::Tensor rows = out.view({-1}).detach();
+  const bool small_result = dtype != at::kFloat && dtype != at::kDouble;
+  int64_t done = 0;
+  in_pieces(*this, info.element_size, [&](const std::vector<Slice>& piece, int64_t, int64_t) {
+    int64_t count = 1;
+    for (const auto& slice : piece) count *= slice.count;
+    at::Tensor raw = at::empty({count}, stored);
+    reader.read(piece, stored, raw.mutable_data_ptr());
+    at::Tensor target = rows.narrow(0, done, count);
+    done += count;
+    if (!decoder) {
+      target.copy_(raw);
+    } else if (small_result) {
+      at::Tensor values = at::empty({count}, at::kFloat);
+      decoder->apply(raw, values);
+      target.copy_(values);
+    } else {
+      decoder->apply(raw, target);
+    }
+  });
+  return out;
+}
+
+const std::string& File::path() const { return state_->path(); }
+bool File::is_open() const { return state_->is_open(); }
+
+std::vector<std::string> File::keys(const std::string& group) const {
+  const h5::Where where{"keys", path(), in_quotes("group", group)};
+  const std::string name = normalized(group);
+  const auto access = state_->read(where);
+  TORCH_CHECK_VALUE(name.empty() || object_type(access.id, name) == H5O_TYPE_GROUP,
+                    where.to_string(), ": there is no such group\n  have  groups and datasets ",
+                    c10::Join(", ", links(access.id, "", where)), "\n  fix   use one of the groups");
+  return links(access.id, name, where);
+}
+
+std::vector<std::string> File::datasets() const {
+  const h5::Where where{"keys", path()};
+  const auto access = state_->read(where);
+  std::vector<std::string> found;
+  add_datasets(access.id, "", 0, where, found);
+  return found;
+}
+
+bool File::has(const std::string& path) const {
+  const auto access = state_->read({"has", this->path()});
+  return h5::link_exists(access.id, normalized(path));
+}
+
+bool File::is_group(const std::string& path) const {
+  const std::string name = normalized(path);
+  const auto access = state_->read({"is_group", this->path()});
+  return name.empty() || object_type(access.id, name) == H5O_TYPE_GROUP;
+}
+
+Dataset File::operator[](const std::string& name) const {
+  const std::string path = normalized(name);
+  const auto where = about("open", *this, path);
+  const auto access = state_->read(where);
+  const auto type = path.empty() ? H5O_TYPE_GROUP : object_type(access.id, path);
+  if (type != H5O_TYPE_DATASET) {
+    std::vector<std::string> names;
+    add_datasets(access.id, "", 0, where, names);
+    const bool group = type == H5O_TYPE_GROUP;
+    TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
+                      group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",
+                      group ? "" : did_you_mean(path, names), "\n  have  ",
+                      names.empty() ? "no datasets" : c10::Join(", ", names),
+                      "\n  fix   use one of these names");
+  }
+  const auto handle = state_->dataset(access.id, "/" + path, 0, where);
+  return {state_, std::make_shared<DatasetInfo>(read_info(handle->get(), path, where))};
+}
+
+Attributes File::attrs(const std::string& object) const {
+  const h5::Where where{"attrs", path(), in_quotes("object", object)};
+  const auto access = state_->read(where);
+  return h5::read_attributes(open_object(access.id, normalized(object), where).get(), where);
+}
+
+AttributeValue File::attr(const std::string& name, const std::string& object) const {
+  const h5::Where where{"attrs", path(), in_quotes("object", object)};
+  const auto access = state_->read(where);
+  return attribute_or_throw(open_object(access.id, normalized(object), where).get(), name, where);
+}
+
+void File::discard() noexcept { state_->discard(); }
+
+File open(const std::string& path, const std::string& mode) {
+  const std::vector<std::string> modes = {"r", "w", "a"};
+  const auto found = std::find(modes.begin(), modes.end(), mode);
+  TORCH_CHECK_VALUE(found != modes.end(), "open: file \"", path, "\": unknown mode \"", mode,
+                    "\"\n  have  \"", mode,
+                    "\"\n  fix   use \"r\" (read), \"w\" (make it new) or \"a\" (add to it)");
+  return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin())));
+}
+
+}  // namespace moonhalo::io

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/file_state.h"
+
+#include <ATen/core/Tensor.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <random>
+
+namespace moonhalo::io {
+namespace fs = std::filesystem;
+namespace {
+
+/// The descriptor that HDF5 itself reads through, if it is the plain POSIX driver.
+int posix_descriptor(hid_t file, const h5::Where& where) {
+  const h5::Handle access =
+      h5::make(where, "read its driver", H5Pclose, [&] { return H5Fget_access_plist(file); });
+  const h5::Scope scope;
+  if (H5Pget_driver(access.get()) != H5FD_SEC2) return -1;
+  void* handle = nullptr;
+  if (H5Fget_vfd_handle(file, access.get(), &handle) < 0 || handle == nullptr) return -1;
+  // A file that this process has open for writing elsewhere may hold data that is not on disk yet.
+  unsigned intent = 0;
+  if (H5Fget_intent(file, &intent) < 0 || intent != H5F_ACC_RDONLY) return -1;
+  return *static_cast<int*>(handle);
+}
+
+std::string unfinished_name(const std::string& path) {
+  static const char digits[] = "0123456789abcdef";
+  std::random_device random;
+  std::string name = path + ".unfinished-";
+  for (int i = 0; i < 8; ++i) name += digits[random() % 16];
+  return name;
+}
+
+/// The file that a path means in the end, so that renaming replaces the file and not a link to it.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  const fs::path file = fs::weakly_canonical(path, error);
+  return error ? path : file.string();
+}
+
+void check_folder(const std::string& path) {
+  std::error_code ignored;
+  const fs::path folder = fs::absolute(path, ignored).parent_path();
+  TORCH_CHECK_VALUE(fs::is_directory(folder, ignored), "open: file \"", path,
+                    "\" cannot be written: its folder does not exist\n  have  ", folder.string(),
+                    "\n  fix   make the folder first");
+  TORCH_CHECK_VALUE(!fs::is_directory(path, ignored), "open: \"", path,
+                    "\" is a folder\n  have  a folder where a file is to be written"
+                    "\n  fix   name a file in it");
+  TORCH_CHECK_VALUE(access(folder.c_str(), W_OK | X_OK) == 0, "open: file \"", path,
+                    "\" cannot be written: no permission in its folder\n  have  ", folder.string(),
+                    "\n  fix   choose another folder or change its permissions");
+}
+
+void system_check(bool good, const std::string& path, const char* what) {
+  const int error = errno;
+  TORCH_CHECK(good, "close: file \"", path, "\": cannot ", what, "\n  have  ",
+              std::strerror(error), "\n  fix   free space or choose another folder");
+}
+
+/// Some file systems report a full disk only here.
+void sync_to_disk(const std::string& unfinished, const std::string& path) {
+  const int descriptor = open(unfinished.c_str(), O_RDONLY | O_CLOEXEC);
+  system_check(descriptor >= 0, path, "open it to store it on disk");
+  const bool stored = fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP;
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  system_check(stored, path, "store it on disk");
+}
+
+}  // namespace
+
+FileState::FileState(std::string path, Mode mode)
+    : path_(std::move(path)), mode_(mode), exceptions_(std::uncaught_exceptions()) {
+  if (mode_ == Mode::kRead) {
+    file_ = h5::open_file(path_);
+    descriptor_ = posix_descriptor(file_.get(), {"open", path_});
+    return;
+  }
+  check_folder(path_);
+  if (mode_ == Mode::kAppend && fs::exists(path_)) file_ = h5::open_file(path_);
+}
+
+FileState::~FileState() {
+  if (closed_ || mode_ == Mode::kRead) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    discard();
+    return;
+  }
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "moonhalo: \"%s\" was not finished: %s\n", path_.c_str(), error.what());
+  }
+}
+
+void FileState::refuse_closed(const h5::Where& where) const {
+  TORCH_CHECK_VALUE(!closed_, where.to_string(), ": the file is closed\n  have  a file that close() "
+                    "was called on\n  fix   open it again, or close it later");
+}
+
+FileState::Access FileState::read(const h5::Where& where) {
+  if (mode_ == Mode::kRead) {
+    std::shared_lock lock(mutex_);
+    refuse_closed(where);
+    return {file_.get(), std::move(lock), {}};
+  }
+  std::unique_lock lock(mutex_);
+  refuse_closed(where);
+  TORCH_CHECK_VALUE(!group_, where.to_string(), ": the file is being written by several ranks\n"
+                    "  have  a file that a ShardTensor was written to"
+                    "\n  fix   close it, then open it for reading");
+  if (!file_) begin(where);
+  return {file_.get(), {}, std::move(lock)};
+}
+
+void FileState::check_writable(const h5::Where& where) const {
+  refuse_closed(where);
+  TORCH_CHECK_VALUE(mode_ != Mode::kRead, where.to_string(),
+                    ": the file is open for reading only\n  have  mode \"r\""
+                    "\n  fix   open it with mode \"a\" (add to it) or \"w\" (make it new)");
+}
+
+FileState::Access FileState::write(const h5::Where& where) {
+  std::unique_lock lock(mutex_);
+  check_writable(where);
+  begin(where);
+  return {file_.get(), {}, std::move(lock)};
+}
+
+void FileState::begin(const h5::Where& where) {
+  if (!unfinished_.empty()) {
+    if (!file_) file_ = h5::open_file_for_writing(unfinished_, {where.op, path_, where.object});
+    return;
+  }
+  const std::string target = resolved(path_);
+  const std::string name = unfinished_name(target);
+  file_.reset();
+  if (mode_ == Mode::kAppend && fs::exists(target)) {
+    std::error_code error;
+    fs::copy_file(target, name, error);
+    if (error) {
+      std::error_code ignored;
+      fs::remove(name, ignored);
+      TORCH_CHECK(false, where.to_string(), ": cannot copy the file to add to it\n  have  ",
+                  error.message(), "\n  fix   free space for a second copy");
+    }
+    unfinished_ = name;
+    file_ = h5::open_file_for_writing(name, {where.op, path_, where.object});
+  } else {
+    file_ = h5::create_file(name, {where.op, path_, where.object});
+    unfinished_ = name;
+  }
+}
+
+std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name,
+                                               size_t cache_bytes, const h5::Where& where) {
+  if (for_writing()) {
+    return std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, where));
+  }
+  const std::lock_guard lock(datasets_mutex_);
+  OpenDataset& open = datasets_[name];
+  if (!open.handle || open.cache_bytes < cache_bytes) {
+    open.handle.reset();  // HDF5 would share the old cache with the new identifier
+    open.handle = std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, where));
+    open.cache_bytes = cache_bytes;
+  }
+  return open.handle;
+}
+
+void FileState::close() {
+  std::unique_lock lock(mutex_);
+  if (closed_) return;
+  if (mode_ == Mode::kRead) {
+    closed_ = true;
+    descriptor_ = -1;
+    const std::lock_guard datasets(datasets_mutex_);
+    datasets_.clear();
+    file_.close({"close", path_});
+    return;
+  }
+  finish();
+}
+
+void FileState::finish() {
+  const h5::Where where{"close", path_};
+  try {
+    const bool untouched = unfinished_.empty();
+    if (follows_ || (untouched && mode_ == Mode::kAppend && file_)) {
+      drop();
+      return;
+    }
+    begin(where);
+    h5::checked(where, "write what is left of it",
+                [&] { return H5Fflush(file_.get(), H5F_SCOPE_GLOBAL); });
+    file_.close(where);
+    sync_to_disk(unfinished_, path_);
+    system_check(std::rename(unfinished_.c_str(), resolved(path_).c_str()) == 0, path_,
+                 "give it its final name");
+    unfinished_.clear();
+    closed_ = true;
+  } catch (...) {
+    drop();
+    throw;
+  }
+}
+
+void FileState::discard() noexcept {
+  const std::unique_lock lock(mutex_);
+  drop();
+}
+
+void FileState::drop() noexcept {
+  closed_ = true;
+  descriptor_ = -1;
+  file_.reset();
+  if (!unfinished_.empty() && !follows_) std::remove(unfinished_.c_str());
+  unfinished_.clear();
+}
+
+std::string FileState::share(CommunicatorPtr group, const h5::Where& where) {
+  const Access access = write(where);
+  group_ = std::move(group);
+  file_.close(where);
+  return unfinished_;
+}
+
+void FileState::follow(CommunicatorPtr group, const std::string& unfinished) {
+  const std::unique_lock lock(mutex_);
+  group_ = std::move(group);
+  if (follows_) return;
+  file_.reset();
+  if (!unfinished_.empty()) std::remove(unfinished_.c_str());
+  unfinished_ = unfinished;
+  follows_ = true;
+}
+
+}  // namespace moonhalo::io

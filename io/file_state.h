@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "io/h5.h"
+
+namespace moonhalo::io {
+
+enum class Mode : uint8_t { kRead, kWrite, kAppend };
+
+/// What a File and its Datasets share: the open HDF5 file, and for files being written the unfinished copy.
+///
+///     "w"  a new file  out.h5.unfinished-XXXX  --- close(): flush, fsync, rename --->  out.h5
+///     "a"  as "w", but the unfinished file begins as a copy of out.h5, made at the first write
+///
+/// so a failure, a full disk or a crash leaves the file that was there before. Thread ranks may share one: readers run
+/// together, writers one at a time.
+class FileState {
+ public:
+  FileState(std::string path, Mode mode);
+  /// Finishes a file being written as close() does (a failure is a warning), or discards it when the stack is being unwound
+  /// by an exception.
+  ~FileState();
+  FileState(const FileState&) = delete;
+  FileState& operator=(const FileState&) = delete;
+
+  const std::string& path() const { return path_; }
+  bool for_writing() const { return mode_ != Mode::kRead; }
+  bool is_open() const { return !closed_; }
+
+  /// The file's identifier and the lock that keeps it open. Do not take a second one while holding the first.
+  struct Access {
+    hid_t id;
+    std::shared_lock<std::shared_mutex> reading;
+    std::unique_lock<std::shared_mutex> writing;
+  };
+  Access read(const h5::Where& where);
+  Access write(const h5::Where& where);
+  /// ValueError unless open for writing.
+  void check_writable(const h5::Where& where) const;
+
+  /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a larger one is wanted.
+  /// Call with a read Access held.
+  std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes,
+                                      const h5::Where& where);
+  /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another driver, a file being written).
+  int descriptor() const { return descriptor_; }
+
+  void close();
+  /// Closes without finishing: what was there before stays. Never throws.
+  void discard() noexcept;
+
+  /// For several ranks that write one file in turns. The owner makes the unfinished file, lets go of it so that another
+  /// process can open it, and returns its path; the others drop their own and from then on write nothing themselves.
+  std::string share(CommunicatorPtr group, const h5::Where& where);
+  void follow(CommunicatorPtr group, const std::string& unfinished);
+  /// Those ranks; null while the file is this rank's own.
+  const CommunicatorPtr& group() const { return group_; }
+  bool follows() const { return follows_; }
+
+ private:
+  void begin(const h5::Where& where);
+  void refuse_closed(const h5::Where& where) const;
+  void finish();
+  void drop() noexcept;
+
+  const std::string path_;
+  const Mode mode_;
+  const int exceptions_;
+  std::string unfinished_;  // path of the file being written; empty until begun
+  bool closed_ = false;
+  bool follows_ = false;
+  CommunicatorPtr group_;
+  std::shared_mutex mutex_;
+  h5::Handle file_;
+  int descriptor_ = -1;
+
+  struct OpenDataset {
+    std::shared_ptr<h5::Handle> handle;
+    size_t cache_bytes = 0;
+  };
+  std::mutex datasets_mutex_;
+  std::map<std::string, OpenDataset> datasets_;
+};
+
+}  // namespace moonhalo::io

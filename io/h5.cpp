@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/h5.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "engine/spec.h"
+
+namespace moonhalo::io::h5 {
+namespace {
+
+std::recursive_mutex& library_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+bool library_is_threadsafe() {
+  static const bool safe = [] {
+    hbool_t value = 0;
+    return H5is_library_threadsafe(&value) >= 0 && value;
+  }();
+  return safe;
+}
+
+herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
+  auto& lines = *static_cast<std::vector<std::string>*>(data);
+  const std::string text = error->desc ? error->desc : "";
+  if (!text.empty() && (lines.empty() || lines.back() != text)) lines.push_back(text);
+  return 0;
+}
+
+/// What HDF5 said, the cause first.
+std::string error_stack() {
+  std::vector<std::string> lines;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &lines);
+  std::string text;
+  for (const auto& line : lines) text += (text.empty() ? "" : "; ") + line;
+  return text.empty() ? "HDF5 gave no reason" : text;
+}
+
+std::string remedy(const std::string& said) {
+  const std::array<std::pair<const char*, const char*>, 7> known = {{
+      {"No space left", "free space on that disk, or write somewhere else"},
+      {"File too large", "raise the limit on file sizes (ulimit -f), or write somewhere else"},
+      {"Disk quota", "free space in that quota, or write somewhere else"},
+      {"lock file", "close the other program that has the file open; on a file system without locks set "
+                    "HDF5_USE_FILE_LOCKING=FALSE"},
+      {"superblock version", "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+      {"bad version number", "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+      {"filter", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
+  }};
+  for (const auto& [sign, text] : known) {
+    if (said.find(sign) != std::string::npos) return text;
+  }
+  return "check the file with h5dump or `moonhalo inspect`; copy it again if it is damaged";
+}
+
+/// Explains a path that HDF5 could not open, or returns when nothing is visibly wrong with it.
+void explain_path(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path file(path);
+  if (!fs::exists(file, ignored)) {
+    const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      names.push_back(entry.path().filename().string());
+    }
+    TORCH_CHECK_VALUE(false, "open: file \"", path, "\" does not exist",
+                      did_you_mean(file.filename().string(), names), "\n  have  folder ",
+                      fs::absolute(folder, ignored).lexically_normal().string(),
+                      fs::is_directory(folder, ignored) ? "" : " (does not exist either)",
+                      "\n  fix   give the path from there, or an absolute one");
+  }
+  TORCH_CHECK_VALUE(!fs::is_directory(file, ignored), "open: \"", path,
+                    "\" is a folder\n  have  a folder where a file is needed\n  fix   name a file in it");
+}
+
+void explain_content(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  TORCH_CHECK_VALUE(stream.good(), "open: file \"", path,
+                    "\" may not be read\n  have  a file that the system refuses to open"
+                    "\n  fix   change its permissions");
+  std::array<char, 4> head{};
+  stream.read(head.data(), head.size());
+  const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
+  const bool classic = magic.size() == 4 && magic.compare(0, 3, "CDF") == 0;
+  TORCH_CHECK_VALUE(false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
+                    magic.empty() ? "an empty file"
+                    : classic     ? "a NetCDF-3 (classic) file"
+                                  : "other content",
+                    "\n  fix   ",
+                    classic ? "convert it: nccopy -k nc4 OLD.nc NEW.nc"
+                            : "give an HDF5 or NetCDF-4 file");
+}
+
+/// Locks where the file system can.
+Handle file_access(const Where& where) {
+  Handle access = property_list(H5P_FILE_ACCESS, where);
+  checked(where, "relax file locking", [&] { return H5Pset_file_locking(access.get(), 1, 1); });
+  return access;
+}
+
+}  // namespace
+
+std::string Where::to_string() const {
+  return op + ": " + (object.empty() ? "" : object + " of ") + "file \"" + file + "\"";
+}
+
+Scope::Scope() {
+  if (!library_is_threadsafe()) lock_ = std::unique_lock(library_mutex());
+  H5Eget_auto2(H5E_DEFAULT, &print_, &data_);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Scope::~Scope() { H5Eset_auto2(H5E_DEFAULT, print_, data_); }
+
+void fail(const Where& where, const std::string& what) {
+  const std::string said = error_stack();
+  TORCH_CHECK(false, where.to_string(), ": cannot ", what, "\n  have  ", said, "\n  fix   ",
+              remedy(said));
+}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    reset();
+    id_ = std::exchange(other.id_, H5I_INVALID_HID);
+    closer_ = other.closer_;
+  }
+  return *this;
+}
+
+void Handle::close(const Where& where) {
+  if (id_ < 0) return;
+  const hid_t id = std::exchange(id_, H5I_INVALID_HID);
+  checked(where, "close", [&] { return closer_(id); });
+}
+
+void Handle::reset() noexcept {
+  if (id_ < 0) return;
+  const Scope scope;
+  closer_(std::exchange(id_, H5I_INVALID_HID));
+}
+
+Handle property_list(hid_t kind, const Where& where) {
+  return make(where, "make a property list", H5Pclose, [&] { return H5Pcreate(kind); });
+}
+
+Handle open_file(const std::string& path) {
+  explain_path(path);
+  const Where where{"open", path};
+  {
+    const Scope scope;
+    if (H5Fis_hdf5(path.c_str()) <= 0) explain_content(path);
+  }
+  const Handle access = file_access(where);
+  const Scope scope;
+  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  if (id < 0) {
+    const std::string said = error_stack();
+    TORCH_CHECK_VALUE(said.find("truncated file") == std::string::npos, "open: file \"", path,
+                      "\" is cut short\n  have  ", std::filesystem::file_size(path),
+                      " bytes, fewer than its header promises (", said,
+                      ")\n  fix   copy or download it again");
+    TORCH_CHECK(false, "open: file \"", path, "\": cannot open it\n  have  ", said, "\n  fix   ",
+                remedy(said));
+  }
+  return Handle(id, H5Fclose);
+}
+
+Handle open_file_for_writing(const std::string& path, const Where& where) {
+  const Handle access = file_access(where);
+  return make(where, "open it for writing", H5Fclose,
+              [&] { return H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()); });
+}
+
+Handle create_file(const std::string& path, const Where& where) {
+  const Handle access = file_access(where);
+  return make(where, "create it", H5Fclose, [&] {
+    return H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get());
+  });
+}
+
+Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where) {
+  const Handle access = property_list(H5P_DATASET_ACCESS, where);
+  if (cache_bytes > 0) {
+    // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is prime.
+    checked(where, "size the chunk cache", [&] {
+      return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT);
+    });
+  }
+  return make(where, "open it", H5Dclose,
+              [&] { return H5Dopen2(file, name.c_str(), access.get()); });
+}
+
+Handle type_of(hid_t dataset, const Where& where) {
+  return make(where, "read its type", H5Tclose, [&] { return H5Dget_type(dataset); });
+}
+
+Handle space_of(hid_t dataset, const Where& where) {
+  return make(where, "read its shape", H5Sclose, [&] { return H5Dget_space(dataset); });
+}
+
+Handle creation_list_of(hid_t dataset, const Where& where) {
+  return make(where, "read its layout", H5Pclose, [&] { return H5Dget_create_plist(dataset); });
+}
+
+Handle simple_space(const std::vector<hsize_t>& shape, const Where& where) {
+  return make(where, "describe the shape", H5Sclose, [&] {
+    return shape.empty() ? H5Screate(H5S_SCALAR)
+                         : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+  });
+}
+
+std::vector<hsize_t> extent(hid_t space, const Where& where) {
+  const int rank =
+      checked(where, "read its shape", [&] { return H5Sget_simple_extent_ndims(space); });
+  std::vector<hsize_t> shape(static_cast<size_t>(rank));
+  if (rank > 0) {
+    checked(where, "read its shape",
+            [&] { return H5Sget_simple_extent_dims(space, shape.data(), nullptr); });
+  }
+  return shape;
+}
+
+bool link_exists(hid_t file, const std::string& path) {
+  std::istringstream parts(path);
+  std::string part, so_far;
+  while (std::getline(parts, part, '/')) {
+    if (part.empty()) continue;
+    so_far += "/" + part;
+    // Negative where the part before is no group; a soft or external link may lead nowhere.
+    const Scope scope;
+    if (H5Lexists(file, so_far.c_str(), H5P_DEFAULT) <= 0) return false;
+    if (H5Oexists_by_name(file, so_far.c_str(), H5P_DEFAULT) <= 0) return false;
+  }
+  return true;
+}
+
+}  // namespace moonhalo::io::h5

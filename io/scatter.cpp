@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/scatter.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "engine/shard_tensor.h"
+#include "io/agree.h"
+#include "io/h5_types.h"
+#include "io/writer.h"
+
+namespace moonhalo::io {
+namespace {
+
+h5::Where about(const char* op, const std::string& path, const std::string& dataset) {
+  return {op, path, "dataset \"" + dataset + "\""};
+}
+
+/// What all ranks must pass alike, as one number.
+int64_t fingerprint(const Selection& source) {
+  uint64_t hash = 1469598103934665603ull;  // FNV-1a
+  const auto add = [&](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull;
+  };
+  for (const char c : source.dataset().name()) add(c);
+  for (const auto& slice : source.slices()) {
+    add(slice.begin);
+    add(slice.count);
+    add(slice.step);
+    add(slice.dropped);
+  }
+  add(static_cast<int64_t>(source.dataset().dtype()));
+  return static_cast<int64_t>(hash >> 1);
+}
+
+void check_same(const Selection& source, Communicator& group, const h5::Where& where) {
+  const int64_t mine = fingerprint(source);
+  at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);
+  group.all_reduce(extremes, ReduceOp::kMax);
+  TORCH_CHECK_VALUE(extremes[0].item<int64_t>() == -extremes[1].item<int64_t>(),
+                    where.to_string(), ": the ranks selected different data\n  have  here shape ",
+                    shape_string(source.shape()), " of ", source.dataset().type_name(),
+                    "\n  fix   pass the same dataset and selection on every rank");
+}
+
+/// True on the one rank, of those that hold equal blocks, that writes them: the first along every mesh dim that cuts nothing.
+bool writes(const ShardSpec& spec, int64_t rank) {
+  const DeviceMesh& mesh = *spec.mesh();
+  for (int64_t mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim) {
+    if (!spec.layout().uses(mesh_dim) && mesh.coordinate(rank, mesh_dim) != 0) return false;
+  }
+  for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
+    const auto [begin, end] = spec.block_range(dim, rank);
+    if (begin == end) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options,
+                      const BlockHalo& halo) {
+  TORCH_CHECK_VALUE(source.shape() == spec.global_shape(), "read_block: a selection of shape ",
+                    shape_string(source.shape()), " is not the spec's tensor\n  have  ",
+                    spec.to_string(), "\n  fix   make the spec from the selection's shape");
+  Selection block = source;
+  for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
+    const auto [begin, end] = spec.block_range(dim, spec.mesh()->rank());
+    const bool cut = spec.is_cut(dim);
+    const int64_t lo = cut && !halo.lo.empty() ? std::min(halo.lo.at(dim), begin) : 0;
+    const int64_t room = spec.global_shape()[dim] - end;
+    const int64_t hi = cut && !halo.hi.empty() ? std::min(halo.hi.at(dim), room) : 0;
+    block = block.narrow(dim, begin - lo, end + hi - (begin - lo));
+  }
+  return block.read(options);
+}
+
+void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor,
+                  const WriteOptions& options) {
+  const auto where = about("write", file.path(), name);
+  const SpecPtr target = without_partial(spec(tensor));
+  const at::Tensor whole = redistribute(tensor.detach(), target);
+  const at::Tensor block = to_local(whole).detach();
+  const CommunicatorPtr group = target->mesh()->group_ptr();
+  const bool owner = group->rank() == 0;
+
+  std::string path;
+  agree(*group, [&] {
+    if (!owner) return file.check_writable(where);
+    {
+      const auto access = file.write(where);
+      create_dataset_in(access.id, name, tensor.sizes(), tensor.scalar_type(), options, where);
+    }
+    path = file.share(group, where);
+  });
+  path = group->all_gather_strings(path).front();
+  if (!owner) file.follow(group, path);
+
+  for (int64_t rank = 0; rank < group->size(); ++rank) {
+    if (!writes(*target, rank)) continue;
+    agree(*group, [&] {
+      if (rank != group->rank()) return;
+      h5::Handle turn = h5::open_file_for_writing(path, where);
+      h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, where);
+      write_part(dataset.get(), target->offsets(), block, where);
+      dataset.close(where);
+      turn.close(where);
+    });
+  }
+}
+
+}  // namespace moonhalo::io
+
+namespace moonhalo {
+
+at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
+                          const std::vector<Placement>& placements, const ScatterOptions& options) {
+  const auto where =
+      io::about("scatter_tensor", source.dataset().path(), source.dataset().name());
+  TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
+                              " is not 0\n  have  a ShardTensor, which holds owned rows only"
+                              "\n  fix   leave halo out (operators exchange what they need), or "
+                              "use io::read_block");
+  for (const auto& placement : placements) {
+    TORCH_CHECK_VALUE(!placement.is_partial(), where.to_string(), ": ", placement.to_string(),
+                      " is not a way to hold a dataset\n  have  ", source.dataset().type_name(),
+                      " of shape ", shape_string(source.shape()),
+                      "\n  fix   use Shard(dim) or Replicate()");
+  }
+  io::check_same(source, mesh->group(), where);
+  const SpecPtr spec = make_spec(mesh, source.shape(), placements);
+  at::Tensor block;
+  io::agree(mesh->group(), [&] {
+    block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode});
+  });
+  if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
+  return from_local(block, spec);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "io/domain_file.h"
+#include "io/file_state.h"
+#include "io/reader.h"
+
+namespace moonhalo::io {
+
+/// Makes a dataset, with the groups in its name, in a file open for writing and writes its attributes. ValueError: it exists
+/// and may not be replaced, chunks or dims that do not fit the shape.
+h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
+                             at::ScalarType dtype, const WriteOptions& options,
+                             const h5::Where& where);
+/// Writes a plain tensor with its first element at `offsets`, converted to the dataset's type.
+void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
+                const h5::Where& where);
+/// A ShardTensor into one dataset. Collective over its mesh; see io/scatter.h.
+void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor,
+                  const WriteOptions& options);
+/// "group/x" for "/group//x/".
+std::string normalized(const std::string& path);
+
+}  // namespace moonhalo::io
