@@ -67,7 +67,9 @@ class ThreadExchange final : public Work {
   void wait() override {
     try {
       receive_all();
-      const auto delivered = [](const Send& s) { return s.parcel->state.load() == Parcel::kDelivered; };
+      const auto delivered = [](const Send& s) {
+        return s.parcel->state.load() == Parcel::kDelivered;
+      };
       sends_.erase(std::remove_if(sends_.begin(), sends_.end(), delivered), sends_.end());
       if (sends_.empty()) return;
       hub_->wait_for_peers(
@@ -85,12 +87,15 @@ class ThreadExchange final : public Work {
   static std::vector<int> peers_of(const List& list) {
     std::vector<int> peers;
     for (const auto& entry : list) {
-      if (std::find(peers.begin(), peers.end(), entry.peer) == peers.end()) peers.push_back(entry.peer);
+      if (std::find(peers.begin(), peers.end(), entry.peer) == peers.end())
+        peers.push_back(entry.peer);
     }
     return peers;
   }
 
-  bool arrived(const Receive& receive) const { return hub_->channel(receive.peer, rank_).posted() > receive.number; }
+  bool arrived(const Receive& receive) const {
+    return hub_->channel(receive.peer, rank_).posted() > receive.number;
+  }
 
   void receive_all() {
     const auto take_if_arrived = [this](const Receive& receive) {
@@ -99,10 +104,12 @@ class ThreadExchange final : public Work {
       return true;
     };
     for (;;) {
-      receives_.erase(std::remove_if(receives_.begin(), receives_.end(), take_if_arrived), receives_.end());
+      receives_.erase(std::remove_if(receives_.begin(), receives_.end(), take_if_arrived),
+                      receives_.end());
       if (receives_.empty()) return;
       const auto any = [this] {
-        return std::any_of(receives_.begin(), receives_.end(), [this](const Receive& r) { return arrived(r); });
+        return std::any_of(receives_.begin(), receives_.end(),
+                           [this](const Receive& r) { return arrived(r); });
       };
       hub_->wait_for_peers(rank_, "exchange", timeout_, any, peers_of(receives_));
     }
@@ -118,7 +125,9 @@ class ThreadExchange final : public Work {
     }
     const bool fits = parcel->data.scalar_type() == receive.data.scalar_type() &&
                       parcel->data.numel() == receive.data.numel();
-    if (fits) copy_bytes(receive.data.mutable_data_ptr(), parcel->data.const_data_ptr(), receive.data.nbytes());
+    if (fits)
+      copy_bytes(receive.data.mutable_data_ptr(), parcel->data.const_data_ptr(),
+                 receive.data.nbytes());
     const int64_t sent = parcel->data.numel();
     const at::ScalarType sent_type = parcel->data.scalar_type();
     parcel->data.reset();
@@ -126,10 +135,11 @@ class ThreadExchange final : public Work {
     hub_->wake(receive.peer);
     if (fits) return;
     std::ostringstream text;
-    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank " << rank_
-         << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel() << " x "
-         << receive.data.scalar_type() << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
-    hub_->fail(text.str());
+    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank "
+         << rank_ << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel()
+         << " x " << receive.data.scalar_type()
+         << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
+    hub_->fail(text.str(), true);
     TORCH_CHECK_VALUE(false, text.str());
   }
 
@@ -154,7 +164,9 @@ class ThreadExchange final : public Work {
 class ThreadsCommunicator final : public Communicator {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadHub> hub, int rank, std::shared_ptr<CommStats> stats)
-      : Communicator(rank, hub->size(), std::move(stats)), hub_(std::move(hub)), next_receive_(size(), 0) {}
+      : Communicator(rank, hub->size(), std::move(stats)),
+        hub_(std::move(hub)),
+        next_receive_(size(), 0) {}
 
   const char* backend() const override { return "threads"; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
@@ -172,8 +184,10 @@ class ThreadsCommunicator final : public Communicator {
       Channel& channel = hub_->channel(rank(), message.peer);
       auto parcel = std::make_shared<Parcel>();
       if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
-        parcel->data = at::empty({message.data.numel()}, message.data.options().requires_grad(false));
-        copy_bytes(parcel->data.mutable_data_ptr(), message.data.const_data_ptr(), message.data.nbytes());
+        parcel->data =
+            at::empty({message.data.numel()}, message.data.options().requires_grad(false));
+        copy_bytes(parcel->data.mutable_data_ptr(), message.data.const_data_ptr(),
+                   message.data.nbytes());
       } else {
         parcel->data = std::move(message.data);
         waiting.push_back({message.peer, parcel});
@@ -185,7 +199,8 @@ class ThreadsCommunicator final : public Communicator {
     for (Message& message : receives) {
       expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message.data)});
     }
-    return std::make_unique<ThreadExchange>(hub_, rank(), timeout(), std::move(expected), std::move(waiting));
+    return std::make_unique<ThreadExchange>(hub_, rank(), timeout(), std::move(expected),
+                                            std::move(waiting));
   }
 
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
@@ -194,7 +209,9 @@ class ThreadsCommunicator final : public Communicator {
     const bool small = data.nbytes() <= Slot::kInlineBytes;
     if (small) copy_in(mine, data);
     meet();
-    if (small) return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(), data.mutable_data_ptr());
+    if (small)
+      return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(),
+                             data.mutable_data_ptr());
     // Each rank reduces its own share of the elements and writes it into everybody's tensor: read once, same bits.
     const int64_t n = data.numel();
     const int64_t begin = n * rank() / size();
@@ -223,12 +240,13 @@ class ThreadsCommunicator final : public Communicator {
     if (!small) leave();
   }
 
-  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
+                         ReduceOp op) override {
     begin(CommStats::kReduceScatter);
     slot(in, static_cast<int>(op), counts);
     meet();
-    reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()), counts[rank()],
-                    out.mutable_data_ptr());
+    reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()),
+                    counts[rank()], out.mutable_data_ptr());
     leave();
   }
 
@@ -244,7 +262,8 @@ class ThreadsCommunicator final : public Communicator {
     for (int r = 0; r < size(); ++r) {
       const Slot& theirs = slot_of(r);
       const size_t bytes = static_cast<size_t>(receive_counts[r]) * in.itemsize();
-      copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()), bytes);
+      copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()),
+                 bytes);
       next += bytes;
     }
     leave();
@@ -287,7 +306,8 @@ class ThreadsCommunicator final : public Communicator {
       world_ranks.push_back(hub_->world_rank(r));
     }
     Slot& of_leader = slot_of(leader);
-    if (rank() == leader) mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
+    if (rank() == leader)
+      mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
     leave();
     std::shared_ptr<ThreadHub> made = of_leader.made;
     leave();
@@ -338,7 +358,8 @@ class ThreadsCommunicator final : public Communicator {
 
   Pointers inputs(int64_t element, size_t itemsize) {
     Pointers pointers;
-    for (int r = 0; r < size(); ++r) pointers.push_back(at_element(slot_of(r).in, element, itemsize));
+    for (int r = 0; r < size(); ++r)
+      pointers.push_back(at_element(slot_of(r).in, element, itemsize));
     return pointers;
   }
 
@@ -376,8 +397,9 @@ class ThreadsCommunicator final : public Communicator {
     int odd = 0;
     for (int r = 1; r < size() && odd == 0; ++r) {
       const Slot& s = slot_of(r);
-      const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op && s.dtype == first.dtype &&
-                        s.root == first.root && s.elements == first.elements && s.counts == first.counts;
+      const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op &&
+                        s.dtype == first.dtype && s.root == first.root &&
+                        s.elements == first.elements && s.counts == first.counts;
       if (!same) odd = r;
     }
     int other = 0;
@@ -393,10 +415,12 @@ class ThreadsCommunicator final : public Communicator {
     }
     if (odd == 0) return;
     std::ostringstream text;
-    text << verb() << ": ranks " << other << " and " << odd << " of this group make different calls\n  have  "
-         << describe(other) << "; " << describe(odd)
-         << "\n  fix   every rank calls every verb of a group in the same order, with the same sizes and dtypes";
-    hub_->fail(text.str());
+    text << verb() << ": ranks " << other << " and " << odd
+         << " of this group make different calls\n  have  " << describe(other) << "; "
+         << describe(odd)
+         << "\n  fix   every rank calls every verb of a group in the same order, with the same "
+            "sizes and dtypes";
+    hub_->fail(text.str(), true);
     TORCH_CHECK_VALUE(false, text.str());
   }
 

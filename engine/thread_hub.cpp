@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/thread_hub.h"
 
+#include <c10/util/Exception.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -136,26 +137,28 @@ void ThreadHub::announce(int rank, uint64_t call, int kind) {
   announced_[rank].store(call * 16 + static_cast<uint64_t>(kind));
 }
 
-void ThreadHub::keep_reason(const std::string& reason) {
+void ThreadHub::keep_reason(const std::string& reason, bool mismatch) {
   std::lock_guard<std::mutex> lock(reason_mutex_);
-  if (reason_.empty()) reason_ = reason;
+  if (!reason_.empty()) return;
+  reason_ = reason;
+  mismatch_ = mismatch;
 }
 
-void ThreadHub::fail(const std::string& reason) {
-  keep_reason(reason);
+void ThreadHub::fail(const std::string& reason, bool mismatch) {
+  keep_reason(reason, mismatch);
   arrivals_.fetch_or(kBroken);
   wake_all();
 }
 
 void ThreadHub::throw_lost(int rank, const char* verb) {
-  std::ostringstream text;
-  text << verb << ": rank " << rank << " of " << size() << " stops: ";
-  if (world_->aborted.load()) {
-    text << world_->abort_reason();
-  } else {
+  std::string reason = world_->abort_reason();
+  if (reason.empty()) {
     std::lock_guard<std::mutex> lock(reason_mutex_);
-    text << reason_;
+    TORCH_CHECK_VALUE(!mismatch_, reason_);
+    reason = reason_;
   }
+  std::ostringstream text;
+  text << verb << ": rank " << rank << " of " << size() << " stops: " << reason;
   throw CommError(text.str());
 }
 
@@ -163,16 +166,20 @@ void ThreadHub::check(int rank, const char* verb) {
   if (world_->aborted.load() || broken()) throw_lost(rank, verb);
 }
 
-// Two ranks that are in the same call by number but not by verb would wait for each other for ever.
+// Two ranks that are in the same call by number, one of them in an exchange and the other not, would wait for each
+// other for ever. (All other verbs meet, and are compared then.)
 std::string ThreadHub::different_verbs(int rank) {
   const uint64_t mine = announced_[rank].load();
   for (int other = 0; other < size(); ++other) {
     const uint64_t theirs = announced_[other].load();
+    if (mine % 16 != CommStats::kExchange && theirs % 16 != CommStats::kExchange) continue;
     if (theirs / 16 == mine / 16 && theirs % 16 != mine % 16) {
       std::ostringstream text;
-      text << "call " << mine / 16 << " of this group is " << verb_name(mine % 16) << " on rank " << rank << " and "
-           << verb_name(theirs % 16) << " on rank " << other
-           << "\n  have  ranks that call different verbs\n  fix   every rank calls every verb of a group, in the same "
+      text << verb_name(mine % 16) << ": call " << mine / 16 << " of this group is "
+           << verb_name(mine % 16) << " on rank " << rank << " and " << verb_name(theirs % 16)
+           << " on rank " << other
+           << "\n  have  ranks that call different verbs\n  fix   every rank calls every verb of a "
+              "group, in the same "
               "order";
       return text.str();
     }
@@ -188,13 +195,15 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
     if (world_->ended[world_ranks_[other]].load()) gone.push_back(other);
   }
   if (!gone.empty()) {
-    text << "rank " << join(gone) << " ended without joining " << verb << " (call " << announced_[rank].load() / 16
-         << " of this group)\n  have  ranks that make different numbers of calls\n  fix   every rank calls every "
+    text << "rank " << join(gone) << " ended without joining " << verb << " (call "
+         << announced_[rank].load() / 16
+         << " of this group)\n  have  ranks that make different numbers of calls\n  fix   every "
+            "rank calls every "
             "verb of a group";
     return text.str();
   }
-  text << verb << " timed out after " << seconds(timeout) << " on rank " << rank << ": rank " << join(missing)
-       << " did not come\n  have  ";
+  text << verb << " timed out after " << seconds(timeout) << " on rank " << rank << ": rank "
+       << join(missing) << " did not come\n  have  ";
   for (const int other : missing) {
     const uint64_t last = announced_[other].load();
     text << (other == missing.front() ? "" : "; ") << "rank " << other << " in ";
@@ -209,7 +218,8 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
   return text.str();
 }
 
-void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::milliseconds timeout) {
+void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
+                     std::chrono::milliseconds timeout) {
   const uint64_t target = (phase + 1) * world_ranks_.size();
   phases_[rank].store(phase + 1);
   uint64_t before = arrivals_.load();
@@ -233,7 +243,8 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::mi
     if (world_->ended_count.load() == 0) return false;
     for (int other = 0; other < size(); ++other) {
       // In this order: a rank may join and then end.
-      if (world_->ended[world_ranks_[other]].load() && phases_[other].load() < phase + 1) return true;
+      if (world_->ended[world_ranks_[other]].load() && phases_[other].load() < phase + 1)
+        return true;
     }
     return false;
   };
@@ -245,10 +256,12 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::mi
     if (reason.empty()) world_->parkers[world_ranks_[rank]].wait(ready, deadline, false);
   }
   if (met(target)) return;
-  if (reason.empty() && !broken() && !world_->aborted.load()) reason = why_given_up(rank, verb, timeout, missing());
+  const bool mismatch = !reason.empty();
+  if (reason.empty() && !broken() && !world_->aborted.load())
+    reason = why_given_up(rank, verb, timeout, missing());
 
   // Give up only if the others have not come in the meantime; afterwards nobody can.
-  keep_reason(reason);
+  keep_reason(reason, mismatch);
   uint64_t now = arrivals_.load();
   while ((now & ~kBroken) < target) {
     if (arrivals_.compare_exchange_weak(now, now | kBroken)) {
@@ -294,8 +307,10 @@ void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::millisec
     if (reason.empty()) parker.wait(stop, deadline, false);
   }
   if (ready()) return;
-  if (reason.empty() && !broken() && !world_->aborted.load()) reason = why_given_up(rank, verb, timeout, peers);
-  fail(reason);
+  const bool mismatch = !reason.empty();
+  if (reason.empty() && !broken() && !world_->aborted.load())
+    reason = why_given_up(rank, verb, timeout, peers);
+  fail(reason, mismatch);
   throw_lost(rank, verb);
 }
 

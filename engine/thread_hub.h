@@ -25,7 +25,8 @@ class Parker {
   /// Called after the change. Costs one load while the owner is awake.
   void wake();
   /// Returns when `ready()` is true, or at the deadline (then false). `ready` reads sequentially consistent atomics.
-  bool wait(c10::function_ref<bool()> ready, std::chrono::steady_clock::time_point deadline, bool spin);
+  bool wait(c10::function_ref<bool()> ready, std::chrono::steady_clock::time_point deadline,
+            bool spin);
 
  private:
   std::mutex mutex_;
@@ -117,7 +118,9 @@ class ThreadHub {
   const std::shared_ptr<ThreadWorld>& shared_world() const { return world_; }
   int world_rank(int rank) const { return world_ranks_[rank]; }
   Slot& slot(int rank, uint64_t phase) { return slots_[(phase & 1) * world_ranks_.size() + rank]; }
-  Channel& channel(int from, int to) { return channels_[static_cast<size_t>(from) * world_ranks_.size() + to]; }
+  Channel& channel(int from, int to) {
+    return channels_[static_cast<size_t>(from) * world_ranks_.size() + to];
+  }
 
   /// Says that `rank` begins its call number `call`, a verb of this `kind`, for finding ranks in different verbs.
   void announce(int rank, uint64_t call, int kind);
@@ -131,9 +134,10 @@ class ThreadHub {
   /// Waits for something that is certain to come soon.
   void wait_surely(int rank, c10::function_ref<bool()> ready);
 
-  /// Makes every present and later call in this group throw. The first reason is kept.
-  void fail(const std::string& reason);
-  /// Throws CommError if the group is broken.
+  /// Makes every present and later call in this group throw: ValueError where the ranks made calls that do not fit
+  /// together (`mismatch`), else CommError. The first reason is kept.
+  void fail(const std::string& reason, bool mismatch);
+  /// Throws if the group is broken.
   void check(int rank, const char* verb);
 
  private:
@@ -141,7 +145,7 @@ class ThreadHub {
   bool met(uint64_t target) const { return (arrivals_.load() & ~kBroken) >= target; }
   bool broken() const { return (arrivals_.load() & kBroken) != 0; }
   void wake_all();
-  void keep_reason(const std::string& reason);
+  void keep_reason(const std::string& reason, bool mismatch);
   std::string why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
                            const std::vector<int>& missing);
   std::string different_verbs(int rank);
@@ -158,6 +162,7 @@ class ThreadHub {
   alignas(64) std::atomic<uint64_t> arrivals_{0};
   std::mutex reason_mutex_;
   std::string reason_;
+  bool mismatch_ = false;
 };
 
 /// Rank `rank` of the group that meets in `hub`.
