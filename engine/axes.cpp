@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/axes.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/redistribute.h"
+
+namespace moonhalo {
+namespace {
+
+// One way to carry the operator out: a cut (or none) per axis, and the mesh dims whose Partial is passed through.
+struct Strategy {
+  std::vector<Cut> cuts;
+  std::vector<std::optional<ReduceOp>> partials;  // per mesh dim
+};
+
+bool disjoint(const Strategy& strategy, const DeviceMesh& mesh) {
+  std::vector<int> used(mesh.ndim(), 0);
+  for (const Cut& cut : strategy.cuts) {
+    for (const int64_t m : cut.mesh_dims) ++used[m];
+  }
+  for (int64_t m = 0; m < mesh.ndim(); ++m) used[m] += strategy.partials[m].has_value();
+  return std::all_of(used.begin(), used.end(), [](int count) { return count <= 1; });
+}
+
+class Solver {
+ public:
+  Solver(const OpCall& call, const Axes& axes) : call_(call), axes_(axes), mesh_(*call.mesh()) {}
+
+  Plan run() {
+    if (axes_.fixed_output >= 0) fixed_spec_ = axes_.fixed_spec;
+    collect_options();
+    Strategy strategy;
+    strategy.cuts.resize(axes_.kinds.size());
+    strategy.partials.resize(mesh_.ndim());
+    enumerate(strategy, 0);
+    if (best_cost_ == std::numeric_limits<double>::infinity() && fixed_spec_ && fixed_spec_->has_partial()) {
+      // The operator is not linear in what it writes to: its target is resolved first.
+      fixed_spec_ = without_partial(fixed_spec_);
+      collect_options();
+      enumerate(strategy, 0);
+    }
+    TORCH_INTERNAL_ASSERT(best_cost_ < std::numeric_limits<double>::infinity(), "no strategy for ", call_.describe());
+    Plan plan;
+    plan.inputs = inputs(best_);
+    plan.outputs = outputs(best_);
+    return plan;
+  }
+
+ private:
+  Linear linear(size_t slot) const { return slot < axes_.linear.size() ? axes_.linear[slot] : Linear::kNo; }
+
+  // The cuts that inputs bring along, per axis; what a fixed output dictates leaves no choice.
+  void collect_options() {
+    options_.assign(axes_.kinds.size(), {});
+    const auto offer = [&](int axis, const Cut& cut) {
+      if (axis < 0 || !cut || axes_.kinds[axis] == AxisKind::kWhole) return;
+      auto& options = options_[axis];
+      if (std::find(options.begin(), options.end(), cut) == options.end()) options.push_back(cut);
+    };
+    for (size_t s = 0; s < axes_.inputs.size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      for (size_t d = 0; spec && d < axes_.inputs[s].size(); ++d) offer(axes_.inputs[s][d], spec->cut(d));
+    }
+    partial_options_.assign(mesh_.ndim(), std::nullopt);
+    for (int64_t m = 0; m < mesh_.ndim(); ++m) {
+      for (size_t s = 0; s < call_.slots().size(); ++s) {
+        const SpecPtr& spec = call_.slots()[s].spec;
+        if (spec && spec->partial(m) && linear(s) != Linear::kNo) partial_options_[m] = spec->partial(m);
+      }
+    }
+    if (axes_.fixed_output < 0) return;
+    for (auto& options : options_) options.clear();
+    for (auto& option : partial_options_) option.reset();
+    fixed_.assign(axes_.kinds.size(), {});
+    const auto& dims = axes_.outputs[axes_.fixed_output];
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] >= 0) fixed_[dims[d]] = fixed_spec_->cut(d);
+    }
+    for (int64_t m = 0; m < mesh_.ndim(); ++m) partial_options_[m] = fixed_spec_->partial(m);
+  }
+
+  void enumerate(Strategy& strategy, size_t axis) {
+    if (axis < axes_.kinds.size()) {
+      if (!fixed_.empty()) {
+        strategy.cuts[axis] = fixed_[axis];
+        return enumerate(strategy, axis + 1);
+      }
+      for (const Cut& cut : options_[axis]) {
+        strategy.cuts[axis] = cut;
+        enumerate(strategy, axis + 1);
+      }
+      strategy.cuts[axis] = {};
+      return enumerate(strategy, axis + 1);
+    }
+    enumerate_partials(strategy, 0);
+  }
+
+  void enumerate_partials(Strategy& strategy, int64_t m) {
+    if (m < mesh_.ndim()) {
+      if (partial_options_[m]) {
+        strategy.partials[m] = partial_options_[m];
+        enumerate_partials(strategy, m + 1);
+        if (axes_.fixed_output >= 0) return;
+      }
+      strategy.partials[m].reset();
+      return enumerate_partials(strategy, m + 1);
+    }
+    if (!disjoint(strategy, mesh_) || !partials_fit(strategy)) return;
+    const double cost = cost_of(strategy);
+    // Strategies with more cuts come first, so that a tie keeps the work divided.
+    if (cost < best_cost_ * (1 - 1e-12)) {
+      best_cost_ = cost;
+      best_ = strategy;
+    }
+  }
+
+  // A product passes one Partial on; a sum needs every term Partial alike (a plain or replicated term would be
+  // counted once per rank).
+  bool partials_fit(const Strategy& strategy) const {
+    for (int64_t m = 0; m < mesh_.ndim(); ++m) {
+      if (!strategy.partials[m]) continue;
+      int each = 0;
+      bool joint = false, joint_missing = false;
+      for (size_t s = 0; s < call_.slots().size(); ++s) {
+        const SpecPtr& spec = call_.slots()[s].spec;
+        if (!spec) continue;
+        const bool is_partial = spec->partial(m) == strategy.partials[m];
+        if (linear(s) == Linear::kEach) each += is_partial;
+        if (linear(s) == Linear::kJoint) (is_partial ? joint : joint_missing) = true;
+      }
+      const bool sums = strategy.partials[m] == ReduceOp::kSum || strategy.partials[m] == ReduceOp::kAvg;
+      if (!sums || (joint && joint_missing) || each + joint != 1) return false;
+    }
+    // A cut contraction leaves Partial(reduce); it must not meet a Partial of another kind.
+    for (size_t a = 0; a < axes_.kinds.size(); ++a) {
+      if (axes_.kinds[a] != AxisKind::kReduce || !strategy.cuts[a]) continue;
+      for (const auto& op : strategy.partials) {
+        if (op && *op != axes_.reduce) return false;
+      }
+    }
+    if (axes_.reduce != ReduceOp::kSum) {
+      return std::none_of(strategy.partials.begin(), strategy.partials.end(), [](const auto& p) { return p.has_value(); });
+    }
+    return true;
+  }
+
+  Layout layout_of(const std::vector<int>& dims, at::IntArrayRef shape, const Strategy& strategy) const {
+    Layout layout(call_.mesh(), shape);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] >= 0) layout.cuts[d] = strategy.cuts[dims[d]];
+    }
+    return layout;
+  }
+
+  std::vector<SpecPtr> inputs(const Strategy& strategy) const {
+    std::vector<SpecPtr> specs;
+    std::vector<bool> each_taken(mesh_.ndim(), false);
+    for (size_t s = 0; s < call_.slots().size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      if (!spec) {
+        specs.push_back(nullptr);
+        continue;
+      }
+      Layout layout = layout_of(axes_.inputs[s], spec->global_shape(), strategy);
+      for (int64_t m = 0; m < mesh_.ndim(); ++m) {
+        if (strategy.partials[m] && linear(s) != Linear::kNo && spec->partial(m) == strategy.partials[m]) {
+          layout.partials[m] = strategy.partials[m];
+        }
+      }
+      specs.push_back(intern(std::move(layout)));
+    }
+    return specs;
+  }
+
+  std::vector<SpecPtr> outputs(const Strategy& strategy) const {
+    std::vector<SpecPtr> specs;
+    for (size_t o = 0; o < axes_.outputs.size(); ++o) {
+      Layout layout = layout_of(axes_.outputs[o], axes_.output_shapes[o], strategy);
+      layout.partials = strategy.partials;
+      for (size_t a = 0; a < axes_.kinds.size(); ++a) {
+        if (axes_.kinds[a] != AxisKind::kReduce) continue;
+        for (const int64_t m : strategy.cuts[a].mesh_dims) layout.partials[m] = axes_.reduce;
+      }
+      specs.push_back(intern(std::move(layout)));
+    }
+    return specs;
+  }
+
+  double cost_of(const Strategy& strategy) const {
+    double cost = 0;
+    const auto wanted = inputs(strategy);
+    for (size_t s = 0; s < wanted.size(); ++s) {
+      if (wanted[s]) cost += redistribution_cost(*call_.slots()[s].spec, *wanted[s]);
+    }
+    // A Partial result must be reduced some day.
+    for (const SpecPtr& output : outputs(strategy)) {
+      if (output->has_partial()) cost += redistribution_cost(*output, *without_partial(output));
+    }
+    return cost;
+  }
+
+  const OpCall& call_;
+  const Axes& axes_;
+  const DeviceMesh& mesh_;
+  std::vector<std::vector<Cut>> options_;
+  SpecPtr fixed_spec_;  // of the result that is written in place
+  std::vector<Cut> fixed_;
+  std::vector<std::optional<ReduceOp>> partial_options_;
+  double best_cost_ = std::numeric_limits<double>::infinity();
+  Strategy best_;
+};
+
+}  // namespace
+
+Plan solve(const OpCall& call, const Axes& axes) {
+  TORCH_INTERNAL_ASSERT(axes.inputs.size() == call.slots().size(), "axes of ", call.name(), " name ",
+                        axes.inputs.size(), " inputs of ", call.slots().size());
+  return Solver(call, axes).run();
+}
+
+Axes broadcast_axes(const OpCall& call) {
+  Axes axes;
+  std::vector<int64_t> shape;
+  for (const Slot& slot : call.slots()) {
+    if (!slot.spec) continue;
+    const auto& sizes = slot.spec->global_shape();
+    if (sizes.size() > shape.size()) shape.insert(shape.begin(), sizes.size() - shape.size(), 1);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      int64_t& extent = shape[shape.size() - sizes.size() + d];
+      TORCH_CHECK_VALUE(extent == sizes[d] || extent == 1 || sizes[d] == 1, call.name(),
+                        ": the sizes of the tensors do not broadcast\n  have  ", call.describe());
+      if (extent == 1) extent = sizes[d];
+    }
+  }
+  axes.kinds.assign(shape.size(), AxisKind::kKeep);
+  for (const Slot& slot : call.slots()) {
+    std::vector<int> dims;
+    const auto& sizes = slot.spec ? slot.spec->global_shape() : std::vector<int64_t>{};
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      const size_t axis = shape.size() - sizes.size() + d;
+      dims.push_back(sizes[d] == shape[axis] ? static_cast<int>(axis) : -1);
+    }
+    axes.inputs.push_back(std::move(dims));
+  }
+  std::vector<int> all(shape.size());
+  for (size_t d = 0; d < all.size(); ++d) all[d] = static_cast<int>(d);
+  for (size_t r = 0; r < call.op.schema().returns().size(); ++r) {
+    axes.outputs.push_back(all);
+    axes.output_shapes.push_back(shape);
+  }
+  return axes;
+}
+
+}  // namespace moonhalo

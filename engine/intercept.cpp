@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that touches LibTorch's dispatcher: everything that is intercepted is registered here, at load.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <vector>
+
+#include "engine/dispatch.h"
+#include "engine/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  Dispatch::of_this_thread().run(op, *stack);
+}
+
+// Kernels that an operator offers to every backend (CompositeExplicitAutograd) come before a backend key's fallback,
+// so those operators are claimed one by one.
+bool must_be_claimed(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasSchema() && !op.hasKernelForDispatchKey(kShardKey) &&
+         (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional));
+}
+
+TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
+  static_assert(kShardKey == c10::DispatchKey::CustomRNGKeyId, "the fallback is registered for another key");
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+}
+
+[[maybe_unused]] const bool claimed_at_load = (claim_operators(), true);
+
+}  // namespace
+
+void claim_operators() {
+  static std::mutex mutex;
+  // Never destroyed: operators may run until the process ends.
+  static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
+  const std::lock_guard lock(mutex);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || !must_be_claimed(*op)) continue;
+    handles->push_back(dispatcher.registerImpl(name, kShardKey,
+                                               c10::KernelFunction::makeFromBoxedFunction<&fallback_kernel>(),
+                                               std::nullopt, nullptr, "moonhalo"));
+  }
+}
+
+}  // namespace moonhalo

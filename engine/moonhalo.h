@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Moonhalo: domain-parallel scientific machine learning on LibTorch. See README.md for a first program.
+
+#include "engine/communicator.h"
+#include "engine/mesh.h"
+#include "engine/shard_tensor.h"
+#include "engine/spec.h"

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/shard_tensor.h"
+
+#include <ATen/TensorUtils.h>
+#include <c10/util/Exception.h>
+
+namespace moonhalo {
+namespace {
+
+c10::DispatchKeySet keys_of(const at::Tensor& local) {
+  return c10::DispatchKeySet({kShardKey, local.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU});
+}
+
+}  // namespace
+
+ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec)
+    : c10::TensorImpl(keys_of(local), local.dtype(), local.device()), local_(std::move(local)), spec_(std::move(spec)) {
+  set_geometry();
+  set_storage_access_should_throw();
+}
+
+// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. Dims that an
+// expand made are stride 0, or autograd would accumulate into them.
+void ShardTensorImpl::set_geometry() {
+  const auto& shape = spec_->global_shape();
+  TORCH_INTERNAL_ASSERT(local_.sizes() == at::IntArrayRef(spec_->local_shape()), "a local block of shape ",
+                        local_.sizes(), " for ", spec_->to_string());
+  bool expanded = false;
+  for (size_t d = 0; d < shape.size(); ++d) expanded |= local_.stride(d) == 0 && shape[d] > 1 && !spec_->is_cut(d);
+  if (!expanded) {
+    set_sizes_contiguous(shape);
+    return;
+  }
+  c10::SmallVector<int64_t, 6> strides(shape.size());
+  int64_t next = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    const bool broadcast = local_.stride(i) == 0 && shape[i] > 1 && !spec_->is_cut(i);
+    strides[i] = broadcast ? 0 : next;
+    if (!broadcast) next *= shape[i];
+  }
+  set_sizes_and_strides(shape, strides);
+}
+
+void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
+  TORCH_INTERNAL_ASSERT(spec->global_shape() == spec_->global_shape() &&
+                        local.sizes() == at::IntArrayRef(spec->local_shape()));
+  local_ = std::move(local);
+  spec_ = std::move(spec);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                             bool allow_change) const {
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
+  copy->copied_view = copied_view;
+  copy_tensor_metadata(this, copy.get(), version, allow_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                             bool allow_change) const {
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
+  copy->copied_view = copied_view;
+  copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
+  return copy;
+}
+
+void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) {
+  TORCH_CHECK_TYPE(other->key_set().has(kShardKey),
+                   "set_data: a ShardTensor cannot take the data of a plain tensor\n  have  a ShardTensor ",
+                   spec_->to_string(), " and a plain tensor of shape ", shape_string(other->sizes()),
+                   "\n  fix   cut the new data first: distribute_tensor(data, mesh, placements)");
+  const auto* source = static_cast<const ShardTensorImpl*>(other.get());
+  local_ = source->local_;
+  spec_ = source->spec_;
+  copied_view = source->copied_view;
+  copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
+}
+
+void refuse_foreign_impl() {
+  TORCH_CHECK_TYPE(false, "set_data: a plain tensor was given the data of a ShardTensor and holds none of its own",
+                   "\n  fix   replace the tensor itself (parallelize_module does), or use full_tensor() as the data");
+}
+
+at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
+  return at::detail::make_tensor<ShardTensorImpl>(std::move(local), spec);
+}
+
+bool is_shard_tensor(const at::Tensor& tensor) { return tensor.defined() && shard_impl(tensor) != nullptr; }
+
+const SpecPtr& spec(const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(is_shard_tensor(tensor), "spec: the tensor is not a ShardTensor\n  fix   make one with from_local, "
+                   "distribute_tensor or scatter_tensor");
+  return shard_impl(tensor)->spec();
+}
+
+std::map<int64_t, std::vector<int64_t>> sharding_sizes(const at::Tensor& tensor) {
+  std::map<int64_t, std::vector<int64_t>> sizes;
+  const auto placements = spec(tensor)->placements();
+  for (size_t m = 0; m < placements.size(); ++m) {
+    if (placements[m].is_shard()) sizes[static_cast<int64_t>(m)] = placements[m].sizes;
+  }
+  return sizes;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <functional>
+#include <map>
+#include <typeinfo>
+#include <vector>
+
+#include "engine/mesh.h"
+#include "engine/spec.h"
+
+namespace moonhalo {
+
+/// A ShardTensor is an at::Tensor: sizes, dtype and device are the global tensor's; its data is this rank's block.
+/// Any LibTorch code runs on it, forward and backward; see engine/README.md for how.
+bool is_shard_tensor(const at::Tensor& tensor);
+/// Spec of a ShardTensor. TypeError for a plain tensor.
+const SpecPtr& spec(const at::Tensor& tensor);
+
+/// Makes a ShardTensor from each rank's block. Collective over the mesh: block sizes are exchanged once, and must form
+/// a grid (TORCH_CHECK_VALUE on every rank otherwise). Shard sizes in `placements` are not needed. Differentiable.
+at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements);
+/// As above for a known spec: no communication; the local shape must be the spec's.
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
+
+/// Cuts `full`, which only mesh rank `src` needs to hold (others may pass an undefined tensor), over the mesh.
+/// Collective; only blocks travel. Not differentiable with respect to `full` unless every rank holds it; see scatter_tensor.
+at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                             int64_t src = 0);
+/// As distribute_tensor; gradients flow back to `source` on rank `src`.
+at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          int64_t src = 0);
+
+/// The same global tensor under other placements. Collective unless nothing moves. Differentiable: the gradient comes
+/// back in the placements of `tensor` (Partial counts as Replicate).
+at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements);
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to);
+/// The global tensor, plain, on every rank. Collective. Differentiable.
+at::Tensor full_tensor(const at::Tensor& tensor);
+/// This rank's block, plain and without a copy (a Partial tensor's addend). Differentiable: the gradient of each rank
+/// is that of its block; of a replicated dim it must be the same on all ranks.
+at::Tensor to_local(const at::Tensor& tensor);
+
+/// Block sizes per mesh dim: {mesh_dim -> sizes along the dim that it cuts}. No communication.
+std::map<int64_t, std::vector<int64_t>> sharding_sizes(const at::Tensor& tensor);
+
+/// What happens to operators that no rule covers: gathered to Replicate with one warning per operator, or refused.
+enum class Fallback : uint8_t { kReplicate, kError };
+/// Per thread (ranks may be threads); returns the previous setting.
+Fallback set_fallback(Fallback fallback);
+
+// ---- Implementation, for the engine ----------------------------------------------------------------------------------
+
+/// The dispatch key below autograd on which every call with a ShardTensor arrives. One place to change it.
+inline constexpr c10::DispatchKey kShardKey = c10::DispatchKey::CustomRNGKeyId;
+
+struct ShardTensorImpl final : public c10::TensorImpl {
+  ShardTensorImpl(at::Tensor local, SpecPtr spec);
+
+  const at::Tensor& local() const { return local_; }
+  const SpecPtr& spec() const { return spec_; }
+  /// Replaces block and spec by others of the same global value (a Partial that was resolved).
+  void replace(at::Tensor local, SpecPtr spec);
+
+  /// A view operator had to copy: writing in place would be lost, so it is refused.
+  bool copied_view = false;
+  /// The gradient hook of a leaf is in place (engine/boundary.h).
+  bool guarded = false;
+
+  const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                              bool allow_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                              bool allow_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override;
+
+ private:
+  void set_geometry();
+  at::Tensor local_;
+  SpecPtr spec_;
+};
+
+/// A tensor that has the key but not the type: `plain.set_data(shard)`. Throws TypeError.
+[[noreturn]] void refuse_foreign_impl();
+/// The impl, or null for a plain or undefined tensor.
+inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kShardKey)) return nullptr;
+  if (typeid(*impl) != typeid(ShardTensorImpl)) refuse_foreign_impl();
+  return static_cast<ShardTensorImpl*>(impl);
+}
+/// Wraps a local block whose shape must be the spec's local shape. No autograd.
+at::Tensor wrap(at::Tensor local, const SpecPtr& spec);
+
+}  // namespace moonhalo

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making ShardTensors and leaving them: the differentiable functions of shard_tensor.h.
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "engine/boundary.h"
+#include "engine/redistribute.h"
+#include "engine/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+// Below autograd: what is done here to blocks is not recorded; gradients are connected explicitly.
+using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
+
+// `tensor` (plain counts as replicated) as a ShardTensor of spec `to`, no gradient recorded.
+at::Tensor moved(const at::Tensor& tensor, const SpecPtr& to) {
+  const BelowAutograd guard;
+  ShardTensorImpl* impl = shard_impl(tensor);
+  const SpecPtr from = impl ? impl->spec() : replicated(to->mesh(), tensor.sizes());
+  at::Tensor source = impl ? impl->local() : tensor;
+  at::Tensor local = redistribute_local(source, from, to);
+  if (impl && from->has_partial() && to == without_partial(from)) impl->replace(local, to);
+  // The new tensor is no view of the old one.
+  if (local.is_alias_of(source)) local = from == to ? local.alias() : local.clone();
+  return wrap(std::move(local), to);
+}
+
+at::Tensor gradient_of(const at::Tensor& grad, const SpecPtr& to) {
+  return is_shard_tensor(grad) ? redistribute(grad, to) : from_local(grad, replicated(to->mesh(), grad.sizes()));
+}
+
+void check_placements_given(const MeshPtr& mesh, const std::vector<Placement>& placements, const char* what) {
+  TORCH_CHECK_VALUE(mesh != nullptr, what, ": no mesh given");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), what, ": ", placements.size(),
+                    " placements for ", mesh->to_string(), ", which has ", mesh->ndim(), " dimensions",
+                    "\n  fix   give one placement per mesh dimension");
+}
+
+// What the source rank tells the others.
+struct Header {
+  static constexpr int64_t kMaxDims = 16;
+  std::array<int64_t, 4 + kMaxDims> words{};
+  int64_t& defined() { return words[0]; }
+  int64_t& ndim() { return words[1]; }
+  int64_t& dtype() { return words[2]; }
+  int64_t& requires_grad() { return words[3]; }
+  int64_t* sizes() { return words.data() + 4; }
+};
+
+std::vector<int64_t> box_start(const ShardSpec& spec, int64_t rank, std::vector<int64_t>& length) {
+  std::vector<int64_t> start;
+  length.clear();
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    const auto [begin, end] = spec.block_range(d, rank);
+    start.push_back(begin);
+    length.push_back(end - begin);
+  }
+  return start;
+}
+
+at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank) {
+  std::vector<int64_t> length;
+  const auto start = box_start(spec, rank, length);
+  at::Tensor block = full;
+  for (int64_t d = 0; d < spec.ndim(); ++d) block = block.narrow(d, start[d], length[d]);
+  return block;
+}
+
+// Blocks of a ShardTensor back into one tensor on rank `src`: the adjoint of scattering. Collective.
+at::Tensor collect(const at::Tensor& tensor, int64_t src) {
+  const BelowAutograd guard;
+  const SpecPtr from = spec(tensor);
+  const SpecPtr full = without_partial(from);
+  at::Tensor local = redistribute_local(shard_impl(tensor)->local(), from, full);
+  const DeviceMesh& mesh = *full->mesh();
+  // One owner for each block: the ranks at coordinate 0 of the mesh dims that do not cut.
+  const auto owns = [&](int64_t rank) {
+    for (int64_t m = 0; m < mesh.ndim(); ++m) {
+      if (!full->layout().uses(m) && mesh.coordinate(rank, m) != 0) return false;
+    }
+    return true;
+  };
+  std::vector<Message> sends, receives;
+  if (mesh.rank() != src) {
+    if (owns(mesh.rank()) && local.numel() > 0) sends.push_back({static_cast<int>(src), local.contiguous()});
+    mesh.group().exchange(std::move(sends), {});
+    return {};
+  }
+  at::Tensor result = at::empty(full->global_shape(), local.options());
+  std::vector<std::pair<int64_t, at::Tensor>> blocks;
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    if (!owns(rank)) continue;
+    if (rank == src) {
+      block_of(result, *full, rank).copy_(local);
+      continue;
+    }
+    std::vector<int64_t> length;
+    box_start(*full, rank, length);
+    at::Tensor block = at::empty(length, local.options());
+    if (block.numel() == 0) continue;
+    receives.push_back({static_cast<int>(rank), block});
+    blocks.emplace_back(rank, block);
+  }
+  mesh.group().exchange({}, std::move(receives));
+  for (const auto& [rank, block] : blocks) block_of(result, *full, rank).copy_(block);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
+  TORCH_CHECK_VALUE(local.sizes() == at::IntArrayRef(spec->local_shape()), "from_local: a block of shape ",
+                    shape_string(local.sizes()), " does not fit\n  have  ", spec->to_string(), ", whose block on rank ",
+                    spec->mesh()->rank(), " is ", shape_string(spec->local_shape()));
+  TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
+  at::Tensor block;
+  {
+    const BelowAutograd guard;
+    block = local.alias();
+  }
+  at::Tensor result = wrap(std::move(block), spec);
+  connect(local, result, [target = without_partial(spec)](const at::Tensor& grad) {
+    return to_local(gradient_of(grad, target));
+  });
+  return result;
+}
+
+at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  check_placements_given(mesh, placements, "from_local");
+  // Every rank learns every block's shape, and all reach the same verdict.
+  constexpr int64_t kWords = Header::kMaxDims + 2;
+  TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
+  at::Tensor mine = at::full({kWords}, -1, at::kLong), all = at::empty({kWords * mesh->size()}, at::kLong);
+  mine[0] = local.dim();
+  mine[1] = static_cast<int64_t>(local.scalar_type());
+  for (int64_t d = 0; d < local.dim(); ++d) mine[2 + d] = local.size(d);
+  mesh->group().all_gather(mine, std::vector<int64_t>(mesh->size(), kWords), all);
+  const auto* facts = all.const_data_ptr<int64_t>();
+  const int64_t ndim = facts[0];
+  const auto size_of = [&](int64_t rank, int64_t d) { return facts[rank * kWords + 2 + d]; };
+  for (int64_t rank = 1; rank < mesh->size(); ++rank) {
+    TORCH_CHECK_VALUE(facts[rank * kWords] == ndim && facts[rank * kWords + 1] == facts[1],
+                      "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims");
+  }
+  std::vector<int64_t> global;
+  for (int64_t d = 0; d < ndim; ++d) global.push_back(size_of(0, d));
+  std::vector<Placement> sized = placements;
+  std::vector<std::vector<int64_t>> cutting(ndim);
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (!placements[m].is_shard()) continue;
+    const int64_t dim = placements[m].dim < 0 ? placements[m].dim + ndim : placements[m].dim;
+    TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, "from_local: ", placements[m].to_string(),
+                      " is out of range for blocks of ", ndim, " dims");
+    cutting[dim].push_back(m);
+  }
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (cutting[d].empty()) continue;
+    std::vector<int64_t> sizes;
+    for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+      bool along = true;
+      for (int64_t m = 0; m < mesh->ndim(); ++m) {
+        const bool cuts = std::find(cutting[d].begin(), cutting[d].end(), m) != cutting[d].end();
+        along = along && (cuts || mesh->coordinate(rank, m) == 0);
+      }
+      if (along) sizes.push_back(size_of(rank, d));
+    }
+    global[d] = 0;
+    for (const int64_t size : sizes) global[d] += size;
+    for (const int64_t m : cutting[d]) sized[m].sizes.clear();
+    sized[cutting[d].back()].sizes = sizes;
+  }
+  const SpecPtr made = make_spec(mesh, global, sized);
+  for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+    for (int64_t d = 0; d < ndim; ++d) {
+      const auto [begin, end] = made->block_range(d, rank);
+      TORCH_CHECK_VALUE(size_of(rank, d) == end - begin, "from_local: the blocks do not form a grid: rank ", rank, " has ",
+                        size_of(rank, d), " along dim ", d, ", its place in the mesh needs ", end - begin, "\n  have  ",
+                        made->to_string(), "\n  fix   give blocks that agree along every dim that is not cut");
+    }
+  }
+  return from_local(local, made);
+}
+
+at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          int64_t src) {
+  check_placements_given(mesh, placements, "scatter_tensor");
+  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is no rank of ", mesh->to_string());
+  TORCH_CHECK_TYPE(!is_shard_tensor(source), "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
+  const bool root = mesh->rank() == src;
+  Header header;
+  if (root && source.defined()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(source.dim() <= Header::kMaxDims, "scatter_tensor: more than ", Header::kMaxDims, " dims");
+    header.defined() = 1;
+    header.ndim() = source.dim();
+    header.dtype() = static_cast<int64_t>(source.scalar_type());
+    header.requires_grad() = source.requires_grad() && c10::GradMode::is_enabled();
+    std::copy(source.sizes().begin(), source.sizes().end(), header.sizes());
+  }
+  at::Tensor words = at::from_blob(header.words.data(), {static_cast<int64_t>(header.words.size())}, at::kLong);
+  mesh->group().broadcast(words, static_cast<int>(src));
+  TORCH_CHECK_VALUE(header.defined(), "scatter_tensor: rank ", src, ", the source, holds no tensor",
+                    "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
+  const at::IntArrayRef shape(header.sizes(), header.ndim());
+  const SpecPtr spec = make_spec(mesh, shape, placements);
+  TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: Partial is no way to cut a tensor\n  fix   use Shard or Replicate");
+  at::Tensor local;
+  {
+    const BelowAutograd guard;
+    std::vector<Message> sends, receives;
+    if (root) {
+      for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+        if (rank == src) continue;
+        at::Tensor block = block_of(source, *spec, rank).contiguous();
+        if (block.numel() > 0) sends.push_back({static_cast<int>(rank), block});
+      }
+      local = block_of(source, *spec, src).clone(at::MemoryFormat::Contiguous);
+    } else {
+      const auto dtype = static_cast<at::ScalarType>(header.dtype());
+      local = at::empty(spec->local_shape(), at::TensorOptions().dtype(dtype).device(mesh->device_type()));
+      if (local.numel() > 0) receives.push_back({static_cast<int>(src), local});
+    }
+    mesh->group().exchange(std::move(sends), std::move(receives));
+  }
+  at::Tensor result = wrap(std::move(local), spec);
+  if (header.requires_grad()) {
+    const auto back = [spec, src](const at::Tensor& grad) {
+      TORCH_CHECK_NOT_IMPLEMENTED(!(c10::GradMode::is_enabled() && grad.requires_grad()),
+                                  "scatter_tensor: no double backward to the source rank");
+      return collect(gradient_of(grad, spec), src);
+    };
+    if (root) {
+      connect(source, result, back);
+    } else {
+      connect_without_input(result, [back](const at::Tensor& grad) { back(grad); });
+    }
+  }
+  return result;
+}
+
+at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                             int64_t src) {
+  return scatter_tensor(full, mesh, placements, src);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
+  const SpecPtr from = spec(tensor);
+  if (from == to) return tensor;
+  at::Tensor result = moved(tensor, to);
+  connect(tensor, result, [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); });
+  return result;
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements) {
+  const SpecPtr from = spec(tensor);
+  return redistribute(tensor, make_spec(from->mesh(), from->global_shape(), placements));
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor) {
+  const SpecPtr from = spec(tensor);
+  return to_local(redistribute(tensor, replicated(from->mesh(), from->global_shape())));
+}
+
+at::Tensor to_local(const at::Tensor& tensor) {
+  const SpecPtr from = spec(tensor);
+  at::Tensor local;
+  {
+    const BelowAutograd guard;
+    local = shard_impl(tensor)->local().alias();
+  }
+  connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); });
+  return local;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/spec.h"
+
+namespace moonhalo {
+
+/// The specs in use on one mesh, by content. Weak: a spec leaves the table when its last user lets go.
+struct SpecTable {
+  SpecPtr intern(Layout layout);
+  void forget(const ShardSpec* spec);
+
+ private:
+  struct Hash {
+    size_t operator()(const std::vector<int64_t>& key) const;
+  };
+  struct Entry {
+    const ShardSpec* spec;
+    c10::weak_intrusive_ptr<const ShardSpec> weak;
+  };
+  std::mutex mutex_;
+  std::unordered_map<std::vector<int64_t>, Entry, Hash> specs_;
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elementwise operators, found by LibTorch's own tag: any cut, with broadcasting, in place and out=.
+#include <algorithm>
+#include <array>
+
+#include "engine/axes.h"
+#include "engine/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+template <size_t N>
+bool among(std::string_view name, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// How each tensor may stay a sum that is still to be reduced.
+std::vector<Linear> linearity(const OpCall& call) {
+  const std::string name = call.name();
+  static constexpr std::array<std::string_view, 5> kSums = {"aten::add.Tensor", "aten::sub.Tensor", "aten::add_.Tensor",
+                                                            "aten::sub_.Tensor", "aten::rsub.Tensor"};
+  static constexpr std::array<std::string_view, 4> kProducts = {"aten::mul.Tensor", "aten::mul_.Tensor", "aten::mul.Scalar",
+                                                                "aten::mul_.Scalar"};
+  static constexpr std::array<std::string_view, 6> kOfFirst = {"aten::div.Tensor", "aten::div_.Tensor", "aten::div.Scalar",
+                                                               "aten::div_.Scalar", "aten::neg", "aten::neg_"};
+  std::vector<Linear> linear(call.slots().size(), Linear::kNo);
+  if (among(name, kSums)) linear.assign(linear.size(), Linear::kJoint);
+  if (among(name, kProducts)) linear.assign(linear.size(), Linear::kEach);
+  if (among(name, kOfFirst)) linear[0] = Linear::kEach;
+  return linear;
+}
+
+std::optional<Plan> plan(const OpCall& call) {
+  // The written tensor: self of an in-place operator, or out=, whose shape does not take part in broadcasting.
+  int target = -1;
+  const auto& arguments = call.op.schema().arguments();
+  for (size_t s = 0; s < call.slots().size(); ++s) {
+    const auto* alias = arguments[call.slots()[s].arg].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    if (target >= 0) return std::nullopt;  // several outputs: gathered and put back
+    target = static_cast<int>(s);
+  }
+  Axes axes = broadcast_axes(call);
+  axes.linear = linearity(call);
+  if (target >= 0) {
+    const SpecPtr& written = call.slots()[target].spec;
+    const auto& shape = axes.output_shapes.empty() ? written->global_shape() : axes.output_shapes[0];
+    TORCH_CHECK_NOT_IMPLEMENTED(shape == written->global_shape(), call.name(), ": the result has shape ",
+                                shape_string(shape), ", the tensor written to ", shape_string(written->global_shape()),
+                                "\n  have  ", call.describe(), "\n  fix   use the operator that returns a new tensor");
+    if (axes.outputs.empty()) {
+      axes.outputs.push_back(axes.inputs[target]);
+      axes.output_shapes.push_back(shape);
+    }
+    axes.fixed_output = 0;
+    axes.fixed_spec = written;
+  }
+  return solve(call, axes);
+}
+
+const Register rules{{.op = "moonhalo::pointwise",
+                      .plan = plan,
+                      .source = "at::Tag::pointwise; broadcasting as in PyTorch",
+                      .supports = "any cut, broadcasting, in place, out=; sums and scalings keep Partial"}};
+
+}  // namespace
+}  // namespace moonhalo
