@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "engine/shard_tensor.h"
 #include "scripting/schema_convert.h"
 #include "scripting/state.h"
 #include "scripting/values.h"
@@ -71,6 +72,7 @@ class Trial {
   bool convert_all();
   bool fill_absent(size_t position);
   bool has_tensor() const;
+  bool has_shard_tensor() const;
   bool is_factory() const { return schema_.argumentIndexWithName("pin_memory").has_value(); }
   c10::Device device() const;
 
@@ -152,6 +154,12 @@ bool Trial::has_tensor() const {
   return std::any_of(values_.begin(), values_.end(), [this](int index) { return index && to_tensor(lua_, index); });
 }
 
+bool Trial::has_shard_tensor() const {
+  return std::any_of(chosen_.stack.begin(), chosen_.stack.end(), [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && is_shard_tensor(value.toTensor());
+  });
+}
+
 bool Trial::convert_all() {
   const bool numbers_as_tensors = has_tensor();
   chosen_.stack.resize(values_.size());
@@ -177,7 +185,8 @@ bool Trial::convert_all() {
 
 bool Trial::fill_absent(size_t position) {
   const Argument& argument = arguments()[position];
-  if (is_kind(argument, TypeKind::GeneratorType)) {
+  // ShardTensors draw from the engine's counter generator, which knows the global position of every element.
+  if (is_kind(argument, TypeKind::GeneratorType) && !has_shard_tensor()) {
     chosen_.stack[position] = context(lua_).generator(device());
     if (!argument.default_value()) chosen_.cost -= 1;
     return true;
