@@ -17,8 +17,8 @@ namespace moonhalo::testing {
 struct Input {
   at::Tensor full;
   std::vector<Placement> placements = {};  ///< one per mesh dim; all Replicate when empty
-  bool grad = true;                        ///< ask for its gradient (floating point and complex tensors only)
-  bool plain = false;                      ///< stay a plain tensor, the same on every rank
+  bool grad = true;    ///< ask for its gradient (floating point and complex tensors only)
+  bool plain = false;  ///< stay a plain tensor, the same on every rank
 };
 
 struct Oracle {
@@ -33,24 +33,26 @@ struct Oracle {
 /// Code that must not know whether its tensors are sharded.
 using Program = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// Runs `program` once on the whole plain tensors and once on ShardTensors over threads that form a mesh of
-/// `mesh_shape`; adds a test failure unless results (values, shapes, dtypes, requires_grad), gradients of every
-/// input for fixed cotangents and, where asked, second gradients agree on every rank. An exception of either run
-/// leaves this function.
+/// Runs `program` once on the whole plain tensors and once on ShardTensors over threads that form a
+/// mesh of `mesh_shape`; adds a test failure unless results (values, shapes, dtypes,
+/// requires_grad), gradients of every input for fixed cotangents and, where asked, second gradients
+/// agree on every rank. An exception of either run leaves this function.
 void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
                           const Program& program, Oracle options = {});
 
-/// Runs `body(mesh)` on every rank of a mesh of threads with the given fallback. Failures of gtest may be added there.
+/// Runs `body(mesh)` on every rank of a mesh of threads with the given fallback. Failures of gtest
+/// may be added there.
 void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body,
              Fallback fallback = Fallback::kError);
 
-/// Deterministic values in (-1, 1), integers in [-5, 5] (unsigned: [0, 10]), coins for bool; does not touch
-/// LibTorch's generator.
+/// Deterministic values in (-1, 1), integers in [-5, 5] (unsigned: [0, 10]), coins for bool; does
+/// not touch LibTorch's generator.
 at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = at::kDouble);
 
-/// This rank's share of `full` as a ShardTensor without history, made without communication. The addends of a
-/// Partial differ from rank to rank and are not trivial.
-at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements);
+/// This rank's share of `full` as a ShardTensor without history, made without communication. The
+/// addends of a Partial differ from rank to rank and are not trivial.
+at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh,
+                    const std::vector<Placement>& placements);
 
 /// "" when equal within the tolerance (NaN equals NaN), else what differs.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance);
