@@ -211,7 +211,7 @@ SpecPtr SpecTable::intern(Layout layout) {
     if (SpecPtr alive = found->second.weak.lock()) return alive;
     specs_.erase(found);
   }
-  SpecPtr made = SpecPtr::reclaim(new ShardSpec(std::move(layout), key));
+  SpecPtr made = SpecPtr::unsafe_steal_from_new(new ShardSpec(std::move(layout), key));
   specs_.emplace(std::move(key), Entry{made.get(), c10::weak_intrusive_ptr<const ShardSpec>(made)});
   return made;
 }
