@@ -296,7 +296,8 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
                                   ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
                                   "\n  have  ", impl->spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
     }
-    if (!move.redistribution) return impl->local();
+    // The same tensor may stand twice in a call, and have been resolved the first time.
+    if (!move.redistribution || impl->spec() == move.wanted) return impl->local();
     at::Tensor local = move.redistribution->apply(impl->local());
     if (move.resolves) impl->replace(local, move.wanted);
     return local;
