@@ -66,16 +66,12 @@ class ThreadExchange final : public Work {
 
   void wait() override {
     try {
-      receive_all();
-      const auto delivered = [](const Send& s) {
-        return s.parcel->state.load() == Parcel::kDelivered;
-      };
-      sends_.erase(std::remove_if(sends_.begin(), sends_.end(), delivered), sends_.end());
-      if (sends_.empty()) return;
-      hub_->wait_for_peers(
-          rank_, "exchange", timeout_,
-          [&] { return std::all_of(sends_.begin(), sends_.end(), delivered); }, peers_of(sends_));
-      sends_.clear();
+      finish_all(
+          receives_, [this](const Receive& r) { return arrived(r); },
+          [this](const Receive& r) { take(r); });
+      finish_all(
+          sends_, [](const Send& s) { return s.parcel->state.load() == Parcel::kDelivered; },
+          [](const Send&) {});
     } catch (...) {
       withdraw();
       throw;
@@ -97,21 +93,20 @@ class ThreadExchange final : public Work {
     return hub_->channel(receive.peer, rank_).posted() > receive.number;
   }
 
-  void receive_all() {
-    const auto take_if_arrived = [this](const Receive& receive) {
-      if (!arrived(receive)) return false;
-      take(receive);
+  // Whatever comes first. Only peers that still owe something may be missed when they end.
+  template <typename Entry, typename Ready, typename Finish>
+  void finish_all(std::vector<Entry>& entries, const Ready& ready, const Finish& finish) {
+    const auto finish_if_ready = [&](const Entry& entry) {
+      if (!ready(entry)) return false;
+      finish(entry);
       return true;
     };
     for (;;) {
-      receives_.erase(std::remove_if(receives_.begin(), receives_.end(), take_if_arrived),
-                      receives_.end());
-      if (receives_.empty()) return;
-      const auto any = [this] {
-        return std::any_of(receives_.begin(), receives_.end(),
-                           [this](const Receive& r) { return arrived(r); });
-      };
-      hub_->wait_for_peers(rank_, "exchange", timeout_, any, peers_of(receives_));
+      entries.erase(std::remove_if(entries.begin(), entries.end(), finish_if_ready), entries.end());
+      if (entries.empty()) return;
+      hub_->wait_for_peers(
+          rank_, "exchange", timeout_,
+          [&] { return std::any_of(entries.begin(), entries.end(), ready); }, peers_of(entries));
     }
   }
 

@@ -14,7 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kSpinTime{50};
+constexpr std::chrono::microseconds kSpinTime{60};
+constexpr std::chrono::microseconds kYieldAfter{5};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -59,13 +60,15 @@ void Parker::wake() {
 bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, bool spin) {
   if (ready()) return true;
   if (spin) {
-    const Clock::time_point end = Clock::now() + kSpinTime;
-    do {
+    const Clock::time_point begin = Clock::now();
+    for (Clock::duration time{}; time < kSpinTime; time = Clock::now() - begin) {
       for (int i = 0; i < 32; ++i) {
         if (ready()) return true;
         pause_briefly();
       }
-    } while (Clock::now() < end);
+      // Whoever is waited for may have lost its core to this rank.
+      if (time > kYieldAfter) sched_yield();
+    }
   }
   std::unique_lock<std::mutex> lock(mutex_);
   ++sleepers_;
