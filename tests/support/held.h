@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+
+using List = std::vector<at::Tensor>;
+
+/// One way to hold a tensor.
+struct Held {
+  const char* name;
+  std::vector<int64_t> mesh;
+  std::vector<Placement> placements;
+};
+
+/// Ways to hold a tensor of shape [9, 7, 2]: uneven, empty, 1-D and 2-D, cut twice, Partial.
+inline const std::vector<Held> kHeld972 = {
+    {"rows_5_4", {2}, {shard(0, {5, 4})}},
+    {"rows_3_6", {2}, {shard(0, {3, 6})}},
+    {"columns_1_5_1", {3}, {shard(1, {1, 5, 1})}},
+    {"empty_block", {3}, {shard(0, {4, 0, 5})}},
+    {"last_dim_over_4", {4}, {shard(2)}},
+    {"grid", {2, 2}, {shard(0, {3, 6}), shard(1, {3, 4})}},
+    {"one_dim_cut_twice", {2, 2}, {shard(0, {5, 4}), shard(0)}},
+    {"replicated_and_cut", {2, 2}, {replicate(), shard(1, {2, 5})}},
+    {"partial", {2}, {partial()}},
+    {"partial_and_cut", {2, 2}, {partial(), shard(0, {5, 4})}},
+    {"average_and_cut", {2, 2}, {partial(ReduceOp::kAvg), shard(1)}},
+};
+
+/// A program of one tensor.
+struct Case {
+  const char* name;
+  std::function<List(const at::Tensor&)> run;
+  Oracle options = {};
+};
+
+/// Every case on `full`, held in every way.
+void check(const std::vector<Case>& cases, const at::Tensor& full,
+           const std::vector<Held>& ways = kHeld972);
+
+}  // namespace moonhalo::testing
