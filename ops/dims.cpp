@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views that rearrange, add or drop whole dims: every dim of the result takes the cut of the dim it comes from.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "engine/shard_tensor.h"
+#include "ops/shape.h"
+
+namespace moonhalo {
+namespace {
+
+// Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy; writing into
+// such a view in place is refused, since resolving it would part it from its base.
+Plan rearranged(const OpCall& call, const std::vector<int64_t>& source,
+                std::vector<int64_t> shape) {
+  const SpecPtr& self = call.spec("self");
+  Plan plan = plan_one(call, nullptr, {follow(self, shape, source)});
+  plan.copies_view = self->has_partial();
+  return plan;
+}
+
+std::optional<Plan> plan_permute(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  std::vector<int64_t> source = call.integers("dims");
+  for (int64_t& d : source) d = d < 0 ? d + self->ndim() : d;
+  return rearranged(call, source, *call.output_shapes()[0]);
+}
+
+std::optional<Plan> plan_transpose(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  std::vector<int64_t> source = all_dims(self->ndim());
+  const auto shape = *call.output_shapes()[0];
+  if (call.has("dim0")) {
+    if (self->ndim() > 0)
+      std::swap(source[call.dim("dim0", self->ndim())], source[call.dim("dim1", self->ndim())]);
+  } else {
+    std::reverse(source.begin(), source.end());
+  }
+  return rearranged(call, source, shape);
+}
+
+std::optional<Plan> plan_same(const OpCall& call) {
+  return plan_one(call, nullptr, {call.spec("self")});
+}
+
+std::optional<Plan> plan_unsqueeze(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  std::vector<int64_t> source = all_dims(self->ndim());
+  const auto shape = *call.output_shapes()[0];
+  source.insert(source.begin() + call.dim("dim", self->ndim() + 1), -1);
+  return plan_one(call, self, {follow(self, shape, source)});
+}
+
+std::optional<Plan> plan_squeeze(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  std::vector<int64_t> asked;
+  if (!call.has("dim")) {
+    asked = all_dims(self->ndim());
+  } else if (call.value("dim").isInt()) {
+    if (self->ndim() > 0) asked = {call.dim("dim", self->ndim())};
+  } else {
+    for (const int64_t d : call.integers("dim")) asked.push_back(d < 0 ? d + self->ndim() : d);
+  }
+  std::vector<int64_t> dropped, source;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const bool drop =
+        self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
+    (drop ? dropped : source).push_back(d);
+  }
+  const SpecPtr wanted = uncut(self, dropped);
+  Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
+  // A block may have one row where the tensor has several, so the dims are named.
+  const bool fresh = call.name().find("_copy") != std::string::npos;
+  plan.run = [dropped, fresh](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const at::Tensor squeezed = dropped.empty() ? local.alias() : local.squeeze(dropped);
+    finish(op, stack, fresh ? squeezed.clone() : squeezed);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_expand(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const int64_t added = static_cast<int64_t>(shape.size()) - self->ndim();
+  std::vector<int64_t> source(shape.size(), -1), stretched;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (self->global_shape()[d] == shape[d + added]) {
+      source[d + added] = d;
+    } else {
+      stretched.push_back(d);
+    }
+  }
+  const SpecPtr wanted = uncut(self, stretched);
+  const SpecPtr result = follow(wanted, shape, source);
+  Plan plan = plan_one(call, wanted, {result});
+  plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  return plan;
+}
+
+std::optional<Plan> plan_diagonal(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const int64_t dim1 = call.dim("dim1", self->ndim()), dim2 = call.dim("dim2", self->ndim());
+  std::vector<int64_t> source;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d != dim1 && d != dim2) source.push_back(d);
+  }
+  source.push_back(-1);
+  const SpecPtr wanted = uncut(self, {dim1, dim2});
+  return plan_one(call, wanted, {follow(wanted, shape, source)});
+}
+
+std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
+  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const auto shape = call.integers("input_sizes");
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const int64_t dim1 = call.dim("dim1", ndim), dim2 = call.dim("dim2", ndim);
+  std::vector<int64_t> source(ndim, -1);
+  for (int64_t d = 0, next = 0; d < ndim; ++d) {
+    if (d != dim1 && d != dim2) source[d] = next++;
+  }
+  const SpecPtr wanted = uncut(grad, {grad->ndim() - 1});
+  const SpecPtr result = follow(wanted, shape, source);
+  Plan plan = plan_one(call, wanted, {result});
+  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  return plan;
+}
+
+std::optional<Plan> plan_unfold(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  if (self->ndim() == 0) return plan_one(call, self, {replicated(call.mesh(), shape)});
+  const int64_t dim = call.dim("dimension", self->ndim());
+  if (self->is_cut(dim)) return std::nullopt;
+  std::vector<int64_t> source = all_dims(self->ndim());
+  source[dim] = -1;
+  source.push_back(-1);
+  return plan_one(call, self, {follow(self, shape, source)});
+}
+
+std::optional<Plan> plan_view_as_real(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  std::vector<int64_t> source = all_dims(self->ndim());
+  source.push_back(-1);
+  return plan_one(call, self, {follow(self, shape, source)});
+}
+
+std::optional<Plan> plan_view_as_complex(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const SpecPtr wanted = uncut(self, {self->ndim() - 1});
+  Plan plan = plan_one(call, wanted, {follow(wanted, shape, all_dims(self->ndim() - 1))});
+  if (plan.copies_view) {
+    plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+      finish(op, stack, at::view_as_complex(argument(op, stack, 0).toTensor().contiguous()));
+    };
+  }
+  return plan;
+}
+
+// The lazy bits would hide from whatever reads a block's memory, so they are carried out at once.
+template <at::Tensor (*physical)(const at::Tensor&)>
+std::optional<Plan> plan_lazy_bit(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  Plan plan = plan_one(call, self, {self});
+  plan.copies_view = true;
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, physical(argument(op, stack, 0).toTensor()));
+  };
+  return plan;
+}
+
+std::optional<Plan> refuse_in_place(const OpCall& call) {
+  const std::string name = call.name().substr(std::string("aten::").size());
+  const std::string plain = name.substr(0, name.find('_', 1));
+  TORCH_CHECK_NOT_IMPLEMENTED(false, name, ": a ShardTensor's dims cannot be changed in place\n  have  ", call.describe(),
+                              "\n  fix   use ", plain, ", which returns a view of the same memory");
+}
+
+const char* const kAny = "any cut; nothing moves";
+
+const Register rules{
+    {.op = "aten::permute", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
+    {.op = "aten::permute_copy",
+     .plan = plan_permute,
+     .source = "PyTorch permute",
+     .supports = kAny},
+    {.op = "aten::transpose.int",
+     .plan = plan_transpose,
+     .source = "PyTorch transpose",
+     .supports = kAny},
+    {.op = "aten::transpose_copy.int",
+     .plan = plan_transpose,
+     .source = "PyTorch transpose",
+     .supports = kAny},
+    {.op = "aten::t", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
+    {.op = "aten::t_copy", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
+    {.op = "aten::alias", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
+    {.op = "aten::alias_copy", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
+    {.op = "aten::detach", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
+    {.op = "aten::detach_copy", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
+    {.op = "aten::unsqueeze",
+     .plan = plan_unsqueeze,
+     .source = "PyTorch unsqueeze",
+     .supports = kAny},
+    {.op = "aten::unsqueeze_copy",
+     .plan = plan_unsqueeze,
+     .source = "PyTorch unsqueeze",
+     .supports = kAny},
+    {.op = "aten::squeeze", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
+    {.op = "aten::squeeze_copy",
+     .plan = plan_squeeze,
+     .source = "PyTorch squeeze",
+     .supports = kAny},
+    {.op = "aten::expand", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
+    {.op = "aten::expand_copy", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
+    {.op = "aten::diagonal",
+     .plan = plan_diagonal,
+     .source = "PyTorch diagonal",
+     .supports = "cuts off both dims"},
+    {.op = "aten::diagonal_copy",
+     .plan = plan_diagonal,
+     .source = "PyTorch diagonal",
+     .supports = "cuts off both dims"},
+    {.op = "aten::diagonal_backward",
+     .plan = plan_diagonal_backward,
+     .source = "PyTorch diagonal",
+     .supports = "any cut of the gradient"},
+    {.op = "aten::unfold",
+     .plan = plan_unfold,
+     .source = "PyTorch Tensor.unfold",
+     .supports = "cuts off the dim"},
+    {.op = "aten::view_as_real",
+     .plan = plan_view_as_real,
+     .source = "PyTorch view_as_real",
+     .supports = kAny},
+    {.op = "aten::view_as_complex",
+     .plan = plan_view_as_complex,
+     .source = "PyTorch view_as_complex",
+     .supports = "any cut; one of the last dim is gathered"},
+    {.op = "aten::_conj",
+     .plan = plan_lazy_bit<at::conj_physical>,
+     .source = "PyTorch conj",
+     .supports = "any cut; carried out at once"},
+    {.op = "aten::_neg_view",
+     .plan = plan_lazy_bit<at::neg>,
+     .source = "PyTorch _neg_view",
+     .supports = "any cut; carried out at once"},
+    {.op = "aten::t_", .plan = refuse_in_place, .supports = "refused"},
+    {.op = "aten::transpose_", .plan = refuse_in_place, .supports = "refused"},
+    {.op = "aten::squeeze_", .plan = refuse_in_place, .supports = "refused"},
+    {.op = "aten::unsqueeze_", .plan = refuse_in_place, .supports = "refused"},
+};
+
+}  // namespace
+}  // namespace moonhalo
