@@ -136,8 +136,8 @@ int generator_seed(lua_State* lua) {
   return 1;
 }
 
-/// mh.raise(message): an error at the script's line, for Lua code that is part of Moonhalo.
-int raise(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
+/// mh.fail(message): an error at the script's line, for Lua code that is part of Moonhalo.
+int fail(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
 
 int get_default_dtype(lua_State* lua) {
   push(lua, at::get_default_dtype_as_scalartype());
@@ -173,7 +173,7 @@ void open_factories(lua_State* lua) {
   static const luaL_Reg functions[] = {{"tensor", guard<tensor>},
                                        {"is_tensor", guard<is_tensor>},
                                        {"Generator", guard<make_generator>},
-                                       {"raise", guard<raise>},
+                                       {"fail", guard<fail>},
                                        {"get_default_dtype", guard<get_default_dtype>},
                                        {"set_default_dtype", guard<set_default_dtype>},
                                        {nullptr, nullptr}};

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <hdf5.h>
+#include <torch/version.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <thread>
+
+#include "engine/communicator.h"
+#include "engine/rules.h"
+#include "moonhalo/version.h"
+#include "scripting/commands.h"
+#include "scripting/operators.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+int print_info() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  std::printf("moonhalo   %s\n", kVersion);
+  std::printf("LibTorch   %s\n", TORCH_VERSION);
+  std::printf("Lua        %s.%s\n", LUA_VERSION_MAJOR "." LUA_VERSION_MINOR, LUA_VERSION_RELEASE);
+  std::printf("HDF5       %u.%u.%u\n", major, minor, release);
+  std::printf("backends   threads%s fake\n", has_mpi() ? " mpi" : "");
+  std::printf("devices    cpu (%u cores, %d LibTorch threads)", std::thread::hardware_concurrency(),
+              at::get_num_threads());
+  if (at::globalContext().hasCUDA()) {
+    const auto& cuda = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
+    std::printf(", cuda (%d)", static_cast<int>(cuda.deviceCount()));
+  }
+  std::printf("\noperators  %zu names from LibTorch, %zu rules for shards\n", operator_names().size(), all_rules().size());
+  return 0;
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("info", "Versions, backends and devices");
+  command->callback([&action] { action = print_info; });
+}
+
+}  // namespace moonhalo::scripting

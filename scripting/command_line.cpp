@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "scripting/commands.h"
+#include "scripting/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+int complain(const std::exception& error, int status) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "moonhalo: %s\n", plain_message(error).c_str());
+  return status;
+}
+
+}  // namespace
+
+int command_line(int argc, char** argv) {
+  CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
+  app.require_subcommand(1);
+  Action action;
+  for (void (*add)(CLI::App&, Action&) :
+       {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command,
+        add_env_command, add_plan_command}) {
+    add(app, action);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongUsage;
+  }
+  try {
+    return action();
+  } catch (const UsageError& error) {
+    return complain(error, kWrongUsage);
+  } catch (const CommError& error) {
+    return complain(error, kRankLost);
+  } catch (const std::exception& error) {
+    return complain(error, kScriptFailed);
+  }
+}
+
+}  // namespace moonhalo::scripting

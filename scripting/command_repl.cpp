@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
+#include "scripting/commands.h"
+#include "scripting/rank_board.h"
+#include "scripting/repl.h"
+#include "scripting/session.h"
+
+namespace moonhalo::scripting {
+
+void add_repl_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("repl", "Type Lua; every rank runs every line");
+  const auto options = std::make_shared<SessionOptions>();
+  options->backend = "threads";
+  command->add_option("--ranks", options->ranks, "Number of thread ranks")->check(CLI::PositiveNumber);
+  command->add_option("--device", options->device, "cpu (default) or cuda");
+  command->callback([options, &action] {
+    action = [options] {
+      RankBoard board(std::max(1, options->ranks));
+      return run_session(*options, [&](lua_State* lua) { run_repl(lua, board); });
+    };
+  });
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "scripting/commands.h"
+#include "scripting/rank_board.h"
+#include "scripting/report.h"
+#include "scripting/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+struct Tally {
+  int passed = 0;
+  int failed = 0;
+};
+
+std::vector<std::string> test_names(lua_State* lua, int table) {
+  std::vector<std::string> names;
+  for (lua_pushnil(lua); lua_next(lua, table); lua_pop(lua, 1)) {
+    if (lua_type(lua, -2) != LUA_TSTRING || !lua_isfunction(lua, -1)) continue;
+    const std::string name = lua_tostring(lua, -2);
+    if (name.starts_with("test_")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The failure's text, empty when the test passed.
+std::string run_test(lua_State* lua, int table, const std::string& name) {
+  lua_getfield(lua, table, name.c_str());
+  try {
+    call_traced(lua, 0, 0);
+  } catch (const LuaError& error) {
+    ErrorReport report;
+    report.add(0, error, false);
+    return report.text(1);
+  }
+  return "";
+}
+
+std::string indented(const std::string& text) {
+  std::string result = "    ";
+  for (const char c : text) {
+    result += c;
+    if (c == '\n') result += "    ";
+  }
+  return result.substr(0, result.find_last_not_of(" \n") + 1);
+}
+
+/// On every rank; rank 0 prints and counts.
+void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
+  run_script(lua, 1);
+  if (!lua_istable(lua, -1)) throw UsageError("test: the script returns no table of test_* functions");
+  const int table = lua_gettop(lua);
+  Context& run = context(lua);
+  const std::vector<std::string> names = test_names(lua, table);
+  if (names.empty()) throw UsageError("test: the table that the script returns has no test_* functions");
+  for (const std::string& name : names) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string failure = run_test(lua, table, name);
+    const RankBoard::Outcome outcome = board.arrive(*run.world, failure);
+    if (run.rank() == 0) {
+      const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      std::printf("%s %s (%.0f ms)\n", outcome.failure.empty() ? "ok    " : "FAILED", name.c_str(), ms);
+      if (!outcome.failure.empty()) std::printf("%s\n", indented(outcome.failure).c_str());
+      std::fflush(stdout);
+      ++(outcome.failure.empty() ? tally.passed : tally.failed);
+    }
+    if (outcome.aborted) break;
+  }
+}
+
+int test(const SessionOptions& options) {
+  Tally tally;
+  RankBoard board(std::max(1, options.ranks));
+  const int status = run_session(options, [&](lua_State* lua) { run_tests(lua, board, tally); });
+  std::printf("%d passed, %d failed\n", tally.passed, tally.failed);
+  return status != kDone ? status : tally.failed > 0 ? kScriptFailed : kDone;
+}
+
+}  // namespace
+
+void add_test_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("test", "Run the test_* functions of the table that a script returns");
+  const auto options = std::make_shared<SessionOptions>();
+  options->backend = "threads";
+  command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
+  command->add_option("--ranks", options->ranks, "Run on N thread ranks; a test fails when it fails on any")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--device", options->device, "cpu (default) or cuda");
+  command->callback([options, &action] { action = [options] { return test(*options); }; });
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace moonhalo::scripting {
+
+/// What the chosen subcommand will do once the command line was read; returns the exit status.
+using Action = std::function<int()>;
+
+/// Each adds one subcommand to `app` (command_<name>.cpp), which sets `action` when it is chosen.
+void add_run_command(CLI::App& app, Action& action);
+void add_test_command(CLI::App& app, Action& action);
+void add_repl_command(CLI::App& app, Action& action);
+void add_info_command(CLI::App& app, Action& action);
+void add_inspect_command(CLI::App& app, Action& action);
+void add_ops_command(CLI::App& app, Action& action);
+void add_env_command(CLI::App& app, Action& action);
+void add_plan_command(CLI::App& app, Action& action);
+
+/// The whole program: reads the command line, acts, prints errors to stderr. Exit statuses: see ExitStatus.
+int command_line(int argc, char** argv);
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scripting/session.h"
+
+#include <ATen/Context.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "scripting/report.h"
+#include "scripting/values.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+constexpr std::chrono::seconds kStopWithin{5};
+
+/// One run on the ranks of this process.
+class Session {
+ public:
+  Session(const SessionOptions& options, const std::function<void(lua_State*)>& body)
+      : options_(options), body_(body) {}
+  ~Session() { end_watch(); }
+
+  int run();
+
+ private:
+  Context make_context(CommunicatorPtr world, bool threads) const;
+  void run_rank(CommunicatorPtr world, bool threads);
+  void fail(Communicator& world, const LuaError& error, bool secondary);
+  void watch();
+  void end_watch();
+  int status() const;
+  void print_report() const;
+
+  const SessionOptions& options_;
+  const std::function<void(lua_State*)>& body_;
+  int64_t world_size_ = 1;
+  ErrorReport report_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> exit_code_ = 0;
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_ended_;
+  bool ended_ = false;
+  std::thread watcher_;
+};
+
+const char kSessionKey = 0;
+const char kExitKey = 0;
+
+/// Ranks that compute in Lua meet no collective that could tell them to stop.
+void stop_hook(lua_State* lua, lua_Debug*) {
+  lua_rawgetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
+  const auto* stop = static_cast<const std::atomic<bool>*>(lua_touserdata(lua, -1));
+  lua_pop(lua, 1);
+  if (!*stop) return;
+  context(lua).rank_was_lost = true;
+  luaL_error(lua, "stopped, because another rank failed");
+}
+
+/// os.exit ends this rank's script only; the process ends when all its ranks have.
+int exit_script(lua_State* lua) {
+  int code = 0;
+  if (lua_isboolean(lua, 1)) {
+    code = lua_toboolean(lua, 1) ? 0 : 1;
+  } else if (!lua_isnoneornil(lua, 1)) {
+    code = static_cast<int>(check_int(lua, 1));
+  }
+  push(lua, code);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kExitKey);
+  throw LuaError("os.exit was called");
+}
+
+std::optional<int> exit_code(lua_State* lua) {
+  const bool asked = lua_rawgetp(lua, LUA_REGISTRYINDEX, &kExitKey) == LUA_TNUMBER;
+  const int code = static_cast<int>(lua_tointeger(lua, -1));
+  lua_pop(lua, 1);
+  return asked ? std::optional(code) : std::nullopt;
+}
+
+/// One write per line, so that the lines of thread ranks do not mix.
+int print_line(lua_State* lua) {
+  std::string line;
+  const int count = lua_gettop(lua);
+  for (int i = 1; i <= count; ++i) {
+    size_t length = 0;
+    const char* text = luaL_tolstring(lua, i, &length);
+    if (i > 1) line += '\t';
+    line.append(text, length);
+    lua_pop(lua, 1);
+  }
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fflush(stdout);
+  return 0;
+}
+
+c10::Device device_of(const std::string& name, int64_t rank) {
+  const auto device = parse_device(name);
+  if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  if (!device->is_cuda()) return *device;
+  if (!at::globalContext().hasCUDA()) {
+    throw UsageError("--device cuda: no CUDA device can be used here\n  fix   leave --device out, or use a build and a "
+                     "machine with CUDA");
+  }
+  if (device->has_index()) return *device;
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank % hooks.deviceCount()));
+}
+
+Context Session::make_context(CommunicatorPtr world, bool threads) const {
+  Context context;
+  context.device = device_of(options_.device, world->rank());
+  context.world = std::move(world);
+  context.ranks_are_threads = threads;
+  context.script = options_.script;
+  context.arguments = options_.arguments;
+  context.config_file = options_.config_file;
+  context.log_file = options_.log_file;
+  context.quiet = options_.quiet;
+  for (const std::string& setting : options_.settings) {
+    const size_t equals = setting.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      throw UsageError("--set: '" + setting + "' is not of the form key=value");
+    }
+    context.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return context;
+}
+
+void Session::run_rank(CommunicatorPtr world, bool threads) {
+  Communicator& communicator = *world;
+  const auto state = new_state(make_context(std::move(world), threads));
+  lua_State* lua = state.get();
+  lua_pushlightuserdata(lua, &stop_);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
+  lua_register(lua, "print", guard<print_line>);
+  lua_getglobal(lua, "os");
+  lua_pushcfunction(lua, guard<exit_script>);
+  lua_setfield(lua, -2, "exit");
+  lua_pop(lua, 1);
+  if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
+  try {
+    body_(lua);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (const auto code = exit_code(lua)) {
+      if (*code > exit_code_) exit_code_ = *code;
+      return;
+    }
+    const auto* known = dynamic_cast<const LuaError*>(&error);
+    const bool secondary = context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error);
+    fail(communicator, known ? *known : LuaError(plain_message(error)), secondary);
+  }
+}
+
+void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
+  const std::string message = error.what();
+  report_.add(world.rank(), error, secondary);
+  stop_ = true;
+  watch();
+  if (world.size() > 1 && world.backend() != std::string("fake")) {
+    // Another process's abort may end this one at once: say what happened first.
+    if (world.backend() != std::string("threads")) print_report();
+    world.abort("rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')));
+  }
+}
+
+/// A rank inside a long computation hears nothing: after a while the process ends without it.
+void Session::watch() {
+  const std::lock_guard lock(watch_mutex_);
+  if (watcher_.joinable()) return;
+  watcher_ = std::thread([this] {
+    std::unique_lock waiting(watch_mutex_);
+    if (watch_ended_.wait_for(waiting, kStopWithin, [this] { return ended_; })) return;
+    print_report();
+    std::fflush(nullptr);
+    std::_Exit(status());
+  });
+}
+
+void Session::end_watch() {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    ended_ = true;
+  }
+  watch_ended_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+int Session::status() const {
+  if (report_.empty()) return exit_code_;
+  return report_.only_secondary() ? kRankLost : kScriptFailed;
+}
+
+void Session::print_report() const {
+  const std::string text = report_.text(world_size_);
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+int Session::run() {
+  const std::string backend = options_.backend.empty() ? "threads" : options_.backend;
+  const int ranks = std::max(1, options_.ranks);
+  bool printed = false;  // processes print before they abort each other
+  if (backend == "threads" && ranks > 1) {
+    world_size_ = ranks;
+    run_ranks(ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
+  } else if (backend == "threads") {
+    run_rank(make_self_communicator(), false);
+  } else if (backend == "fake") {
+    world_size_ = ranks;
+    run_rank(make_fake_communicator(0, ranks), false);
+  } else if (backend == "mpi") {
+    CommunicatorPtr world = make_mpi_world();
+    world_size_ = world->size();
+    printed = world_size_ > 1;
+    run_rank(std::move(world), false);
+  } else {
+    throw UsageError("--backend " + backend + ": not available in this build");
+  }
+  end_watch();
+  if (!report_.empty() && !printed) print_report();
+  return status();
+}
+
+}  // namespace
+
+void add_rank_options(CLI::App& app, SessionOptions& options) {
+  app.add_option("--ranks", options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
+      ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
+  app.add_option("--device", options.device, "cpu (default) or cuda");
+}
+
+int run_session(const SessionOptions& options, const std::function<void(lua_State*)>& body) {
+  return Session(options, body).run();
+}
+
+void run_script(lua_State* lua, int results) {
+  const Context& run = context(lua);
+  if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
+  if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
+    const std::string message = lua_tostring(lua, -1);
+    lua_pop(lua, 1);
+    throw LuaError(message);
+  }
+  for (const std::string& argument : run.arguments) push(lua, argument);
+  call_traced(lua, static_cast<int>(run.arguments.size()), results);
+}
+
+}  // namespace moonhalo::scripting
