@@ -3,7 +3,7 @@
 
 local mh = require "moonhalo"
 
-local fail = mh.fail
+local fail = mh.raise
 
 local arguments = {}
 

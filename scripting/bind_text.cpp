@@ -12,12 +12,6 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// fail(message): an error with the position of the script line that called into Moonhalo.
-int fail(lua_State* lua) {
-  const std::string message = check_string(lua, 1);
-  throw std::runtime_error(message);
-}
-
 /// did_you_mean(name, known) -> "; did you mean 'a'?" or "".
 int did_you_mean_lua(lua_State* lua) {
   push(lua, did_you_mean(check_string(lua, 1), check_string_list(lua, 2)));
@@ -70,7 +64,6 @@ int run_info(lua_State* lua) {
 }
 
 const luaL_Reg functions[] = {
-    {"fail", guard<fail>},
     {"did_you_mean", guard<did_you_mean_lua>},
     {"clock", guard<clock_seconds>},
     {"run_info", guard<run_info>},

@@ -5,7 +5,7 @@
 local mh = require "moonhalo"
 local ordered_map = require "moonhalo.ordered_map"
 
-local fail, is_tensor = mh.fail, mh.is_tensor
+local fail, is_tensor = mh.raise, mh.is_tensor
 
 local Module = {name = "Module"}
 local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
@@ -24,7 +24,7 @@ local function Parameter(tensor, requires_grad)
 end
 
 local function is_parameter(value)
-  return is_tensor(value) and (kParameters[value] == true or (value.requires_grad and value:is_leaf()))
+  return is_tensor(value) and (kParameters[value] == true or (value.requires_grad and value.is_leaf))
 end
 
 -- ---- Fields -------------------------------------------------------------------------------------------------------
@@ -105,6 +105,7 @@ local function new_meta(class)
     if value == nil then value = rawget(self, "_modules")[key] end
     if value == nil then value = rawget(self, "_buffers")[key] end
     if value == nil then value = class[key] end
+    if value == nil and math.type(key) == "integer" and class.at_position then return self:at_position(key) end
     return value
   end
   meta.__newindex = assign
@@ -355,7 +356,7 @@ function Module:to(...)
       for _, parameter in module._parameters do
         local gradient = parameter.grad
         if gradient then parameter.grad = nil end
-        parameter:set_data(convert(parameter))
+        parameter.data = convert(parameter:detach())
         if gradient then parameter.grad = convert(gradient) end
       end
       for name, buffer in module._buffers do module._buffers[name] = convert(buffer) end
@@ -372,6 +373,15 @@ function Module:cuda() return self:to("cuda") end
 
 -- ---- Text ---------------------------------------------------------------------------------------------------------
 
+--- Python's spelling, so that a printed model reads like PyTorch's.
+function Module.show(value)
+  if value == true then return "True" end
+  if value == false then return "False" end
+  if value == nil then return "None" end
+  if type(value) ~= "table" then return tostring(value) end
+  return "(" .. table.concat(value, ", ") .. (#value == 1 and ",)" or ")")
+end
+
 --- What stands between the parentheses of `tostring`, before the submodules.
 function Module:extra_repr() return "" end
 
@@ -385,4 +395,6 @@ function Module:to_string()
   return self:class_name() .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
 end
 
-return {Module = Module, Parameter = Parameter, is_module = is_module}
+local function is_class(value) return kClasses[value] == true end
+
+return {Module = Module, Parameter = Parameter, is_module = is_module, is_class = is_class}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moonhalo::io {
+
+/// A safetensors file: named tensors as they lie in memory, row-major and little-endian, behind a JSON header. Other
+/// programs read it too. Source: the format's page of the safetensors project.
+
+/// Writes the tensors in the order given. The file appears under its name only when it is complete. `metadata` is a map
+/// of texts kept in the header. ValueError for a name given twice or a dtype that the format lacks (complex, quantised).
+void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+struct SafetensorsFile {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  ///< on the CPU, in the order of the file
+  std::map<std::string, std::string> metadata;
+};
+/// Reads a whole file. ValueError: no such file, cut short, or a header that is not one.
+SafetensorsFile load_safetensors(const std::string& path);
+
+}  // namespace moonhalo::io

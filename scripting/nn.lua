@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.nn: modules in Lua on the operators of LibTorch, with torch.nn's names.
+
+local mh = require "moonhalo"
+local base = require "moonhalo.nn_module"
+
+local nn = {
+  Module = base.Module,
+  Parameter = base.Parameter,
+  is_module = base.is_module,
+  init = require "moonhalo.nn_init",
+  functional = require "moonhalo.functional",
+}
+
+for _, part in ipairs {"nn_containers", "nn_layers", "nn_conv", "nn_norm", "nn_pool", "nn_activation", "nn_attention"} do
+  for name, value in pairs(require("moonhalo." .. part)) do
+    if base.is_class(value) then nn[name] = value end
+  end
+end
+
+return setmetatable(nn, {
+  __index = function(_, key)
+    local known = {}
+    for name in pairs(nn) do known[#known + 1] = name end
+    mh.raise("nn: no module '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known))
+  end,
+})

@@ -1,0 +1,8 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Puts the functions of mh.functional into `mh` under their names, in front of operators with the same name.
+
+local mh = ...
+
+for name, fn in next, require "moonhalo.functional" do
+  rawset(mh, name, fn)
+end
