@@ -102,8 +102,11 @@ std::string ThreadWorld::abort_reason() {
 }
 
 void Channel::push(std::shared_ptr<Parcel> parcel) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  parcels_.push_back(std::move(parcel));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    parcels_.push_back(std::move(parcel));
+  }
+  // Told only now, or the receiver would run into the lock and fall asleep there.
   ++posted_;
 }
 
