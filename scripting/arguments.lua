@@ -3,7 +3,7 @@
 
 local mh = require "moonhalo"
 
-local fail = mh.raise
+local fail = mh.fail
 
 local arguments = {}
 

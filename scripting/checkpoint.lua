@@ -6,7 +6,7 @@
 
 local mh = require "moonhalo"
 
-local raise, info = mh.raise, mh.run_info()
+local fail, info = mh.fail, mh.run_info()
 local checkpoint = {}
 
 local kFormat = 1
@@ -42,14 +42,14 @@ local function pack(value, path, tensors)
     return {["$number"] = value ~= value and "nan" or value > 0 and "inf" or "-inf"}
   end
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
-  if kind ~= "table" then raise("checkpoint.save: '" .. path .. "' is a " .. kind .. ", which cannot be saved") end
+  if kind ~= "table" then fail("checkpoint.save: '" .. path .. "' is a " .. kind .. ", which cannot be saved") end
   local packed = {}
   if rawlen(value) > 0 then
     for i, element in ipairs(value) do packed[i] = pack(element, path .. "." .. i, tensors) end
     return packed
   end
   for _, key in ipairs(sorted(value)) do
-    if type(key) ~= "string" then raise("checkpoint.save: '" .. path .. "' has the key " .. tostring(key) .. ", which is no text") end
+    if type(key) ~= "string" then fail("checkpoint.save: '" .. path .. "' has the key " .. tostring(key) .. ", which is no text") end
     packed[key] = pack(value[key], path == "" and key or path .. "." .. key, tensors)
   end
   return packed
@@ -75,11 +75,11 @@ end
 --- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
 --- optimizers, schedules (anything with state_dict), tensors, numbers, texts, booleans and tables of them. Collective.
 function checkpoint.save(path, state)
-  if type(state) ~= "table" then raise("checkpoint.save: wanted a table of entries, got " .. type(state)) end
+  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
   local entries, files = {}, {}
   for _, key in ipairs(sorted(state)) do
     if type(key) ~= "string" or not key:match("^[%w_-]+$") then
-      raise("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
+      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
     end
     local value, tensors = state[key], {}
     if has_state(value) then value = value:state_dict() end
@@ -93,7 +93,7 @@ function checkpoint.save(path, state)
       mh.safetensors.save(partial .. "/" .. key .. ".safetensors", files[key], {format = "pt"})
     end
     local file, problem = io.open(partial .. "/" .. kFile, "w")
-    if not file then raise("checkpoint.save: " .. problem) end
+    if not file then fail("checkpoint.save: " .. problem) end
     file:write(mh.json.encode({format = kFormat, entries = entries}, 1), "\n")
     file:close()
     mh.files.replace_folder(partial, path)
@@ -113,17 +113,17 @@ end
 --- `into` that the checkpoint lacks is an error. Collective.
 function checkpoint.load(path, into)
   if not mh.files.exists(path .. "/" .. kFile) then
-    raise("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")")
+    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")")
   end
   local saved = mh.json.load(path .. "/" .. kFile)
-  if saved.format ~= kFormat then raise(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
+  if saved.format ~= kFormat then fail(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
   local names = sorted(saved.entries)
   for _, key in ipairs(sorted(into or {})) do
     if saved.entries[key] == nil then
-      raise(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(path, key, mh.did_you_mean(key, names),
+      fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(path, key, mh.did_you_mean(key, names),
         table.concat(names, ", ")))
     end
-    if not has_state(into[key]) then raise("checkpoint.load: entry '" .. key .. "' has no load_state_dict; it is among the results") end
+    if not has_state(into[key]) then fail("checkpoint.load: entry '" .. key .. "' has no load_state_dict; it is among the results") end
   end
   local rest = {}
   for _, key in ipairs(names) do

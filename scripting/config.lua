@@ -6,7 +6,7 @@
 local mh = require "moonhalo"
 local run_log = require "moonhalo.run_log"
 
-local raise = mh.raise
+local fail = mh.fail
 
 local function is_list(value) return type(value) == "table" and #value > 0 end
 
@@ -24,7 +24,7 @@ local function show(value)
 end
 
 local function wrong_type(path, default, value, source)
-  raise(("config: '%s' is %s, got %s\n  have  %s (default %s)"):format(path, kind_name(default), show(value), source, show(default)))
+  fail(("config: '%s' is %s, got %s\n  have  %s (default %s)"):format(path, kind_name(default), show(value), source, show(default)))
 end
 
 --- `value` as the kind of `default`; an error names the key and where the value came from.
@@ -57,7 +57,7 @@ end
 
 local function unknown_key(path, key, values, source)
   local keys = sorted_keys(values)
-  raise(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(path .. key, mh.did_you_mean(key, keys), source,
+  fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(path .. key, mh.did_you_mean(key, keys), source,
     table.concat(keys, ", ")))
 end
 
@@ -88,12 +88,12 @@ end
 local function read_file(path)
   local extension = path:match("%.(%w+)$")
   if extension == "json" then return mh.json.load(path) end
-  if extension ~= "lua" then raise("config: '" .. path .. "' is neither .lua nor .json") end
+  if extension ~= "lua" then fail("config: '" .. path .. "' is neither .lua nor .json") end
   -- A settings file sees no functions but those of math: it is a table, not a program.
   local chunk, problem = loadfile(path, "t", {math = math})
-  if not chunk then raise("config: cannot load '" .. path .. "': " .. problem) end
+  if not chunk then fail("config: cannot load '" .. path .. "': " .. problem) end
   local done, values = pcall(chunk)
-  if not done then raise("config: '" .. path .. "' failed: " .. tostring(values)) end
+  if not done then fail("config: '" .. path .. "' failed: " .. tostring(values)) end
   return values
 end
 
@@ -125,12 +125,12 @@ local function set(target, defaults, key, text)
   local source, path = ("from --set %s=%s"):format(key, text), ""
   local parts = {}
   for part in key:gmatch("[^.]+") do parts[#parts + 1] = part end
-  if #parts == 0 then raise("config: --set needs key=value, got '=" .. text .. "'") end
+  if #parts == 0 then fail("config: --set needs key=value, got '=" .. text .. "'") end
   for i = 1, #parts - 1 do
     local part = parts[i]
     if defaults[part] == nil then unknown_key(path, part, defaults, source) end
     if not is_group(defaults[part]) then
-      raise(("config: '%s' is %s and has no keys\n  have  %s"):format(path .. part, kind_name(defaults[part]), source))
+      fail(("config: '%s' is %s and has no keys\n  have  %s"):format(path .. part, kind_name(defaults[part]), source))
     end
     path, target, defaults = path .. part .. ".", target[part], defaults[part]
   end
@@ -138,7 +138,7 @@ local function set(target, defaults, key, text)
   local default = defaults[last]
   if default == nil then unknown_key(path, last, defaults, source) end
   if is_group(default) then
-    raise(("config: '%s' is a table\n  have  %s\n  fix   set its keys one by one: %s"):format(path .. last, source,
+    fail(("config: '%s' is a table\n  have  %s\n  fix   set its keys one by one: %s"):format(path .. last, source,
       path .. last .. "." .. table.concat(sorted_keys(default), ", " .. path .. last .. ".")))
   end
   target[last] = convert(path .. last, default, parse_element(text, default, path .. last, source), source)
@@ -146,12 +146,12 @@ end
 
 --- The merged settings. Every rank gets the same.
 return function(defaults)
-  if type(defaults) ~= "table" then raise("config: wanted a table of defaults, got " .. type(defaults)) end
+  if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. type(defaults)) end
   local info = mh.run_info()
   local merged = copy(defaults)
   if info.config_file then
     local values = read_file(info.config_file)
-    if type(values) ~= "table" then raise("config: '" .. info.config_file .. "' does not give a table") end
+    if type(values) ~= "table" then fail("config: '" .. info.config_file .. "' does not give a table") end
     merge(merged, defaults, values, "", "from --config " .. info.config_file)
   end
   for _, setting in ipairs(info.settings) do set(merged, defaults, setting[1], setting[2]) end

@@ -5,7 +5,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.arguments"
 
-local raise = mh.raise
+local fail = mh.fail
 local optional, signature, read, choice = arguments.optional, arguments.signature, arguments.read, arguments.choice
 local F = {}
 
@@ -35,7 +35,7 @@ end
 local function check_same_shape(op, input, target)
   local a, b = table.concat(input.shape, ", "), table.concat(target.shape, ", ")
   if a ~= b then
-    raise(("%s: input and target have different shapes\n  have  [%s] and [%s]\n  fix   expand one of them, if broadcasting is meant")
+    fail(("%s: input and target have different shapes\n  have  [%s] and [%s]\n  fix   expand one of them, if broadcasting is meant")
       :format(op, a, b))
   end
 end
@@ -128,11 +128,11 @@ define("interpolate", {"input", optional "size", optional "scale_factor", {"mode
   optional "recompute_scale_factor", {"antialias", false}}, function(v, op)
   local x, mode = v.input, choice(op, "mode", v.mode, kModes)
   local dims = x.ndim - 2
-  if dims < 1 or dims > 3 then raise(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 to 5 (batch, channel, ...)") end
-  if (v.size == nil) == (v.scale_factor == nil) then raise(op .. ": give either size or scale_factor") end
-  if v.align_corners ~= nil and not kLinearOf[mode] then raise(op .. ": align_corners has no meaning for mode '" .. mode .. "'") end
+  if dims < 1 or dims > 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 to 5 (batch, channel, ...)") end
+  if (v.size == nil) == (v.scale_factor == nil) then fail(op .. ": give either size or scale_factor") end
+  if v.align_corners ~= nil and not kLinearOf[mode] then fail(op .. ": align_corners has no meaning for mode '" .. mode .. "'") end
   if kLinearOf[mode] and kLinearOf[mode] ~= dims then
-    raise(("%s: mode '%s' is for %d spatial dimensions, the input has %d"):format(op, mode, kLinearOf[mode], dims))
+    fail(("%s: mode '%s' is for %d spatial dimensions, the input has %d"):format(op, mode, kLinearOf[mode], dims))
   end
   local size = v.size and arguments.tuple(op, "size", v.size, dims)
   local scale = v.scale_factor and arguments.tuple(op, "scale_factor", v.scale_factor, dims)
@@ -147,7 +147,7 @@ define("interpolate", {"input", optional "size", optional "scale_factor", {"mode
   local align = v.align_corners or false
   if mode == "area" then return mh["adaptive_avg_pool" .. dims .. "d"](x, size) end
   if v.antialias then
-    if mode ~= "bilinear" and mode ~= "bicubic" then raise(op .. ": antialias needs mode 'bilinear' or 'bicubic'") end
+    if mode ~= "bilinear" and mode ~= "bicubic" then fail(op .. ": antialias needs mode 'bilinear' or 'bicubic'") end
     return mh["_upsample_" .. mode .. "2d_aa"](x, size, align, {scale_factors = scale or mh.none})
   end
   if mode == "nearest" then return mh["upsample_nearest" .. dims .. "d"](x, size, {scale_factors = scale or mh.none}) end
@@ -207,7 +207,7 @@ end
 
 local function gradients_of(op, parameters)
   if mh.is_tensor(parameters) then parameters = {parameters} end
-  if type(parameters) ~= "table" then raise(op .. ": wanted a list of parameters, got " .. type(parameters)) end
+  if type(parameters) ~= "table" then fail(op .. ": wanted a list of parameters, got " .. type(parameters)) end
   local gradients = {}
   for _, parameter in ipairs(parameters) do
     local gradient = parameter.grad
@@ -224,7 +224,7 @@ define("clip_grad_norm", {"parameters", "max_norm", {"norm_type", 2.0}, {"error_
     local norm = total_norm(gradients, v.norm_type)
     if norm:is_shard_tensor() then norm = norm:full_tensor() end
     if v.error_if_nonfinite and not (norm:isfinite():item()) then
-      raise(op .. ": the norm of the gradients is " .. norm:item() .. ", and error_if_nonfinite is set")
+      fail(op .. ": the norm of the gradients is " .. norm:item() .. ", and error_if_nonfinite is set")
     end
     local factor = (v.max_norm / (norm + 1e-6)):clamp{max = 1.0}
     for _, gradient in ipairs(gradients) do gradient:mul_(factor:to(gradient.dtype)) end

@@ -6,7 +6,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.arguments"
 
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
-local raise = mh.raise
+local fail = mh.fail
 local schedulers = {}
 
 local Schedule = {}
@@ -126,7 +126,7 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
   {"anneal_strategy", "cos"}, {"div_factor", 25.0}, {"final_div_factor", 1e4}, {"three_phase", false}},
   function(self, _, group)
     if self.last_epoch > self.total_steps then
-      raise(("OneCycleLR: step %d of a schedule of %d steps"):format(self.last_epoch, self.total_steps))
+      fail(("OneCycleLR: step %d of a schedule of %d steps"):format(self.last_epoch, self.total_steps))
     end
     local top = self.max_lrs[group]
     local first = top / self.div_factor
@@ -150,7 +150,7 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
     arguments.choice(name, "anneal_strategy", self.anneal_strategy, {"cos", "linear"})
     if not self.total_steps then
       if not (self.epochs and self.steps_per_epoch) then
-        raise(name .. ": give total_steps, or epochs and steps_per_epoch")
+        fail(name .. ": give total_steps, or epochs and steps_per_epoch")
       end
       self.total_steps = self.epochs * self.steps_per_epoch
     end
@@ -169,7 +169,7 @@ function schedulers.ReduceLROnPlateau(...)
   local self = setmetatable(read(kPlateau, ...), plateau_meta)
   arguments.choice("ReduceLROnPlateau", "mode", self.mode, {"min", "max"})
   arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
-  if self.factor >= 1 then raise("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
+  if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
   self.base_lrs = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
   self.last_lrs = {table.unpack(self.base_lrs)}
@@ -186,7 +186,7 @@ end
 
 --- `metric` is a number that every rank holds alike.
 function Plateau:step(metric)
-  if type(metric) ~= "number" then raise("ReduceLROnPlateau: step takes the metric, a number") end
+  if type(metric) ~= "number" then fail("ReduceLROnPlateau: step takes the metric, a number") end
   self.last_epoch = self.last_epoch + 1
   if self:is_better(metric) then
     self.best, self.num_bad_epochs = metric, 0

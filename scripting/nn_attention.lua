@@ -7,7 +7,7 @@ local base = require "moonhalo.nn_module"
 local init = require "moonhalo.nn_init"
 local layers = require "moonhalo.nn_layers"
 
-local Module, raise = base.Module, mh.raise
+local Module, fail = base.Module, mh.fail
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local attention = {}
 
@@ -22,7 +22,7 @@ local Attention = attention.MultiheadAttention
 function Attention:init(...)
   local values = read(kInit, ...)
   if values.embed_dim % values.num_heads ~= 0 then
-    raise(("MultiheadAttention: embed_dim %d is not divisible by num_heads %d"):format(values.embed_dim, values.num_heads))
+    fail(("MultiheadAttention: embed_dim %d is not divisible by num_heads %d"):format(values.embed_dim, values.num_heads))
   end
   self.embed_dim, self.num_heads, self.dropout = values.embed_dim, values.num_heads, values.dropout
   self.head_dim, self.batch_first = values.embed_dim // values.num_heads, values.batch_first

@@ -4,7 +4,7 @@
 local mh = require "moonhalo"
 local base = require "moonhalo.nn_module"
 
-local Module, is_module, fail = base.Module, base.is_module, mh.raise
+local Module, is_module, fail = base.Module, base.is_module, mh.fail
 local containers = {}
 
 local function describe(value) return mh.is_tensor(value) and "a tensor" or type(value) end

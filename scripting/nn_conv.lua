@@ -6,7 +6,7 @@ local arguments = require "moonhalo.arguments"
 local base = require "moonhalo.nn_module"
 local layers = require "moonhalo.nn_layers"
 
-local Module, fail = base.Module, mh.raise
+local Module, fail = base.Module, mh.fail
 local optional, signature, read, tuple = arguments.optional, arguments.signature, arguments.read, arguments.tuple
 local show = Module.show
 local conv = {}

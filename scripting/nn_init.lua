@@ -5,7 +5,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.arguments"
 
-local fail = mh.raise
+local fail = mh.fail
 local init = {}
 
 local function filled(tensor, fill)

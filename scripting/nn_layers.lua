@@ -7,7 +7,7 @@ local F = require "moonhalo.functional"
 local init = require "moonhalo.nn_init"
 local base = require "moonhalo.nn_module"
 
-local Module, Parameter, fail = base.Module, base.Parameter, mh.raise
+local Module, Parameter, fail = base.Module, base.Parameter, mh.fail
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local layers = {}
 

@@ -5,7 +5,7 @@
 local mh = require "moonhalo"
 local ordered_map = require "moonhalo.ordered_map"
 
-local fail, is_tensor = mh.raise, mh.is_tensor
+local fail, is_tensor = mh.fail, mh.is_tensor
 
 local Module = {name = "Module"}
 local kClasses = setmetatable({[Module] = true}, {__mode = "k"})

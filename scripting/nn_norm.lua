@@ -7,7 +7,7 @@ local base = require "moonhalo.nn_module"
 local init = require "moonhalo.nn_init"
 local layers = require "moonhalo.nn_layers"
 
-local Module, fail, show = base.Module, mh.raise, base.Module.show
+local Module, fail, show = base.Module, mh.fail, base.Module.show
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local norm = {}
 

@@ -15,6 +15,6 @@ return setmetatable(optim, {
   __index = function(_, key)
     local known = {}
     for name in pairs(optim) do known[#known + 1] = name end
-    mh.raise("optim: no optimizer or schedule '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known))
+    mh.fail("optim: no optimizer or schedule '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known))
   end,
 })

@@ -3,6 +3,6 @@
 
 local mh = ...
 
-for name, fn in next, require "moonhalo.functional" do
+for name, fn in next, (require "moonhalo.functional") do
   rawset(mh, name, fn)
 end

@@ -14,7 +14,7 @@ function run_log.write(record)
   if not file then
     local problem
     file, problem = io.open(info.log_file, "w")
-    if not file then mh.raise("log: cannot write the log file: " .. problem) end
+    if not file then mh.fail("log: cannot write the log file: " .. problem) end
   end
   file:write(mh.json.encode(record), "\n")
   file:flush()

@@ -1,0 +1,197 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The class of modules: registration, walking, state, hooks and text.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local nn = mh.nn
+
+local Block = nn.Module:extend("Block")
+function Block:init(width)
+  self.conv = nn.Conv2d(width, width, 3, {padding = 1})
+  self.norm = nn.BatchNorm2d(width)
+  self.scale = nn.Parameter(mh.ones{width, 1, 1})
+  self:register_buffer("mask", mh.ones{width, 1, 1}, {persistent = false})
+  self.width = width
+end
+function Block:forward(x) return x + self.norm(self.conv(x)) * self.scale * self.mask end
+function Block:extra_repr() return "width=" .. self.width end
+
+local function network() return nn.Sequential(nn.Conv2d(1, 2, 1, {bias = false}), Block(2), nn.ReLU()) end
+
+local function keys(map)
+  local list = {}
+  for key in map do list[#list + 1] = key end
+  return list
+end
+
+local tests = {}
+
+function tests.test_names_come_in_order_of_assignment()
+  local net = network()
+
+  testing.assert_equal(keys(net:named_parameters()),
+    {"0.weight", "1.scale", "1.conv.weight", "1.conv.bias", "1.norm.weight", "1.norm.bias"})
+  testing.assert_equal(keys(net:named_modules()), {"", "0", "1", "1.conv", "1.norm", "2"})
+  testing.assert_equal(keys(net:named_buffers()),
+    {"1.mask", "1.norm.running_mean", "1.norm.running_var", "1.norm.num_batches_tracked"})
+  testing.assert_equal(keys(net:state_dict()), {"0.weight", "1.scale", "1.conv.weight", "1.conv.bias", "1.norm.weight",
+    "1.norm.bias", "1.norm.running_mean", "1.norm.running_var", "1.norm.num_batches_tracked"})
+  testing.assert_equal(#net:parameters(), 6)
+  testing.assert_equal(#net:named_parameters(), 6)
+  testing.assert_equal(keys(net:named_children()), {"0", "1", "2"})
+  testing.assert_equal(rawequal(net:get_submodule("1.conv"), net[1].conv), true)
+end
+
+function tests.test_a_shared_parameter_appears_once()
+  local a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+  b.weight = a.weight
+
+  testing.assert_equal(keys(nn.Sequential(a, b):named_parameters()), {"0.weight", "0.bias", "1.bias"})
+end
+
+function tests.test_assignment_replaces_and_removes()
+  local net = nn.Linear(2, 2)
+  net.weight = mh.ones{2, 2}
+  net.bias = nil
+
+  testing.assert_equal(keys(net:named_parameters()), {"weight"})
+  testing.assert_equal(net(mh.ones{1, 2}):tolist(), {{2.0, 2.0}})
+  testing.assert_equal(net.bias, nil)
+end
+
+function tests.test_what_would_not_be_trained_is_refused()
+  testing.assert_error(function() Block(2).blocks = {nn.ReLU()} end, "fix   self.blocks = nn.ModuleList(list)")
+  testing.assert_error(function() Block(2).train = nn.ReLU() end, "'train' is a method of every module")
+  testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but number")
+  testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
+  testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
+  testing.assert_error(function() network():get_submodule("1.cnv") end, "no submodule 'cnv' in '1'; did you mean 'conv'?")
+end
+
+function tests.test_printed_as_in_pytorch()
+  testing.assert_equal(tostring(network()), [[
+Sequential(
+  (0): Conv2d(1, 2, kernel_size=(1, 1), stride=(1, 1), bias=False)
+  (1): Block(
+    width=2
+    (conv): Conv2d(2, 2, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))
+    (norm): BatchNorm2d(2, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+  )
+  (2): ReLU()
+)]])
+  testing.assert_equal(tostring(nn.Linear(3, 4, {bias = false})), "Linear(in_features=3, out_features=4, bias=False)")
+  testing.assert_equal(tostring(nn.MaxPool1d(2)),
+    "MaxPool1d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)")
+end
+
+function tests.test_state_goes_from_one_network_to_another()
+  local a, b = network(), network()
+  local x = mh.randn{2, 1, 4, 4}
+  a(x)
+  b:load_state_dict(a:state_dict())
+
+  testing.assert_equal(mh.equal(a:eval()(x), b:eval()(x)), true)
+  testing.assert_equal(b[1].norm.num_batches_tracked:item(), 1)
+end
+
+function tests.test_state_that_does_not_fit_is_refused()
+  local net, state = nn.Linear(2, 3), {weight = mh.zeros{3, 2}, bais = mh.zeros{3}}
+
+  local message = testing.assert_error(function() net:load_state_dict(state) end, "Linear: load_state_dict: missing keys: 'bias'")
+  testing.assert_equal(message:find("unexpected keys: 'bais'; did you mean 'bias'?", 1, true) ~= nil, true)
+  testing.assert_equal(net:load_state_dict(state, {strict = false}), {missing_keys = {"bias"}, unexpected_keys = {"bais"}})
+  testing.assert_equal(net.weight:abs():sum():item(), 0.0)
+  testing.assert_error(function() net:load_state_dict{weight = mh.zeros{2, 3}, bias = mh.zeros{3}} end,
+    "'weight' has shape [2, 3], the module's is [3, 2]")
+end
+
+function tests.test_train_and_eval_reach_all_modules()
+  local net = network()
+  net:eval()
+  for _, module in net:named_modules() do testing.assert_equal(module.training, false) end
+  net:train()
+  for _, module in net:named_modules() do testing.assert_equal(module.training, true) end
+end
+
+function tests.test_to_changes_dtype_in_place_and_keeps_integers()
+  local net = network()
+  local before = net[0].weight
+  net(mh.randn{1, 1, 3, 3}):sum():backward()
+  net:to("float64")
+
+  testing.assert_equal(before.dtype, "float64")
+  testing.assert_equal(before.grad.dtype, "float64")
+  testing.assert_equal(before.requires_grad, true)
+  testing.assert_equal(net[1].norm.num_batches_tracked.dtype, "int64")
+  testing.assert_equal(net[1].norm.running_mean.dtype, "float64")
+  testing.assert_equal(net:float()(mh.randn{1, 1, 3, 3}).dtype, "float32")
+end
+
+function tests.test_gradients_off_and_cleared()
+  local net = nn.Linear(2, 1)
+  net(mh.ones{1, 2}):sum():backward()
+  testing.assert_equal(net.weight.grad:tolist(), {{1.0, 1.0}})
+  net:zero_grad()
+  testing.assert_equal(net.weight.grad, nil)
+  net:requires_grad_(false)
+  testing.assert_equal(net(mh.ones{1, 2}).requires_grad, false)
+end
+
+function tests.test_hooks_change_inputs_and_outputs()
+  local net, seen = nn.Identity(), {}
+  local double = net:register_forward_pre_hook(function(_, args) return {args[1] * 2} end)
+  local watch = net:register_forward_hook(function(module, args, output)
+    seen[#seen + 1] = args[1]:item()
+    return output + 1
+  end)
+
+  testing.assert_equal(net(mh.tensor(3.0)):item(), 7.0)
+  double:remove()
+  testing.assert_equal(net(mh.tensor(3.0)):item(), 4.0)
+  watch:remove()
+  testing.assert_equal(net(mh.tensor(3.0)):item(), 3.0)
+  testing.assert_equal(seen, {6.0, 3.0})
+end
+
+function tests.test_hooks_of_several_values()
+  local Two = nn.Module:extend("Two")
+  function Two:forward(a, b) return b, a end
+  local net = Two()
+  net:register_forward_hook(function(_, args, output) return {output[1], args[1], args.n, n = 3} end)
+
+  testing.assert_equal({net("a", "b")}, {"b", "a", 2})
+end
+
+function tests.test_containers()
+  local list = nn.ModuleList{nn.Linear(2, 2), nn.ReLU()}
+  list:append(nn.Tanh()):add(nn.Sigmoid())
+  local named = nn.ModuleDict{b = nn.ReLU(), a = nn.Linear(1, 1)}
+  named.c = nn.Tanh()
+
+  testing.assert_equal({#list, #named}, {4, 3})
+  testing.assert_equal({tostring(list[-1]), tostring(list[2])}, {"Sigmoid()", "Tanh()"})
+  testing.assert_equal(named:keys(), {"a", "b", "c"})
+  local names = {}
+  for i, module in list:each() do names[i + 1] = module:class_name() end
+  testing.assert_equal(names, {"Linear", "ReLU", "Tanh", "Sigmoid"})
+  testing.assert_equal(keys(nn.Sequential():add(nn.ReLU()):add(nn.Linear(1, 1)):named_parameters()), {"1.weight", "1.bias"})
+end
+
+function tests.test_a_class_extends_another()
+  local Wide = Block:extend("Wide")
+  function Wide:init() Wide.super.init(self, 4); self.last = nn.ReLU() end
+  function Wide:forward(x) return self.last(Wide.super.forward(self, x)) end
+  local net = Wide()
+
+  testing.assert_equal(net(mh.randn{1, 4, 3, 3}):min():item() >= 0, true)
+  testing.assert_equal(keys(net:named_children()), {"conv", "norm", "last"})
+  testing.assert_equal(net:class_name(), "Wide")
+end
+
+function tests.test_apply_visits_children_first()
+  local order = {}
+  network():apply(function(module) order[#order + 1] = module:class_name() end)
+
+  testing.assert_equal(order, {"Conv2d", "Conv2d", "BatchNorm2d", "Block", "ReLU", "Sequential"})
+end
+
+return tests
