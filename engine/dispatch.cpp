@@ -19,6 +19,10 @@ constexpr int64_t kMaxDecisions = 16384;  // per thread; then all are forgotten,
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
+const c10::StorageImpl* memory_of(const at::Tensor& local) {
+  return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
+}
+
 }  // namespace
 
 struct Dispatch::Entry {
@@ -88,6 +92,7 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
                                stack);
     return;
   }
+  if (trace != nullptr) trace->push_back(c10::toString(op.operator_name()));
   if (facts.view) {
     // View + in-place is replayed through the view operators themselves: as_strided means nothing on a block.
     c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
@@ -285,6 +290,9 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     const int arg = facts.returns_argument[r];
     if (arg >= 0 && stack[base + arg].isTensor()) kept[r] = stack[base + arg].toTensor();
   }
+  // A view is one of memory that stays: not of a copy, nor copied because a narrowed block has gaps.
+  bool copied = facts.view && decision.plan.copies_view;
+  const c10::StorageImpl* viewed = nullptr;
   const auto localize = [&](const Decision::Move& move, const at::Tensor& tensor) -> at::Tensor {
     if (!tensor.defined()) return tensor;
     ShardTensorImpl* impl = shard_impl(tensor);
@@ -296,10 +304,20 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
                                   ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
                                   "\n  have  ", impl->spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
     }
+    copied |= facts.view && impl->copied_view;
     // The same tensor may stand twice in a call, and have been resolved the first time.
-    if (!move.redistribution || impl->spec() == move.wanted) return impl->local();
+    if (!move.redistribution || impl->spec() == move.wanted) {
+      if (facts.view) viewed = memory_of(impl->local());
+      return impl->local();
+    }
+    // A Partial that shares its addends with a view cannot part from it.
+    const bool shared = move.resolves && impl->local().storage().use_count() > 1;
+    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
+                                ": a Partial ShardTensor that shares memory with another cannot be written in place",
+                                "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     at::Tensor local = move.redistribution->apply(impl->local());
-    if (move.resolves) impl->replace(local, move.wanted);
+    if (move.resolves && !shared) impl->replace(local, move.wanted);
+    if (facts.view) viewed = memory_of(impl->local());
     return local;
   };
   for (size_t m = 0; m < decision.moves.size(); ++m) {
@@ -345,6 +363,11 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     TORCH_INTERNAL_ASSERT(index < outputs.size(), op.operator_name().name, " gave more results than planned");
     return outputs[index] ? wrap(local, outputs[index]) : local;
   };
+  const auto mark = [&](const at::Tensor& result) {
+    if (!facts.view || !result.defined()) return;
+    ShardTensorImpl* impl = shard_impl(result);
+    if (impl != nullptr && (copied || (viewed && memory_of(impl->local()) != viewed))) impl->copied_view = true;
+  };
   const size_t results = stack.size() - base;
   for (size_t r = 0; r < results; ++r) {
     c10::IValue& value = stack[base + r];
@@ -353,17 +376,14 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
       ++next;
     } else if (value.isTensor()) {
       at::Tensor result = globalize(value.toTensor());
-      if (decision.plan.copies_view && result.defined()) {
-        if (ShardTensorImpl* impl = shard_impl(result)) impl->copied_view = true;
-      }
+      mark(result);
       value = std::move(result);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector()) {
-        list.push_back(globalize(item));
-        if (decision.plan.copies_view) {
-          if (ShardTensorImpl* impl = shard_impl(list.get(list.size() - 1))) impl->copied_view = true;
-        }
+        at::Tensor result = globalize(item);
+        mark(result);
+        list.push_back(std::move(result));
       }
       value = std::move(list);
     }
