@@ -131,6 +131,16 @@ IntervalMap::IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int
     return copies;
   };
 
+  // Who sends and receives nothing still takes part in the exchange, if there is one: every rank makes the same calls.
+  for (int64_t rank = 0; rank < mesh.size() && !exchanges_; ++rank) {
+    const std::vector<Need> need = needs(rank);
+    bool same = true, nothing = false;
+    for (int64_t d = 0; d < ndim; ++d) {
+      same &= std::pair(need[d].begin, need[d].end) == from_->block_range(d, rank) && !need[d].reversed;
+      nothing |= need[d].begin == need[d].end;
+    }
+    exchanges_ = !same && !nothing;
+  }
   for (const Need& need : needs(me)) needed_shape_.push_back(need.end - need.begin);
   const auto my_pieces = pieces_for(me);
   int64_t written = 0;
@@ -187,7 +197,7 @@ IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, d
     }
     return buffer;
   };
-  if (!map.sends_.empty() || !map.receives_.empty()) {
+  if (map.exchanges_) {
     std::vector<Message> sends, receives;
     for (const Transfer& transfer : map.receives_) {
       arrived_.push_back(at::empty({transfer.numel}, local.options()));
@@ -253,7 +263,7 @@ at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const {
     sends.push_back({transfer.peer, std::move(buffer)});
   }
   WorkPtr work;
-  if (!sends.empty() || !receives.empty()) {
+  if (exchanges_) {
     work = from_->mesh()->group().exchange_async(std::move(sends), std::move(receives));
   }
   // The owned block, usually copied whole into the needed box, starts the sum.

@@ -75,6 +75,7 @@ class IntervalMap {
   std::vector<Copy> local_;
   std::vector<Transfer> sends_, receives_;
   bool identity_ = false;
+  bool exchanges_ = false;  // some rank needs more than it owns
   bool covered_ = false;  // every needed element is written, so the result need not be filled first
   int64_t elements_sent_ = 0;
   friend class Pending;
