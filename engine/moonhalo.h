@@ -3,7 +3,11 @@
 
 /// Moonhalo: domain-parallel scientific machine learning on LibTorch. See README.md for a first program.
 
+#include <ATen/ATen.h>
+
 #include "engine/communicator.h"
 #include "engine/mesh.h"
 #include "engine/shard_tensor.h"
 #include "engine/spec.h"
+#include "io/domain_file.h"
+#include "io/scatter.h"
