@@ -59,6 +59,8 @@ class Dispatch {
     int64_t calls = 0, planned = 0, decomposed = 0, gathered = 0;
   };
   Counts counts;
+  /// While not null, the name of every operator that is carried out is added to it.
+  std::vector<std::string>* trace = nullptr;
   /// Operators that were gathered because no rule covers them, with how often.
   std::unordered_map<std::string, int64_t> gathered;
   /// Forgets every decision (and lets go of their meshes).

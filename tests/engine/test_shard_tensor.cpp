@@ -167,14 +167,14 @@ TEST(ShardTensor, PlainWeightsGetPlainReducedGradients) {  // S27
 TEST(ShardTensor, ReplicatedParametersKeepASumUntilItIsUsed) {  // V11
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({9, 2}, 1), mesh, {shard(0, {3, 6})});
-    const at::Tensor w = shard_of(make_tensor({2}, 2), mesh, {replicate()}).requires_grad_();
+    const at::Tensor w = shard_of(make_tensor({1, 2}, 2), mesh, {replicate()}).requires_grad_();
 
     (x * w).sum().backward();
 
     EXPECT_TRUE(spec(w.grad())->has_partial());
     const at::Tensor twice = w.grad() * w.grad();
     EXPECT_FALSE(spec(w.grad())->has_partial());
-    EXPECT_EQ(difference(full_tensor(twice), full_tensor(x).sum(0).square(), 1e-12), "");
+    EXPECT_EQ(difference(full_tensor(twice), full_tensor(x).sum(0, true).square(), 1e-12), "");
   });
 }
 
