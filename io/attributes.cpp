@@ -128,9 +128,8 @@ herr_t add_name(hid_t, const char* name, const H5A_info_t*, void* data) {
 
 bool is_internal(const std::string& name) {
   static const std::array<const char*, 10> internal = {
-      "CLASS",           "NAME",           "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS",
-      "_Netcdf4Dimid",   "_nc3_strict",    "_NCProperties",  "_Netcdf4Coordinates",
-      "_NETCDF4_DIMID"};
+      "CLASS",         "NAME",        "DIMENSION_LIST", "REFERENCE_LIST",      "DIMENSION_LABELS",
+      "_Netcdf4Dimid", "_nc3_strict", "_NCProperties",  "_Netcdf4Coordinates", "_NETCDF4_DIMID"};
   return std::find(internal.begin(), internal.end(), name) != internal.end();
 }
 
@@ -143,10 +142,10 @@ Handle string_type(const Where& where) {
 
 void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<size_t> length,
                const void* data, const Where& where) {
-  const Handle space = simple_space(length ? std::vector<hsize_t>{*length} : std::vector<hsize_t>{},
-                                    where);
-  if (checked(where, "look for an attribute",
-              [&] { return H5Aexists(object, name.c_str()); }) > 0) {
+  const Handle space =
+      simple_space(length ? std::vector<hsize_t>{*length} : std::vector<hsize_t>{}, where);
+  if (checked(where, "look for an attribute", [&] { return H5Aexists(object, name.c_str()); }) >
+      0) {
     checked(where, "replace an attribute", [&] { return H5Adelete(object, name.c_str()); });
   }
   const Handle attribute = make(where, "create an attribute", H5Aclose, [&] {

@@ -39,7 +39,8 @@ struct DecoderReader {
     const auto list = numbers(name);
     if (list.empty()) return std::nullopt;
     TORCH_CHECK_VALUE(list.size() == 1, where.to_string(), ": attribute \"", name, "\" has ",
-                      list.size(), " values where one is needed\n  have  a list"
+                      list.size(),
+                      " values where one is needed\n  have  a list"
                       "\n  fix   read without decode");
     return list.front();
   }
@@ -61,8 +62,7 @@ struct DecoderReader {
   }
 };
 
-std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored,
-                                     const h5::Where& where) {
+std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored, const h5::Where& where) {
   Decoder decoder;
   DecoderReader reader{dataset, where};
   const bool packed = at::isIntegralType(stored, false);
@@ -79,15 +79,15 @@ std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored,
 
   const auto range = reader.numbers("valid_range");
   TORCH_CHECK_VALUE(range.empty() || range.size() == 2, where.to_string(),
-                    ": attribute \"valid_range\" has ", range.size(), " values, not 2"
+                    ": attribute \"valid_range\" has ", range.size(),
+                    " values, not 2"
                     "\n  have  no lower and upper bound\n  fix   read without decode");
   auto low = reader.number("valid_min");
   auto high = reader.number("valid_max");
   if (!range.empty()) low = range[0], high = range[1];
-  const bool of_values =
-      packed && (scale || offset) &&
-      (reader.is_floating("valid_range") || reader.is_floating("valid_min") ||
-       reader.is_floating("valid_max"));
+  const bool of_values = packed && (scale || offset) &&
+                         (reader.is_floating("valid_range") || reader.is_floating("valid_min") ||
+                          reader.is_floating("valid_max"));
   if (of_values) {
     decoder.value_min_ = low;
     decoder.value_max_ = high;

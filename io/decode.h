@@ -10,19 +10,22 @@
 
 namespace moonhalo::io {
 
-/// How stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the NetCDF users' guide:
-/// value = stored * scale_factor + add_offset; NaN where stored equals _FillValue or any missing_value, or lies outside
-/// valid_min .. valid_max or valid_range. Those attributes speak of stored numbers, except a floating-point valid_range
-/// of packed integers, which speaks of values. _Unsigned = "true" reads signed integers as unsigned.
+/// How stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
+/// NetCDF users' guide: value = stored * scale_factor + add_offset; NaN where stored equals
+/// _FillValue or any missing_value, or lies outside valid_min .. valid_max or valid_range. Those
+/// attributes speak of stored numbers, except a floating-point valid_range of packed integers,
+/// which speaks of values. _Unsigned = "true" reads signed integers as unsigned.
 class Decoder {
  public:
-  /// From a dataset's attributes. Nothing where none of them is there: stored numbers are the values.
+  /// From a dataset's attributes. Nothing where none of them is there: stored numbers are the
+  /// values.
   static std::optional<Decoder> read(hid_t dataset, at::ScalarType stored, const h5::Where& where);
 
-  /// float32 or float64: the type of scale_factor and add_offset for packed integers (without those float32 up to 16
-  /// bits, float64 above), the stored type for floats (float32 for 16-bit ones).
+  /// float32 or float64: the type of scale_factor and add_offset for packed integers (without those
+  /// float32 up to 16 bits, float64 above), the stored type for floats (float32 for 16-bit ones).
   at::ScalarType dtype() const { return dtype_; }
-  /// Both contiguous, equally many elements; `values` is float32 or float64 and may be `stored` itself.
+  /// Both contiguous, equally many elements; `values` is float32 or float64 and may be `stored`
+  /// itself.
   void apply(const at::Tensor& stored, const at::Tensor& values) const;
 
  private:

@@ -101,7 +101,7 @@ std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions
 at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options,
                          const std::optional<Decoder>& decoder, const h5::Where& where) {
   const auto stored = selection.dataset().dtype();
-  const auto wanted = options.dtype            ? options.dtype
+  const auto wanted = options.dtype           ? options.dtype
                       : options.out.defined() ? std::optional(options.out.scalar_type())
                                               : std::nullopt;
   TORCH_CHECK_VALUE(!options.out.defined() || wanted == options.out.scalar_type(),
@@ -112,13 +112,13 @@ at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options,
                    "\n  have  missing values, which become NaN, or a scale"
                    "\n  fix   read as float32 or float64");
   TORCH_CHECK_TYPE(!wanted || !c10::isComplexType(*wanted), where.to_string(),
-                   ": numbers cannot be read as complex\n  have  stored ",
-                   h5::dtype_name(stored), "\n  fix   read as float and use at::complex");
+                   ": numbers cannot be read as complex\n  have  stored ", h5::dtype_name(stored),
+                   "\n  fix   read as float and use at::complex");
   return wanted.value_or(decoder ? decoder->dtype() : stored);
 }
 
-/// Calls fn(slices, first row, rows) for pieces of a selection along its first longer dim, so that whatever needs a copy in
-/// the stored type needs little memory. Pieces end where chunks end.
+/// Calls fn(slices, first row, rows) for pieces of a selection along its first longer dim, so that
+/// whatever needs a copy in the stored type needs little memory. Pieces end where chunks end.
 template <typename Fn>
 void in_pieces(const Selection& selection, size_t element_size, Fn&& fn) {
   constexpr int64_t kPieceBytes = int64_t{8} << 20;
@@ -189,9 +189,13 @@ std::string Dataset::units() const {
   return value ? to_string(*value) : "";
 }
 
-Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }
+Selection Dataset::select(const std::string& slices) const {
+  return Selection(*this).select(slices);
+}
 Selection Dataset::operator[](const std::string& slices) const { return select(slices); }
-at::Tensor Dataset::read(const ReadOptions& options) const { return Selection(*this).read(options); }
+at::Tensor Dataset::read(const ReadOptions& options) const {
+  return Selection(*this).read(options);
+}
 
 Selection::Selection(const Dataset& dataset) : Selection(dataset, whole(dataset.shape())) {}
 
@@ -214,11 +218,11 @@ Selection Selection::select(const std::string& slices) const {
 
 Selection Selection::narrow(int64_t dim, int64_t begin, int64_t length) const {
   const int64_t at = dim < 0 ? dim + ndim() : dim;
-  TORCH_CHECK_VALUE(at >= 0 && at < ndim() && begin >= 0 && length >= 0 &&
-                        begin + length <= shape_[at],
-                    about("narrow", dataset_).to_string(), ": rows ", begin, " to ",
-                    begin + length, " of dim ", dim, " are out of range\n  have  a selection of shape ",
-                    shape_string(shape_), "\n  fix   stay inside the selection");
+  TORCH_CHECK_VALUE(
+      at >= 0 && at < ndim() && begin >= 0 && length >= 0 && begin + length <= shape_[at],
+      about("narrow", dataset_).to_string(), ": rows ", begin, " to ", begin + length, " of dim ",
+      dim, " are out of range\n  have  a selection of shape ", shape_string(shape_),
+      "\n  fix   stay inside the selection");
   std::vector<Slice> inner = whole(shape_);
   inner[at] = {begin, length, 1, false};
   return {dataset_, compose(slices_, inner)};
@@ -240,8 +244,8 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   if (out.numel() == 0) return out;
 
   Reader reader(*dataset_.file(), info, slices_, where);
-  const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf &&
-                                dtype != at::kBFloat16;
+  const bool decodes_in_place =
+      decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
   const bool library_converts = !info.enumeration && h5::library_converts(stored, dtype);
   if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
     reader.read(slices_, dtype, out.mutable_data_ptr());
@@ -280,7 +284,8 @@ std::vector<std::string> File::keys(const std::string& group) const {
   const auto access = state_->read(where);
   TORCH_CHECK_VALUE(name.empty() || object_type(access.id, name) == H5O_TYPE_GROUP,
                     where.to_string(), ": there is no such group\n  have  groups and datasets ",
-                    c10::Join(", ", links(access.id, "", where)), "\n  fix   use one of the groups");
+                    c10::Join(", ", links(access.id, "", where)),
+                    "\n  fix   use one of the groups");
   return links(access.id, name, where);
 }
 

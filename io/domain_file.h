@@ -11,13 +11,15 @@
 #include "io/attributes.h"
 #include "io/slices.h"
 
-/// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and written as tensors.
+/// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and
+/// written as tensors.
 ///
 ///     auto air = io::open("air.nc")["air"];
 ///     at::Tensor t = air["0:100, :, ::2"].read({.dtype = at::kFloat, .decode = true});
 ///
-/// Unless it says otherwise a call is local to its rank. Errors name call, dataset and file on their first line, and are
-/// ValueError or TypeError for what the caller can mend, RuntimeError for what the system or a damaged file causes.
+/// Unless it says otherwise a call is local to its rank. Errors name call, dataset and file on
+/// their first line, and are ValueError or TypeError for what the caller can mend, RuntimeError for
+/// what the system or a damaged file causes.
 namespace moonhalo::io {
 
 class FileState;
@@ -27,9 +29,11 @@ class Selection;
 struct ReadOptions {
   /// Of the result; the stored one (or, with decode, the decoded one) when absent.
   std::optional<at::ScalarType> dtype = {};
-  /// Apply scale_factor, add_offset, _FillValue, missing_value and valid_range: NaN where a value is missing. See io/decode.h.
+  /// Apply scale_factor, add_offset, _FillValue, missing_value and valid_range: NaN where a value
+  /// is missing. See io/decode.h.
   bool decode = false;
-  /// Read into this contiguous CPU tensor, which has the selection's shape and, unless given, settles `dtype`.
+  /// Read into this contiguous CPU tensor, which has the selection's shape and, unless given,
+  /// settles `dtype`.
   at::Tensor out = {};
 };
 
@@ -55,7 +59,7 @@ class Dataset {
   at::ScalarType dtype() const;
   /// "float32", also for types without a dtype: "string", "compound".
   const std::string& type_name() const;
-  const std::vector<int64_t>& chunks() const;   ///< empty unless stored in chunks
+  const std::vector<int64_t>& chunks() const;       ///< empty unless stored in chunks
   const std::vector<std::string>& filters() const;  ///< as "shuffle", "gzip 4"
   Attributes attrs() const;
   /// ValueError, with the nearest name, when there is no such attribute.
@@ -128,9 +132,10 @@ class File {
   Attributes attrs(const std::string& object = "/") const;
   AttributeValue attr(const std::string& name, const std::string& object = "/") const;
 
-  /// Writes a tensor of any device and layout as a dataset; groups in the name are made. A ShardTensor is written by all
-  /// ranks of its mesh into the one file that mesh rank 0 has open (collective over the mesh, see io/scatter.h); from then on
-  /// a plain tensor is written by that rank alone.
+  /// Writes a tensor of any device and layout as a dataset; groups in the name are made. A
+  /// ShardTensor is written by all ranks of its mesh into the one file that mesh rank 0 has open
+  /// (collective over the mesh, see io/scatter.h); from then on a plain tensor is written by that
+  /// rank alone.
   void write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options = {});
   /// A dataset to be filled by Dataset::write_block.
   Dataset create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
@@ -138,9 +143,9 @@ class File {
   void set_attr(const std::string& name, const AttributeValue& value,
                 const std::string& object = "/");
 
-  /// Finishes the file: only now does it appear under its name. A file that is dropped without close() is finished too, but
-  /// then a failure can only be a warning. Does nothing the second time. Collective over the mesh after a ShardTensor was
-  /// written.
+  /// Finishes the file: only now does it appear under its name. A file that is dropped without
+  /// close() is finished too, but then a failure can only be a warning. Does nothing the second
+  /// time. Collective over the mesh after a ShardTensor was written.
   void close();
   /// Closes a file being written without finishing it: what was there before stays.
   void discard() noexcept;
@@ -151,11 +156,13 @@ class File {
   std::shared_ptr<FileState> state_;
 };
 
-/// Opens an HDF5 or NetCDF-4 file: "r" reads, "w" makes it new, "a" adds to it or makes it. A file being written stands under
-/// its name only after close(); until then the old one, if any, is untouched.
+/// Opens an HDF5 or NetCDF-4 file: "r" reads, "w" makes it new, "a" adds to it or makes it. A file
+/// being written stands under its name only after close(); until then the old one, if any, is
+/// untouched.
 File open(const std::string& path, const std::string& mode = "r");
 
-/// Bytes of dataset elements, as stored before any filter, that this thread's reads have asked for so far.
+/// Bytes of dataset elements, as stored before any filter, that this thread's reads have asked for
+/// so far.
 int64_t bytes_read();
 
 }  // namespace moonhalo::io

@@ -61,8 +61,8 @@ void check_folder(const std::string& path) {
 
 void system_check(bool good, const std::string& path, const char* what) {
   const int error = errno;
-  TORCH_CHECK(good, "close: file \"", path, "\": cannot ", what, "\n  have  ",
-              std::strerror(error), "\n  fix   free space or choose another folder");
+  TORCH_CHECK(good, "close: file \"", path, "\": cannot ", what, "\n  have  ", std::strerror(error),
+              "\n  fix   free space or choose another folder");
 }
 
 /// Some file systems report a full disk only here.
@@ -103,7 +103,8 @@ FileState::~FileState() {
 }
 
 void FileState::refuse_closed(const h5::Where& where) const {
-  TORCH_CHECK_VALUE(!closed_, where.to_string(), ": the file is closed\n  have  a file that close() "
+  TORCH_CHECK_VALUE(!closed_, where.to_string(),
+                    ": the file is closed\n  have  a file that close() "
                     "was called on\n  fix   open it again, or close it later");
 }
 
@@ -115,7 +116,8 @@ FileState::Access FileState::read(const h5::Where& where) {
   }
   std::unique_lock lock(mutex_);
   refuse_closed(where);
-  TORCH_CHECK_VALUE(!group_, where.to_string(), ": the file is being written by several ranks\n"
+  TORCH_CHECK_VALUE(!group_, where.to_string(),
+                    ": the file is being written by several ranks\n"
                     "  have  a file that a ShardTensor was written to"
                     "\n  fix   close it, then open it for reading");
   if (!file_) begin(where);
@@ -127,6 +129,7 @@ void FileState::check_writable(const h5::Where& where) const {
   TORCH_CHECK_VALUE(mode_ != Mode::kRead, where.to_string(),
                     ": the file is open for reading only\n  have  mode \"r\""
                     "\n  fix   open it with mode \"a\" (add to it) or \"w\" (make it new)");
+  check_written(where);
 }
 
 FileState::Access FileState::write(const h5::Where& where) {
@@ -138,7 +141,9 @@ FileState::Access FileState::write(const h5::Where& where) {
 
 void FileState::begin(const h5::Where& where) {
   if (!unfinished_.empty()) {
-    if (!file_) file_ = h5::open_file_for_writing(unfinished_, {where.op, path_, where.object});
+    if (!file_) {
+      file_ = h5::open_file_for_writing(unfinished_, h5::write_access(status_, where), where);
+    }
     return;
   }
   const std::string target = resolved(path_);
@@ -154,10 +159,10 @@ void FileState::begin(const h5::Where& where) {
                   error.message(), "\n  fix   free space for a second copy");
     }
     unfinished_ = name;
-    file_ = h5::open_file_for_writing(name, {where.op, path_, where.object});
+    file_ = h5::open_file_for_writing(name, h5::write_access(status_, where), where);
   } else {
-    file_ = h5::create_file(name, {where.op, path_, where.object});
     unfinished_ = name;
+    file_ = h5::create_file(name, h5::write_access(status_, where), where);
   }
 }
 
@@ -199,9 +204,8 @@ void FileState::finish() {
       return;
     }
     begin(where);
-    h5::checked(where, "write what is left of it",
-                [&] { return H5Fflush(file_.get(), H5F_SCOPE_GLOBAL); });
     file_.close(where);
+    check_written(where);
     sync_to_disk(unfinished_, path_);
     system_check(std::rename(unfinished_.c_str(), resolved(path_).c_str()) == 0, path_,
                  "give it its final name");
@@ -230,6 +234,7 @@ std::string FileState::share(CommunicatorPtr group, const h5::Where& where) {
   const Access access = write(where);
   group_ = std::move(group);
   file_.close(where);
+  check_written(where);
   return unfinished_;
 }
 

@@ -11,23 +11,25 @@
 
 #include "engine/communicator.h"
 #include "io/h5.h"
+#include "io/write_driver.h"
 
 namespace moonhalo::io {
 
 enum class Mode : uint8_t { kRead, kWrite, kAppend };
 
-/// What a File and its Datasets share: the open HDF5 file, and for files being written the unfinished copy.
+/// What a File and its Datasets share: the open HDF5 file, and for files being written the
+/// unfinished copy.
 ///
 ///     "w"  a new file  out.h5.unfinished-XXXX  --- close(): flush, fsync, rename --->  out.h5
 ///     "a"  as "w", but the unfinished file begins as a copy of out.h5, made at the first write
 ///
-/// so a failure, a full disk or a crash leaves the file that was there before. Thread ranks may share one: readers run
-/// together, writers one at a time.
+/// so a failure, a full disk or a crash leaves the file that was there before. Thread ranks may
+/// share one: readers run together, writers one at a time.
 class FileState {
  public:
   FileState(std::string path, Mode mode);
-  /// Finishes a file being written as close() does (a failure is a warning), or discards it when the stack is being unwound
-  /// by an exception.
+  /// Finishes a file being written as close() does (a failure is a warning), or discards it when
+  /// the stack is being unwound by an exception.
   ~FileState();
   FileState(const FileState&) = delete;
   FileState& operator=(const FileState&) = delete;
@@ -36,7 +38,8 @@ class FileState {
   bool for_writing() const { return mode_ != Mode::kRead; }
   bool is_open() const { return !closed_; }
 
-  /// The file's identifier and the lock that keeps it open. Do not take a second one while holding the first.
+  /// The file's identifier and the lock that keeps it open. Do not take a second one while holding
+  /// the first.
   struct Access {
     hid_t id;
     std::shared_lock<std::shared_mutex> reading;
@@ -44,22 +47,26 @@ class FileState {
   };
   Access read(const h5::Where& where);
   Access write(const h5::Where& where);
+  /// RuntimeError when a write has failed so far: ask after each operation that writes.
+  void check_written(const h5::Where& where) const { h5::check_written(status_, where); }
   /// ValueError unless open for writing.
   void check_writable(const h5::Where& where) const;
 
-  /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a larger one is wanted.
-  /// Call with a read Access held.
+  /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a
+  /// larger one is wanted. Call with a read Access held.
   std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes,
                                       const h5::Where& where);
-  /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another driver, a file being written).
+  /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
+  /// driver, a file being written).
   int descriptor() const { return descriptor_; }
 
   void close();
   /// Closes without finishing: what was there before stays. Never throws.
   void discard() noexcept;
 
-  /// For several ranks that write one file in turns. The owner makes the unfinished file, lets go of it so that another
-  /// process can open it, and returns its path; the others drop their own and from then on write nothing themselves.
+  /// For several ranks that write one file in turns. The owner makes the unfinished file, lets go
+  /// of it so that another process can open it, and returns its path; the others drop their own and
+  /// from then on write nothing themselves.
   std::string share(CommunicatorPtr group, const h5::Where& where);
   void follow(CommunicatorPtr group, const std::string& unfinished);
   /// Those ranks; null while the file is this rank's own.
@@ -80,6 +87,7 @@ class FileState {
   bool follows_ = false;
   CommunicatorPtr group_;
   std::shared_mutex mutex_;
+  h5::WriteStatus status_;
   h5::Handle file_;
   int descriptor_ = -1;
 

@@ -2,7 +2,9 @@
 #include "io/h5.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -27,32 +29,44 @@ bool library_is_threadsafe() {
   return safe;
 }
 
+/// "file write failed: File too large" for HDF5's six lines about the same.
+std::string in_short(const std::string& text) {
+  const std::string sign = "error message = '";
+  const size_t reason = text.find(sign);
+  if (reason == std::string::npos) return text;
+  const size_t begin = reason + sign.size();
+  return text.substr(0, text.find_first_of(":,")) + ": " +
+         text.substr(begin, text.find('\'', begin) - begin);
+}
+
 herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
   auto& lines = *static_cast<std::vector<std::string>*>(data);
-  const std::string text = error->desc ? error->desc : "";
-  if (!text.empty() && (lines.empty() || lines.back() != text)) lines.push_back(text);
+  const std::string text = in_short(error->desc ? error->desc : "");
+  const bool known = std::find(lines.begin(), lines.end(), text) != lines.end();
+  if (!text.empty() && !known) lines.push_back(text);
   return 0;
 }
 
-/// What HDF5 said, the cause first.
+/// What HDF5 said, the cause first; of a long story the beginning and the end.
 std::string error_stack() {
   std::vector<std::string> lines;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &lines);
-  std::string text;
-  for (const auto& line : lines) text += (text.empty() ? "" : "; ") + line;
-  return text.empty() ? "HDF5 gave no reason" : text;
+  if (lines.empty()) return "HDF5 gave no reason";
+  if (lines.size() > 5) lines.erase(lines.begin() + 3, lines.end() - 1);
+  return c10::Join("; ", lines);
 }
 
 std::string remedy(const std::string& said) {
-  const std::array<std::pair<const char*, const char*>, 7> known = {{
-      {"No space left", "free space on that disk, or write somewhere else"},
-      {"File too large", "raise the limit on file sizes (ulimit -f), or write somewhere else"},
-      {"Disk quota", "free space in that quota, or write somewhere else"},
-      {"lock file", "close the other program that has the file open; on a file system without locks set "
-                    "HDF5_USE_FILE_LOCKING=FALSE"},
-      {"superblock version", "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
-      {"bad version number", "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
-      {"filter", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
+  const std::array<std::pair<const char*, const char*>, 4> known = {{
+      {"lock file",
+       "close the other program that has the file open; on a file system without locks set "
+       "HDF5_USE_FILE_LOCKING=FALSE"},
+      {"superblock version",
+       "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+      {"bad version number",
+       "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+      {"filter",
+       "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
   }};
   for (const auto& [sign, text] : known) {
     if (said.find(sign) != std::string::npos) return text;
@@ -77,8 +91,9 @@ void explain_path(const std::string& path) {
                       fs::is_directory(folder, ignored) ? "" : " (does not exist either)",
                       "\n  fix   give the path from there, or an absolute one");
   }
-  TORCH_CHECK_VALUE(!fs::is_directory(file, ignored), "open: \"", path,
-                    "\" is a folder\n  have  a folder where a file is needed\n  fix   name a file in it");
+  TORCH_CHECK_VALUE(
+      !fs::is_directory(file, ignored), "open: \"", path,
+      "\" is a folder\n  have  a folder where a file is needed\n  fix   name a file in it");
 }
 
 void explain_content(const std::string& path) {
@@ -90,20 +105,13 @@ void explain_content(const std::string& path) {
   stream.read(head.data(), head.size());
   const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
   const bool classic = magic.size() == 4 && magic.compare(0, 3, "CDF") == 0;
-  TORCH_CHECK_VALUE(false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
-                    magic.empty() ? "an empty file"
-                    : classic     ? "a NetCDF-3 (classic) file"
-                                  : "other content",
-                    "\n  fix   ",
-                    classic ? "convert it: nccopy -k nc4 OLD.nc NEW.nc"
-                            : "give an HDF5 or NetCDF-4 file");
-}
-
-/// Locks where the file system can.
-Handle file_access(const Where& where) {
-  Handle access = property_list(H5P_FILE_ACCESS, where);
-  checked(where, "relax file locking", [&] { return H5Pset_file_locking(access.get(), 1, 1); });
-  return access;
+  TORCH_CHECK_VALUE(
+      false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
+      magic.empty() ? "an empty file"
+      : classic     ? "a NetCDF-3 (classic) file"
+                    : "other content",
+      "\n  fix   ",
+      classic ? "convert it: nccopy -k nc4 OLD.nc NEW.nc" : "give an HDF5 or NetCDF-4 file");
 }
 
 }  // namespace
@@ -158,7 +166,8 @@ Handle open_file(const std::string& path) {
     const Scope scope;
     if (H5Fis_hdf5(path.c_str()) <= 0) explain_content(path);
   }
-  const Handle access = file_access(where);
+  const Handle access = property_list(H5P_FILE_ACCESS, where);
+  checked(where, "relax file locking", [&] { return H5Pset_file_locking(access.get(), 1, 1); });
   const Scope scope;
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
   if (id < 0) {
@@ -173,23 +182,21 @@ Handle open_file(const std::string& path) {
   return Handle(id, H5Fclose);
 }
 
-Handle open_file_for_writing(const std::string& path, const Where& where) {
-  const Handle access = file_access(where);
+Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where) {
   return make(where, "open it for writing", H5Fclose,
               [&] { return H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()); });
 }
 
-Handle create_file(const std::string& path, const Where& where) {
-  const Handle access = file_access(where);
-  return make(where, "create it", H5Fclose, [&] {
-    return H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get());
-  });
+Handle create_file(const std::string& path, const Handle& access, const Where& where) {
+  return make(where, "create it", H5Fclose,
+              [&] { return H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()); });
 }
 
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where) {
   const Handle access = property_list(H5P_DATASET_ACCESS, where);
   if (cache_bytes > 0) {
-    // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is prime.
+    // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is
+    // prime.
     checked(where, "size the chunk cache", [&] {
       return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT);
     });

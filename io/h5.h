@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-/// The HDF5 C API with owners for its identifiers and one error message per failure. Only what the rest of io needs.
+/// The HDF5 C API with owners for its identifiers and one error message per failure. Only what the
+/// rest of io needs.
 namespace moonhalo::io::h5 {
 
 /// What a call was about, for its error message: `read: dataset "air" of file "air.nc": ...`.
@@ -20,8 +21,9 @@ struct Where {
   std::string to_string() const;
 };
 
-/// While it lives, HDF5 prints nothing on this thread's stderr (the setting is per thread); the host program's own
-/// handler is put back afterwards. An HDF5 library built without thread safety is locked for as long.
+/// While it lives, HDF5 prints nothing on this thread's stderr (the setting is per thread); the
+/// host program's own handler is put back afterwards. An HDF5 library built without thread safety
+/// is locked for as long.
 class Scope {
  public:
   Scope();
@@ -35,8 +37,9 @@ class Scope {
   void* data_ = nullptr;
 };
 
-/// Throws with this thread's HDF5 error stack in one message: where and `what` on the first line, then what the
-/// library said, then a remedy. Call it before any other HDF5 call, inside the failing call's Scope.
+/// Throws with this thread's HDF5 error stack in one message: where and `what` on the first line,
+/// then what the library said, then a remedy. Call it before any other HDF5 call, inside the
+/// failing call's Scope.
 [[noreturn]] void fail(const Where& where, const std::string& what);
 
 /// Runs one HDF5 call and returns its result; a negative one throws. `what` completes "cannot ...".
@@ -50,8 +53,8 @@ auto checked(const Where& where, const char* what, Call&& call) {
 
 using Closer = herr_t (*)(hid_t);
 
-/// Owner of one HDF5 identifier, whatever its kind. Moves, does not copy. Destruction closes it and cannot fail loudly;
-/// where a failure matters (a file that was written) call close().
+/// Owner of one HDF5 identifier, whatever its kind. Moves, does not copy. Destruction closes it and
+/// cannot fail loudly; where a failure matters (a file that was written) call close().
 class Handle {
  public:
   Handle() = default;
@@ -81,10 +84,10 @@ Handle make(const Where& where, const char* what, Closer closer, Call&& call) {
 Handle property_list(hid_t kind, const Where& where);
 /// Read only. ValueError: no such file, a folder, not HDF5, cut short.
 Handle open_file(const std::string& path);
-/// For reading and writing, by this process alone.
-Handle open_file_for_writing(const std::string& path, const Where& where);
+/// For reading and writing, by this process alone; `access` as from write_access.
+Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
 /// A new file; an existing one of that name is an error.
-Handle create_file(const std::string& path, const Where& where);
+Handle create_file(const std::string& path, const Handle& access, const Where& where);
 /// With room for `cache_bytes` of chunks that are read again (0: the library's default).
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where);
 Handle type_of(hid_t dataset, const Where& where);

@@ -52,8 +52,7 @@ std::optional<at::ScalarType> float_type(hid_t type) {
 
 /// A 16-bit float, which HDF5 1.10 has no name for: a float32 with its fields moved.
 Handle small_float(size_t exponent_bits, size_t bias, const Where& where) {
-  Handle type =
-      make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_NATIVE_FLOAT); });
+  Handle type = make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_NATIVE_FLOAT); });
   const size_t mantissa_bits = 15 - exponent_bits;
   checked(where, "make a type", [&] {
     return H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits);
@@ -119,8 +118,7 @@ std::optional<at::ScalarType> scalar_type(hid_t type, const Where& where) {
   if (kind == H5T_FLOAT) return float_type(type);
   if (kind != H5T_ENUM) return std::nullopt;
   if (is_bool(type)) return at::kBool;
-  const Handle base =
-      make(where, "read its type", H5Tclose, [&] { return H5Tget_super(type); });
+  const Handle base = make(where, "read its type", H5Tclose, [&] { return H5Tget_super(type); });
   return integer_type(base.get());
 }
 

@@ -10,19 +10,20 @@
 
 namespace moonhalo::io::h5 {
 
-/// The tensor dtype that holds values of an HDF5 type without loss: floats of 16, 32 and 64 bits (bfloat16 too),
-/// integers of 8 to 64 bits, signed or not, h5py's boolean enumeration. Byte order does not matter. Nothing for
-/// other types (strings, compounds, ...).
+/// The tensor dtype that holds values of an HDF5 type without loss: floats of 16, 32 and 64 bits
+/// (bfloat16 too), integers of 8 to 64 bits, signed or not, h5py's boolean enumeration. Byte order
+/// does not matter. Nothing for other types (strings, compounds, ...).
 std::optional<at::ScalarType> scalar_type(hid_t type, const Where& where);
 /// "float32", "int16", "bool", or for types without a dtype "string", "compound", ...
 std::string type_name(hid_t type, const Where& where);
 /// As PyTorch writes it: "float32", "uint8", "bool".
 std::string dtype_name(at::ScalarType dtype);
 
-/// The HDF5 type of a tensor's memory and of datasets written from it. TypeError for what HDF5 files of ours do not
-/// hold (complex, quantized, bfloat16).
+/// The HDF5 type of a tensor's memory and of datasets written from it. TypeError for what HDF5
+/// files of ours do not hold (complex, quantized, bfloat16).
 Handle tensor_type(at::ScalarType dtype, const Where& where);
-/// The type that values of `file_type` have in the memory of a tensor of its scalar_type: native byte order.
+/// The type that values of `file_type` have in the memory of a tensor of its scalar_type: native
+/// byte order.
 Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where);
 /// True where HDF5 itself turns one dtype into the other (all but bool and the 16-bit floats).
 bool library_converts(at::ScalarType from, at::ScalarType to);

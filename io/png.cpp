@@ -21,7 +21,8 @@ void write_png(const std::string& path, const at::Tensor& image) {
                    "\n  fix   scale it to 0 .. 255 and convert it to uint8");
   TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.numel() > 0,
                     "write_png: file \"", path, "\": the image is not [height, width, 3]\n  have  ",
-                    shape_string(image.sizes()), "\n  fix   give red, green and blue in the last dim");
+                    shape_string(image.sizes()),
+                    "\n  fix   give red, green and blue in the last dim");
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "write_png: file \"", path,
                     "\": its folder does not exist\n  have  ", folder.string(),

@@ -45,8 +45,7 @@ size_t touched_bytes(const DatasetInfo& info, const std::vector<Slice>& slices) 
 
 std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
   std::vector<std::string> names;
-  const int count =
-      h5::checked(where, "read its filters", [&] { return H5Pget_nfilters(list); });
+  const int count = h5::checked(where, "read its filters", [&] { return H5Pget_nfilters(list); });
   for (int i = 0; i < count; ++i) {
     std::array<unsigned, 16> values{};
     std::array<char, 64> text{};
@@ -73,8 +72,7 @@ std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
 /// Integers that a conversion would clip stop it; everything else converts as HDF5 does.
 H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, void*, void*) {
   const bool lossless_to_float = H5Tget_class(to) == H5T_FLOAT;
-  if (lossless_to_float || kind == H5T_CONV_EXCEPT_TRUNCATE ||
-      kind == H5T_CONV_EXCEPT_PRECISION) {
+  if (lossless_to_float || kind == H5T_CONV_EXCEPT_TRUNCATE || kind == H5T_CONV_EXCEPT_PRECISION) {
     return H5T_CONV_UNHANDLED;
   }
   return H5T_CONV_ABORT;
@@ -94,8 +92,8 @@ DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& w
   for (const hsize_t extent : h5::extent(space.get(), where)) {
     info.shape.push_back(static_cast<int64_t>(extent));
   }
-  const auto kind = h5::checked(where, "read its shape",
-                                [&] { return H5Sget_simple_extent_type(space.get()); });
+  const auto kind =
+      h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_type(space.get()); });
   if (kind == H5S_NULL) info.shape = {0};
   info.type_name = h5::type_name(type.get(), where);
   info.dtype = h5::scalar_type(type.get(), where);
@@ -103,8 +101,8 @@ DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& w
   info.enumeration = H5Tget_class(type.get()) == H5T_ENUM;
   if (info.dtype) {
     const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where);
-    info.native = h5::checked(where, "compare types",
-                              [&] { return H5Tequal(type.get(), memory.get()); }) > 0;
+    info.native =
+        h5::checked(where, "compare types", [&] { return H5Tequal(type.get(), memory.get()); }) > 0;
   }
   const auto layout =
       h5::checked(where, "read its layout", [&] { return H5Pget_layout(list.get()); });
@@ -155,14 +153,14 @@ void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* 
 
 void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
   while (bytes > 0) {
-    const ssize_t got = pread(file_.descriptor(), out, std::min(bytes, kLargestRead),
-                              static_cast<off_t>(offset));
+    const ssize_t got =
+        pread(file_.descriptor(), out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     TORCH_CHECK(got >= 0, where_.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
                 "\n  fix   check the disk, or copy the file again");
-    TORCH_CHECK_VALUE(got > 0, where_.to_string(), ": the file is cut short\n  have  it ends at byte ",
-                      offset, ", the selection needs ", bytes,
-                      " more\n  fix   copy or download it again");
+    TORCH_CHECK_VALUE(got > 0, where_.to_string(),
+                      ": the file is cut short\n  have  it ends at byte ", offset,
+                      ", the selection needs ", bytes, " more\n  fix   copy or download it again");
     out += got;
     offset += static_cast<uint64_t>(got);
     bytes -= static_cast<size_t>(got);
@@ -238,8 +236,7 @@ void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {
 void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
   const hid_t id = dataset();
   const h5::Handle file_type = h5::type_of(id, where_);
-  const h5::Handle memory = h5::memory_type(
-      file_type.get(), dtype, where_);
+  const h5::Handle memory = h5::memory_type(file_type.get(), dtype, where_);
   const h5::Handle file_space = h5::space_of(id, where_);
   std::vector<hsize_t> begin, step, count;
   for (const auto& slice : slices) {
@@ -257,9 +254,8 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   const h5::Handle transfer = h5::property_list(H5P_DATASET_XFER, where_);
   const bool checks = at::isIntegralType(dtype, false) && dtype != info_.dtype;
   if (checks) {
-    h5::checked(where_, "watch the conversion", [&] {
-      return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr);
-    });
+    h5::checked(where_, "watch the conversion",
+                [&] { return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr); });
   }
   const h5::Scope scope;
   const herr_t status =

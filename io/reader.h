@@ -20,27 +20,32 @@ struct DatasetInfo {
   std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds its type
   std::string type_name;
   bool enumeration = false;
-  bool native = false;            ///< stored as a tensor of `dtype` lies in memory
-  std::vector<int64_t> chunks;    ///< empty unless stored in chunks
-  std::vector<std::string> filters;  ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
+  bool native = false;          ///< stored as a tensor of `dtype` lies in memory
+  std::vector<int64_t> chunks;  ///< empty unless stored in chunks
+  std::vector<std::string>
+      filters;                     ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
   std::optional<uint64_t> offset;  ///< where its bytes begin in the file, if they are one plain run
   size_t element_size = 0;
 };
 
 DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& where);
 
-/// Reads one selection of a dataset, whole or in pieces. Holds the file open for as long as it lives.
+/// Reads one selection of a dataset, whole or in pieces. Holds the file open for as long as it
+/// lives.
 class Reader {
  public:
-  /// `slices`: one per dimension of the dataset; all that will be asked for, so that chunks are kept between pieces.
+  /// `slices`: one per dimension of the dataset; all that will be asked for, so that chunks are
+  /// kept between pieces.
   Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices,
          const h5::Where& where);
 
-  /// Fills `out`, room for the slices' elements as `dtype`, which is the dataset's own or one that HDF5 converts to.
+  /// Fills `out`, room for the slices' elements as `dtype`, which is the dataset's own or one that
+  /// HDF5 converts to.
   ///
-  /// A dataset that lies in the file as it will in memory (contiguous, no filter, native byte order) is read with
-  /// positioned reads straight into `out`: they need no lock, so thread ranks read at the same time. Everything else goes
-  /// through H5Dread, one thread at a time. Integers that do not fit `dtype` are a ValueError.
+  /// A dataset that lies in the file as it will in memory (contiguous, no filter, native byte
+  /// order) is read with positioned reads straight into `out`: they need no lock, so thread ranks
+  /// read at the same time. Everything else goes through H5Dread, one thread at a time. Integers
+  /// that do not fit `dtype` are a ValueError.
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
   hid_t dataset();
 
@@ -58,6 +63,5 @@ class Reader {
   FileState::Access access_;
   std::shared_ptr<h5::Handle> handle_;
 };
-
 
 }  // namespace moonhalo::io

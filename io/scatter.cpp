@@ -38,13 +38,14 @@ void check_same(const Selection& source, Communicator& group, const h5::Where& w
   const int64_t mine = fingerprint(source);
   at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);
   group.all_reduce(extremes, ReduceOp::kMax);
-  TORCH_CHECK_VALUE(extremes[0].item<int64_t>() == -extremes[1].item<int64_t>(),
-                    where.to_string(), ": the ranks selected different data\n  have  here shape ",
+  TORCH_CHECK_VALUE(extremes[0].item<int64_t>() == -extremes[1].item<int64_t>(), where.to_string(),
+                    ": the ranks selected different data\n  have  here shape ",
                     shape_string(source.shape()), " of ", source.dataset().type_name(),
                     "\n  fix   pass the same dataset and selection on every rank");
 }
 
-/// True on the one rank, of those that hold equal blocks, that writes them: the first along every mesh dim that cuts nothing.
+/// True on the one rank, of those that hold equal blocks, that writes them: the first along every
+/// mesh dim that cuts nothing.
 bool writes(const ShardSpec& spec, int64_t rank) {
   const DeviceMesh& mesh = *spec.mesh();
   for (int64_t mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim) {
@@ -101,11 +102,13 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
     if (!writes(*target, rank)) continue;
     agree(*group, [&] {
       if (rank != group->rank()) return;
-      h5::Handle turn = h5::open_file_for_writing(path, where);
+      h5::WriteStatus status;
+      h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
       h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, where);
       write_part(dataset.get(), target->offsets(), block, where);
       dataset.close(where);
       turn.close(where);
+      h5::check_written(status, where);
     });
   }
 }
@@ -116,8 +119,7 @@ namespace moonhalo {
 
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
                           const std::vector<Placement>& placements, const ScatterOptions& options) {
-  const auto where =
-      io::about("scatter_tensor", source.dataset().path(), source.dataset().name());
+  const auto where = io::about("scatter_tensor", source.dataset().path(), source.dataset().name());
   TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
                               " is not 0\n  have  a ShardTensor, which holds owned rows only"
                               "\n  fix   leave halo out (operators exchange what they need), or "

@@ -12,16 +12,17 @@
 
 namespace moonhalo::io {
 
-/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border; empty: none.
+/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border;
+/// empty: none.
 struct BlockHalo {
   std::vector<int64_t> lo = {};
   std::vector<int64_t> hi = {};
 };
 
-/// This rank's block of a selection whose shape is the spec's global shape, as a plain CPU tensor: only that block's (and
-/// halo's) elements are read. Local to the rank.
-at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options = {},
-                      const BlockHalo& halo = {});
+/// This rank's block of a selection whose shape is the spec's global shape, as a plain CPU tensor:
+/// only that block's (and halo's) elements are read. Local to the rank.
+at::Tensor read_block(const Selection& source, const ShardSpec& spec,
+                      const ReadOptions& options = {}, const BlockHalo& halo = {});
 
 }  // namespace moonhalo::io
 
@@ -33,20 +34,23 @@ struct ScatterOptions {
   int64_t halo = 0;     ///< must be 0: a ShardTensor holds owned rows; see io::read_block
 };
 
-/// A dataset, or a part of one, as a ShardTensor: each rank reads just its block, replicated mesh dims each their own.
+/// A dataset, or a part of one, as a ShardTensor: each rank reads just its block, replicated mesh
+/// dims each their own.
 ///
 ///     file   |0 1 2 3 4 5 6 7 8|       Shard(0, {4, 3, 2})
 ///     reads   rank 0 |1    |2          nobody holds another's rows
 ///
-/// Collective over the mesh. Every rank opens the file itself and passes the same selection. Throws on every rank alike:
-/// ValueError for placements that do not fit, selections that differ between ranks or values that do not fit `dtype`; and when
-/// any rank fails to read (a file cut short), that rank's error.
+/// Collective over the mesh. Every rank opens the file itself and passes the same selection. Throws
+/// on every rank alike: ValueError for placements that do not fit, selections that differ between
+/// ranks or values that do not fit `dtype`; and when any rank fails to read (a file cut short),
+/// that rank's error.
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
                           const std::vector<Placement>& placements,
                           const ScatterOptions& options = {});
 
-// The way back is io::File::write(name, shard_tensor): mesh rank 0 makes file and dataset, then the ranks open it in turn and
-// write their blocks, one process at a time as serial HDF5 demands. Replicated blocks are written once, by the first rank that
-// holds them; a Partial tensor is resolved first. Collective over the mesh; a failing rank's error is thrown everywhere.
+// The way back is io::File::write(name, shard_tensor): mesh rank 0 makes file and dataset, then the
+// ranks open it in turn and write their blocks, one process at a time as serial HDF5 demands.
+// Replicated blocks are written once, by the first rank that holds them; a Partial tensor is
+// resolved first. Collective over the mesh; a failing rank's error is thrown everywhere.
 
 }  // namespace moonhalo

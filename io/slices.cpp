@@ -42,8 +42,8 @@ struct Part {
   const std::string& what;
 
   [[noreturn]] void fail(const std::string& problem) const {
-    TORCH_CHECK_VALUE(false, "select: \"", whole_text, "\" on ", what, ": ", problem, "\n  have  shape ",
-                      shape_string(shape), kFix);
+    TORCH_CHECK_VALUE(false, "select: \"", whole_text, "\" on ", what, ": ", problem,
+                      "\n  have  shape ", shape_string(shape), kFix);
   }
 
   std::optional<int64_t> number(std::string_view digits) const {

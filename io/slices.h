@@ -9,8 +9,8 @@
 
 namespace moonhalo::io {
 
-/// What is taken of one dimension: elements begin, begin + step, ... (count of them). An index in place of a slice
-/// takes one element and drops the dimension.
+/// What is taken of one dimension: elements begin, begin + step, ... (count of them). An index in
+/// place of a slice takes one element and drops the dimension.
 struct Slice {
   int64_t begin = 0;
   int64_t count = 0;
@@ -22,9 +22,10 @@ struct Slice {
 /// Everything of a shape.
 std::vector<Slice> whole(c10::IntArrayRef shape);
 
-/// Reads PyTorch's slicing from a string: "0:100, :, 2:9:3, -1", "..., 5". Missing dimensions are whole, negative
-/// numbers count from the end, slices that reach too far are clipped as PyTorch does. `what` names the sliced thing
-/// in errors. ValueError: not a slice list, more parts than dimensions, an index out of range, a step below 1.
+/// Reads PyTorch's slicing from a string: "0:100, :, 2:9:3, -1", "..., 5". Missing dimensions are
+/// whole, negative numbers count from the end, slices that reach too far are clipped as PyTorch
+/// does. `what` names the sliced thing in errors. ValueError: not a slice list, more parts than
+/// dimensions, an index out of range, a step below 1.
 std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape,
                                 const std::string& what);
 

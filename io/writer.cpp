@@ -137,7 +137,8 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                    h5::dtype_name(block.scalar_type()), "\n  fix   write to a dataset of numbers");
   bool fits = offsets.size() == info.shape.size() && block.sizes().size() == info.shape.size();
   for (size_t dim = 0; fits && dim < offsets.size(); ++dim) {
-    fits = offsets[dim] >= 0 && offsets[dim] + block.size(static_cast<int64_t>(dim)) <= info.shape[dim];
+    fits = offsets[dim] >= 0 &&
+           offsets[dim] + block.size(static_cast<int64_t>(dim)) <= info.shape[dim];
   }
   TORCH_CHECK_VALUE(fits, where.to_string(), ": a block of shape ", shape_string(block.sizes()),
                     " at ", shape_string(offsets), " does not fit\n  have  shape ",
@@ -173,6 +174,7 @@ void File::write(const std::string& name, const at::Tensor& tensor, const WriteO
                                                tensor.scalar_type(), options, where);
   write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 0), tensor,
              where);
+  state_->check_written(where);
 }
 
 namespace {
@@ -192,6 +194,7 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
   const auto access = state_->write(where);
   const std::string path = normalized(name);
   const h5::Handle dataset = create_dataset_in(access.id, path, shape, dtype, options, where);
+  state_->check_written(where);
   return {state_, std::make_shared<DatasetInfo>(read_info(dataset.get(), path, where))};
 }
 
@@ -208,6 +211,7 @@ void File::set_attr(const std::string& name, const AttributeValue& value,
     return H5Oopen(access.id, ("/" + target).c_str(), H5P_DEFAULT);
   });
   h5::write_attribute(id.get(), name, value, where);
+  state_->check_written(where);
 }
 
 void File::close() {
@@ -228,6 +232,7 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
   const auto access = file_->write(where);
   const auto dataset = h5::open_dataset(access.id, "/" + name(), 0, where);
   write_part(dataset.get(), offsets, block, where);
+  file_->check_written(where);
 }
 
 void Dataset::set_attr(const std::string& name, const AttributeValue& value) const {

@@ -9,8 +9,9 @@
 
 namespace moonhalo::io {
 
-/// Makes a dataset, with the groups in its name, in a file open for writing and writes its attributes. ValueError: it exists
-/// and may not be replaced, chunks or dims that do not fit the shape.
+/// Makes a dataset, with the groups in its name, in a file open for writing and writes its
+/// attributes. ValueError: it exists and may not be replaced, chunks or dims that do not fit the
+/// shape.
 h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where);

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/write_driver.h"
+
+#include <ATen/core/Tensor.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+namespace moonhalo::io::h5 {
+namespace {
+
+struct DriverInfo {
+  WriteStatus* status;
+};
+
+/// HDF5 hands its pointer to the first member back to us.
+struct DriverFile {
+  H5FD_t base;
+  int descriptor;
+  haddr_t allocated;
+  haddr_t end;
+  dev_t device;
+  ino_t inode;
+  WriteStatus* status;
+};
+
+constexpr haddr_t kLargestAddress = std::numeric_limits<int64_t>::max();
+
+DriverFile* self(H5FD_t* file) { return reinterpret_cast<DriverFile*>(file); }
+const DriverFile* self(const H5FD_t* file) { return reinterpret_cast<const DriverFile*>(file); }
+
+void* report(const char* what) {
+  H5Epush2(H5E_DEFAULT, "write_driver", what, 0, H5E_ERR_CLS, H5E_FILE, H5E_CANTOPENFILE,
+           "%s, error message = '%s'", what, std::strerror(errno));
+  return nullptr;
+}
+
+H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
+  const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access));
+  const int mode = O_RDWR | O_CLOEXEC | (flags & H5F_ACC_CREAT ? O_CREAT : 0) |
+                   (flags & H5F_ACC_EXCL ? O_EXCL : 0) | (flags & H5F_ACC_TRUNC ? O_TRUNC : 0);
+  const int descriptor = ::open(name, mode, 0666);
+  if (descriptor < 0) return static_cast<H5FD_t*>(report("unable to open file"));
+  struct stat found {};
+  if (fstat(descriptor, &found) != 0) {
+    report("unable to inspect file");
+    ::close(descriptor);
+    return nullptr;
+  }
+  auto* file = new DriverFile{};
+  file->descriptor = descriptor;
+  file->end = static_cast<haddr_t>(found.st_size);
+  file->device = found.st_dev;
+  file->inode = found.st_ino;
+  file->status = info->status;
+  return &file->base;
+}
+
+herr_t close_file(H5FD_t* file) {
+  DriverFile* mine = self(file);
+  if (::close(mine->descriptor) != 0 && mine->status->error == 0) mine->status->error = errno;
+  delete mine;
+  return 0;
+}
+
+int compare(const H5FD_t* left, const H5FD_t* right) {
+  const auto key = [](const H5FD_t* file) {
+    return std::pair(self(file)->device, self(file)->inode);
+  };
+  return key(left) < key(right) ? -1 : key(left) > key(right) ? 1 : 0;
+}
+
+herr_t query(const H5FD_t*, unsigned long* flags) {
+  if (flags) {
+    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA_WRITE |
+             H5FD_FEAT_ACCUMULATE_METADATA_READ | H5FD_FEAT_DATA_SIEVE |
+             H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+  }
+  return 0;
+}
+
+haddr_t get_allocated(const H5FD_t* file, H5FD_mem_t) { return self(file)->allocated; }
+herr_t set_allocated(H5FD_t* file, H5FD_mem_t, haddr_t address) {
+  self(file)->allocated = address;
+  return 0;
+}
+haddr_t get_end(const H5FD_t* file, H5FD_mem_t) { return self(file)->end; }
+herr_t get_handle(H5FD_t* file, hid_t, void** handle) {
+  *handle = &self(file)->descriptor;
+  return 0;
+}
+
+herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
+  auto* out = static_cast<char*>(buffer);
+  while (size > 0) {
+    const ssize_t got = pread(self(file)->descriptor, out, size, static_cast<off_t>(address));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      report("unable to read file");
+      return -1;
+    }
+    if (got == 0) {  // past the end of the file stand zeros
+      std::memset(out, 0, size);
+      return 0;
+    }
+    out += got;
+    address += static_cast<haddr_t>(got);
+    size -= static_cast<size_t>(got);
+  }
+  return 0;
+}
+
+herr_t write_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
+                   const void* buffer) {
+  DriverFile* mine = self(file);
+  const auto* in = static_cast<const char*>(buffer);
+  const haddr_t end = address + size;
+  while (size > 0 && mine->status->error == 0) {
+    const ssize_t put = pwrite(mine->descriptor, in, size, static_cast<off_t>(address));
+    if (put < 0) {
+      if (errno != EINTR) mine->status->error = errno;
+      continue;
+    }
+    in += put;
+    address += static_cast<haddr_t>(put);
+    size -= static_cast<size_t>(put);
+  }
+  mine->end = std::max(mine->end, end);
+  return 0;
+}
+
+herr_t truncate_file(H5FD_t* file, hid_t, hbool_t) {
+  DriverFile* mine = self(file);
+  if (mine->end != mine->allocated && mine->status->error == 0 &&
+      ftruncate(mine->descriptor, static_cast<off_t>(mine->allocated)) != 0) {
+    mine->status->error = errno;
+  }
+  mine->end = mine->allocated;
+  return 0;
+}
+
+H5FD_class_t driver_class() {
+  H5FD_class_t driver{};
+  driver.name = "moonhalo";
+  driver.maxaddr = kLargestAddress;
+  driver.fc_degree = H5F_CLOSE_WEAK;
+  driver.fapl_size = sizeof(DriverInfo);
+  driver.open = open_file;
+  driver.close = close_file;
+  driver.cmp = compare;
+  driver.query = query;
+  driver.get_eoa = get_allocated;
+  driver.set_eoa = set_allocated;
+  driver.get_eof = get_end;
+  driver.get_handle = get_handle;
+  driver.read = read_bytes;
+  driver.write = write_bytes;
+  driver.truncate = truncate_file;
+  const H5FD_mem_t kinds[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;
+  std::copy(std::begin(kinds), std::end(kinds), driver.fl_map);
+  return driver;
+}
+
+hid_t driver_id(const Where& where) {
+  static const H5FD_class_t driver = driver_class();
+  static std::mutex mutex;
+  static hid_t id = H5I_INVALID_HID;
+  const std::lock_guard lock(mutex);
+  const bool registered =
+      id >= 0 && H5Iget_type(id) == H5I_VFL;  // not so after the program called H5close
+  if (!registered) id = checked(where, "register its driver", [] { return H5FDregister(&driver); });
+  return id;
+}
+
+const char* remedy(int error) {
+  switch (error) {
+    case ENOSPC:
+      return "free space on that disk, or write somewhere else";
+    case EFBIG:
+      return "raise the limit on file sizes (ulimit -f), or write somewhere else";
+    case EDQUOT:
+      return "free space in your quota, or write somewhere else";
+    default:
+      return "check the disk, or write somewhere else";
+  }
+}
+
+}  // namespace
+
+Handle write_access(WriteStatus& status, const Where& where) {
+  Handle access = property_list(H5P_FILE_ACCESS, where);
+  const hid_t driver = driver_id(where);
+  const DriverInfo info{&status};
+  checked(where, "choose its driver", [&] { return H5Pset_driver(access.get(), driver, &info); });
+  return access;
+}
+
+void check_written(const WriteStatus& status, const Where& where) {
+  TORCH_CHECK(status.error == 0, where.to_string(), ": cannot write it\n  have  ",
+              std::strerror(status.error), "\n  fix   ", remedy(status.error));
+}
+
+}  // namespace moonhalo::io::h5

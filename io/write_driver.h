@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/h5.h"
+
+namespace moonhalo::io::h5 {
+
+/// The first thing that went wrong while HDF5 wrote a file, as errno; 0 while all is well.
+struct WriteStatus {
+  int error = 0;
+};
+
+/// File access through a driver of ours that writes as the default one does until a write fails (a
+/// full disk). From then on it drops what it is given and reports success: HDF5 1.10 cannot close a
+/// file whose metadata it failed to write, and crashes at the end of the program. The failure
+/// stands in `status`, which must outlive the file; ask it after every operation and after closing.
+Handle write_access(WriteStatus& status, const Where& where);
+
+/// Throws RuntimeError when a write has failed.
+void check_written(const WriteStatus& status, const Where& where);
+
+}  // namespace moonhalo::io::h5
