@@ -1,0 +1,13 @@
+# Starts PROGRAM on RANKS ranks, one of which ends as HOW says; all must be gone soon, with a status that tells.
+# In: MPIEXEC, PROGRAM, RANKS, HOW (killed, abort or exception), and optionally TEXT that must be on stderr.
+execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" "${HOW}" TIMEOUT 20 RESULT_VARIABLE status
+                OUTPUT_VARIABLE out ERROR_VARIABLE err)
+if(status MATCHES "timeout")
+  message(FATAL_ERROR "mpirun still ran after 20 s")
+endif()
+if(status EQUAL 0)
+  message(FATAL_ERROR "mpirun ended as if nothing had happened\n${out}${err}")
+endif()
+if(DEFINED TEXT AND NOT err MATCHES "${TEXT}")
+  message(FATAL_ERROR "stderr does not say \"${TEXT}\":\n${err}")
+endif()

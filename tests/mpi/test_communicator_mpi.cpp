@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs under mpirun. Every rank runs every test; rank 0 prints all results, the others their failures.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "engine/communicator.h"
+#include "tests/support/ranks.h"
+#include "tests/support/verbs.h"
+
+namespace moonhalo {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::verb_cases;
+
+CommunicatorPtr world;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// A rank that fails alone would leave the others waiting for it.
+void run_case(Communicator& comm, size_t index) {
+  try {
+    verb_cases()[index].check(comm);
+  } catch (const std::exception& error) {
+    comm.abort(std::string(verb_cases()[index].name) + ": " + error.what());
+  }
+}
+
+class MpiCommunicator : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(MpiCommunicator, PassesTheCase) { run_case(*world, GetParam()); }
+
+TEST_P(MpiCommunicator, PassesTheCaseInSmallPieces) {
+  ::setenv("MOONHALO_MPI_CHUNK_BYTES", "4000", 1);
+  const MPI_Comm everyone = MPI_COMM_WORLD;
+  const CommunicatorPtr comm = make_mpi_communicator(&everyone);
+  comm->set_timeout(60s);
+
+  run_case(*comm, GetParam());
+
+  ::unsetenv("MOONHALO_MPI_CHUNK_BYTES");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MpiCommunicator, ::testing::Range(size_t{0}, verb_cases().size()),
+                         [](const auto& info) { return verb_cases()[info.param].name; });
+
+TEST(MpiWorld, TakesTheCallersCommunicatorAndKeepsItsMessagesApart) {
+  MPI_Comm reversed = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, -world->rank(), &reversed);
+  const CommunicatorPtr ours = make_mpi_communicator(&reversed);
+  const CommunicatorPtr fortran = make_mpi_communicator_from_fortran(MPI_Comm_c2f(reversed));
+  const int right = (ours->rank() + 1) % ours->size();
+  const int left = (ours->rank() + ours->size() - 1) % ours->size();
+  int got = -1;
+  MPI_Request pending[2];
+  MPI_Irecv(&got, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, reversed, &pending[0]);
+  at::Tensor from_left = at::zeros({1});
+
+  ours->exchange({{right, at::full({1}, 1.0 * ours->rank())}}, {{left, from_left}});
+  const int mine = 1000 + ours->rank();
+  MPI_Isend(&mine, 1, MPI_INT, right, 1, reversed, &pending[1]);
+  MPI_Waitall(2, pending, MPI_STATUSES_IGNORE);
+  MPI_Comm_free(&reversed);
+  at::Tensor ones = at::ones({1});
+  fortran->all_reduce(ones);
+
+  EXPECT_EQ(ours->rank(), world->size() - 1 - world->rank());
+  EXPECT_STREQ(ours->backend(), "mpi");
+  EXPECT_EQ(from_left.item<int>(), left);
+  EXPECT_EQ(got, 1000 + left);
+  EXPECT_EQ(ones.item<int>(), world->size());
+  EXPECT_TRUE(has_mpi());
+  EXPECT_THROW(make_mpi_communicator(nullptr), c10::ValueError);
+  const MPI_Comm none = MPI_COMM_NULL;
+  EXPECT_THROW(make_mpi_communicator(&none), c10::ValueError);
+}
+
+// The sums of both backends may be compared with ==, whatever the dtype.
+TEST(MpiWorld, GivesTheSameBitsAsThreads) {
+  const int n = world->size();
+  for (const int64_t elements : {100, 30000}) {
+    const auto part = [&](int rank) {
+      return (at::arange(elements, at::kFloat) * 0.37 + rank * 1.1).sin();
+    };
+    at::Tensor with_mpi = part(world->rank()), with_threads;
+    world->all_reduce(with_mpi, ReduceOp::kAvg);
+    testing::on_ranks(n, [&](Communicator& comm) {
+      at::Tensor data = part(comm.rank());
+      comm.all_reduce(data, ReduceOp::kAvg);
+      if (comm.rank() == 0) with_threads = data;
+    });
+    EXPECT_TRUE(at::equal(with_mpi, with_threads));
+  }
+}
+
+TEST(MpiErrors, SilenceEndsInATimeoutThatNamesTheRank) {
+  const CommunicatorPtr part = world->split(0, world->rank());
+  part->set_timeout(300ms);
+  const int last = world->size() - 1;
+
+  if (world->rank() == 0) {
+    at::Tensor never = at::zeros({5});
+    EXPECT_THAT(message_of([&] {
+                  part->exchange({}, {{last, never}});
+                }),
+                AllOf(HasSubstr("exchange timed out after 0.3 s on rank 0"),
+                      HasSubstr("no message to or from rank " + std::to_string(last))));
+    EXPECT_THAT(message_of([&] { part->barrier(); }), HasSubstr("barrier timed out"));
+  }
+  world->barrier();
+}
+
+TEST(MpiErrors, MessagesOfTheWrongSizeAreRefused) {
+  const CommunicatorPtr part = world->split(0, world->rank());
+  at::Tensor longer = at::zeros({8}), shorter = at::zeros({2});
+
+  if (world->rank() == 0) {
+    part->exchange({{1, at::ones({5})}, {1, at::ones({5})}}, {});
+  } else if (world->rank() == 1) {
+    EXPECT_THAT(message_of([&] {
+                  part->exchange({}, {{0, longer}});
+                }),
+                HasSubstr("20 bytes sent, 32 expected"));
+    EXPECT_THAT(message_of([&] {
+                  part->exchange({}, {{0, shorter}});
+                }),
+                HasSubstr("MPI_ERR_TRUNCATE"));
+  } else {
+    part->exchange({}, {});
+  }
+  world->barrier();
+}
+
+// How the program is to end, for a script that starts it so (see killed_rank.cmake).
+void misbehave(const std::string& how) {
+  at::Tensor data = at::ones({10});
+  for (int step = 0;; ++step) {
+    if (step == 20 && world->rank() == 1) {
+      if (how == "killed") ::raise(SIGKILL);
+      if (how == "abort") world->abort("the disk is full");
+      if (how == "exception") throw std::runtime_error("nobody catches this");
+    }
+    world->all_reduce(data);
+  }
+}
+
+class FailuresOnly : public ::testing::EmptyTestEventListener {
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::fprintf(stderr, "rank %d: %s:%d: %s\n", world->rank(), result.file_name(),
+                 result.line_number(), result.message());
+  }
+};
+
+}  // namespace
+}  // namespace moonhalo
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  moonhalo::world = moonhalo::make_mpi_world();
+  moonhalo::world->set_timeout(std::chrono::seconds(60));
+  if (argc > 1) {
+    moonhalo::misbehave(argv[1]);
+  }
+  if (moonhalo::world->rank() != 0) {
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new moonhalo::FailuresOnly);
+  }
+  return RUN_ALL_TESTS();
+}
