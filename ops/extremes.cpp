@@ -74,7 +74,7 @@ std::optional<Plan> plan_with_indices(const OpCall& call) {
   const SpecPtr result = reduced_spec(from, dims, keepdim);
   Plan plan{.inputs = {from}, .outputs = {result, result}};
   const CutGroup group(from, dims);
-  if (group.alone()) return plan;
+  if (!blocks_may_be_empty(from, dims)) return plan;
   plan.run = [=, dim = dims[0]](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     const Extreme extreme =
@@ -93,7 +93,7 @@ std::optional<Plan> plan_arg(const OpCall& call) {
   const auto dims = reduced_dims(call, from->ndim());
   Plan plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keepdim)}};
   const CutGroup group(from, dims);
-  if (group.alone()) return plan;
+  if (!blocks_may_be_empty(from, dims)) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     Extreme extreme = all ? local_extreme_of_all(x, *from, kOp)
@@ -113,7 +113,7 @@ std::optional<Plan> plan_aminmax(const OpCall& call) {
   Plan plan{.inputs = {from},
             .outputs = {reduced_spec(from, dims, keepdim, ReduceOp::kMin),
                         reduced_spec(from, dims, keepdim, ReduceOp::kMax)}};
-  if (!CutGroup(from, dims).alone()) {
+  if (blocks_may_be_empty(from, dims)) {
     plan.run = run_or_neutral(dims, keepdim, {ReduceOp::kMin, ReduceOp::kMax});
   }
   return plan;

@@ -58,6 +58,10 @@ CutGroup::CutGroup(const SpecPtr& spec, at::IntArrayRef dims) : mesh_(spec->mesh
   std::sort(mesh_dims_.begin(), mesh_dims_.end());
 }
 
+bool blocks_may_be_empty(const SpecPtr& spec, at::IntArrayRef dims) {
+  return !CutGroup(spec, dims).alone() && global_count(*spec, dims) > 0;
+}
+
 at::Tensor CutGroup::all_reduce(const at::Tensor& data, ReduceOp op) const {
   if (alone()) return data;
   at::Tensor result = data.contiguous();
@@ -107,10 +111,11 @@ Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp
 
 namespace {
 
-// Adding up after the sum is adding up before it, unless the sum converts to integers or counts
-// bools.
+// Adding up after the sum is adding up before it, unless the sum counts bools, converts to
+// integers, or widens integers whose addends may have wrapped round.
 bool is_linear(const OpCall& call) {
-  if (call.slots()[0].dtype == at::kBool) return false;
+  const at::ScalarType dtype = call.slots()[0].dtype;
+  if (at::isIntegralType(dtype, true) && dtype != at::kLong) return false;
   if (call.given("dtype") && at::isIntegralType(call.value("dtype").toScalarType(), true))
     return false;
   const auto& partials = call.spec("self")->layout().partials;
@@ -157,8 +162,9 @@ std::optional<Plan> plan_extremum(const OpCall& call) {
   auto plan = plan_reduce<kLeft>(call);
   if (!plan) return plan;
   const auto dims = reduced_dims(call, plan->inputs[0]->ndim());
-  if (!CutGroup(plan->inputs[0], dims).alone())
+  if (blocks_may_be_empty(plan->inputs[0], dims)) {
     plan->run = run_or_neutral(dims, keeps_dims(call), {kLeft});
+  }
   return plan;
 }
 

@@ -40,6 +40,10 @@ class CutGroup {
   std::vector<int64_t> mesh_dims_;
 };
 
+/// A block may hold no rows of `dims` although the whole tensor does. (Without any rows the
+/// operator must refuse.)
+bool blocks_may_be_empty(const SpecPtr& spec, at::IntArrayRef dims);
+
 /// Out= variants, which a reduction's plan leaves to the fallback; whether `keepdim` is set.
 bool has_out(const OpCall& call);
 bool keeps_dims(const OpCall& call);

@@ -31,7 +31,7 @@ std::optional<Plan> plan_norm(const OpCall& call) {
   } else if (std::isinf(p)) {
     const ReduceOp op = p > 0 ? ReduceOp::kMax : ReduceOp::kMin;
     plan.outputs = {reduced_spec(from, dims, keepdim, op)};
-    if (!group.alone()) {
+    if (blocks_may_be_empty(from, dims)) {
       plan.run = [=](const c10::OperatorHandle& handle, Stack& stack) {
         const at::Tensor x = argument(handle, stack, 0).toTensor();
         if (!is_empty(x, dims)) return handle.callBoxed(stack);

@@ -32,6 +32,9 @@ inline const std::vector<Held> kHeld972 = {
     {"average_and_cut", {2, 2}, {partial(ReduceOp::kAvg), shard(1)}},
 };
 
+/// Whether tensors of `dtype` can be held so: bools are no addends, integers have no averages.
+bool can_hold(const Held& held, at::ScalarType dtype);
+
 /// A program of one tensor.
 struct Case {
   const char* name;
@@ -39,7 +42,7 @@ struct Case {
   Oracle options = {};
 };
 
-/// Every case on `full`, held in every way.
+/// Every case on `full`, held in every way that can hold it.
 void check(const std::vector<Case>& cases, const at::Tensor& full,
            const std::vector<Held>& ways = kHeld972);
 
