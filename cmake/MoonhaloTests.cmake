@@ -72,14 +72,29 @@ endforeach()
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
 if(mpi_tests AND MPI_CXX_FOUND)
   moonhalo_add_test_program(mpi ${mpi_tests})
+  # More ranks than cores are tried on purpose; yielding keeps that quick.
+  set(mpi_environment "${test_environment};OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+      OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1)
   foreach(ranks 2 3 4)
     add_test(NAME mpi.ranks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>)
     set_tests_properties(
       mpi.ranks_${ranks}
       PROPERTIES
         TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
-        "${test_environment};OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1"
+        "${mpi_environment}"
     )
+  endforeach()
+  # One rank ends badly: the others must not wait for it.
+  foreach(how killed abort exception)
+    set(text "rank")
+    if(how STREQUAL abort)
+      set(text "rank 1 stops all ranks: the disk is full")
+    endif()
+    add_test(NAME mpi.${how}_rank
+             COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=3
+                     -DHOW=${how} "-DTEXT=${text}" -P "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
+    set_tests_properties(mpi.${how}_rank PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
+                                                    ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
 
