@@ -17,7 +17,7 @@ endif()
 
 find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)
-  add_compile_options(-fpch-preprocess)
+  add_compile_options($<$<NOT:$<BOOL:${CMAKE_DISABLE_PRECOMPILE_HEADERS}>>:-fpch-preprocess>)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${MOONHALO_CCACHE}"
   )
