@@ -57,8 +57,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
       }
     }
     // A list result aliases its argument through its elements.
-    if (alias == nullptr && result.type()->kind() == c10::TypeKind::ListType && schema.arguments()[0].alias_info() &&
-        !written[0]) {
+    if (result.type()->kind() == c10::TypeKind::ListType && schema.arguments()[0].alias_info() && !written[0]) {
       view = true;
     }
     returns_argument.push_back(same);

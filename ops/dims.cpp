@@ -4,20 +4,15 @@
 
 #include <algorithm>
 
-#include "engine/shard_tensor.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
 namespace {
 
-// Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy; writing into
-// such a view in place is refused, since resolving it would part it from its base.
+// Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy.
 Plan rearranged(const OpCall& call, const std::vector<int64_t>& source,
-                std::vector<int64_t> shape) {
-  const SpecPtr& self = call.spec("self");
-  Plan plan = plan_one(call, nullptr, {follow(self, shape, source)});
-  plan.copies_view = self->has_partial();
-  return plan;
+                const std::vector<int64_t>& shape) {
+  return plan_one(call, nullptr, {follow(call.spec("self"), shape, source)});
 }
 
 std::optional<Plan> plan_permute(const OpCall& call) {

@@ -95,6 +95,8 @@ void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
     grains = std::move(finer);
     cut.mesh_dims.push_back(m);
   }
+  // Nested cuts are written outermost mesh dim first, in the order of the mesh.
+  std::sort(cut.mesh_dims.begin(), cut.mesh_dims.end());
   if (!cut) return;
   const auto in_rows = [&](int64_t row) {
     Cut rows{cut.mesh_dims, grains};
