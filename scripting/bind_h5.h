@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "io/domain_file.h"
+#include "scripting/state.h"
+
+namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<io::File> = "File";
+template <>
+inline constexpr const char* kObjectName<io::Dataset> = "Dataset";
+template <>
+inline constexpr const char* kObjectName<io::Selection> = "Selection";
+
+/// A dataset (all of it) or a selection; nothing for other values.
+std::optional<io::Selection> to_selection(lua_State* lua, int index);
+
+}  // namespace moonhalo::scripting

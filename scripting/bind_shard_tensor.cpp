@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making ShardTensors, moving them, and leaving them.
+#include <c10/util/Exception.h>
+
+#include "engine/dispatch.h"
+#include "engine/shard_tensor.h"
+#include "io/scatter.h"
+#include "scripting/bind_h5.h"
+#include "scripting/bind_mesh.h"
+#include "scripting/state.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+const at::Tensor& self(lua_State* lua) { return check_tensor(lua, 1); }
+
+const at::Tensor& sharded_self(lua_State* lua, const char* method) {
+  const at::Tensor& tensor = self(lua);
+  TORCH_CHECK_TYPE(is_shard_tensor(tensor), method, ": this is a plain tensor of shape ", shape_string(tensor.sizes()),
+                   "\n  fix   make a ShardTensor first: mh.distribute_tensor, mh.from_local or mh.scatter_tensor");
+  return tensor;
+}
+
+/// mh.distribute_tensor(full, mesh, placements[, {src = 0}]): collective over the mesh.
+int distribute(lua_State* lua) {
+  const Options options(lua, 4, "distribute_tensor", {"src"});
+  push(lua, distribute_tensor(opt_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
+                              options.get_int("src", 0)));
+  return 1;
+}
+
+/// mh.from_local(block, mesh, placements): collective over the mesh.
+int from_block(lua_State* lua) {
+  push(lua, from_local(self(lua), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
+  return 1;
+}
+
+/// mh.scatter_tensor(source, mesh, placements[, {src, dtype, decode, halo}]): collective over the mesh. `source` is a
+/// dataset or a selection, or a tensor that rank src holds.
+int scatter(lua_State* lua) {
+  const Options options(lua, 4, "scatter_tensor", {"src", "dtype", "decode", "halo"});
+  const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
+  const auto placements = check_placements(lua, 3);
+  if (const auto selection = to_selection(lua, 1)) {
+    push(lua, scatter_tensor(*selection, mesh, placements,
+                             {.dtype = options.get_dtype("dtype"),
+                              .decode = options.get_bool("decode", false),
+                              .halo = options.get_int("halo", 0)}));
+    return 1;
+  }
+  if (!is_nil(lua, 1) && to_tensor(lua, 1) == nullptr) argument_error(lua, 1, "a tensor, a dataset or a selection of one");
+  TORCH_CHECK_VALUE(options.get_int("halo", 0) == 0 && !options.get_bool("decode", false),
+                    "scatter_tensor: halo and decode are for datasets, the source is a tensor");
+  at::Tensor source = opt_tensor(lua, 1);
+  if (const auto dtype = options.get_dtype("dtype"); dtype && source.defined()) source = source.to(*dtype);
+  push(lua, scatter_tensor(source, mesh, placements, options.get_int("src", 0)));
+  return 1;
+}
+
+/// x:redistribute(placements): collective over the mesh.
+int redistribute_method(lua_State* lua) {
+  push(lua, redistribute(sharded_self(lua, "redistribute"), check_placements(lua, 2)));
+  return 1;
+}
+
+/// x:full_tensor(): collective over the mesh. A plain tensor is full already.
+int full_tensor_method(lua_State* lua) {
+  push(lua, is_shard_tensor(self(lua)) ? full_tensor(self(lua)) : self(lua));
+  return 1;
+}
+
+/// x:to_local()
+int to_local_method(lua_State* lua) {
+  push(lua, to_local(sharded_self(lua, "to_local")));
+  return 1;
+}
+
+int is_shard_tensor_method(lua_State* lua) {
+  push(lua, is_shard_tensor(self(lua)));
+  return 1;
+}
+
+int64_t dim_argument(lua_State* lua, const at::Tensor& tensor) {
+  const int64_t given = check_int(lua, 2), dim = given < 0 ? given + tensor.dim() : given;
+  TORCH_CHECK_VALUE(dim >= 0 && dim < tensor.dim(), "dim ", given, " is out of range for a tensor of shape ",
+                    shape_string(tensor.sizes()));
+  return dim;
+}
+
+/// x:shard_sizes(dim): rows of every block along a dim.
+int shard_sizes(lua_State* lua) {
+  const at::Tensor& tensor = sharded_self(lua, "shard_sizes");
+  push(lua, spec(tensor)->block_sizes(dim_argument(lua, tensor)));
+  return 1;
+}
+
+/// x:shard_offset(dim): where this rank's block begins.
+int shard_offset(lua_State* lua) {
+  const at::Tensor& tensor = sharded_self(lua, "shard_offset");
+  push(lua, spec(tensor)->offsets()[dim_argument(lua, tensor)]);
+  return 1;
+}
+
+int get_mesh(lua_State* lua) {
+  push_object(lua, is_shard_tensor(self(lua)) ? spec(self(lua))->mesh() : MeshPtr());
+  return 1;
+}
+
+int get_placements(lua_State* lua) {
+  if (is_shard_tensor(self(lua))) {
+    push_placements(lua, spec(self(lua))->placements());
+  } else {
+    lua_pushnil(lua);
+  }
+  return 1;
+}
+
+int get_is_sharded(lua_State* lua) { return is_shard_tensor_method(lua); }
+
+/// mh.set_fallback("replicate" | "error"): returns the setting before.
+int set_fallback_function(lua_State* lua) {
+  const std::string name = check_string(lua, 1);
+  TORCH_CHECK_VALUE(name == "replicate" || name == "error", "set_fallback: '", name, "' is neither \"replicate\" nor \"error\"",
+                    did_you_mean(name, {"replicate", "error"}));
+  const Fallback before = set_fallback(name == "error" ? Fallback::kError : Fallback::kReplicate);
+  push(lua, before == Fallback::kError ? "error" : "replicate");
+  return 1;
+}
+
+/// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order.
+int op_trace(lua_State* lua) {
+  std::vector<std::string> names;
+  Dispatch& dispatch = Dispatch::of_this_thread();
+  struct Restore {
+    Dispatch& dispatch;
+    std::vector<std::string>* before;
+    ~Restore() { dispatch.trace = before; }
+  } restore{dispatch, std::exchange(dispatch.trace, &names)};
+  call_traced(lua, lua_gettop(lua) - 1, 0);
+  push(lua, names);
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"distribute_tensor", guard<distribute>},
+                               {"from_local", guard<from_block>},
+                               {"scatter_tensor", guard<scatter>},
+                               {"set_fallback", guard<set_fallback_function>},
+                               {"op_trace", guard<op_trace>},
+                               {nullptr, nullptr}};
+const luaL_Reg kMethods[] = {{"redistribute", guard<redistribute_method>},
+                             {"full_tensor", guard<full_tensor_method>},
+                             {"to_local", guard<to_local_method>},
+                             {"is_shard_tensor", guard<is_shard_tensor_method>},
+                             {"shard_sizes", guard<shard_sizes>},
+                             {"shard_offset", guard<shard_offset>},
+                             {nullptr, nullptr}};
+const luaL_Reg kGetters[] = {{"mesh", guard<get_mesh>},
+                             {"placements", guard<get_placements>},
+                             {"is_sharded", guard<get_is_sharded>},
+                             {nullptr, nullptr}};
+
+void open_shard_tensor(lua_State* lua) {
+  add_functions(lua, kFunctions);
+  add_tensor_methods(lua, kMethods);
+  add_tensor_getters(lua, kGetters);
+}
+
+const Binding binding{"shard_tensor", open_shard_tensor};
+
+}  // namespace
+}  // namespace moonhalo::scripting
