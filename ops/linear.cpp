@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear, matmul and einsum are composite: LibTorch merges dims ([batch, rows, features] -> [batch * rows, features])
+// before it multiplies, and a cut inside a merged dim would be lost. They are met above autograd, on the keys where their
+// composite kernels would run, and carried out as contractions when a ShardTensor takes part; plain tensors go on to
+// LibTorch's own kernel.
+#include <ATen/ATen.h>
+#include <ATen/ops/einsum_native.h>
+#include <ATen/ops/linear_native.h>
+#include <ATen/ops/matmul_native.h>
+#include <ATen/ops/max_pool1d_native.h>
+#include <torch/library.h>
+
+#include <string_view>
+
+#include "engine/shard_tensor.h"
+#include "ops/contract.h"
+
+namespace moonhalo {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+
+// The axis numbers first, first + 1, ...
+Ints axes_from(int64_t first, int64_t count) {
+  Ints axes(count);
+  std::iota(axes.begin(), axes.end(), first);
+  return axes;
+}
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  const bool has_bias = bias && bias->defined();
+  const bool sharded = is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
+  if (!sharded) return at::native::linear(input, weight, bias);
+  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) && input.size(-1) == weight.size(-1),
+                    "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0, " features, the weight takes ",
+                    weight.dim() > 0 ? weight.size(-1) : 0, "\n  have  input ", shape_string(input.sizes()), ", weight ",
+                    shape_string(weight.sizes()));
+  const int64_t ndim = input.dim();
+  const Ints l = axes_from(0, ndim), o = axes_from(0, ndim - 1);
+  at::Tensor out;
+  if (weight.dim() == 1) {
+    out = contract(input, weight, l, {ndim - 1}, o);
+  } else {
+    Ints with_features = o;
+    with_features.push_back(ndim);
+    out = contract(input, weight, l, {ndim, ndim - 1}, with_features);
+  }
+  return has_bias ? out + *bias : out;
+}
+
+// Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they broadcast.
+at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
+  if (!is_shard_tensor(left) && !is_shard_tensor(right)) return at::native::matmul(left, right);
+  TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0, "matmul: both tensors need at least one dim\n  have  shapes ",
+                    shape_string(left.sizes()), " and ", shape_string(right.sizes()));
+  const int64_t contracted = right.dim() == 1 ? 0 : right.dim() - 2;
+  TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1), " columns meet ",
+                    right.size(contracted), " rows\n  have  shapes ", shape_string(left.sizes()), " and ",
+                    shape_string(right.sizes()));
+  const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0), right_batch = std::max<int64_t>(right.dim() - 2, 0);
+  const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1, columns = batch + 2;
+  at::Tensor a = left, b = right;
+  Ints l, r, o;
+  // From the last batch dim to the first, so that squeezing does not move the dims still to come.
+  for (int64_t axis = batch - 1; axis >= 0; --axis) {
+    const int64_t in_left = axis - (batch - left_batch), in_right = axis - (batch - right_batch);
+    const int64_t size_left = in_left < 0 ? 1 : left.size(in_left), size_right = in_right < 0 ? 1 : right.size(in_right);
+    TORCH_CHECK_VALUE(size_left == size_right || size_left == 1 || size_right == 1,
+                      "matmul: batch dims of ", size_left, " and ", size_right, " do not broadcast\n  have  shapes ",
+                      shape_string(left.sizes()), " and ", shape_string(right.sizes()));
+    if (in_left >= 0 && size_left == 1 && size_right != 1) {
+      a = a.squeeze(in_left);
+    } else if (in_left >= 0) {
+      l.insert(l.begin(), axis);
+    }
+    if (in_right >= 0 && size_right == 1 && (size_left != 1 || in_left >= 0)) {
+      b = b.squeeze(in_right);
+    } else if (in_right >= 0) {
+      r.insert(r.begin(), axis);
+    }
+    o.insert(o.begin(), axis);
+  }
+  if (left.dim() > 1) {
+    l.push_back(rows);
+    o.push_back(rows);
+  }
+  l.push_back(inner);
+  r.push_back(inner);
+  if (right.dim() > 1) {
+    r.push_back(columns);
+    o.push_back(columns);
+  }
+  return contract(a, b, l, r, o);
+}
+
+// The axes of one term of an equation; nullopt for what only LibTorch's own einsum reads (ellipsis, repeated letters).
+std::optional<Ints> term_axes(std::string_view term) {
+  Ints axes;
+  for (const char letter : term) {
+    if (letter == ' ') continue;
+    const bool is_letter = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
+    if (!is_letter || contains(axes, letter)) return std::nullopt;
+    axes.push_back(letter);
+  }
+  return axes;
+}
+
+struct Equation {
+  std::vector<Ints> terms;
+  Ints out;
+};
+
+std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
+  Equation equation;
+  const auto arrow = text.find("->");
+  std::string_view inputs = text.substr(0, arrow);
+  while (true) {
+    const auto comma = inputs.find(',');
+    const auto axes = term_axes(inputs.substr(0, comma));
+    if (!axes) return std::nullopt;
+    equation.terms.push_back(*axes);
+    if (comma == std::string_view::npos) break;
+    inputs = inputs.substr(comma + 1);
+  }
+  if (equation.terms.size() != operands.size()) return std::nullopt;
+  std::map<int64_t, int64_t> extents, uses;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].dim() != static_cast<int64_t>(equation.terms[i].size())) return std::nullopt;
+    for (size_t d = 0; d < equation.terms[i].size(); ++d) {
+      const int64_t axis = equation.terms[i][d];
+      ++uses[axis];
+      // Size one against another size broadcasts: left to LibTorch.
+      if (!extents.emplace(axis, operands[i].size(d)).second && extents[axis] != operands[i].size(d)) return std::nullopt;
+    }
+  }
+  if (arrow == std::string_view::npos) {  // the letters that occur once, capitals first, in order
+    for (const auto& [axis, count] : uses) {
+      if (count == 1) equation.out.push_back(axis);
+    }
+  } else {
+    const auto out = term_axes(text.substr(arrow + 2));
+    if (!out) return std::nullopt;
+    for (const int64_t axis : *out) {
+      if (!uses.count(axis)) return std::nullopt;
+    }
+    equation.out = *out;
+  }
+  return equation;
+}
+
+// Small numbers instead of letters, for the operator's own equations.
+Ints numbered(const Ints& letters) {
+  Ints axes;
+  for (const int64_t letter : letters) axes.push_back(letter >= 'a' ? letter - 'a' : letter - 'A' + 26);
+  return axes;
+}
+
+at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIntArrayRef path) {
+  const bool sharded = std::any_of(operands.begin(), operands.end(), [](const auto& t) { return is_shard_tensor(t); });
+  const auto equation = sharded && !path && operands.size() > 1 ? parse(text, operands) : std::nullopt;
+  if (!equation) return at::native::einsum(text, operands, path);
+  // From left to right; what no later operand and not the result needs is summed as early as may be.
+  const auto needed_after = [&](int64_t axis, size_t next) {
+    if (contains(equation->out, axis)) return true;
+    return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next), equation->terms.end(),
+                       [&](const Ints& term) { return contains(term, axis); });
+  };
+  const auto sum_alone = [&](at::Tensor tensor, Ints& axes, const Ints& other, size_t next) {
+    Ints kept, dims;
+    for (size_t d = 0; d < axes.size(); ++d) {
+      const bool keep = contains(other, axes[d]) || needed_after(axes[d], next);
+      keep ? kept.push_back(axes[d]) : dims.push_back(static_cast<int64_t>(d));
+    }
+    axes = std::move(kept);
+    return dims.empty() ? tensor : tensor.sum(dims);
+  };
+  at::Tensor result = operands[0];
+  Ints axes = equation->terms[0];
+  for (size_t i = 1; i < operands.size(); ++i) {
+    Ints right_axes = equation->terms[i];
+    result = sum_alone(result, axes, right_axes, i + 1);
+    const at::Tensor right = sum_alone(operands[i], right_axes, axes, i + 1);
+    Ints out;
+    if (i + 1 == operands.size()) {
+      out = equation->out;
+    } else {
+      for (const Ints* list : {&axes, &right_axes}) {
+        for (const int64_t axis : *list) {
+          if (!contains(out, axis) && needed_after(axis, i + 1)) out.push_back(axis);
+        }
+      }
+    }
+    result = contract(result, right, numbered(axes), numbered(right_axes), numbered(out));
+    axes = std::move(out);
+  }
+  return result;
+}
+
+// Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a real operator.
+at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                      at::IntArrayRef dilation, bool ceil_mode) {
+  if (!is_shard_tensor(self)) return at::native::max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
+  return std::get<0>(at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
+}
+
+void meet(torch::Library& library) {
+  library.impl("linear", &linear);
+  library.impl("matmul", &matmul);
+  library.impl("einsum", &einsum);
+  library.impl("max_pool1d", &max_pool1d);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
+// Without autograd (inference mode), and for other tensors of the keys that share AutogradOther.
+TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
+TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
+
+}  // namespace
+}  // namespace moonhalo

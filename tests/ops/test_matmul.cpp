@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products on cuts against the whole tensors: placements of both operands, cut contractions, merged dims.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Placements = std::vector<Placement>;
+const Placement kWhole = replicate();
+
+Program of(at::Tensor (*op)(const at::Tensor&, const at::Tensor&)) {
+  return [op](const Tensors& t) { return Tensors{op(t[0], t[1])}; };
+}
+
+// Every placement of one operand against every placement of the other.
+TEST(Matmul, TableOfPlacements) {
+  struct Pair {
+    const char* name;
+    std::vector<int64_t> left, right;
+    Program program;
+  };
+  const Pair pairs[] = {
+      {"mm", {9, 7}, {7, 5}, of(at::mm)},
+      {"bmm", {4, 9, 7}, {4, 7, 5}, of(at::bmm)},
+      {"mv", {9, 7}, {7}, of(at::mv)},
+      {"dot", {9}, {9}, of(at::dot)},
+      {"matmul 3x2", {2, 9, 7}, {7, 5}, of(at::matmul)},
+      {"matmul 2x3", {9, 7}, {4, 7, 5}, of(at::matmul)},
+      {"matmul 4x4 broadcast", {2, 1, 5, 7}, {4, 7, 3}, of(at::matmul)},
+      {"matmul 4x3 ones", {1, 3, 5, 7}, {3, 7, 4}, of(at::matmul)},
+      {"matmul 1x3", {7}, {3, 7, 4}, of(at::matmul)},
+      {"matmul 4x1", {2, 3, 5, 7}, {7}, of(at::matmul)},
+  };
+  for (const Pair& pair : pairs) {
+    const auto placements = [](const std::vector<int64_t>& shape, bool second) {
+      Placements all = {kWhole, partial()};
+      for (size_t d = 0; d < shape.size(); ++d) {
+        if (shape[d] == 1) continue;
+        const int64_t part = second ? 1 : (shape[d] + 1) / 2;
+        all.push_back(shard(static_cast<int64_t>(d), {part, shape[d] - part}));
+      }
+      return all;
+    };
+    for (const Placement& left : placements(pair.left, false)) {
+      for (const Placement& right : placements(pair.right, true)) {
+        SCOPED_TRACE(std::string(pair.name) + " " + left.to_string() + " x " + right.to_string());
+        expect_same_as_plain({2},
+                             {{.full = make_tensor(pair.left, 1), .placements = {left}},
+                              {.full = make_tensor(pair.right, 2), .placements = {right}}},
+                             pair.program);
+      }
+    }
+  }
+}
+
+TEST(Matmul, OnMoreRanksEmptyBlocksAndTwoMeshDims) {
+  struct Case {
+    std::vector<int64_t> mesh;
+    Placements left, right;
+  };
+  const Case cases[] = {
+      {{3}, {shard(0, {4, 0, 5})}, {kWhole}},
+      {{3}, {shard(1, {1, 5, 1})}, {shard(0, {3, 4, 0})}},
+      {{4}, {shard(1)}, {shard(1)}},
+      {{2, 2}, {shard(0), shard(1)}, {kWhole, shard(0, {1, 6})}},
+      {{2, 2}, {kWhole, shard(1)}, {shard(1), kWhole}},
+      {{2, 2}, {shard(1), shard(1)}, {kWhole, kWhole}},
+      {{2, 2}, {partial(), shard(0)}, {kWhole, kWhole}},
+      {{2, 2}, {partial(), kWhole}, {kWhole, partial()}},
+  };
+  for (const Case& c : cases) {
+    for (const bool batched : {false, true}) {
+      const auto shifted = [&](Placements placements) {
+        for (Placement& p : placements) p.dim += batched && p.is_shard();
+        return placements;
+      };
+      expect_same_as_plain(c.mesh,
+                           {{.full = make_tensor(batched ? at::IntArrayRef{2, 9, 7} : at::IntArrayRef{9, 7}, 1),
+                             .placements = shifted(c.left)},
+                            {.full = make_tensor(batched ? at::IntArrayRef{2, 7, 5} : at::IntArrayRef{7, 5}, 2),
+                             .placements = shifted(c.right)}},
+                           of(at::matmul), {.double_backward = true});
+    }
+  }
+}
+
+TEST(Matmul, AddsItsFirstTensorOnce) {
+  const auto addmm = [](const Tensors& t) {
+    return Tensors{at::addmm(t[0], t[1], t[2], 0.5, 2), at::addmm(t[0][0], t[1], t[2])};
+  };
+  for (const auto& [added, left, right] : std::vector<std::tuple<Placement, Placement, Placement>>{
+           {kWhole, shard(1, {3, 4}), shard(0, {1, 6})},
+           {kWhole, shard(0), kWhole},
+           {shard(0), shard(1), shard(0)},
+           {shard(1, {1, 4}), kWhole, shard(1)},
+           {partial(), shard(0), kWhole},
+           {kWhole, partial(), kWhole},
+           {shard(1), kWhole, partial()}}) {
+    SCOPED_TRACE(added.to_string() + " + " + left.to_string() + " x " + right.to_string());
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({9, 5}, 1), .placements = {added}},
+                          {.full = make_tensor({9, 7}, 2), .placements = {left}},
+                          {.full = make_tensor({7, 5}, 3), .placements = {right}}},
+                         addmm);
+  }
+  const auto others = [](const Tensors& t) {
+    return Tensors{at::baddbmm(t[0], t[1], t[2], 2, 0.5), at::addbmm(t[0][0], t[1], t[2]), at::addmv(t[3], t[1][0], t[2][0].select(1, 0)),
+                   at::addr(t[0][0], t[3], t[0][0][0]), at::vdot(t[3], t[3]), at::outer(t[3], t[3])};
+  };
+  for (const auto& [left, right] : std::vector<std::pair<Placement, Placement>>{
+           {shard(2, {3, 4}), shard(1, {1, 6})}, {shard(1), kWhole}, {shard(0, {1, 2}), shard(0)}, {kWhole, shard(2)}}) {
+    SCOPED_TRACE(left.to_string() + " x " + right.to_string());
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({3, 9, 5}, 1)},
+                          {.full = make_tensor({3, 9, 7}, 2), .placements = {left}},
+                          {.full = make_tensor({3, 7, 5}, 3), .placements = {right}},
+                          {.full = make_tensor({9}, 4), .placements = {shard(0, {5, 4})}}},
+                         others);
+  }
+}
+
+TEST(Matmul, InPlaceKeepsItsOwnCut) {
+  const auto program = [](const Tensors& t) {
+    at::Tensor sum = t[0] * 1.0;
+    sum.addmm_(t[1], t[2], 0.5, 2);
+    return Tensors{sum};
+  };
+  for (const Placement& target : {kWhole, shard(0, {4, 5}), shard(1), partial()}) {
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({9, 5}, 1), .placements = {target}},
+                          {.full = make_tensor({9, 7}, 2), .placements = {shard(1, {3, 4})}},
+                          {.full = make_tensor({7, 5}, 3), .placements = {shard(0, {1, 6})}}},
+                         program);
+  }
+}
+
+// A cut dim that LibTorch would merge with others stays cut, forward and backward, with plain and cut weights.
+TEST(Linear, KeepsTheCutOfAnyDim) {
+  struct Case {
+    std::vector<int64_t> mesh;
+    Placements x, w;
+    bool plain = false;
+  };
+  const Case cases[] = {
+      {{2}, {shard(1, {3, 2})}, {kWhole}},     {{2}, {shard(2, {1, 3})}, {kWhole}, true}, {{2}, {shard(0)}, {kWhole}, true},
+      {{2}, {shard(3, {4, 2})}, {kWhole}},     {{2}, {shard(3, {4, 2})}, {shard(1)}},     {{2}, {kWhole}, {shard(0, {1, 2})}},
+      {{2}, {partial()}, {kWhole}},            {{2}, {shard(1)}, {shard(0)}},             {{3}, {shard(1, {4, 0, 1})}, {kWhole}, true},
+      {{2, 2}, {shard(1), shard(2)}, {kWhole, kWhole}, true}, {{2, 2}, {shard(1), kWhole}, {kWhole, shard(0)}},
+  };
+  for (const Case& c : cases) {
+    for (const bool inner : {false, true}) {
+      const auto program = [&](const Tensors& t) {
+        return Tensors{inner ? at::matmul(t[0], t[1].t()) : at::linear(t[0], t[1], t[2])};
+      };
+      expect_same_as_plain(c.mesh,
+                           {{.full = make_tensor({2, 5, 4, 6}, 1), .placements = c.x},
+                            {.full = make_tensor({3, 6}, 2), .placements = c.w, .plain = c.plain},
+                            {.full = make_tensor({3}, 3), .plain = c.plain}},
+                           program, {.double_backward = true});
+    }
+  }
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({2, 5, 4, 6}, 1), mesh, {shard(2, {1, 3})});
+    mesh->group().reset_stats();
+    const at::Tensor y = at::linear(x, make_tensor({3, 6}, 2), make_tensor({3}, 3));
+    EXPECT_EQ(sharding_sizes(y).at(0), (std::vector<int64_t>{1, 3}));
+    EXPECT_EQ(mesh->group().stats().total().bytes, 0);
+    const c10::InferenceMode inference;
+    EXPECT_EQ(sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}), make_tensor({3, 6}, 2))).at(0),
+              (std::vector<int64_t>{3, 2}));
+  });
+}
+
+TEST(Einsum, KeepsCutsAndSumsOverThem) {
+  struct Case {
+    const char* equation;
+    std::vector<std::vector<int64_t>> shapes;
+    std::vector<std::vector<Placements>> placements;  // several sets
+    std::vector<int64_t> mesh = {2};
+    at::ScalarType dtype = at::kDouble;
+  };
+  const Case cases[] = {
+      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kWhole}}, {{shard(1)}, {kWhole}}}, {2}, at::kComplexDouble},
+      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2), shard(3)}, {kWhole, kWhole}}}, {2, 2}},
+      {"bthd,bshd->bhts", {{2, 5, 3, 4}, {2, 6, 3, 4}}, {{{shard(1)}, {kWhole}}, {{kWhole}, {shard(1)}}, {{shard(2, {1, 2})}, {shard(2)}}, {{shard(3)}, {shard(3)}}}},
+      {"ij,jk", {{5, 6}, {6, 3}}, {{{shard(0)}, {kWhole}}, {{shard(1)}, {kWhole}}}},
+      {"ij,jk,kl->il", {{5, 6}, {6, 3}, {3, 4}}, {{{shard(0)}, {kWhole}, {shard(1)}}, {{shard(1)}, {kWhole}, {shard(0)}}}},
+      {"ij,k->k", {{5, 6}, {3}}, {{{shard(0)}, {kWhole}}}},
+      {"i,j->ij", {{5}, {6}}, {{{shard(0)}, {kWhole}}, {{shard(0)}, {shard(0)}}}},
+      {"bij,bij->", {{2, 5, 3}, {2, 5, 3}}, {{{shard(1)}, {shard(1)}}}},
+  };
+  for (const Case& c : cases) {
+    for (const auto& placements : c.placements) {
+      SCOPED_TRACE(c.equation);
+      std::vector<Input> inputs;
+      for (size_t i = 0; i < c.shapes.size(); ++i) {
+        inputs.push_back({.full = make_tensor(c.shapes[i], static_cast<int64_t>(i), c.dtype), .placements = placements[i]});
+      }
+      expect_same_as_plain(c.mesh, inputs, [&](const Tensors& t) { return Tensors{at::einsum(c.equation, t)}; },
+                           {.double_backward = true});
+    }
+  }
+}
+
+// What only LibTorch's own einsum reads: it may gather.
+TEST(Einsum, RepeatedLettersEllipsisAndBroadcast) {
+  const auto program = [](const Tensors& t) {
+    return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}), at::einsum("bii->bi", {t[1]}),
+                   at::einsum("bij,bjk->bik", {t[0], t[2]})};
+  };
+  expect_same_as_plain({2},
+                       {{.full = make_tensor({2, 5, 4}, 1), .placements = {shard(1)}},
+                        {.full = make_tensor({2, 4, 4}, 2)},
+                        {.full = make_tensor({1, 4, 3}, 3)}},
+                       program, {.fallback = Fallback::kReplicate});
+}
+
+TEST(Linear, PlainTensorsTakeTheirOwnWay) {
+  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(), b = make_tensor({5}, 3);
+  EXPECT_EQ(difference(at::linear(x, w, b), (x.unsqueeze(2) * w).sum(-1) + b, 1e-12), "");
+  EXPECT_EQ(difference(at::matmul(x, w.t()), at::einsum("abc,dc->abd", {x, w}), 1e-12), "");
+  EXPECT_EQ(at::matmul(x.select(0, 0).to_sparse(), w.t()).sizes(), (at::IntArrayRef{3, 5}));
+}
+
+TEST(Linear, RefusesShapesThatDoNotFit) {
+  const auto message = [](auto call) {
+    return message_of([&] {
+      on_mesh({2}, [&](const MeshPtr& mesh) { call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)})); });
+    });
+  };
+  EXPECT_THAT(message([](const at::Tensor& x) { return at::linear(x, make_tensor({3, 5}, 2)); }),
+              ::testing::HasSubstr("linear: the input has 6 features, the weight takes 5"));
+  EXPECT_THAT(message([](const at::Tensor& x) { return at::matmul(x, make_tensor({5, 2}, 2)); }),
+              ::testing::HasSubstr("matmul: 6 columns meet 5 rows"));
+  EXPECT_THAT(message([](const at::Tensor& x) { return at::matmul(x, make_tensor({3, 6, 2}, 2)); }),
+              ::testing::HasSubstr("matmul: batch dims of 4 and 3 do not broadcast"));
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
