@@ -58,10 +58,15 @@ if(NOT TARGET moonhalo::torch)
   if(MOONHALO_CUDA)
     # The wheel's CUDA headers and NCCL lie in sibling folders; a LibTorch folder goes with an installed CUDA toolkit.
     file(GLOB nvidia_includes "${MOONHALO_NVIDIA_DIR}/cu1*/include" "${MOONHALO_NVIDIA_DIR}/nccl/include")
-    if(NOT MOONHALO_NVIDIA_DIR)
+    file(GLOB nvidia_libraries "${MOONHALO_NVIDIA_DIR}/cu1*/lib/libcudart.so.*"
+         "${MOONHALO_NVIDIA_DIR}/nccl/lib/libnccl.so.*")
+    if(NOT nvidia_libraries)
       find_package(CUDAToolkit REQUIRED)
+      find_library(MOONHALO_NCCL nccl REQUIRED)
       set(nvidia_includes ${CUDAToolkit_INCLUDE_DIRS})
+      set(nvidia_libraries CUDA::cudart "${MOONHALO_NCCL}")
     endif()
+    target_link_libraries(moonhalo::torch INTERFACE ${nvidia_libraries})
     target_include_directories(moonhalo::torch SYSTEM INTERFACE ${nvidia_includes})
     # Symbols of ours may all come from torch_cpu: without this the linker may drop torch_cuda and its registrations.
     target_link_options(moonhalo::torch INTERFACE LINKER:--no-as-needed)
