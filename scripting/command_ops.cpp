@@ -39,7 +39,8 @@ int show_operator(const std::string& name) {
     std::printf("%s\n", schema.str().c_str());
     const Rule* rule = find_rule(op.operator_name());
     if (!rule) {
-      std::printf("    shards: no rule of its own\n");
+      const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+      std::printf("    shards: %s\n", composite ? "made of other operators" : "by family, or gathered (mh.set_fallback)");
       continue;
     }
     std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());

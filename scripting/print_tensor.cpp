@@ -193,7 +193,7 @@ std::string tensor_text(const at::Tensor& tensor) {
   const std::string open = "tensor(";
   out << open;
   if (tensor.is_meta()) {
-    out << "..., device='meta', size=" << tensor.sizes();
+    out << "..., size=" << tensor.sizes();
   } else if (tensor.layout() != at::kStrided) {
     out << "..., layout=" << tensor.layout() << ", size=" << tensor.sizes();
   } else {

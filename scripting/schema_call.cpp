@@ -71,6 +71,8 @@ class Trial {
   bool bind_keywords();
   bool convert_all();
   bool fill_absent(size_t position);
+  /// "; did you mean 'float32'?" for a misspelt dtype.
+  std::string dtype_hint(const Argument& argument, int index) const;
   bool has_tensor() const;
   bool has_shard_tensor() const;
   bool is_factory() const { return schema_.argumentIndexWithName("pin_memory").has_value(); }
@@ -173,7 +175,7 @@ bool Trial::convert_all() {
     const Cost cost = from_lua(lua_, values_[i], argument, numbers_as_tensors, chosen_.stack[i]);
     if (!cost) {
       return fail("argument '" + argument.name() + "' wants " + type_text(argument) + ", got " +
-                  describe(lua_, values_[i]));
+                  describe(lua_, values_[i]) + dtype_hint(argument, values_[i]));
     }
     chosen_.cost += *cost;
   }
@@ -181,6 +183,11 @@ bool Trial::convert_all() {
     if (values_[i] == 0 && !fill_absent(i)) return false;
   }
   return true;
+}
+
+std::string Trial::dtype_hint(const Argument& argument, int index) const {
+  const bool wants_dtype = without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
+  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING ? did_you_mean(lua_tostring(lua_, index), dtype_names()) : "";
 }
 
 bool Trial::fill_absent(size_t position) {

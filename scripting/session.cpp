@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "engine/launch.h"
 #include "scripting/report.h"
 #include "scripting/values.h"
 
@@ -40,6 +41,7 @@ class Session {
   const SessionOptions& options_;
   const std::function<void(lua_State*)>& body_;
   int64_t world_size_ = 1;
+  Launch launch_;
   ErrorReport report_;
   std::atomic<bool> stop_ = false;
   std::atomic<int> exit_code_ = 0;
@@ -100,7 +102,7 @@ int print_line(lua_State* lua) {
   return 0;
 }
 
-c10::Device device_of(const std::string& name, int64_t rank) {
+c10::Device device_of(const std::string& name, int64_t local_rank) {
   const auto device = parse_device(name);
   if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
   if (!device->is_cuda()) return *device;
@@ -110,12 +112,13 @@ c10::Device device_of(const std::string& name, int64_t rank) {
   }
   if (device->has_index()) return *device;
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
-  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank % hooks.deviceCount()));
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % hooks.deviceCount()));
 }
 
 Context Session::make_context(CommunicatorPtr world, bool threads) const {
   Context context;
-  context.device = device_of(options_.device, world->rank());
+  const int64_t local_rank = launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
+  context.device = device_of(options_.device, local_rank);
   context.world = std::move(world);
   context.ranks_are_threads = threads;
   context.script = options_.script;
@@ -167,7 +170,7 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   watch();
   if (world.size() > 1 && world.backend() != std::string("fake")) {
     // Another process's abort may end this one at once: say what happened first.
-    if (world.backend() != std::string("threads")) print_report();
+    if (launch_.size > 1) print_report();
     world.abort("rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')));
   }
 }
@@ -205,28 +208,39 @@ void Session::print_report() const {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+/// Errors in what was asked for are the caller's, not the script's.
+CommunicatorPtr make_process_world(const std::string& backend, const Launch& launch) {
+  try {
+    return make_world(backend, launch);
+  } catch (const c10::ValueError& error) {
+    throw UsageError(plain_message(error));
+  } catch (const c10::NotImplementedError& error) {
+    throw UsageError(plain_message(error));
+  }
+}
+
 int Session::run() {
-  const std::string backend = options_.backend.empty() ? "threads" : options_.backend;
-  const int ranks = std::max(1, options_.ranks);
-  bool printed = false;  // processes print before they abort each other
-  if (backend == "threads" && ranks > 1) {
-    world_size_ = ranks;
-    run_ranks(ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
-  } else if (backend == "threads") {
-    run_rank(make_self_communicator(), false);
-  } else if (backend == "fake") {
-    world_size_ = ranks;
-    run_rank(make_fake_communicator(0, ranks), false);
-  } else if (backend == "mpi") {
-    CommunicatorPtr world = make_mpi_world();
-    world_size_ = world->size();
-    printed = world_size_ > 1;
-    run_rank(std::move(world), false);
+  launch_ = detect_launch();
+  const std::string& backend = options_.backend;
+  if (backend == "fake") {
+    world_size_ = std::max(1, options_.ranks);
+    run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
+  } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {
+    world_size_ = options_.ranks;
+    run_ranks(options_.ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
   } else {
-    throw UsageError("--backend " + backend + ": not available in this build");
+    if (options_.ranks > 0 && options_.ranks != launch_.size) {
+      throw UsageError("--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
+                       std::to_string(launch_.size) + "\n  have  " + launch_.why +
+                       "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
+    }
+    CommunicatorPtr world = make_process_world(backend, launch_);
+    world_size_ = world->size();
+    run_rank(std::move(world), false);
   }
   end_watch();
-  if (!report_.empty() && !printed) print_report();
+  // Processes print before they abort each other.
+  if (!report_.empty() && (world_size_ == 1 || launch_.size == 1)) print_report();
   return status();
 }
 

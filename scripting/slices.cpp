@@ -87,7 +87,8 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
                     " dimensions\n  have  shape ", tensor.sizes());
   Selected selected;
   selected.view = tensor;
-  int64_t dim = 0;
+  int64_t dim = 0;     // of the view so far
+  int64_t source = 0;  // of the tensor, for messages
   const auto keep = [&](int64_t dims) {
     for (int64_t i = 0; i < dims; ++i) selected.indices.push_back(std::nullopt);
     dim += dims;
@@ -97,7 +98,7 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
       case IndexPart::kInteger: {
         const int64_t size = selected.view.size(dim);
         TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
-                          " is out of range for dimension ", dim, " of size ", size, "\n  have  shape ",
+                          " is out of range for dimension ", source, " of size ", size, "\n  have  shape ",
                           tensor.sizes());
         selected.view = selected.view.select(dim, part.integer);
         break;
@@ -119,6 +120,7 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
         dim += consumed(part);
         break;
     }
+    source += part.kind == IndexPart::kEllipsis ? tensor.dim() - used : consumed(part);
   }
   return selected;
 }

@@ -1,0 +1,94 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- x[...] as in PyTorch: integers, slice strings, tensors, lists of these; reading and writing.
+local mh = require "moonhalo"
+local t = mh.testing
+
+local tests = {}
+
+local function base() return mh.arange(24):view(2, 3, 4) end
+
+function tests.test_reading()
+  local x = base()
+  local cases = {
+    {1, {{12, 13, 14, 15}, {16, 17, 18, 19}, {20, 21, 22, 23}}},
+    {-1, {{12, 13, 14, 15}, {16, 17, 18, 19}, {20, 21, 22, 23}}},
+    {"0, 1", {4, 5, 6, 7}},
+    {"0, :, 2:4", {{2, 3}, {6, 7}, {10, 11}}},
+    {"..., 0", {{0, 4, 8}, {12, 16, 20}}},
+    {"1, ..., -1", {15, 19, 23}},
+    {"0, 0, ::2", {0, 2}},
+    {"0, 0, 1::2", {1, 3}},
+    {"0, 0, -2:", {2, 3}},
+    {"0, 0, :-3", {0}},
+    {"0, 0, 1:100", {1, 2, 3}},
+    {"0, 0, 3:1", {}},
+    {"0,0,0", 0},
+    {{0, "1:", mh.tensor{0, 3}}, {{4, 7}, {8, 11}}},
+    {{1, 2, {0, 1}}, {20, 21}},
+  }
+  for i, case in ipairs(cases) do
+    local result = x[case[1]]
+    local value = result:dim() == 0 and result:item() or result:tolist()
+    local ok, message = pcall(t.assert_equal, value, case[2])
+    if not ok then error("case " .. i .. ": " .. message, 0) end
+  end
+end
+
+function tests.test_shapes()
+  local x = base()
+  t.assert_equal(x[":"].shape, {2, 3, 4})
+  t.assert_equal(x["..."].shape, {2, 3, 4})
+  t.assert_equal(x["None"].shape, {1, 2, 3, 4})
+  t.assert_equal(x[":, newaxis, 0"].shape, {2, 1, 4})
+  t.assert_equal(x["..., None"].shape, {2, 3, 4, 1})
+  t.assert_equal(x["0:0"].shape, {0, 3, 4})
+  t.assert_equal(x[mh.tensor{1, 0, 1}].shape, {3, 3, 4})
+  t.assert_equal(x[x:gt(20)]:tolist(), {21, 22, 23})
+  t.assert_equal(x[{mh.tensor({{true, false, false}, {false, false, true}}), "0:2"}]:tolist(), {{0, 1}, {20, 21}})
+end
+
+function tests.test_writing()
+  local x = base()
+  x["0"] = 0
+  t.assert_equal(x[0]:sum():item(), 0)
+  x["1, 0, 1:3"] = mh.tensor{-1, -2}
+  t.assert_equal(x["1, 0"]:tolist(), {12, -1, -2, 15})
+  x["1, :, 0"] = 7
+  t.assert_equal(x["1, :, 0"]:tolist(), {7, 7, 7})
+  x[0] = mh.ones({3, 4}, {dtype = "int64"})
+  t.assert_equal(x[0]:sum():item(), 12)
+  x[x:lt(0)] = 100
+  t.assert_equal(x["1, 0"]:tolist(), {7, 100, 100, 15})
+  x[mh.tensor{0}] = mh.zeros({1, 3, 4})
+  t.assert_equal(x[0]:sum():item(), 0)
+end
+
+function tests.test_views_and_gradients()
+  local x = base()
+  x[1][0]:fill_(5)
+  t.assert_equal(x["1, 0"]:tolist(), {5, 5, 5, 5})
+
+  local w = mh.ones({2, 3}, {dtype = "float64", requires_grad = true})
+  local y = w * 2
+  y["0"] = 0
+  y:sum():backward()
+  t.assert_close(w.grad, {{0, 0, 0}, {2, 2, 2}})
+  w.grad = nil
+  w["1, ::2"]:sum():backward()
+  t.assert_close(w.grad, {{0, 0, 0}, {1, 0, 1}})
+end
+
+function tests.test_errors()
+  local x = base()
+  t.assert_error(function() return x[2] end, "index 2 is out of range for dimension 0 of size 2")
+  t.assert_error(function() return x["0, 3"] end, "index 3 is out of range for dimension 1 of size 3")
+  t.assert_error(function() return x["0, 0, 0, 0"] end, "too many indices, 4 for a tensor of 3 dimensions")
+  t.assert_error(function() return x["0, a"] end, "cannot read 'a'")
+  t.assert_error(function() return x["::-1"] end, "step -1 of '::-1' is not positive")
+  t.assert_error(function() return x["..., ..."] end, "only once")
+  t.assert_error(function() return x[0.5] end, "wanted an integer")
+  t.assert_error(function() x["0"] = "text" end, "a number or boolean")
+  t.assert_error(function() x["0"] = mh.ones(7) end, "7")
+end
+
+return tests
