@@ -105,7 +105,7 @@ local function parse_list(text, default, path, source)
   local inside = text:match("^%s*[%[{](.*)[%]}]%s*$") or text
   local list = {}
   for part in inside:gmatch("[^,]+") do
-    list[#list + 1] = parse_element(part:match("^%s*(.-)%s*$"), default[1], path, source)
+    list[#list + 1] = parse_element(part:match("^%s*(.-)%s*$"), default[1], path .. "[" .. #list + 1 .. "]", source)
   end
   return list
 end

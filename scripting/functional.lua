@@ -200,6 +200,7 @@ local function total_norm(gradients, p)
     else
       parts[i] = g:abs():pow(p):sum()
     end
+    if parts[i]:is_shard_tensor() then parts[i] = parts[i]:full_tensor() end
   end
   if p == math.huge then return mh.stack(parts):amax() end
   return mh.stack(parts):sum():pow(1 / p)
@@ -222,7 +223,6 @@ define("clip_grad_norm", {"parameters", "max_norm", {"norm_type", 2.0}, {"error_
   if #gradients == 0 then return mh.zeros {} end
   return mh.no_grad(function()
     local norm = total_norm(gradients, v.norm_type)
-    if norm:is_shard_tensor() then norm = norm:full_tensor() end
     if v.error_if_nonfinite and not (norm:isfinite():item()) then
       fail(op .. ": the norm of the gradients is " .. norm:item() .. ", and error_if_nonfinite is set")
     end

@@ -1,0 +1,157 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Scales, ticks and colour maps of mh.plot.
+
+local mh = require "moonhalo"
+
+local axis = {}
+
+local function nice_step(span, wanted)
+  local raw = span / wanted
+  local power = 10.0 ^ math.floor(math.log(raw, 10))
+  for _, factor in ipairs {1, 2, 2.5, 5, 10} do
+    if factor * power >= raw * (1 - 1e-9) then return factor * power end
+  end
+end
+
+local function decimals_of(step)
+  for decimals = 0, 10 do
+    local scaled = step * 10.0 ^ decimals
+    if math.abs(scaled - math.floor(scaled + 0.5)) < 1e-6 * math.max(scaled, 1) then return decimals end
+  end
+  return 10
+end
+
+local function minus(text) return (text:gsub("^%-", "\u{2212}")) end
+
+--- "×10⁻³" apart: text of a power of ten is {mantissa, exponent}.
+local function label_of(value, step)
+  local largest = math.max(math.abs(value), step)
+  if value == 0 then return "0" end
+  if largest >= 1e5 or step < 1e-4 then
+    local exponent = math.floor(math.log(math.abs(value), 10) + 1e-9)
+    local mantissa = value / 10.0 ^ exponent
+    local text = ("%.3g"):format(mantissa)
+    return minus(text) .. "e" .. minus(tostring(exponent))
+  end
+  return minus(("%." .. decimals_of(step) .. "f"):format(value))
+end
+
+--- Ticks of a linear scale within [low, high]: a list of {value, text}.
+function axis.linear_ticks(low, high, wanted)
+  local step = nice_step(high - low, wanted)
+  local ticks = {}
+  for i = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) do
+    ticks[#ticks + 1] = {i * step, label_of(i * step, step)}
+  end
+  return ticks
+end
+
+--- Ticks of a logarithmic scale: powers of ten as {value, "10", exponent}, and between them values without text; over
+--- less than two decades 1, 2 and 5 times a power with their numbers.
+function axis.log_ticks(low, high)
+  local first, last = math.floor(math.log(low, 10) + 1e-9), math.ceil(math.log(high, 10) - 1e-9)
+  local ticks, short = {}, math.log(high / low, 10) < 1.7
+  local every = math.max(1, math.ceil((last - first) / 8))
+  for exponent = first, last do
+    for factor = 1, 9 do
+      local value = factor * 10.0 ^ exponent
+      if value >= low * (1 - 1e-9) and value <= high * (1 + 1e-9) then
+        if short then
+          local shown = factor == 1 or factor == 2 or factor == 5
+          ticks[#ticks + 1] = {value, shown and minus(("%.6g"):format(value)) or nil}
+        elseif factor == 1 and exponent % every == 0 then
+          ticks[#ticks + 1] = {value, "10", minus(tostring(exponent))}
+        elseif every == 1 then
+          ticks[#ticks + 1] = {value}
+        end
+      end
+    end
+  end
+  return ticks
+end
+
+--- The range to show for values in [low, high]: with a margin, or down to full ticks on a log scale.
+function axis.range(low, high, scale)
+  if scale == "log" then
+    if low == high then return low / 2, high * 2 end
+    local margin = (high / low) ^ 0.05
+    return low / margin, high * margin
+  end
+  if low == high then
+    local half = low == 0 and 1 or math.abs(low) * 0.1
+    return low - half, high + half
+  end
+  local margin = (high - low) * 0.04
+  return low - margin, high + margin
+end
+
+--- A function from values to [0, 1].
+function axis.scale(low, high, kind)
+  if kind == "log" then
+    local a, b = math.log(low), math.log(high)
+    return function(value) return value > 0 and (math.log(value) - a) / (b - a) or 0 / 0 end
+  end
+  return function(value) return (value - low) / (high - low) end
+end
+
+-- ---- Colour maps --------------------------------------------------------------------------------------------------
+
+--- Colours at equal distances; between them they are mixed in linear light.
+local kAnchors = {
+  viridis = {"#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"},
+  diverging = {"#14306b", "#2c5fa8", "#6aa3d2", "#b9d7e9", "#f5f4f1", "#f3c7ae", "#dd8163", "#b33a3c", "#6d1126"},
+  heat = {"#fdfbf0", "#f9e2ac", "#f5bd6f", "#ec9050", "#d85d4a", "#b2324f", "#7c1c55", "#451448"},
+  gray = {"#111111", "#f7f7f7"},
+}
+
+function axis.colormap_names()
+  local names = {}
+  for name in pairs(kAnchors) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function rgb_of(text)
+  local color = {}
+  for c = 1, 3 do color[c] = tonumber(text:sub(2 * c, 2 * c + 1), 16) / 255 end
+  return color
+end
+
+local kMade = {}
+
+--- uint8 [256, 3].
+function axis.colormap(name)
+  local anchors = kAnchors[name]
+  if not anchors then
+    mh.fail("plot: unknown colormap '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), axis.colormap_names())
+      .. "\n  have  " .. table.concat(axis.colormap_names(), ", "))
+  end
+  if kMade[name] then return kMade[name] end
+  local rows = {}
+  for i = 0, 255 do
+    local place = i / 255 * (#anchors - 1)
+    local left = math.min(math.floor(place), #anchors - 2)
+    local a, b, part = rgb_of(anchors[left + 1]), rgb_of(anchors[left + 2]), place - left
+    rows[i + 1] = {}
+    for c = 1, 3 do
+      local linear = a[c] ^ 2.2 * (1 - part) + b[c] ^ 2.2 * part
+      rows[i + 1][c] = math.floor(linear ^ (1 / 2.2) * 255 + 0.5)
+    end
+  end
+  kMade[name] = mh.tensor(rows, {dtype = "uint8", device = "cpu"})
+  return kMade[name]
+end
+
+--- Field [rows, columns] to uint8 [rows, columns, 3]; NaN is `bad`.
+function axis.colored(field, low, high, name, bad)
+  local part = ((field - low) / (high - low)):clamp(0, 1)
+  local index = (part:nan_to_num(0.0) * 255):round():to("int64")
+  local colors = axis.colormap(name):index_select(0, index:reshape{-1}):reshape{field:size(0), field:size(1), 3}
+  local missing = field:isnan():unsqueeze(-1)
+  local gray = rgb_of(bad)
+  local fill = mh.tensor({math.floor(gray[1] * 255), math.floor(gray[2] * 255), math.floor(gray[3] * 255)},
+    {dtype = "uint8", device = "cpu"})
+  return mh.where(missing, fill, colors)
+end
+
+return axis
