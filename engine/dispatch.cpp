@@ -17,6 +17,15 @@ namespace {
 
 constexpr int64_t kMaxDecisions = 16384;  // per thread; then all are forgotten, so memory stays bounded
 
+uint64_t hash_of(const std::vector<int64_t>& key) {
+  uint64_t hash = 0x9e3779b97f4a7c15ULL;
+  for (const int64_t word : key) {
+    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 const c10::StorageImpl* memory_of(const at::Tensor& local) {
@@ -28,7 +37,8 @@ const c10::StorageImpl* memory_of(const at::Tensor& local) {
 struct Dispatch::Entry {
   explicit Entry(const c10::OperatorHandle& op) : facts(op) {}
   OperatorFacts facts;
-  std::unordered_map<uint64_t, std::vector<std::unique_ptr<Decision>>> decisions;
+  std::unordered_map<uint64_t, std::vector<std::shared_ptr<const Decision>>> decisions;
+  const Decision* last = nullptr;  // a program repeats itself: tried before the table
 };
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
@@ -70,7 +80,10 @@ Dispatch& Dispatch::of_this_thread() {
 }
 
 void Dispatch::clear() {
-  for (auto& [name, entry] : entries_) entry->decisions.clear();
+  for (auto& [name, entry] : entries_) {
+    entry->decisions.clear();
+    entry->last = nullptr;
+  }
   decisions_ = 0;
 }
 
@@ -97,9 +110,10 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
     c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   }
   const bool cacheable = write_key(facts, stack);
-  const Decision* decision = cacheable ? find(e, stack) : nullptr;
-  if (decision == nullptr) decision = &decide(e, op, stack);
-  execute(facts, *decision, op, stack);
+  if (const Decision* known = cacheable ? find(e) : nullptr) return execute(facts, *known, op, stack);
+  const std::shared_ptr<const Decision> made = decide(facts, op, stack);
+  if (cacheable) remember(e, made);
+  execute(facts, *made, op, stack);
 }
 
 // The facts that a plan may depend on, as words. False when an argument cannot be written down.
@@ -173,40 +187,34 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
       return false;
     }
   }
-  hash_ = 0x9e3779b97f4a7c15ULL;
-  for (const int64_t word : key_) {
-    hash_ = (hash_ ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL;
-    hash_ ^= hash_ >> 29;
-  }
   return true;
 }
 
-const Decision* Dispatch::find(Entry& entry, const Stack&) {
-  const auto found = entry.decisions.find(hash_);
+const Decision* Dispatch::find(Entry& entry) {
+  if (entry.last != nullptr && entry.last->key == key_) return entry.last;
+  const auto found = entry.decisions.find(hash_of(key_));
   if (found == entry.decisions.end()) return nullptr;
   for (const auto& decision : found->second) {
-    if (decision->key == key_) return decision.get();
+    if (decision->key == key_) return entry.last = decision.get();
   }
   return nullptr;
 }
 
-const Decision& Dispatch::decide(Entry& entry, const c10::OperatorHandle& op, const Stack& stack) {
+std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack) {
   ++counts.planned;
-  if (decisions_ >= kMaxDecisions) clear();
-  auto decision = std::make_unique<Decision>();
-  const uint64_t hash = hash_;
+  auto decision = std::make_shared<Decision>();
   decision->key = key_;
   const OpCall call(op, stack);
   for (const Slot& slot : call.slots()) {
     if (slot.spec) decision->alive.push_back(slot.spec);
   }
-  decision->plan = plan(entry.facts, call);
+  decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
   TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ",
                         made.inputs.size(), " inputs of ", call.slots().size());
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const Slot& slot = call.slots()[s];
-    Decision::Move move{slot.arg, slot.item, made.inputs[s], nullptr, false, entry.facts.written[slot.arg]};
+    Decision::Move move{slot.arg, slot.item, made.inputs[s], nullptr, false, facts.written[slot.arg]};
     if (slot.spec && move.wanted && move.wanted != slot.spec) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
       move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
@@ -214,10 +222,14 @@ const Decision& Dispatch::decide(Entry& entry, const c10::OperatorHandle& op, co
     }
     decision->moves.push_back(std::move(move));
   }
-  auto& bucket = entry.decisions[hash];
-  bucket.push_back(std::move(decision));
+  return decision;
+}
+
+void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) {
+  if (decisions_ >= kMaxDecisions) clear();
   ++decisions_;
-  return *bucket.back();
+  entry.last = decision.get();
+  entry.decisions[hash_of(decision->key)].push_back(std::move(decision));
 }
 
 Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {

@@ -69,15 +69,15 @@ class Dispatch {
  private:
   struct Entry;
   Entry& entry(const c10::OperatorHandle& op);
-  const Decision* find(Entry& entry, const Stack& stack);
-  const Decision& decide(Entry& entry, const c10::OperatorHandle& op, const Stack& stack);
+  const Decision* find(Entry& entry);
+  std::shared_ptr<Decision> decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack);
+  void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
   std::unordered_map<const void*, std::unique_ptr<Entry>> entries_;
   std::vector<int64_t> key_;  // scratch
-  uint64_t hash_ = 0;
   int64_t decisions_ = 0;
 };
 
