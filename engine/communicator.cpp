@@ -112,14 +112,16 @@ ReduceOp parse_reduce_op(const std::string& text) {
       {"mean", "avg"}, {"average", "avg"}, {"prod", "product"}, {"mul", "product"},
       {"add", "sum"},  {"amax", "max"},    {"maximum", "max"},  {"minimum", "min"}};
   const auto other = kOtherNames.find(text);
-  const std::string hint = other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
+  const std::string hint =
+      other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
   TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"", hint,
                     "\n  have  \"", text, "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
 }
 
 const char* CommStats::name(Kind kind) {
-  static const char* const kNames[kKinds] = {"exchange",   "all_reduce", "all_gather", "reduce_scatter",
-                                             "all_to_all", "broadcast",  "barrier"};
+  static const char* const kNames[kKinds] = {"exchange",       "all_reduce", "all_gather",
+                                             "reduce_scatter", "all_to_all", "broadcast",
+                                             "barrier"};
   return kNames[kind];
 }
 
@@ -142,7 +144,8 @@ Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
                     "\n  have  rank ", rank, ", size ", size, "\n  fix   ranks count from 0 to size - 1");
 }
 
-void Communicator::check_tensor(const char* verb, const char* what, const at::Tensor& tensor) const {
+void Communicator::check_tensor(const char* verb, const char* what,
+                                const at::Tensor& tensor) const {
   TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
                     "empty tensor where there is nothing to send");
   TORCH_CHECK_VALUE(tensor.is_contiguous(), verb, ": `",
@@ -189,7 +192,8 @@ void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   if (size_ == 1) return;
   const int64_t n = data.numel();
   const int64_t mine = n / size_ + (rank_ < n % size_ ? 1 : 0);
-  count(CommStats::kAllReduce, 2 * (size_ - 1), (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize()));
+  count(CommStats::kAllReduce, 2 * (size_ - 1),
+        (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize()));
   do_all_reduce(data, op);
 }
 
@@ -206,7 +210,8 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   do_all_gather(in, counts, out);
 }
 
-void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
+void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
+                                  ReduceOp op) {
   check_alive();
   check_tensor("reduce_scatter", "in", in);
   check_tensor("reduce_scatter", "out", out);
@@ -236,7 +241,8 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   if (size_ == 1) return copy_data(in, out);
   int64_t messages = 0;
   for (int r = 0; r < size_; ++r) messages += r != rank_ && send_counts[r] > 0 ? 1 : 0;
-  count(CommStats::kAllToAll, messages, (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
+  count(CommStats::kAllToAll, messages,
+        (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
   do_all_to_all(in, send_counts, out, receive_counts);
 }
 
@@ -247,7 +253,8 @@ void Communicator::broadcast(at::Tensor& data, int root) {
                     "\n  have  root ", root, "\n  fix   root is a rank of the group that the call is made on");
   if (size_ == 1) return;
   const bool sends = root == rank_;
-  count(CommStats::kBroadcast, sends ? size_ - 1 : 0, sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
+  count(CommStats::kBroadcast, sends ? size_ - 1 : 0,
+        sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
   do_broadcast(data, root);
 }
 

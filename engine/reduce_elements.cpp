@@ -132,22 +132,35 @@ void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype) {
   }
 }
 
-void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources, int64_t n,
-                     c10::ArrayRef<void*> destinations) {
+void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources,
+                     int64_t n, c10::ArrayRef<void*> destinations) {
   switch (dtype) {
-    case at::kFloat: return reduce_typed<float>(op, sources, n, destinations);
-    case at::kDouble: return reduce_typed<double>(op, sources, n, destinations);
-    case at::kHalf: return reduce_typed<c10::Half, float>(op, sources, n, destinations);
-    case at::kBFloat16: return reduce_typed<c10::BFloat16, float>(op, sources, n, destinations);
-    case at::kByte: return reduce_typed<uint8_t>(op, sources, n, destinations);
-    case at::kChar: return reduce_typed<int8_t>(op, sources, n, destinations);
-    case at::kShort: return reduce_typed<int16_t>(op, sources, n, destinations);
-    case at::kInt: return reduce_typed<int32_t>(op, sources, n, destinations);
-    case at::kLong: return reduce_typed<int64_t>(op, sources, n, destinations);
-    case at::kComplexFloat: return reduce_typed<c10::complex<float>>(op, sources, n, destinations);
-    case at::kComplexDouble: return reduce_typed<c10::complex<double>>(op, sources, n, destinations);
-    case at::kBool: return reduce_bools(op, sources, n, destinations);
-    default: TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
+    case at::kFloat:
+      return reduce_typed<float>(op, sources, n, destinations);
+    case at::kDouble:
+      return reduce_typed<double>(op, sources, n, destinations);
+    case at::kHalf:
+      return reduce_typed<c10::Half, float>(op, sources, n, destinations);
+    case at::kBFloat16:
+      return reduce_typed<c10::BFloat16, float>(op, sources, n, destinations);
+    case at::kByte:
+      return reduce_typed<uint8_t>(op, sources, n, destinations);
+    case at::kChar:
+      return reduce_typed<int8_t>(op, sources, n, destinations);
+    case at::kShort:
+      return reduce_typed<int16_t>(op, sources, n, destinations);
+    case at::kInt:
+      return reduce_typed<int32_t>(op, sources, n, destinations);
+    case at::kLong:
+      return reduce_typed<int64_t>(op, sources, n, destinations);
+    case at::kComplexFloat:
+      return reduce_typed<c10::complex<float>>(op, sources, n, destinations);
+    case at::kComplexDouble:
+      return reduce_typed<c10::complex<double>>(op, sources, n, destinations);
+    case at::kBool:
+      return reduce_bools(op, sources, n, destinations);
+    default:
+      TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
   }
 }
 

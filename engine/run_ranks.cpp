@@ -59,10 +59,11 @@ void rethrow_prefixed_if_any(const std::exception& error, const std::string& pre
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    rethrow_prefixed_if_any<CommError, c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError,
-                            c10::Error, c10::LinAlgError, c10::OutOfMemoryError, c10::EnforceFiniteError,
-                            std::runtime_error, std::invalid_argument, std::out_of_range, std::domain_error,
-                            std::length_error, std::logic_error, std::range_error, std::overflow_error>(known, prefix);
+    rethrow_prefixed_if_any<
+        CommError, c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError,
+        c10::Error, c10::LinAlgError, c10::OutOfMemoryError, c10::EnforceFiniteError,
+        std::runtime_error, std::invalid_argument, std::out_of_range, std::domain_error,
+        std::length_error, std::logic_error, std::range_error, std::overflow_error>(known, prefix);
     throw;
   }
 }
