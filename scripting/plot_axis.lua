@@ -5,12 +5,16 @@ local mh = require "moonhalo"
 
 local axis = {}
 
+--- The round step closest to `wanted` ticks over the span.
 local function nice_step(span, wanted)
   local raw = span / wanted
   local power = 10.0 ^ math.floor(math.log(raw, 10))
+  local best, nearest
   for _, factor in ipairs {1, 2, 2.5, 5, 10} do
-    if factor * power >= raw * (1 - 1e-9) then return factor * power end
+    local off = math.abs(math.log(factor * power / raw))
+    if not nearest or off < nearest then best, nearest = factor * power, off end
   end
+  return best
 end
 
 local function decimals_of(step)
@@ -23,7 +27,6 @@ end
 
 local function minus(text) return (text:gsub("^%-", "\u{2212}")) end
 
---- "×10⁻³" apart: text of a power of ten is {mantissa, exponent}.
 local function label_of(value, step)
   local largest = math.max(math.abs(value), step)
   if value == 0 then return "0" end

@@ -1,0 +1,118 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Checkpoints: everything comes back bit by bit, and what does not fit is named.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local nn, optim = mh.nn, mh.optim
+
+--- A folder that all ranks agree on.
+local function folder(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_" .. name end
+
+local function model() return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)) end
+
+local function train(net, opt, schedule, steps)
+  local x, y = (mh.arange(48.0):reshape{3, 1, 4, 4} * 0.3):sin(), (mh.arange(6.0):reshape{3, 2} * 0.7):cos()
+  local loss
+  for _ = 1, steps do
+    opt:zero_grad()
+    loss = mh.mse_loss(net(x), y)
+    loss:backward()
+    opt:step()
+    schedule:step()
+  end
+  return loss:item()
+end
+
+local function parts()
+  local net = model()
+  local opt = optim.AdamW(net:parameters(), {lr = 0.05})
+  return net, opt, optim.StepLR(opt, 2)
+end
+
+local tests = {}
+
+function tests.test_a_resumed_run_is_the_same_run()
+  local path = folder("resume")
+  local net, opt, schedule = parts()
+  train(net, opt, schedule, 3)
+  mh.checkpoint.save(path, {model = net, optimizer = opt, schedule = schedule, step = 3, best = math.huge,
+    history = {0.5, 0.25}, note = {text = "a", done = true}, field = mh.arange(3)})
+  local expected = train(net, opt, schedule, 3)
+
+  local again, opt2, schedule2 = parts()
+  local rest = mh.checkpoint.load(path, {model = again, optimizer = opt2, schedule = schedule2})
+
+  testing.assert_equal({rest.step, rest.best, rest.history, rest.note}, {3, math.huge, {0.5, 0.25}, {text = "a", done = true}})
+  testing.assert_equal(rest.field:tolist(), {0, 1, 2})
+  testing.assert_equal(train(again, opt2, schedule2, 3), expected)
+  for name, tensor in net:state_dict() do testing.assert_equal(mh.equal(tensor, again:state_dict()[name]), true) end
+end
+
+function tests.test_the_model_file_has_the_names_of_the_state()
+  local path = folder("names")
+  mh.checkpoint.save(path, {model = model()})
+  local names = {}
+  for i, pair in ipairs((mh.safetensors.load(path .. "/model.safetensors"))) do names[i] = pair[1] end
+
+  testing.assert_equal(names, {"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean", "1.running_var",
+    "1.weight", "3.bias", "3.weight"})
+end
+
+function tests.test_what_is_not_loaded_comes_back_plain()
+  local path = folder("plain")
+  mh.checkpoint.save(path, {model = model(), step = 1})
+  local rest = mh.checkpoint.load(path)
+
+  testing.assert_equal(rest.model["3.bias"].shape, {2})
+  testing.assert_equal(rest.step, 1)
+end
+
+function tests.test_wrong_checkpoints_are_refused()
+  local path = folder("wrong")
+  mh.checkpoint.save(path, {model = model(), step = 1})
+  local refused = {
+    {function() mh.checkpoint.load("/nowhere/run") end, "checkpoint.load: '/nowhere/run' is no checkpoint"},
+    {function() mh.checkpoint.load(path, {modle = model()}) end, "has no entry 'modle'; did you mean 'model'?"},
+    {function() mh.checkpoint.load(path, {model = nn.Linear(2, 2)}) end, "Linear: load_state_dict: missing keys: 'weight', 'bias'"},
+    {function() mh.checkpoint.load(path, {step = 2}) end, "entry 'step' has no load_state_dict"},
+    {function() mh.checkpoint.save(path, {fn = print}) end, "is a function, which cannot be saved"},
+    {function() mh.checkpoint.save(path, {["a/b"] = 1}) end, "'a/b' cannot be the name of an entry"},
+  }
+  for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
+end
+
+function tests.test_dtypes_go_there_and_back()
+  local path = folder("dtypes") .. ".safetensors"
+  local all = {}
+  for i, dtype in ipairs{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"} do
+    all[i] = {dtype, mh.tensor({{0, 1, 1}, {1, 0, 1}}, {dtype = dtype})}
+  end
+  if mh.rank() == 0 then mh.safetensors.save(path, all, {note = "x"}) end
+  mh.barrier()
+  local back, notes = mh.safetensors.load(path)
+
+  testing.assert_equal(notes, {note = "x"})
+  for i, pair in ipairs(all) do testing.assert_equal(back[i], pair) end
+  testing.assert_error(function() mh.safetensors.save(path, {{"a", mh.ones{1}}, {"a", mh.ones{1}}}) end, "the name 'a' is taken")
+  testing.assert_error(function() mh.safetensors.load("/nowhere") end, "safetensors: cannot open '/nowhere'")
+end
+
+function tests.test_files_cut_short_are_refused()
+  if mh.rank() ~= 0 then return end
+  local path = folder("short") .. ".safetensors"
+  mh.safetensors.save(path, {{"a", mh.ones{100}}})
+  local file = io.open(path, "rb")
+  local whole = file:read("a")
+  file:close()
+  for _, case in ipairs{{#whole - 1, "is cut short"}, {30, "is cut short"}, {3, "is cut short"}} do
+    file = io.open(path, "wb")
+    file:write(whole:sub(1, case[1]))
+    file:close()
+    testing.assert_error(function() mh.safetensors.load(path) end, case[2])
+  end
+  file = io.open(path, "wb")
+  file:write(("x"):rep(200))
+  file:close()
+  testing.assert_error(function() mh.safetensors.load(path) end, "is no safetensors file")
+end
+
+return tests

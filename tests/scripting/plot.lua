@@ -1,0 +1,83 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Pictures: colours and places of what is drawn, and refused calls.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+
+local axis = require "moonhalo.plot_axis"
+
+local function path(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_" .. name .. ".png" end
+
+--- Width and height that a PNG file states.
+local function png_size(file_name)
+  local file = assert(io.open(file_name, "rb"))
+  local head = file:read(24)
+  file:close()
+  testing.assert_equal(head:sub(1, 8), "\137PNG\r\n\26\n")
+  local width, height = string.unpack(">I4I4", head, 17)
+  return {width, height}
+end
+
+local function labels(ticks)
+  local texts = {}
+  for _, tick in ipairs(ticks) do
+    if tick[2] then texts[#texts + 1] = tick[2] .. (tick[3] and "^" .. tick[3] or "") end
+  end
+  return table.concat(texts, " ")
+end
+
+local tests = {}
+
+function tests.test_ticks_are_round_numbers()
+  testing.assert_equal(labels(axis.linear_ticks(0, 1, 5)), "0 0.2 0.4 0.6 0.8 1.0")
+  testing.assert_equal(labels(axis.linear_ticks(-3.2, 7.9, 4)), "\u{2212}2.5 0 2.5 5.0 7.5")
+  testing.assert_equal(labels(axis.linear_ticks(0, 3e6, 3)), "0 1e6 2e6 3e6")
+  testing.assert_equal(labels(axis.linear_ticks(250, 310, 4)), "260 280 300")
+  testing.assert_equal(labels(axis.log_ticks(1e-3, 1)), "10^\u{2212}3 10^\u{2212}2 10^\u{2212}1 10^0")
+  testing.assert_equal(labels(axis.log_ticks(0.02, 0.6)), "0.02 0.05 0.1 0.2 0.5")
+end
+
+function tests.test_fields_are_coloured_by_range_and_nan_is_gray()
+  local colors = axis.colored(mh.tensor({{0.0, 1.0}, {0 / 0, 5.0}}, {dtype = "float64"}), 0, 1, "viridis", "#b9bdc3")
+
+  testing.assert_equal(colors:tolist(), {{{68, 1, 84}, {253, 231, 37}}, {{185, 189, 195}, {253, 231, 37}}})
+end
+
+function tests.test_a_canvas_blends_edges_by_coverage()
+  local canvas = mh.canvas(6, 4, "#000000")
+  canvas:fill(1, 1, 2.5, 3, "#ffffff")
+  canvas:image(mh.tensor({{{10, 20, 30}}}, {dtype = "uint8"}), 4, 0, 6, 4)
+
+  testing.assert_equal(canvas:picture():select(2, 1):tolist(),
+    {{0, 0, 0, 0, 20, 20}, {0, 255, 128, 0, 20, 20}, {0, 255, 128, 0, 20, 20}, {0, 0, 0, 0, 20, 20}})
+  canvas:line({0, 0.5, 6, 0.5}, 1, "#ff0000")
+  testing.assert_equal(canvas:picture()["0, 3"]:tolist(), {255, 0, 0})
+  testing.assert_equal(mh.text_width("abc", 20) > mh.text_width("abc", 10) * 1.99, true)
+end
+
+function tests.test_lines_and_maps_are_written()
+  mh.plot(path "lines", {series = {{y = {3, 1, 0 / 0, 0.5}, label = "a"}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
+    yscale = "log", xlabel = "step", ylabel = "loss", title = "t", size = {640, 400}})
+  mh.plot(path "maps", {panels = {{data = mh.rand{5, 9}, title = "a", x = {0, 8}, y = {10, 50}}, {data = mh.zeros{5, 9}, map = "diverging"}},
+    unit = "K", size = {800}, shared = true})
+  mh.plot(path "empty", {series = {{y = {}}}})
+
+  testing.assert_equal(png_size(path "lines"), {640, 400})
+  testing.assert_equal(png_size(path "maps")[1], 800)
+  testing.assert_equal(png_size(path "empty"), {1280, 760})
+end
+
+function tests.test_wrong_calls_are_refused()
+  local refused = {
+    {function() mh.plot(path "x", {}) end, "plot: give series (lines) or panels (maps)"},
+    {function() mh.plot(path "x", {series = {{y = {1}}}, ylable = "a"}) end, "plot: unknown option 'ylable'; did you mean 'ylabel'"},
+    {function() mh.plot(path "x", {series = {{y = {1, 2}, x = {1}}}}) end, "plot: series 1 has 1 x and 2 y"},
+    {function() mh.plot(path "x", {series = {{y = {1}}}, yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},
+    {function() mh.plot(path "x", {panels = {{data = mh.zeros{2, 3, 4}}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
+    {function() mh.plot(path "x", {panels = {{data = mh.zeros{2, 3}, map = "virdis"}}}) end, "unknown colormap 'virdis'; did you mean 'viridis'?"},
+    {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},
+  }
+  for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
+  testing.assert_error(function() mh.plot("/nowhere/x.png", {series = {{y = {1}}}}) end, "/nowhere/x.png")
+end
+
+return tests
