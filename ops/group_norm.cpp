@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "engine/axes.h"
+#include "ops/norm.h"
+
+namespace moonhalo {
+namespace {
+
+//     input [N, C, spatial...]    weight, bias [C]    mean, rstd [N, groups]
+//
+// Any dim may be cut, channels also through the middle of a group: every rank sums per channel,
+// adds its channels up to groups, and the ranks that share a sample add their groups.
+struct Channels {
+  at::Tensor group;    // [c], which group each owned channel belongs to
+  at::Tensor members;  // [c, groups], one where it does
+};
+
+struct GroupShape {
+  SpecPtr spec;
+  int64_t groups;
+  int64_t count;  // elements behind a group's mean
+
+  // Block as [n, c, hw].
+  at::Tensor flat(const at::Tensor& block) const {
+    int64_t hw = 1;
+    for (int64_t d = 2; d < block.dim(); ++d) hw *= block.size(d);
+    return widen(block).reshape({block.size(0), block.size(1), hw});
+  }
+  Channels channels(const at::Tensor& x) const {
+    const at::Tensor number = at::arange(spec->offsets()[1], spec->offsets()[1] + x.size(1),
+                                         x.options().dtype(at::kLong));
+    const at::Tensor group = number.floor_divide(spec->global_shape()[1] / groups);
+    const at::Tensor members = group.unsqueeze(1).eq(at::arange(groups, group.options()));
+    return {group, members.to(x.scalar_type())};
+  }
+};
+
+// [n, groups] spread over the owned channels: [n, c, 1].
+at::Tensor spread(const at::Tensor& values, const Channels& channels) {
+  return values.index_select(1, channels.group).unsqueeze(2);
+}
+
+struct GroupAxes {
+  Axes axes;
+  std::vector<int> every;
+};
+
+std::optional<GroupAxes> group_axes(const OpCall& call) {
+  const SpecPtr input = call.spec("input");
+  if (call.op.schema().is_mutable() || input->ndim() < 2) return std::nullopt;
+  if (input->global_shape()[0] != call.integer("N") ||
+      input->global_shape()[1] != call.integer("C"))
+    return std::nullopt;
+  GroupAxes group;
+  group.axes.kinds.assign(input->ndim(), AxisKind::kKeep);
+  group.axes.inputs.resize(call.slots().size());
+  for (int64_t d = 0; d < input->ndim(); ++d) group.every.push_back(static_cast<int>(d));
+  group.axes.inputs[call.slot("input")] = group.every;
+  for (const char* name : {"weight", "bias"}) {
+    if (call.has(name) && call.spec(name)) group.axes.inputs[call.slot(name)] = {1};
+  }
+  return group;
+}
+
+// Whether every rank can run the operator itself on its samples.
+bool samples_are_whole(const ShardSpec& spec) {
+  for (int64_t d = 1; d < spec.ndim(); ++d) {
+    if (spec.is_cut(d)) return false;
+  }
+  const auto sizes = spec.block_sizes(0);
+  return std::find(sizes.begin(), sizes.end(), 0) == sizes.end();
+}
+
+GroupShape shape_of(const OpCall& call, const SpecPtr& spec) {
+  const int64_t groups = call.integer("group");
+  return {spec, groups, global_count(*spec, dims_from(spec->ndim(), 1)) / groups};
+}
+
+std::optional<Plan> plan_forward(const OpCall& call) {
+  auto group = group_axes(call);
+  if (!group) return std::nullopt;
+  const auto& shape = call.spec("input")->global_shape();
+  const std::vector<int64_t> statistics{shape[0], call.integer("group")};
+  group->axes.outputs = {group->every, {0, -1}, {0, -1}};
+  group->axes.output_shapes = {shape, statistics, statistics};
+  Plan plan = solve(call, group->axes);
+  const SpecPtr spec = plan.inputs[call.slot("input")];
+  if (samples_are_whole(*spec)) {
+    plan.edits = {{call.index("N"), spec->local_shape()[0]}};
+    plan.run = run_contiguous;
+    return plan;
+  }
+  plan.run = [shape = shape_of(call, spec), ranks = CutGroup(spec, dims_from(spec->ndim(), 1)),
+              eps = call.value("eps").toDouble()](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1),
+                     bias = tensor_at(op, stack, 2);
+    const at::Tensor x = shape.flat(input);
+    const Channels channels = shape.channels(x);
+    const int64_t points = x.size(2);
+    at::Tensor mean = at::sum(x, 2), m2 = at::zeros_like(mean);
+    if (points > 0) {
+      std::tie(m2, mean) = at::var_mean(x, at::IntArrayRef{2}, /*correction=*/0, /*keepdim=*/false);
+      m2 = m2 * points;
+    }
+    const at::Tensor group_mean =
+        ranks.all_reduce(at::matmul(mean * points, channels.members)).div_(shape.count);
+    m2 = m2 + (mean - spread(group_mean, channels).squeeze(2)).square().mul_(points);
+    const at::Tensor variance =
+        ranks.all_reduce(at::matmul(m2, channels.members)).div_(shape.count);
+    const at::Tensor rstd = (variance + eps).rsqrt_();
+    const at::Tensor y = scale_and_shift(
+        at::sub(x, spread(group_mean, channels)).mul_(spread(rstd, channels)), weight, bias);
+    const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    finish(op, stack, y.view(input.sizes()).to(input.scalar_type()), group_mean.to(kept),
+           rstd.to(kept));
+  };
+  return plan;
+}
+
+// With x^ the normalized input, g = dy * weight, and means over a group:
+//     dx = rstd (g - mean(g) - x^ mean(g x^)),   dweight = sum over samples and points of dy x^,
+//     dbias = that of dy.
+std::optional<Plan> plan_backward(const OpCall& call) {
+  auto group = group_axes(call);
+  if (!group) return std::nullopt;
+  group->axes.inputs[call.slot("grad_out")] = group->every;
+  group->axes.inputs[call.slot("mean")] = group->axes.inputs[call.slot("rstd")] = {0, -1};
+  group->axes.outputs = {group->every};
+  group->axes.output_shapes = {call.spec("input")->global_shape()};
+  Plan plan = solve(call, group->axes);
+  const SpecPtr spec = plan.inputs[call.slot("input")];
+  const SpecPtr affine = reduced_spec(spec, dims_but(spec->ndim(), 1), false, ReduceOp::kSum);
+  const auto mask = wanted_gradients(call);
+  plan.outputs = masked(mask, {spec, affine, affine});
+  if (samples_are_whole(*spec)) {
+    plan.edits = {{call.index("N"), spec->local_shape()[0]}};
+    plan.run = run_contiguous;
+    return plan;
+  }
+  plan.run = [mask, shape = shape_of(call, spec),
+              ranks = CutGroup(spec, dims_from(spec->ndim(), 1))](const c10::OperatorHandle& op,
+                                                                  Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, 4);
+    const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    const at::Tensor grad = shape.flat(tensor_at(op, stack, 0));
+    at::Tensor x = shape.flat(input);
+    const Channels channels = shape.channels(x);
+    const at::Tensor rstd = spread(widen(tensor_at(op, stack, 3)), channels);
+    x = at::sub(x, spread(widen(tensor_at(op, stack, 2)), channels)).mul_(rstd);
+    const at::Tensor sums = at::stack({at::sum(grad, 2), at::sum(grad * x, 2)});  // [2, n, c]
+    at::Tensor dx, dweight, dbias;
+    if (mask[0]) {
+      const at::Tensor scaled = weight.defined() ? sums * weight : sums;
+      const at::Tensor means =
+          ranks.all_reduce(at::matmul(scaled, channels.members)).div_(shape.count);
+      dx = weight.defined() ? grad * per_channel(weight, 3) : grad.clone();
+      dx.sub_(spread(means[0], channels)).sub_(x * spread(means[1], channels)).mul_(rstd);
+      dx = dx.view(input.sizes()).to(input.scalar_type());
+    }
+    if (mask[1]) dweight = sums[1].sum(0).to(kept);
+    if (mask[2]) dbias = sums[0].sum(0).to(kept);
+    finish(op, stack, dx, dweight, dbias);
+  };
+  return plan;
+}
+
+constexpr auto* kSource = "PyTorch GroupNorm; Wu, He 2018";
+constexpr auto* kSupports =
+    "any cut, also through a group; two all-reduces of [N, groups] (backward: one)";
+
+const Register rules{
+    {.op = "aten::native_group_norm",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::native_group_norm_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo
