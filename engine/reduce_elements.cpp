@@ -37,6 +37,17 @@ Acc multiply(Acc a, Acc b) {
   }
 }
 
+// In blocks, because the compiler vectorises loops whose length it knows.
+template <typename Body>
+void repeat(int64_t count, const Body& body) {
+  constexpr int64_t kBlock = 64;
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (int64_t j = 0; j < kBlock; ++j) body(i + j);
+  }
+  for (; i < count; ++i) body(i);
+}
+
 template <typename T, typename Acc, typename Combine>
 void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations,
                    bool average, Combine combine) {
@@ -45,20 +56,20 @@ void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     const int64_t m = std::min(kChunk, n - begin);
     const T* first = static_cast<const T*>(sources[0]) + begin;
-    for (int64_t i = 0; i < m; ++i) acc[i] = static_cast<Acc>(first[i]);
+    repeat(m, [&](int64_t i) { acc[i] = static_cast<Acc>(first[i]); });
     for (size_t s = 1; s < sources.size(); ++s) {
       const T* next = static_cast<const T*>(sources[s]) + begin;
-      for (int64_t i = 0; i < m; ++i) acc[i] = combine(acc[i], static_cast<Acc>(next[i]));
+      repeat(m, [&](int64_t i) { acc[i] = combine(acc[i], static_cast<Acc>(next[i])); });
     }
     if constexpr (!std::is_integral_v<Acc>) {
       if (average) {
         const Acc count = static_cast<Acc>(static_cast<float>(sources.size()));
-        for (int64_t i = 0; i < m; ++i) acc[i] /= count;
+        repeat(m, [&](int64_t i) { acc[i] /= count; });
       }
     }
     for (void* destination : destinations) {
       T* out = static_cast<T*>(destination) + begin;
-      for (int64_t i = 0; i < m; ++i) out[i] = static_cast<T>(acc[i]);
+      repeat(m, [&](int64_t i) { out[i] = static_cast<T>(acc[i]); });
     }
   }
 }
