@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "scripting/commands.h"
+#include "scripting/repl.h"
+#include "scripting/session.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+struct Result {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+Result run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "moonhalo");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int status = command_line(static_cast<int>(argv.size()), argv.data());
+  std::fflush(stdout);
+  const std::string err = testing::internal::GetCapturedStderr();
+  return {status, testing::internal::GetCapturedStdout(), err};
+}
+
+class CommandLine : public testing::Test {
+ protected:
+  CommandLine()
+      : folder_(std::filesystem::temp_directory_path() / ("moonhalo_cli_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~CommandLine() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = folder_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CommandLine, RunPassesTheScriptItsArguments) {
+  const std::string script = write("a.lua", "#!/usr/bin/env moonhalo\nprint(arg[0], arg[1], arg[2], #arg, ...)");
+
+  const Result result = run({"run", script, "--", "one", "--two"});
+
+  EXPECT_EQ(result.status, kDone) << result.err;
+  EXPECT_EQ(result.out, script + "\tone\t--two\t2\tone\t--two\n");
+}
+
+TEST_F(CommandLine, RequireLooksInTheScriptsFolder) {
+  write("lib/init.lua", "return {answer = 42}");
+  const std::string script = write("a.lua", "print(require('lib').answer)");
+
+  EXPECT_EQ(run({"run", script}).out, "42\n");
+}
+
+TEST_F(CommandLine, AFailingScriptShowsItsLine) {
+  const std::string script = write("bad.lua", "local mh = require 'moonhalo'\nlocal y = mh.ones(2):mm(mh.ones(3))\n");
+
+  const Result result = run({"run", script});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.err, HasSubstr("bad.lua:2: "));
+  EXPECT_THAT(result.err, HasSubstr("  2 | local y = mh.ones(2):mm(mh.ones(3))"));
+  EXPECT_THAT(result.err, Not(HasSubstr("libtorch")));
+}
+
+TEST_F(CommandLine, AFailingRankStopsRanksThatComputeOrWait) {
+  const std::string script = write("one.lua", R"(local mh = require "moonhalo"
+local others = arg[1]
+if mh.rank() == 1 then error("I am broken") end
+if others == "loop" then while true do end end
+mh.barrier()
+)");
+  for (const char* others : {"loop", "wait"}) {
+    const auto start = std::chrono::steady_clock::now();
+
+    const Result result = run({"run", script, "--ranks", "3", "--", others});
+
+    EXPECT_EQ(result.status, kScriptFailed) << others;
+    EXPECT_THAT(result.err, HasSubstr("rank 1: ")) << others;
+    EXPECT_THAT(result.err, HasSubstr("one.lua:3: I am broken\n  3 | if mh.rank() == 1")) << others;
+    EXPECT_THAT(result.err, Not(HasSubstr("rank 0"))) << others;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << others;
+  }
+}
+
+TEST_F(CommandLine, RanksThatFailAlikeSaySoOnce) {
+  const std::string script = write("all.lua", "error('same for all', 0)");
+
+  const Result result = run({"run", script, "--ranks", "4"});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.err, ContainsRegex("^ranks? [0-9, -]+: same for all"));
+  EXPECT_EQ(result.err.find("same for all"), result.err.rfind("same for all"));
+}
+
+TEST_F(CommandLine, ARankThatLeavesIsLost) {
+  const std::string script = write("leave.lua", "local mh = require 'moonhalo'\nif mh.rank() > 0 then mh.barrier() end");
+
+  EXPECT_EQ(run({"run", script, "--ranks", "2"}).status, kRankLost);
+}
+
+TEST_F(CommandLine, OsExitGivesTheStatus) {
+  EXPECT_EQ(run({"run", write("exit.lua", "os.exit(7)")}).status, 7);
+  EXPECT_EQ(run({"run", write("exit.lua", "os.exit(true)")}).status, 0);
+  EXPECT_EQ(run({"run", write("exit.lua", "os.exit(4)"), "--ranks", "2"}).status, 4);
+  EXPECT_THAT(run({"run", write("exit.lua", "os.exit(4)")}).err, IsEmpty());
+}
+
+TEST_F(CommandLine, AFakeWorldHasTheRanksThatWereAskedFor) {
+  const std::string script = write("fake.lua", "print(require('moonhalo').world_size())");
+
+  EXPECT_EQ(run({"run", script, "--backend", "fake", "--ranks", "64"}).out, "64\n");
+}
+
+TEST_F(CommandLine, WrongUsageIsStatusTwo) {
+  const std::string script = write("ok.lua", "");
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"fly"},
+      {"run"},
+      {"run", "no_such_script.lua"},
+      {"run", script, "--ranks", "0"},
+      {"run", script, "--ranks", "two"},
+      {"run", script, "--backend", "pigeon"},
+      {"run", script, "--set", "novalue"},
+      {"run", script, "--config", "no_such_file.json"},
+      {"run", script, "--device", "toaster"},
+      {"inspect", "no_such_file.h5"},
+      {"ops", "conv2"},
+      {"test", script},
+      {"plan", script},
+  };
+  for (const auto& arguments : wrong) {
+    const Result result = run(arguments);
+
+    EXPECT_EQ(result.status, kWrongUsage) << testing::PrintToString(arguments);
+    EXPECT_THAT(result.err, Not(IsEmpty())) << testing::PrintToString(arguments);
+  }
+  EXPECT_EQ(run({"run", script}).status, kDone);
+}
+
+TEST_F(CommandLine, TestCountsPassedAndFailed) {
+  const std::string script = write("t.lua", R"(local mh = require "moonhalo"
+return {
+  test_good = function() mh.testing.assert_equal(1, 1) end,
+  test_bad = function() mh.testing.assert_equal(1, mh.rank() + 1) error("always") end,
+  test_one_rank = function() if mh.rank() == 1 then error("mine") end end,
+  helper = function() error("not a test") end,
+}
+)");
+
+  const Result alone = run({"test", script});
+  EXPECT_EQ(alone.status, kScriptFailed);
+  EXPECT_THAT(alone.out, AllOf(HasSubstr("ok     test_good"), HasSubstr("FAILED test_bad"), HasSubstr("2 passed, 1 failed\n"),
+                               HasSubstr("t.lua:4: always")));
+
+  const Result two = run({"test", script, "--ranks", "2"});
+  EXPECT_EQ(two.status, kScriptFailed);
+  EXPECT_THAT(two.out, AllOf(HasSubstr("1 passed, 2 failed\n"), ContainsRegex("rank 1: .*t.lua:5: mine")));
+
+  EXPECT_EQ(run({"test", write("good.lua", "return {test_a = function() end}")}).status, kDone);
+}
+
+TEST_F(CommandLine, ATestThatStrandsOtherRanksEndsTheRun) {
+  const std::string script = write("t.lua", R"(local mh = require "moonhalo"
+return {
+  test_a = function() if mh.rank() == 0 then error("left early") end mh.barrier() end,
+  test_b = function() end,
+}
+)");
+
+  const Result result = run({"test", script, "--ranks", "2"});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("left early"), HasSubstr("0 passed, 1 failed"), Not(HasSubstr("test_b"))));
+}
+
+TEST_F(CommandLine, InformsAboutItself) {
+  EXPECT_THAT(run({"info"}).out, AllOf(HasSubstr("LibTorch   2."), HasSubstr("Lua        5.4"), HasSubstr("threads")));
+  EXPECT_THAT(run({"ops"}).out, AllOf(HasSubstr("aten::convolution "), HasSubstr("ops/conv.cpp")));
+  EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
+  EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
+  EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("repl"));
+  EXPECT_EQ(run({"--help"}).status, kDone);
+}
+
+using CommandLineDeathTest = CommandLine;
+
+TEST_F(CommandLineDeathTest, ARankInALongCallCannotKeepTheProcessAlive) {
+  ASSERT_EQ(mkfifo((folder_ / "silent").c_str(), 0600), 0);
+  const std::string script = write("long.lua", R"(local mh = require "moonhalo"
+if mh.rank() == 1 then error("broken") end
+io.open(arg[1])  -- waits for a writer that never comes
+)");
+  SessionOptions options;
+  options.script = script;
+  options.arguments = {(folder_ / "silent").string()};
+  options.ranks = 2;
+  const auto start = std::chrono::steady_clock::now();
+
+  EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }), testing::ExitedWithCode(kScriptFailed),
+              "rank 1: .*long.lua:2: broken");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
+TEST(Repl, LoadsExpressionsAndStatementsAndAsksForMore) {
+  const auto state = new_state();
+  bool incomplete = false;
+  EXPECT_EQ(load_chunk(state.get(), "1 + 1", incomplete), "");
+  EXPECT_EQ(load_chunk(state.get(), "x = 1", incomplete), "");
+  EXPECT_NE(load_chunk(state.get(), "for i = 1, 2 do", incomplete), "");
+  EXPECT_TRUE(incomplete);
+  EXPECT_NE(load_chunk(state.get(), "x = = 1", incomplete), "");
+  EXPECT_FALSE(incomplete);
+}
+
+TEST(Repl, CompletesFieldsMethodsAndOperators) {
+  const auto state = new_state();
+  ASSERT_EQ(luaL_dostring(state.get(), "mh = require 'moonhalo'; x = mh.ones(2); config = {width = 1, wide = {a = 1}}"), LUA_OK);
+
+  EXPECT_THAT(complete_word(state.get(), "config.wi"), testing::ElementsAre("config.wide", "config.width"));
+  EXPECT_THAT(complete_word(state.get(), "config.wide."), testing::ElementsAre("config.wide.a"));
+  EXPECT_THAT(complete_word(state.get(), "mh.init_device"), testing::ElementsAre("mh.init_device_mesh"));
+  EXPECT_THAT(complete_word(state.get(), "x:max_pool2"), testing::Contains("x:max_pool2d"));
+  EXPECT_THAT(complete_word(state.get(), "conf"), testing::ElementsAre("config"));
+  EXPECT_THAT(complete_word(state.get(), "nothing.here"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting
