@@ -85,7 +85,8 @@ function Attention:forward(...)
   local mask = self:masks(v, q, q:size(2), k:size(2))
   local p = self.training and self.dropout or 0.0
   local output, scores
-  if v.need_weights or p > 0 then
+  -- The fused kernel hides its parts from ShardTensors.
+  if v.need_weights or p > 0 or q:is_shard_tensor() then
     scores = q:matmul(k:transpose(-2, -1)) / math.sqrt(self.head_dim)
     if mask then scores = scores + mask end
     scores = mh.dropout(scores:softmax(-1), p, p > 0)
