@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer, group, batch, instance and RMS norm with the statistics of the whole tensor, however it is
+// cut.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/held.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using at::Tensor;
+
+// Ways to hold [4, 6, 7, 5]: batch, channels, height, width.
+const std::vector<Held> kFields = {
+    {"batch", {2}, {shard(0, {1, 3})}},
+    {"batch_empty", {3}, {shard(0, {1, 0, 3})}},
+    {"channels_inside_a_group", {2}, {shard(1, {2, 4})}},
+    {"channels_of_whole_groups", {3}, {shard(1, {3, 3, 0})}},
+    {"height", {3}, {shard(2, {1, 5, 1})}},
+    {"height_empty", {3}, {shard(2, {3, 0, 4})}},
+    {"width", {4}, {shard(3)}},
+    {"batch_height", {2, 2}, {shard(0), shard(2, {2, 5})}},
+    {"channels_width", {2, 2}, {shard(1, {1, 5}), shard(3, {4, 1})}},
+    {"height_width", {2, 2}, {shard(2), shard(3)}},
+    {"replicated_and_height", {2, 2}, {replicate(), shard(2)}},
+    {"partial", {2}, {partial()}},
+};
+
+Tensor field(int64_t seed) { return make_tensor({4, 6, 7, 5}, seed) * 2 + 3; }
+Tensor channels(int64_t seed) { return make_tensor({6}, seed) + 1.5; }
+
+// Weights plain and as ShardTensors, replicated or cut as the channels are.
+void check_affine(const std::vector<Held>& ways, const Tensor& full, const Tensor& weight,
+                  const Tensor& bias, const Program& program, Oracle options = {}) {
+  for (const Held& held : ways) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}},
+                         program, options);
+  }
+}
+
+TEST(Norm, LayerNormOverCutAndWholeDims) {
+  for (const Held& held : kHeld972) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {7, 2}, {9, 7, 2}}) {
+      SCOPED_TRACE(std::string(held.name) + " " + std::to_string(shape.size()));
+      const Tensor full = make_tensor({9, 7, 2}, 1) * 3 + 5, weight = make_tensor(shape, 2),
+                   bias = make_tensor(shape, 3);
+      expect_same_as_plain(
+          held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}},
+          [&](const List& t) {
+            return List{at::layer_norm(t[0], shape, t[1], t[2], 1e-3), at::layer_norm(t[0], shape)};
+          });
+    }
+  }
+}
+
+TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
+  const Tensor full = make_tensor({9, 7, 2}, 1), weight = make_tensor({7, 2}, 2),
+               bias = make_tensor({7, 2}, 3);
+  for (const Held& held : {kHeld972[0], kHeld972[2], kHeld972[5]}) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(held.mesh, {{full, held.placements}, {weight}, {bias}},
+                         [&](const List& t) {
+                           return List{at::layer_norm(t[0], {7, 2}, t[1], t[2])};
+                         },
+                         {.tolerance = 1e-9, .double_backward = true});
+  }
+  expect_same_as_plain(
+      {2}, {{full, {shard(1, {3, 4})}}, {weight, {shard(0, {3, 4})}}, {bias, {shard(0, {3, 4})}}},
+      [&](const List& t) {
+        return List{at::layer_norm(t[0], {7, 2}, t[1], t[2])};
+      });
+}
+
+TEST(Norm, RmsNorm) {
+  for (const Held& held : kHeld972) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(
+        held.mesh,
+        {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7, 2}, 2), {}, true, true}},
+        [&](const List& t) {
+          return List{at::rms_norm(t[0], {7, 2}, t[1], 1e-5), at::rms_norm(t[0], {2})};
+        });
+  }
+}
+
+TEST(Norm, GroupNormWithGroupsOverSeveralRanks) {
+  for (const int64_t groups : {1, 2, 3, 6}) {
+    SCOPED_TRACE(groups);
+    check_affine(kFields, field(1), channels(2), channels(3), [&](const List& t) {
+      return List{at::group_norm(t[0], groups, t[1], t[2], 1e-4), at::group_norm(t[0], groups)};
+    });
+  }
+}
+
+TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
+  const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
+  for (const Held& held : kFields) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(
+        held.mesh,
+        {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
+        [](const List& t) {
+          const Tensor y = at::batch_norm(t[0], t[1], t[2], t[3], t[4], true, 0.3, 1e-4, false);
+          return List{y, t[3], t[4]};
+        },
+        {.tolerance = 1e-9});
+    expect_same_as_plain(
+        held.mesh, {{field(1), held.placements}},
+        [](const List& t) {
+          return List{at::batch_norm(t[0], {}, {}, {}, {}, true, 0.1, 1e-5, false)};
+        },
+        {.tolerance = 1e-9});
+  }
+}
+
+TEST(Norm, BatchNormInEvaluation) {
+  const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
+  for (const Held& held : kFields) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(
+        held.mesh,
+        {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
+        [](const List& t) {
+          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], false, 0.3, 1e-4, false), t[3],
+                      t[4]};
+        });
+  }
+}
+
+TEST(Norm, BatchNormOfCutChannelsWithCutStatistics) {
+  const std::vector<Placement> cut{shard(0, {2, 4})};
+  for (const bool training : {true, false}) {
+    expect_same_as_plain(
+        {2},
+        {{field(1), {shard(1, {2, 4})}},
+         {channels(2), cut},
+         {channels(3), cut},
+         {channels(4), cut, false},
+         {channels(5), cut, false}},
+        [&](const List& t) {
+          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], training, 0.3, 1e-4, false),
+                      t[3], t[4]};
+        },
+        {.tolerance = 1e-9});
+  }
+}
+
+TEST(Norm, BatchNormSecondDerivativeAndRows) {
+  for (const Held& held : {kFields[0], kFields[4], kFields[8]}) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(
+        held.mesh, {{field(1), held.placements}, {channels(2)}, {channels(3)}},
+        [](const List& t) {
+          return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
+        },
+        {.tolerance = 1e-8, .double_backward = true});
+  }
+  expect_same_as_plain(
+      {3}, {{make_tensor({9, 6}, 1), {shard(0, {4, 0, 5})}}, {channels(2)}, {channels(3)}},
+      [](const List& t) {
+        return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
+      });
+}
+
+TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
+  const Input mean{channels(4), {}, false}, var{channels(5), {}, false};
+  for (const Held& held : {kFields[2], kFields[7]}) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(held.mesh,
+                         {{field(1), held.placements, false},
+                          {channels(2), {}, false},
+                          {channels(3), {}, false},
+                          mean,
+                          var},
+                         [](const List& t) {
+                           auto [a, b, c] =
+                               at::_native_batch_norm_legit(t[0], t[1], t[2], true, 0.1, 1e-5);
+                           auto [d, e, f] = at::_native_batch_norm_legit_no_training(
+                               t[0], t[1], t[2], t[3], t[4], 0.1, 1e-5);
+                           Tensor running_mean = t[3], running_var = t[4];
+                           auto [g, h, i] = at::_native_batch_norm_legit(
+                               t[0], t[1], t[2], running_mean, running_var, true, 0.1, 1e-5);
+                           return List{a, b, c, d, e, f, g, h, i, running_mean, running_var};
+                         });
+  }
+}
+
+TEST(Norm, InstanceNorm) {
+  for (const Held& held :
+       {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {
+    SCOPED_TRACE(held.name);
+    expect_same_as_plain(
+        held.mesh, {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}},
+        [](const List& t) {
+          return List{at::instance_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
+        });
+  }
+}
+
+TEST(Norm, SinglePrecisionAndBfloat16) {
+  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 2e-4}, {at::kBFloat16, 0.1}}) {
+    for (const Held& held : {kFields[0], kFields[2], kFields[4], kFields[9]}) {
+      SCOPED_TRACE(held.name);
+      expect_same_as_plain(held.mesh,
+                           {{field(1).to(dtype), held.placements},
+                            {channels(2).to(at::kFloat), {}, true, true},
+                            {channels(3).to(at::kFloat)}},
+                           [](const List& t) {
+                             return List{
+                                 at::group_norm(t[0], 2, t[1], t[2]),
+                                 at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
+                           },
+                           {.tolerance = tolerance});
+    }
+  }
+}
+
+TEST(Norm, SpatialCutMovesOnlyStatistics) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    Tensor x =
+        shard_of(make_tensor({2, 8, 60, 50}, 1), mesh, {shard(2, {20, 40})}).requires_grad_();
+    const Tensor weights = shard_of(make_tensor({2, 8, 60, 50}, 2), mesh, {shard(2, {20, 40})});
+    mesh->group().reset_stats();
+
+    const Tensor y = at::group_norm(x, 4);
+    (y * weights).sum().backward();
+
+    const CommStats& stats = mesh->group().stats();
+    EXPECT_EQ(stats.by_kind[CommStats::kAllReduce].calls, 3);
+    EXPECT_EQ(stats.total().bytes, stats.by_kind[CommStats::kAllReduce].bytes);
+    EXPECT_LE(stats.total().bytes, 4 * 2 * 4 * 8);
+    EXPECT_EQ(spec(x.grad()), spec(x));
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
