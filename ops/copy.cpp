@@ -47,6 +47,14 @@ std::optional<Plan> plan_fill(const OpCall& call) {
   return plan;
 }
 
+// The functional form reads no value at all.
+std::optional<Plan> plan_filled(const OpCall& call) {
+  Plan plan = plan_one(call, nullptr, {without_partial(call.spec("self"))});
+  for (size_t s = 1; s < call.slots().size(); ++s)
+    plan.inputs[s] = without_partial(call.slots()[s].spec);
+  return plan;
+}
+
 // Addends of zero are a zero: no need to sum up first.
 std::optional<Plan> plan_zero(const OpCall& call) {
   return plan_one(call, nullptr, {call.spec("self")});
@@ -60,13 +68,14 @@ std::optional<Plan> plan_item(const OpCall& call) {
   return plan_one(call, replicated(call.mesh(), self->global_shape()), {nullptr});
 }
 
-// Every rank compares its blocks; they are equal where all ranks say so.
-std::optional<Plan> plan_equal(const OpCall& call) {
+// Every rank compares its blocks; they are equal (or close) where all ranks say so.
+std::optional<Plan> plan_compare(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self")),
                 other = without_partial(call.spec("other"));
   Plan plan;
   plan.outputs = {nullptr};
   if (self->global_shape() != other->global_shape()) {
+    if (call.name() != "aten::equal") return std::nullopt;  // allclose broadcasts
     plan.inputs = {self, other};
     plan.run = [](const c10::OperatorHandle& op, Stack& stack) { finish(op, stack, false); };
     return plan;
@@ -75,14 +84,13 @@ std::optional<Plan> plan_equal(const OpCall& call) {
   plan.inputs = {shared, shared};
   if (!shared->has_cut()) return plan;
   plan.run = [shared](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor same = at::full(
-        {1}, argument(op, stack, 0).toTensor().equal(argument(op, stack, 1).toTensor()) ? 1 : 0,
-        at::dtype(at::kInt));
+    op.callBoxed(stack);
+    at::Tensor same = at::full({1}, torch::jit::pop(stack).toBool() ? 1 : 0, at::dtype(at::kInt));
     for (int64_t d = 0; d < shared->ndim(); ++d) {
       for (const int64_t m : shared->cut(d).mesh_dims)
         shared->mesh()->group(m).all_reduce(same, ReduceOp::kMin);
     }
-    finish(op, stack, same.item<int>() != 0);
+    stack.emplace_back(same.item<int>() != 0);
   };
   return plan;
 }
@@ -124,15 +132,20 @@ const Register rules{
      .source = "PyTorch copy_",
      .supports = "any cut on either side, plain tensors too; the written one keeps its cut"},
     {.op = "aten::fill_", .plan = plan_fill, .source = "PyTorch fill_", .supports = "any cut"},
+    {.op = "aten::fill", .plan = plan_filled, .source = "PyTorch fill", .supports = "any cut"},
     {.op = "aten::zero_", .plan = plan_zero, .source = "PyTorch zero_", .supports = kMoves},
     {.op = "aten::_local_scalar_dense",
      .plan = plan_item,
      .source = "PyTorch item",
      .supports = "any placement; collective where it is cut or Partial"},
     {.op = "aten::equal",
-     .plan = plan_equal,
+     .plan = plan_compare,
      .source = "PyTorch equal",
      .supports = "any cut; collective"},
+    {.op = "aten::allclose",
+     .plan = plan_compare,
+     .source = "PyTorch allclose",
+     .supports = "any cut of tensors of one shape; collective"},
     {.op = "aten::is_same_size",
      .plan = plan_is_same_size,
      .source = "PyTorch is_same_size",

@@ -154,8 +154,11 @@ std::optional<Plan> plan_index(const OpCall& call) {
   return plan;
 }
 
-// x[mask] = number, the mask cut as x is.
+// x[mask] = number, the mask cut as x is. More values than one stand in the order of the whole mask.
 std::optional<Plan> plan_put_where(const OpCall& call, const SpecPtr& self) {
+  if (!self->has_cut()) {
+    return gathered(call, {self});
+  }
   const int list = call.index("indices"), values = call.slot("values");
   Plan plan = plan_one(call, self, {self});
   int64_t masks = 0;
