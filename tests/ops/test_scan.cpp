@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans, sorting and ranks along cut dims.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/held.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using at::Tensor;
+
+List pair(const std::tuple<Tensor, Tensor>& both) { return {std::get<0>(both), std::get<1>(both)}; }
+
+const Oracle kForward{.backward = false};
+const Oracle kAnyCut{.same_cut_gradients = false};
+
+TEST(Scan, RunningSumsAndProducts) {
+  check({{"cumsum_0", [](const Tensor& x) { return List{x.cumsum(0)}; }, kAnyCut},
+         {"cumsum_1",
+          [](const Tensor& x) {
+            return List{x.cumsum(-2), x.cumsum(2)};
+          },
+          kAnyCut},
+         {"cumprod",
+          [](const Tensor& x) {
+            return List{x.cumprod(0), x.cumprod(1)};
+          },
+          kForward},
+         {"logcumsumexp",
+          [](const Tensor& x) {
+            return List{(x * 50).logcumsumexp(0), x.logcumsumexp(1)};
+          },
+          kForward},
+         {"integers",
+          [](const Tensor& x) {
+            return List{(x * 9).to(at::kInt).cumsum(0), x.gt(0).cumsum(1)};
+          }}},
+        make_tensor({9, 7, 2}, 1) + 0.2);
+}
+
+TEST(Scan, RunningExtremes) {
+  const Tensor ties = make_tensor({9, 7, 2}, 2, at::kLong).remainder(4);
+  for (const Tensor& full : {ties, ties.to(at::kDouble)}) {
+    check({{"cummax", [](const Tensor& x) { return pair(x.round().cummax(0)); }, kForward},
+           {"cummin", [](const Tensor& x) { return pair(x.round().cummin(1)); }, kForward}},
+          full);
+  }
+}
+
+TEST(Sort, LinesAlongEveryDim) {
+  check({{"sort_0", [](const Tensor& x) { return pair(x.sort(0)); }},
+         {"sort_1", [](const Tensor& x) { return pair(x.sort(1, true)); }},
+         {"stable",
+          [](const Tensor& x) { return pair((x * 3).round().sort(std::optional<bool>(true), 0)); },
+          kForward},
+         {"argsort", [](const Tensor& x) { return List{x.argsort(int64_t{0}, false)}; }},
+         {"kthvalue", [](const Tensor& x) { return pair(x.kthvalue(3, 0)); }, kAnyCut},
+         {"median", [](const Tensor& x) { return pair(x.median(1, true)); }, kAnyCut},
+         {"mode", [](const Tensor& x) { return List{std::get<0>((x * 3).round().mode(0))}; },
+          kForward}},
+        make_tensor({9, 7, 2}, 3));
+}
+
+TEST(Sort, TopkMovesCandidatesOnly) {
+  check({{"topk_0", [](const Tensor& x) { return pair(x.topk(3, 0)); }, kAnyCut},
+         {"topk_1", [](const Tensor& x) { return pair(x.topk(5, 1, false)); }, kAnyCut},
+         {"topk_all", [](const Tensor& x) { return pair(x.topk(9, 0)); }, kAnyCut},
+         {"topk_2", [](const Tensor& x) { return pair(x.topk(1)); }, kAnyCut}},
+        make_tensor({9, 7, 2}, 4));
+
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor x = shard_of(make_tensor({1000}, 1), mesh, {shard(0, {300, 700})});
+    mesh->group().reset_stats();
+    x.topk(4);
+    EXPECT_LE(mesh->group().stats().total().bytes, 2 * 4 * 8);
+    EXPECT_NE(message_of([&] { x.topk(1001); }).find("topk: k 1001 of a dim of 1000"),
+              std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
