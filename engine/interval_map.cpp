@@ -244,7 +244,9 @@ std::unique_ptr<IntervalMap::Pending> IntervalMap::start(const at::Tensor& local
 
 at::Tensor IntervalMap::apply(const at::Tensor& local, double fill) const { return Pending(*this, local, fill).finish(); }
 
-at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const {
+at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const { return add_adjoint(grad, {}); }
+
+at::Tensor IntervalMap::add_adjoint(const at::Tensor& grad, const at::Tensor& owned) const {
   TORCH_INTERNAL_ASSERT(grad.sizes() == at::IntArrayRef(needed_shape_), "adjoint of an interval map for ",
                         shape_string(needed_shape_), " got ", grad.sizes());
   std::vector<Message> sends, receives;
@@ -266,17 +268,20 @@ at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const {
   if (exchanges_) {
     work = from_->mesh()->group().exchange_async(std::move(sends), std::move(receives));
   }
-  // The owned block, usually copied whole into the needed box, starts the sum.
-  const int64_t owned = c10::multiply_integers(from_->local_shape());
-  const auto whole = std::find_if(local_.begin(), local_.end(),
-                                  [&](const Copy& copy) { return copy.numel == owned && copy.flips.empty(); });
-  at::Tensor result;
-  if (whole != local_.end()) {
-    result = view(grad, whole->target);
-    const bool more = local_.size() > 1 || !arrived.empty();
-    if (more) result = result.clone(at::MemoryFormat::Contiguous);
-  } else {
-    result = at::zeros(from_->local_shape(), grad.options());
+  auto whole = local_.end();
+  at::Tensor result = owned;
+  if (!result.defined()) {
+    // The owned block, usually copied whole into the needed box, starts the sum.
+    const int64_t numel = c10::multiply_integers(from_->local_shape());
+    whole = std::find_if(local_.begin(), local_.end(),
+                         [&](const Copy& copy) { return copy.numel == numel && copy.flips.empty(); });
+    if (whole == local_.end()) {
+      result = at::zeros(from_->local_shape(), grad.options());
+    } else {
+      result = view(grad, whole->target);
+      const bool more = local_.size() > 1 || !arrived.empty();
+      if (more) result = result.clone(at::MemoryFormat::Contiguous);
+    }
   }
   for (auto copy = local_.begin(); copy != local_.end(); ++copy) {
     if (copy == whole) continue;

@@ -42,6 +42,8 @@ class IntervalMap {
   /// The adjoint: `grad` has the shape of the needed box; returns the sum, per owned element, of every place it was
   /// copied to. <apply(x), y> = <x, adjoint(y)> over all ranks. Collective over the mesh.
   at::Tensor adjoint(const at::Tensor& grad) const;
+  /// The same, added to `owned` (a block of this rank) in place; returns it. Undefined `owned`: as adjoint.
+  at::Tensor add_adjoint(const at::Tensor& grad, const at::Tensor& owned) const;
 
   /// As apply, in two halves: between them the interior can be computed while edges travel.
   class Pending;

@@ -61,7 +61,7 @@ TEST(MaxPool, ValuesGlobalIndicesAndGradientsEqualTheWholeTensors) {
   const auto all = windows(true);
   for (size_t i = 0; i < all.size(); ++i) {
     const Window& w = all[i];
-    for (size_t c = i % 3; c < std::size(kCuts); c += 3) {
+    for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
       SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
       expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
                            [&](const Tensors& t) {
@@ -77,7 +77,7 @@ TEST(AvgPool, EqualsTheWholeTensorForwardAndBackward) {
   const auto all = windows(false);
   for (size_t i = 0; i < all.size(); ++i) {
     const Window& w = all[i];
-    for (size_t c = i % 3; c < std::size(kCuts); c += 3) {
+    for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
       SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
       expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
                            [&](const Tensors& t) {
