@@ -256,6 +256,23 @@ function Module:get_submodule(name)
   return module
 end
 
+local function tensor_at(self, name, method)
+  local path, field = name:match("^(.*)%.([^.]+)$")
+  local module = path and self:get_submodule(path) or self
+  local known = module[method == "get_buffer" and "_buffers" or "_parameters"]
+  local tensor = known[field or name]
+  if tensor == nil then
+    local names = {}
+    for one in known do names[#names + 1] = one end
+    fail(("%s: %s: no '%s'%s"):format(self:class_name(), method, name, mh.did_you_mean(field or name, names)))
+  end
+  return tensor
+end
+
+--- The parameter or buffer under a dotted name.
+function Module:get_parameter(name) return tensor_at(self, name, "get_parameter") end
+function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
+
 --- `fn` on every module below, children first, then on this one.
 function Module:apply(fn)
   for _, child in self._modules do child:apply(fn) end

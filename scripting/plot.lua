@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
---   mh.plot("loss.png", {series = {{y = losses, label = "train"}}, yscale = "log", xlabel = "step", ylabel = "loss"})
---   mh.plot("maps.png", {panels = {{data = truth, title = "truth"}, {data = error, map = "diverging"}}, unit = "K"})
--- Lines: series of {x, y, label, color}; title, xlabel, ylabel, xscale, yscale ("linear" or "log"), size {width, height}.
--- Maps: panels of {data, title, map, range, unit, x, y}; title, columns, unit, range, shared (one range for all panels),
--- aspect (height of a cell over its width), origin ("lower" or "upper": where row 0 is), size {width}.
+--   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
+--   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
+-- A series: y, x, label, color, points (a dot at each). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
+-- xrange, yrange, size {width, height}.
+-- A panel: data, title, colormap, range ({low, high}, or a name: panels of one name share a range), unit, x and y (the
+-- coordinates {first, last} of the columns and rows). Maps: title, columns, colormap, range, unit, aspect (height of a
+-- cell over its width), origin ("lower" or "upper": where row 0 is), size {width}.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.arguments"
@@ -39,6 +41,15 @@ local function check_options(op, options, known)
   end
 end
 
+--- The options of lines(path, list, options) and maps(path, list, options).
+local function check_call(op, path, list, options, wanted)
+  if type(path) ~= "string" then fail(op .. ": the first argument is the file's name, got " .. type(path)) end
+  if type(list) ~= "table" or type(list[1]) ~= "table" then
+    fail(("%s: the second argument is a list\n  fix   mh.%s(%q, %s, {title = ...})"):format(op, op, path, wanted))
+  end
+  return options or {}
+end
+
 local function save(canvas, path)
   mh.files.write_png(path, canvas:picture())
 end
@@ -62,11 +73,11 @@ end
 -- ---- Lines --------------------------------------------------------------------------------------------------------
 
 local kSeriesOptions = {"x", "y", "label", "color", "points"}
-local kLineOptions = {"series", "title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange"}
+local kLineOptions = {"title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange"}
 
-local function read_series(options)
+local function read_series(series)
   local all = {}
-  for i, one in ipairs(options.series) do
+  for i, one in ipairs(series) do
     check_options("plot", one, kSeriesOptions)
     if one.y == nil then fail("plot: series " .. i .. " has no y") end
     local y = numbers("plot", one.y)
@@ -162,11 +173,12 @@ local function draw_ticks(canvas, frame, xticks, yticks, to_x, to_y)
   canvas:line({frame.x0, frame.y0, frame.x0, frame.y1, frame.x1, frame.y1}, 1.4, kSoft)
 end
 
-local function draw_lines(path, options)
+local function draw_lines(path, given, options)
+  options = check_call("plot.lines", path, given, options, "{{y = values, label = text}, ...}")
   check_options("plot", options, kLineOptions)
   local xscale = arguments.choice("plot", "xscale", options.xscale or "linear", {"linear", "log"})
   local yscale = arguments.choice("plot", "yscale", options.yscale or "linear", {"linear", "log"})
-  local series = read_series(options)
+  local series = read_series(given)
   if mh.run_info().rank ~= 0 then return end
   local width, height = table.unpack(options.size or {1280, 760})
   local x0, x1 = limits(series, "x", xscale, options.xrange)
@@ -208,8 +220,8 @@ end
 
 -- ---- Maps ---------------------------------------------------------------------------------------------------------
 
-local kPanelOptions = {"data", "title", "map", "range", "unit", "x", "y"}
-local kMapOptions = {"panels", "title", "columns", "unit", "range", "shared", "aspect", "origin", "size", "xlabel", "ylabel"}
+local kPanelOptions = {"data", "title", "colormap", "range", "unit", "x", "y"}
+local kMapOptions = {"title", "columns", "colormap", "unit", "range", "aspect", "origin", "size"}
 
 local function read_panel(one, i, origin)
   check_options("plot", one, kPanelOptions)
@@ -237,6 +249,18 @@ local function value_range(fields, centred)
   end
   if low == high then low, high = axis.range(low, high, "linear") end
   return low, high
+end
+
+--- What panel i shows: a given range, that of all panels with the same name of a range, or that of its own values.
+local function panel_range(panels, fields, i, range, map)
+  if type(range) == "table" then return range[1], range[2] end
+  local together = {fields[i]}
+  if type(range) == "string" then
+    for k, other in ipairs(panels) do
+      if k ~= i and other.range == range then together[#together + 1] = fields[k] end
+    end
+  end
+  return value_range(together, map == "diverging")
 end
 
 local function draw_bar(canvas, x, y, width, height, low, high, map, unit)
@@ -277,17 +301,17 @@ local function draw_coordinates(canvas, panel, box, rows, columns, origin)
   end
 end
 
-local function draw_maps(path, options)
+local function draw_maps(path, panels, options)
+  options = check_call("plot.maps", path, panels, options, "{{data = tensor, title = text}, ...}")
   check_options("plot", options, kMapOptions)
   local origin = arguments.choice("plot", "origin", options.origin or "lower", {"lower", "upper"})
-  if #options.panels == 0 then fail("plot: there are no panels") end
   local fields = {}
-  for i, one in ipairs(options.panels) do fields[i] = read_panel(one, i, origin) end
+  for i, one in ipairs(panels) do fields[i] = read_panel(one, i, origin) end
   if mh.run_info().rank ~= 0 then return end
   local columns = math.min(options.columns or math.min(#fields, 3), #fields)
   local rows = math.ceil(#fields / columns)
   local width = options.size and options.size[1] or math.min(1600, 90 + 500 * columns)
-  local with_x, with_y = options.panels[1].x ~= nil, options.panels[1].y ~= nil
+  local with_x, with_y = panels[1].x ~= nil, panels[1].y ~= nil
   local left, right, top, gap = with_y and 48 or 10, 84, 46, 20
   local cell_width = (width - gap * (columns + 1)) / columns
   local field_width = cell_width - left - right
@@ -302,16 +326,10 @@ local function draw_maps(path, options)
   if options.title then canvas:text(gap + left, 42, options.title, kTitle, kInk) end
 
   for i, field in ipairs(fields) do
-    local panel = options.panels[i]
-    local map = panel.map or "viridis"
+    local panel = panels[i]
+    local map = panel.colormap or options.colormap or "viridis"
     axis.colormap(map)
-    local low, high
-    local range = panel.range or options.range
-    if range then
-      low, high = range[1], range[2]
-    else
-      low, high = value_range(options.shared and fields or {field}, map == "diverging")
-    end
+    local low, high = panel_range(panels, fields, i, panel.range or options.range, map)
     local x = gap + ((i - 1) % columns) * (cell_width + gap) + left
     local y = head + ((i - 1) // columns) * (cell_height + 14) + top
     local height = field:size(0) / field:size(1) * (options.aspect or 1) * field_width
@@ -327,11 +345,4 @@ end
 
 plot.lines, plot.maps = draw_lines, draw_maps
 
-return setmetatable(plot, {
-  __call = function(_, path, options)
-    if type(path) ~= "string" or type(options) ~= "table" then fail("plot: wanted plot(path, {series = ...} or {panels = ...})") end
-    if options.panels then return draw_maps(path, options) end
-    if options.series then return draw_lines(path, options) end
-    fail("plot: give series (lines) or panels (maps)")
-  end,
-})
+return plot

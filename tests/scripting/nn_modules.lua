@@ -39,6 +39,8 @@ function tests.test_names_come_in_order_of_assignment()
   testing.assert_equal(#net:named_parameters(), 6)
   testing.assert_equal(keys(net:named_children()), {"0", "1", "2"})
   testing.assert_equal(rawequal(net:get_submodule("1.conv"), net[1].conv), true)
+  testing.assert_equal(rawequal(net:get_parameter("1.conv.weight"), net[1].conv.weight), true)
+  testing.assert_equal(rawequal(net:get_buffer("1.mask"), net[1].mask), true)
 end
 
 function tests.test_a_shared_parameter_appears_once()
@@ -64,6 +66,7 @@ function tests.test_what_would_not_be_trained_is_refused()
   testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but number")
   testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
   testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
+  testing.assert_error(function() network():get_parameter("1.conv.wieght") end, "get_parameter: no '1.conv.wieght'; did you mean 'weight'?")
   testing.assert_error(function() network():get_submodule("1.cnv") end, "no submodule 'cnv' in '1'; did you mean 'conv'?")
 end
 

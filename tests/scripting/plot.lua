@@ -55,11 +55,11 @@ function tests.test_a_canvas_blends_edges_by_coverage()
 end
 
 function tests.test_lines_and_maps_are_written()
-  mh.plot(path "lines", {series = {{y = {3, 1, 0 / 0, 0.5}, label = "a"}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
-    yscale = "log", xlabel = "step", ylabel = "loss", title = "t", size = {640, 400}})
-  mh.plot(path "maps", {panels = {{data = mh.rand{5, 9}, title = "a", x = {0, 8}, y = {10, 50}}, {data = mh.zeros{5, 9}, map = "diverging"}},
-    unit = "K", size = {800}, shared = true})
-  mh.plot(path "empty", {series = {{y = {}}}})
+  mh.plot.lines(path "lines", {{y = {3, 1, 0 / 0, 0.5}, label = "a"}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
+    {yscale = "log", xlabel = "step", ylabel = "loss", title = "t", size = {640, 400}})
+  mh.plot.maps(path "maps", {{data = mh.rand{5, 9}, title = "a", x = {0, 8}, y = {10, 50}, range = "one"},
+    {data = mh.zeros{5, 9}, range = "one"}, {data = mh.zeros{5, 9}, colormap = "diverging"}}, {unit = "K", size = {800}})
+  mh.plot.lines(path "empty", {{y = {}}})
 
   testing.assert_equal(png_size(path "lines"), {640, 400})
   testing.assert_equal(png_size(path "maps")[1], 800)
@@ -68,16 +68,17 @@ end
 
 function tests.test_wrong_calls_are_refused()
   local refused = {
-    {function() mh.plot(path "x", {}) end, "plot: give series (lines) or panels (maps)"},
-    {function() mh.plot(path "x", {series = {{y = {1}}}, ylable = "a"}) end, "plot: unknown option 'ylable'; did you mean 'ylabel'"},
-    {function() mh.plot(path "x", {series = {{y = {1, 2}, x = {1}}}}) end, "plot: series 1 has 1 x and 2 y"},
-    {function() mh.plot(path "x", {series = {{y = {1}}}, yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},
-    {function() mh.plot(path "x", {panels = {{data = mh.zeros{2, 3, 4}}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
-    {function() mh.plot(path "x", {panels = {{data = mh.zeros{2, 3}, map = "virdis"}}}) end, "unknown colormap 'virdis'; did you mean 'viridis'?"},
+    {function() mh.plot.lines(path "x", {1, 2}) end, "plot.lines: the second argument is a list"},
+    {function() mh.plot.maps({}) end, "plot.maps: the first argument is the file's name, got table"},
+    {function() mh.plot.lines(path "x", {{y = {1}}}, {ylable = "a"}) end, "plot: unknown option 'ylable'; did you mean 'ylabel'"},
+    {function() mh.plot.lines(path "x", {{y = {1, 2}, x = {1}}}) end, "plot: series 1 has 1 x and 2 y"},
+    {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3, 4}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, colormap = "virdis"}}) end, "unknown colormap 'virdis'; did you mean 'viridis'?"},
     {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
-  testing.assert_error(function() mh.plot("/nowhere/x.png", {series = {{y = {1}}}}) end, "/nowhere/x.png")
+  testing.assert_error(function() mh.plot.lines("/nowhere/x.png", {{y = {1}}}) end, "/nowhere/x.png")
 end
 
 return tests
