@@ -2,6 +2,7 @@
 #include "tests/support/oracle.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -233,6 +234,7 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
 
 void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
                           const Program& program, Oracle options) {
+  at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
   std::vector<bool> wanted;
   std::vector<at::Tensor> plain;
   for (const Input& input : inputs) {
