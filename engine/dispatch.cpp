@@ -45,6 +45,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& name = op.operator_name().name;
   rule = find_rule(op.operator_name());
+  // A rule named without an overload speaks of results that are made, not of out= tensors that are given.
+  const bool out = std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
+  if (rule && out && rule->op == name) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);

@@ -188,6 +188,73 @@ TEST(Join, S26_ConstantPadding) {
       make_tensor({9, 7, 2}, 4));
 }
 
+TEST(Join, PaddingByTheFieldItself) {
+  check(
+      {
+          {"reflect",
+           [](const Tensor& x) {
+             return List{bent(at::reflection_pad1d(x, {1, 0})),
+                         bent(at::reflection_pad1d(x.permute({2, 1, 0}), {8, 3}))};
+           },
+           kTwice},
+          {"reflect_2d",
+           [](const Tensor& x) {
+             return List{bent(at::reflection_pad2d(x.permute({2, 0, 1}), {6, 1, 0, 8}))};
+           },
+           kTwice},
+          {"reflect_3d",
+           [](const Tensor& x) {
+             return List{bent(at::reflection_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 0}))};
+           }},
+          {"replicate",
+           [](const Tensor& x) {
+             return List{bent(at::replication_pad1d(x, {0, 3})),
+                         bent(at::replication_pad1d(x.permute({2, 1, 0}), {11, 2}))};
+           },
+           kTwice},
+          {"replicate_2d",
+           [](const Tensor& x) {
+             return List{bent(at::replication_pad2d(x.permute({2, 0, 1}), {2, 0, -1, 4}))};
+           }},
+          {"replicate_3d",
+           [](const Tensor& x) {
+             return List{bent(at::replication_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 12}))};
+           },
+           kTwice},
+          {"by_name",
+           [](const Tensor& x) {
+             return List{bent(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")),
+                         at::pad(x, {1, 1}, "replicate")};
+           }},
+      },
+      make_tensor({9, 7, 2}, 5));
+  const std::string text = message_of([] {
+    on_mesh({2}, [](const MeshPtr& mesh) {
+      at::reflection_pad1d(shard_of(make_tensor({3, 9}, 5), mesh, {shard(1)}), {9, 0});
+    });
+  });
+  EXPECT_NE(text.find("aten::reflection_pad1d: padding 9 reflects beyond the 9 rows of dim 1"),
+            std::string::npos)
+      << text;
+}
+
+TEST(Join, GivenResultsAreWrittenBack) {
+  const Tensor full = make_tensor({9, 4}, 7), more = make_tensor({18, 4}, 8);
+  on_mesh(
+      {2},
+      [&](const MeshPtr& mesh) {
+        const Tensor x = shard_of(full, mesh, {shard(0, {5, 4})});
+        Tensor out = shard_of(more, mesh, {shard(0, {3, 15})}), plain = more.clone();
+        at::cat_out(out, {x, x * 2}, 0);
+        at::cat_out(plain, {x, x * 2}, 0);
+        const Tensor expected = at::cat({full, full * 2}, 0);
+        EXPECT_EQ(difference(full_tensor(out), expected, 1e-12), "");
+        EXPECT_EQ(difference(plain, expected, 1e-12), "");
+        EXPECT_EQ(spec(out)->placements()[0].to_string(), "Shard(0, {3, 15})");
+      },
+      Fallback::kReplicate);
+}
+
 TEST(Join, WhatCameFromOneCutMovesNothingBack) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({10, 4}, 5), mesh, {shard(0)});

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Padding by what the field itself holds: mirrored at its ends, or its end rows repeated. The outer blocks grow, and
+// read their new rows from wherever they are; the gradient is the map's adjoint.
+//
+//     reflect by 2   |2 1 0 1 2 3 4|5 6 7 8 7 6|       blocks 5 + 4 become 7 + 6
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "engine/interval_map.h"
+#include "ops/shape.h"
+
+namespace moonhalo {
+namespace {
+
+struct Margins {
+  std::vector<int64_t> before, after;  // per dim
+};
+
+Margins margins_of(const OpCall& call, const ShardSpec& self, Edge edge) {
+  const auto padding = call.integers("padding");
+  const auto padded = static_cast<int64_t>(padding.size() / 2), ndim = self.ndim();
+  TORCH_CHECK_VALUE(ndim == padded + 1 || ndim == padded + 2, call.name(), ": a tensor of ", ndim, " dims instead of ",
+                    padded + 1, " or ", padded + 2, "\n  have  ", call.describe());
+  Margins margins{std::vector<int64_t>(ndim, 0), std::vector<int64_t>(ndim, 0)};
+  for (int64_t i = 0; i < padded; ++i) {
+    const int64_t d = ndim - 1 - i, extent = self.global_shape()[d];
+    margins.before[d] = padding[2 * i];
+    margins.after[d] = padding[2 * i + 1];
+    const int64_t most = std::max(margins.before[d], margins.after[d]);
+    TORCH_CHECK_VALUE(edge != Edge::kReflect || most < extent, call.name(), ": padding ", most,
+                      " reflects beyond the ", extent, " rows of dim ", d, "\n  have  ", call.describe(),
+                      "\n  fix   pad by less than the extent of the dim");
+    TORCH_CHECK_VALUE(extent > 0 && extent + margins.before[d] + margins.after[d] > 0, call.name(), ": nothing is left of the ",
+                      extent, " rows of dim ", d, "\n  have  ", call.describe());
+  }
+  return margins;
+}
+
+// The outer blocks grow or shrink by the margins.
+SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
+  Layout layout = self->layout();
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const int64_t extent = self->global_shape()[d] + margins.before[d] + margins.after[d];
+    layout.global_shape[d] = extent;
+    auto& sizes = layout.cuts[d].sizes;
+    int64_t row = 0, begin = 0;
+    for (size_t b = 0; b < sizes.size(); ++b) {
+      row += sizes[b];
+      const int64_t end =
+          b + 1 == sizes.size() ? extent : std::clamp<int64_t>(row + margins.before[d], 0, extent);
+      sizes[b] = end - begin;
+      begin = end;
+    }
+  }
+  return intern(std::move(layout));
+}
+
+std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& padded,
+                                          const Margins& margins, Edge edge) {
+  return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < self->ndim(); ++d) {
+      const auto [begin, end] = padded->block_range(d, rank);
+      needs.push_back({begin - margins.before[d], end - margins.before[d], edge});
+    }
+    return needs;
+  });
+}
+
+template <Edge edge>
+std::optional<Plan> plan_pad(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const Margins margins = margins_of(call, *self, edge);
+  const SpecPtr padded = padded_spec(self, margins);
+  Plan plan = plan_one(call, self, {padded});
+  if (!self->has_cut()) return plan;
+  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op,
+                                                         Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const at::Tensor result = map->apply(local);
+    finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
+  };
+  return plan;
+}
+
+template <Edge edge>
+std::optional<Plan> plan_pad_backward(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const Margins margins = margins_of(call, *self, edge);
+  const SpecPtr padded = padded_spec(self, margins);
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == padded->global_shape(), call.name(), ": a gradient of shape ",
+                    shape_string(call.spec("grad_output")->global_shape()), " for a result of shape ",
+                    shape_string(padded->global_shape()));
+  Plan plan;
+  plan.inputs = {padded, self->has_cut() ? nullptr : self};
+  plan.outputs = {self};
+  if (!self->has_cut()) return plan;
+  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op,
+                                                         Stack& stack) {
+    const at::Tensor grad = argument(op, stack, 0).toTensor();
+    const at::Tensor result = map->adjoint(grad);
+    finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
+  };
+  return plan;
+}
+
+constexpr auto kReflect = plan_pad<Edge::kReflect>,
+               kReflectBack = plan_pad_backward<Edge::kReflect>;
+constexpr auto kRepeat = plan_pad<Edge::kReplicate>,
+               kRepeatBack = plan_pad_backward<Edge::kReplicate>;
+const char* const kReflection = "PyTorch ReflectionPad";
+const char* const kReplication = "PyTorch ReplicationPad";
+const char* const kAny = "any cut; only rows beyond the ends are fetched";
+
+const Register rules{
+    {.op = "aten::reflection_pad1d", .plan = kReflect, .source = kReflection, .supports = kAny},
+    {.op = "aten::reflection_pad2d", .plan = kReflect, .source = kReflection, .supports = kAny},
+    {.op = "aten::reflection_pad3d", .plan = kReflect, .source = kReflection, .supports = kAny},
+    {.op = "aten::reflection_pad1d_backward",
+     .plan = kReflectBack,
+     .source = kReflection,
+     .supports = kAny},
+    {.op = "aten::reflection_pad2d_backward",
+     .plan = kReflectBack,
+     .source = kReflection,
+     .supports = kAny},
+    {.op = "aten::reflection_pad3d_backward",
+     .plan = kReflectBack,
+     .source = kReflection,
+     .supports = kAny},
+    {.op = "aten::replication_pad1d", .plan = kRepeat, .source = kReplication, .supports = kAny},
+    {.op = "aten::replication_pad2d", .plan = kRepeat, .source = kReplication, .supports = kAny},
+    {.op = "aten::replication_pad3d", .plan = kRepeat, .source = kReplication, .supports = kAny},
+    {.op = "aten::replication_pad1d_backward",
+     .plan = kRepeatBack,
+     .source = kReplication,
+     .supports = kAny},
+    {.op = "aten::replication_pad2d_backward",
+     .plan = kRepeatBack,
+     .source = kReplication,
+     .supports = kAny},
+    {.op = "aten::replication_pad3d_backward",
+     .plan = kRepeatBack,
+     .source = kReplication,
+     .supports = kAny},
+};
+
+}  // namespace
+}  // namespace moonhalo
