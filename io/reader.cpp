@@ -18,8 +18,9 @@ namespace {
 
 constexpr size_t kChunkCacheLimit = size_t{64} << 20;
 constexpr size_t kLargestRead = size_t{64} << 20;
-constexpr size_t kSmallRun = size_t{16} << 10;
-constexpr size_t kBounce = size_t{1} << 20;
+// A positioned read costs about as much as copying this many bytes.
+constexpr size_t kReadCost = size_t{8} << 10;
+constexpr size_t kBounce = size_t{256} << 10;  // stays in a core's cache
 
 thread_local int64_t bytes_read_here = 0;
 
@@ -170,7 +171,7 @@ void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
 void Reader::read_rows(char* out, uint64_t offset, size_t bytes, size_t stride,
                        int64_t count) const {
   // Short rows that lie close together are read together and picked apart.
-  if (count <= 1 || bytes >= kSmallRun || bytes * 4 < stride || stride > kBounce) {
+  if (count <= 1 || stride > kReadCost) {
     for (int64_t row = 0; row < count; ++row) {
       read_run(out, offset, bytes);
       out += bytes;
