@@ -26,10 +26,21 @@ struct Dtype {
   at::ScalarType type;
 };
 constexpr Dtype kDtypes[] = {
-    {"F64", at::kDouble},  {"F32", at::kFloat},   {"F16", at::kHalf},   {"BF16", at::kBFloat16},
-    {"I64", at::kLong},    {"I32", at::kInt},     {"I16", at::kShort},  {"I8", at::kChar},
-    {"U8", at::kByte},     {"BOOL", at::kBool},   {"U16", at::kUInt16}, {"U32", at::kUInt32},
-    {"U64", at::kUInt64},  {"F8_E4M3", at::kFloat8_e4m3fn}, {"F8_E5M2", at::kFloat8_e5m2},
+    {"F64", at::kDouble},
+    {"F32", at::kFloat},
+    {"F16", at::kHalf},
+    {"BF16", at::kBFloat16},
+    {"I64", at::kLong},
+    {"I32", at::kInt},
+    {"I16", at::kShort},
+    {"I8", at::kChar},
+    {"U8", at::kByte},
+    {"BOOL", at::kBool},
+    {"U16", at::kUInt16},
+    {"U32", at::kUInt32},
+    {"U64", at::kUInt64},
+    {"F8_E4M3", at::kFloat8_e4m3fn},
+    {"F8_E5M2", at::kFloat8_e5m2},
 };
 
 const char* dtype_name(const std::string& tensor, at::ScalarType type) {
@@ -56,8 +67,9 @@ struct Entry {
 Entry read_entry(const std::string& path, const std::string& name, const Json& value) {
   try {
     const auto& offsets = value.at("data_offsets");
-    return {name, parse_dtype(path, value.at("dtype").get<std::string>()), value.at("shape").get<std::vector<int64_t>>(),
-            offsets.at(0).get<int64_t>(), offsets.at(1).get<int64_t>()};
+    return {name, parse_dtype(path, value.at("dtype").get<std::string>()),
+            value.at("shape").get<std::vector<int64_t>>(), offsets.at(0).get<int64_t>(),
+            offsets.at(1).get<int64_t>()};
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", error.what());
   }
@@ -70,7 +82,8 @@ void read_bytes(std::ifstream& file, const std::string& path, void* data, int64_
 
 }  // namespace
 
-void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void save_safetensors(const std::string& path,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -96,7 +109,8 @@ void save_safetensors(const std::string& path, const std::vector<std::pair<std::
   file.write(text.data(), static_cast<std::streamsize>(length));
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor bytes = tensor.detach().to(at::kCPU).contiguous();
-    file.write(static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::streamsize>(bytes.nbytes()));
+    file.write(static_cast<const char*>(bytes.const_data_ptr()),
+               static_cast<std::streamsize>(bytes.nbytes()));
   }
   file.close();
   if (!file.good()) {
@@ -121,7 +135,8 @@ SafetensorsFile load_safetensors(const std::string& path) {
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      for (const auto& [key, one] : value.items()) result.metadata[key] = one.is_string() ? one.get<std::string>() : one.dump();
+      for (const auto& [key, one] : value.items())
+        result.metadata[key] = one.is_string() ? one.get<std::string>() : one.dump();
     } else {
       entries.push_back(read_entry(path, name, value));
     }

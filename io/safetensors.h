@@ -15,11 +15,13 @@ namespace moonhalo::io {
 
 /// Writes the tensors in the order given. The file appears under its name only when it is complete. `metadata` is a map
 /// of texts kept in the header. ValueError for a name given twice or a dtype that the format lacks (complex, quantised).
-void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void save_safetensors(const std::string& path,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
 struct SafetensorsFile {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;  ///< on the CPU, in the order of the file
+  std::vector<std::pair<std::string, at::Tensor>>
+      tensors;  ///< on the CPU, in the order of the file
   std::map<std::string, std::string> metadata;
 };
 /// Reads a whole file. ValueError: no such file, cut short, or a header that is not one.

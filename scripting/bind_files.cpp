@@ -64,7 +64,8 @@ int save_safetensors(lua_State* lua) {
   std::map<std::string, std::string> metadata;
   if (!is_nil(lua, 3)) {
     if (!lua_istable(lua, 3)) argument_error(lua, 3, "a table of texts");
-    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1)) metadata[check_string(lua, -2)] = check_string(lua, -1);
+    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1))
+      metadata[check_string(lua, -2)] = check_string(lua, -1);
   }
   io::save_safetensors(path, tensors, metadata);
   return 0;

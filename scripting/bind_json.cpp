@@ -19,11 +19,15 @@ constexpr int kDeepest = 100;
 void push_json(lua_State* lua, const Json& value) {
   luaL_checkstack(lua, 4, "json");
   switch (value.type()) {
-    case Json::value_t::boolean: return push(lua, value.get<bool>());
+    case Json::value_t::boolean:
+      return push(lua, value.get<bool>());
     case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned: return push(lua, value.get<int64_t>());
-    case Json::value_t::number_float: return push(lua, value.get<double>());
-    case Json::value_t::string: return push(lua, value.get_ref<const std::string&>());
+    case Json::value_t::number_unsigned:
+      return push(lua, value.get<int64_t>());
+    case Json::value_t::number_float:
+      return push(lua, value.get<double>());
+    case Json::value_t::string:
+      return push(lua, value.get_ref<const std::string&>());
     case Json::value_t::array: {
       lua_createtable(lua, static_cast<int>(value.size()), 0);
       lua_Integer position = 0;
@@ -40,7 +44,8 @@ void push_json(lua_State* lua, const Json& value) {
         lua_setfield(lua, -2, key.c_str());
       }
       return;
-    default: lua_pushnil(lua);
+    default:
+      lua_pushnil(lua);
   }
 }
 
@@ -50,8 +55,10 @@ Json to_json(lua_State* lua, int index, int depth) {
   TORCH_CHECK_VALUE(depth < kDeepest, "json: a table is nested deeper than ", kDeepest, " levels, or holds itself");
   if (is_nil(lua, index)) return nullptr;
   switch (lua_type(lua, index)) {
-    case LUA_TBOOLEAN: return static_cast<bool>(lua_toboolean(lua, index));
-    case LUA_TSTRING: return check_string(lua, index);
+    case LUA_TBOOLEAN:
+      return static_cast<bool>(lua_toboolean(lua, index));
+    case LUA_TSTRING:
+      return check_string(lua, index);
     case LUA_TNUMBER: {
       if (lua_isinteger(lua, index)) return static_cast<int64_t>(lua_tointeger(lua, index));
       const double number = lua_tonumber(lua, index);
@@ -59,8 +66,10 @@ Json to_json(lua_State* lua, int index, int depth) {
       if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
       return number;
     }
-    case LUA_TTABLE: break;
-    default: TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index));
+    case LUA_TTABLE:
+      break;
+    default:
+      TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index));
   }
   const auto length = static_cast<lua_Integer>(lua_rawlen(lua, index));
   if (length > 0) {

@@ -46,7 +46,8 @@ std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const Optimi
   return parameters;
 }
 
-to::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKind& kind, const to::OptimizerOptions& defaults) {
+to::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKind& kind,
+                                    const to::OptimizerOptions& defaults) {
   std::vector<std::string> known = kind.options;
   known.emplace_back("params");
   const Options options(lua, index, kind.name, known);
@@ -78,7 +79,8 @@ bool holds_groups(lua_State* lua, int index) {
 int make_optimizer(lua_State* lua) {
   const OptimizerKind& kind = find_optimizer_kind(check_string(lua, 1));
   const Options given(lua, 3, kind.name, kind.options);
-  const std::unique_ptr<to::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
+  const std::unique_ptr<to::OptimizerOptions> defaults =
+      kind.read_options(kind, lua, given, *kind.defaults());
   std::vector<to::OptimizerParamGroup> groups;
   if (lua_istable(lua, 2) && holds_groups(lua, 2)) {
     const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
@@ -91,7 +93,8 @@ int make_optimizer(lua_State* lua) {
     groups.emplace_back(check_parameters(lua, 2, kind), defaults->clone());
   }
   check_once(groups, kind);
-  push_object(lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
+  push_object(
+      lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
   return 1;
 }
 
@@ -266,7 +269,8 @@ int load_state_dict(lua_State* lua) {
   known.emplace_back("params");
   for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     lua_rawgeti(lua, groups, static_cast<lua_Integer>(i) + 1);
-    options.push_back(kind.read_options(kind, lua, Options(lua, lua_gettop(lua), "load_state_dict", known), *kind.defaults()));
+    options.push_back(kind.read_options(
+        kind, lua, Options(lua, lua_gettop(lua), "load_state_dict", known), *kind.defaults()));
     lua_pop(lua, 1);
   }
   const at::NoGradGuard no_grad;
@@ -281,7 +285,8 @@ int load_state_dict(lua_State* lua) {
     }
     lua_pop(lua, 1);
   }
-  for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
+  for (size_t i = 0; i < options.size(); ++i)
+    optimizer.param_groups()[i].set_options(std::move(options[i]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     void* const key = parameters[i].unsafeGetTensorImpl();
     if (state[i]) {

@@ -137,10 +137,12 @@ void read_field(const char*, const Options& options, const char* key, int64_t& v
 void read_field(const char*, const Options& options, const char* key, bool& value) {
   value = options.get_bool(key, value);
 }
-void read_field(const char*, const Options& options, const char* key, std::optional<int64_t>& value) {
+void read_field(const char*, const Options& options, const char* key,
+                std::optional<int64_t>& value) {
   if (options.has(key)) value = options.get_int(key, 0);
 }
-void read_field(const char* kind, const Options& options, const char* key, std::optional<std::string>& value) {
+void read_field(const char* kind, const Options& options, const char* key,
+                std::optional<std::string>& value) {
   if (!options.has(key)) return;
   value = options.get_string(key, "");
   TORCH_CHECK_VALUE(value == "strong_wolfe", kind, ": option '", key, "' is '", *value, "', only 'strong_wolfe' is known");
@@ -160,7 +162,8 @@ void push_field(lua_State* lua, const T& value) {
 
 /// A tensor of saved state, copied: in the parameter's placement where it has the parameter's shape.
 at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
-  if (value.sizes() == parameter.sizes()) return at::empty_like(parameter, parameter.options().dtype(value.dtype())).copy_(value);
+  if (value.sizes() == parameter.sizes())
+    return at::empty_like(parameter, parameter.options().dtype(value.dtype())).copy_(value);
   return value.to(parameter.device()).clone();
 }
 
@@ -184,7 +187,8 @@ struct StateReader {
   void operator()(const char* key, std::deque<at::Tensor>& value) const {
     if (field(key)) {
       value.clear();
-      for (const at::Tensor& one : check_tensor_list(lua, -1)) value.push_back(own_copy(one, parameter));
+      for (const at::Tensor& one : check_tensor_list(lua, -1))
+        value.push_back(own_copy(one, parameter));
     }
     lua_pop(lua, 1);
   }
@@ -215,7 +219,8 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
   OptimizerKind kind{.name = name, .options = {}, .defaults = defaults};
   OptionsType sample = static_cast<const OptionsType&>(*defaults());
   visit(sample, [&](const char* key, auto&) { kind.options.emplace_back(key); });
-  kind.read_options = [](const OptimizerKind& self, lua_State* lua, const Options& options, const to::OptimizerOptions& base) {
+  kind.read_options = [](const OptimizerKind& self, lua_State* lua, const Options& options,
+                         const to::OptimizerOptions& base) {
     std::unique_ptr<to::OptimizerOptions> result = base.clone();
     visit(static_cast<OptionsType&>(*result), [&]<class T>(const char* key, T& value) {
       if constexpr (std::same_as<T, Betas>) {
@@ -245,7 +250,8 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
     visit(*state, StateReader{lua, lua_absindex(lua, index), parameter});
     return std::unique_ptr<to::OptimizerParamState>(std::move(state));
   };
-  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups, const to::OptimizerOptions& options) {
+  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups,
+                 const to::OptimizerOptions& options) {
     return std::unique_ptr<to::Optimizer>(
         std::make_unique<OptimizerType>(groups, static_cast<const OptionsType&>(options)));
   };
@@ -260,12 +266,20 @@ std::unique_ptr<to::OptimizerOptions> plain_defaults() {
 const std::vector<OptimizerKind>& kinds() {
   static const std::vector<OptimizerKind> all = {
       make_kind<to::SGD, to::SGDOptions, to::SGDParamState>(
-          "SGD", [] { return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3)); }),
-      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam", plain_defaults<to::AdamOptions>),
-      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW", plain_defaults<to::AdamWOptions>),
-      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>("RMSprop", plain_defaults<to::RMSpropOptions>),
-      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>("Adagrad", plain_defaults<to::AdagradOptions>),
-      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS", plain_defaults<to::LBFGSOptions>),
+          "SGD",
+          [] {
+            return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3));
+          }),
+      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam",
+                                                               plain_defaults<to::AdamOptions>),
+      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW",
+                                                                  plain_defaults<to::AdamWOptions>),
+      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>(
+          "RMSprop", plain_defaults<to::RMSpropOptions>),
+      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>(
+          "Adagrad", plain_defaults<to::AdagradOptions>),
+      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS",
+                                                                  plain_defaults<to::LBFGSOptions>),
   };
   return all;
 }

@@ -50,8 +50,9 @@ function axis.linear_ticks(low, high, wanted)
 end
 
 --- Ticks of a logarithmic scale: powers of ten as {value, "10", exponent}, and between them values without text; over
---- less than two decades 1, 2 and 5 times a power with their numbers.
+--- less than two decades 1, 2 and 5 times a power with their numbers, over less than one round numbers.
 function axis.log_ticks(low, high)
+  if high / low < 6 then return axis.linear_ticks(low, high, 6) end
   local first, last = math.floor(math.log(low, 10) + 1e-9), math.ceil(math.log(high, 10) - 1e-9)
   local ticks, short = {}, math.log(high / low, 10) < 1.7
   local every = math.max(1, math.ceil((last - first) / 8))

@@ -34,6 +34,7 @@ function tests.test_ticks_are_round_numbers()
   testing.assert_equal(labels(axis.linear_ticks(250, 310, 4)), "260 280 300")
   testing.assert_equal(labels(axis.log_ticks(1e-3, 1)), "10^\u{2212}3 10^\u{2212}2 10^\u{2212}1 10^0")
   testing.assert_equal(labels(axis.log_ticks(0.02, 0.6)), "0.02 0.05 0.1 0.2 0.5")
+  testing.assert_equal(labels(axis.log_ticks(0.4, 0.7)), "0.40 0.45 0.50 0.55 0.60 0.65 0.70")
 end
 
 function tests.test_fields_are_coloured_by_range_and_nan_is_gray()

@@ -58,7 +58,8 @@ TEST_P(Config, MergesOrNamesTheKeyAndItsSource) {
   if (!given.file_name.empty()) context.config_file = write_file(given.file_name, given.file);
 
   const std::string result = run(context,
-                                 "return mh.json.encode(mh.config{lr = 0.5, steps = 10, amp = false, name = 'a', cut = {5, 4},\n"
+                                 "return mh.json.encode(mh.config{lr = 0.5, steps = 10, amp = "
+                                 "false, name = 'a', cut = {5, 4},\n"
                                  "  net = {width = 8, act = 'gelu'}})");
 
   EXPECT_THAT(result, HasSubstr(given.expected));
@@ -67,38 +68,92 @@ TEST_P(Config, MergesOrNamesTheKeyAndItsSource) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, Config,
     testing::Values(
-        ConfigCase{.name = "defaults", .settings = {},
-                   .expected = R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"gelu","width":8},"steps":10})"},
-        ConfigCase{.name = "lua_file", .settings = {}, .file_name = "a.lua",
-                   .file = "return {lr = 1, net = {width = 2 * 16}, cut = {3, 6}}",
-                   .expected = R"({"amp":false,"cut":[3,6],"lr":1.0,"name":"a","net":{"act":"gelu","width":32},"steps":10})"},
-        ConfigCase{.name = "json_file_with_comment", .settings = {}, .file_name = "a.json",
-                   .file = "{\"steps\": 3 /* years */, \"net\": {\"act\": \"relu\"}}",
-                   .expected = R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"relu","width":8},"steps":3})"},
-        ConfigCase{.name = "set_wins_over_file",
-                   .settings = {{"lr", "0.25"}, {"net.width", "4"}, {"amp", "true"}, {"cut", "1,7,1"}, {"name", "7"}, {"lr", "0.125"}},
-                   .file_name = "b.lua", .file = "return {lr = 0.75, name = 'b'}",
-                   .expected = R"({"amp":true,"cut":[1,7,1],"lr":0.125,"name":"7","net":{"act":"gelu","width":4},"steps":10})"},
-        ConfigCase{.name = "set_list_in_brackets", .settings = {{"cut", "[9]"}}, .expected = R"("cut":[9])"},
-        ConfigCase{.name = "unknown_set", .settings = {{"stesp", "3"}},
-                   .expected = "script.lua:2: config: unknown key 'stesp'; did you mean 'steps'?\n  have  from --set stesp=3"},
-        ConfigCase{.name = "unknown_nested", .settings = {{"net.widht", "3"}},
+        ConfigCase{
+            .name = "defaults",
+            .settings = {},
+            .expected =
+                R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"gelu","width":8},"steps":10})"},
+        ConfigCase{
+            .name = "lua_file",
+            .settings = {},
+            .file_name = "a.lua",
+            .file = "return {lr = 1, net = {width = 2 * 16}, cut = {3, 6}}",
+            .expected =
+                R"({"amp":false,"cut":[3,6],"lr":1.0,"name":"a","net":{"act":"gelu","width":32},"steps":10})"},
+        ConfigCase{
+            .name = "json_file_with_comment",
+            .settings = {},
+            .file_name = "a.json",
+            .file = "{\"steps\": 3 /* years */, \"net\": {\"act\": \"relu\"}}",
+            .expected =
+                R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"relu","width":8},"steps":3})"},
+        ConfigCase{
+            .name = "set_wins_over_file",
+            .settings = {{"lr", "0.25"},
+                         {"net.width", "4"},
+                         {"amp", "true"},
+                         {"cut", "1,7,1"},
+                         {"name", "7"},
+                         {"lr", "0.125"}},
+            .file_name = "b.lua",
+            .file = "return {lr = 0.75, name = 'b'}",
+            .expected =
+                R"({"amp":true,"cut":[1,7,1],"lr":0.125,"name":"7","net":{"act":"gelu","width":4},"steps":10})"},
+        ConfigCase{.name = "set_list_in_brackets",
+                   .settings = {{"cut", "[9]"}},
+                   .expected = R"("cut":[9])"},
+        ConfigCase{.name = "unknown_set",
+                   .settings = {{"stesp", "3"}},
+                   .expected = "script.lua:2: config: unknown key 'stesp'; did you mean 'steps'?\n "
+                               " have  from --set stesp=3"},
+        ConfigCase{.name = "unknown_nested",
+                   .settings = {{"net.widht", "3"}},
                    .expected = "config: unknown key 'net.widht'; did you mean 'width'?"},
-        ConfigCase{.name = "unknown_in_file", .settings = {}, .file_name = "c.json", .file = R"({"net": {"wide": 3}})",
+        ConfigCase{.name = "unknown_in_file",
+                   .settings = {},
+                   .file_name = "c.json",
+                   .file = R"({"net": {"wide": 3}})",
                    .expected = "config: unknown key 'net.wide'"},
-        ConfigCase{.name = "wrong_type", .settings = {{"lr", "fast"}},
-                   .expected = "config: 'lr' is a number, got 'fast'\n  have  from --set lr=fast (default 0.5)"},
-        ConfigCase{.name = "no_integer", .settings = {{"steps", "2.5"}}, .expected = "config: 'steps' is an integer, got 2.5"},
-        ConfigCase{.name = "no_boolean", .settings = {{"amp", "yes"}}, .expected = "config: 'amp' is true or false, got 'yes'"},
-        ConfigCase{.name = "list_element", .settings = {{"cut", "3,x"}}, .expected = "config: 'cut[2]' is an integer, got 'x'"},
-        ConfigCase{.name = "table_by_set", .settings = {{"net", "3"}}, .expected = "fix   set its keys one by one: net.act, net.width"},
-        ConfigCase{.name = "keys_of_a_number", .settings = {{"lr.max", "3"}}, .expected = "config: 'lr' is a number and has no keys"},
-        ConfigCase{.name = "broken_json", .settings = {}, .file_name = "d.json", .file = "{\n \"steps\": }",
+        ConfigCase{
+            .name = "wrong_type",
+            .settings = {{"lr", "fast"}},
+            .expected =
+                "config: 'lr' is a number, got 'fast'\n  have  from --set lr=fast (default 0.5)"},
+        ConfigCase{.name = "no_integer",
+                   .settings = {{"steps", "2.5"}},
+                   .expected = "config: 'steps' is an integer, got 2.5"},
+        ConfigCase{.name = "no_boolean",
+                   .settings = {{"amp", "yes"}},
+                   .expected = "config: 'amp' is true or false, got 'yes'"},
+        ConfigCase{.name = "list_element",
+                   .settings = {{"cut", "3,x"}},
+                   .expected = "config: 'cut[2]' is an integer, got 'x'"},
+        ConfigCase{.name = "table_by_set",
+                   .settings = {{"net", "3"}},
+                   .expected = "fix   set its keys one by one: net.act, net.width"},
+        ConfigCase{.name = "keys_of_a_number",
+                   .settings = {{"lr.max", "3"}},
+                   .expected = "config: 'lr' is a number and has no keys"},
+        ConfigCase{.name = "broken_json",
+                   .settings = {},
+                   .file_name = "d.json",
+                   .file = "{\n \"steps\": }",
                    .expected = "is not valid at line 2, column 11"},
-        ConfigCase{.name = "broken_lua", .settings = {}, .file_name = "d.lua", .file = "return {lr = }", .expected = "config: cannot load"},
-        ConfigCase{.name = "no_functions", .settings = {}, .file_name = "e.lua", .file = "return {lr = os.time()}",
+        ConfigCase{.name = "broken_lua",
+                   .settings = {},
+                   .file_name = "d.lua",
+                   .file = "return {lr = }",
+                   .expected = "config: cannot load"},
+        ConfigCase{.name = "no_functions",
+                   .settings = {},
+                   .file_name = "e.lua",
+                   .file = "return {lr = os.time()}",
                    .expected = "attempt to index a nil value (global 'os')"},
-        ConfigCase{.name = "other_file", .settings = {}, .file_name = "e.yaml", .file = "lr: 1", .expected = "is neither .lua nor .json"}),
+        ConfigCase{.name = "other_file",
+                   .settings = {},
+                   .file_name = "e.yaml",
+                   .file = "lr: 1",
+                   .expected = "is neither .lua nor .json"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Log, WritesOneObjectALineAfterTheConfig) {
@@ -118,11 +173,14 @@ TEST(Log, WritesOneObjectALineAfterTheConfig) {
 }
 
 TEST(Log, OfATensorIsTheLogarithm) {
-  EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"), "0.0 0.0");
-  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got string"));
+  EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"),
+            "0.0 0.0");
+  EXPECT_THAT(run({}, "mh.log('x')"),
+              HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got string"));
   Context context;
   context.log_file = "/nowhere/run.jsonl";
-  EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
+  EXPECT_THAT(run(context, "mh.log{a = 1}"),
+              HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
 }
 
 TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
@@ -130,7 +188,8 @@ TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
 
   const std::string steps = run({},
                                 "local seen = {}\n"
-                                "for step in mh.progress(3, {desc = 'train'}) do seen[#seen + 1] = step; mh.log{step = step, loss = 1 / step} end\n"
+                                "for step in mh.progress(3, {desc = 'train'}) do seen[#seen + 1] = "
+                                "step; mh.log{step = step, loss = 1 / step} end\n"
                                 "return table.concat(seen, ' ')");
 
   EXPECT_EQ(steps, "1 2 3");
@@ -149,17 +208,24 @@ TEST(Progress, EndsWithTheLoopAndIsSilentUnderQuiet) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 
   testing::internal::CaptureStderr();
-  EXPECT_EQ(run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"), "b");
+  EXPECT_EQ(
+      run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"),
+      "b");
   EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("1/3 (33%)"));
-  EXPECT_THAT(run({}, "mh.progress(2.5)"), HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
+  EXPECT_THAT(run({}, "mh.progress(2.5)"),
+              HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
 }
 
 TEST(Json, GoesThereAndBack) {
-  EXPECT_EQ(run({}, "return mh.json.encode(mh.json.decode('{\"b\": [1, 2.5, true, \"x\"], \"a\": {\"n\": null}}'))"),
+  EXPECT_EQ(run({},
+                "return mh.json.encode(mh.json.decode('{\"b\": [1, 2.5, true, \"x\"], \"a\": "
+                "{\"n\": null}}'))"),
             R"({"a":{},"b":[1,2.5,true,"x"]})");
-  EXPECT_THAT(run({}, "local t = {}; t.t = t; return mh.json.encode(t)"), HasSubstr("nested deeper than 100 levels"));
+  EXPECT_THAT(run({}, "local t = {}; t.t = t; return mh.json.encode(t)"),
+              HasSubstr("nested deeper than 100 levels"));
   EXPECT_THAT(run({}, "return mh.json.encode{print}"), HasSubstr("json: cannot write function"));
-  EXPECT_THAT(run({}, "return mh.json.load('/nowhere/a.json')"), HasSubstr("json: cannot open '/nowhere/a.json'"));
+  EXPECT_THAT(run({}, "return mh.json.load('/nowhere/a.json')"),
+              HasSubstr("json: cannot open '/nowhere/a.json'"));
 }
 
 }  // namespace
