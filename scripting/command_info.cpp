@@ -6,13 +6,16 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
 #include <thread>
 
 #include "engine/communicator.h"
 #include "engine/rules.h"
 #include "moonhalo/version.h"
+#include "scripting/annotations.h"
 #include "scripting/commands.h"
 #include "scripting/operators.h"
+#include "scripting/session.h"
 
 namespace moonhalo::scripting {
 
@@ -36,11 +39,24 @@ int print_info() {
   return 0;
 }
 
+int save_annotations(const std::string& path) {
+  std::ofstream file(path);
+  const auto state = new_state();
+  write_annotations(state.get(), file);
+  file.close();
+  if (!file) throw UsageError("info: cannot write '" + path + "'");
+  return kDone;
+}
+
 }  // namespace
 
 void add_info_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("info", "Versions, backends and devices");
-  command->callback([&action] { action = print_info; });
+  const auto annotations = std::make_shared<std::string>();
+  command->add_option("--annotations", *annotations, "Write a definition file for editors (LuaLS) instead");
+  command->callback([annotations, &action] {
+    action = [annotations] { return annotations->empty() ? print_info() : save_annotations(*annotations); };
+  });
 }
 
 }  // namespace moonhalo::scripting

@@ -53,7 +53,7 @@ class Trial {
     if (drop_last) positional_.pop_back();
   }
 
-  bool fits() { return bind_positional() && bind_keywords() && convert_all(); }
+  bool fits() { return bind_positional() && bind_keywords() && has_required() && convert_all(); }
   ChosenOverload take() { return std::move(chosen_); }
   const std::string& why() const { return why_; }
   std::pair<int, int> rank() const { return {chosen_.cost, defaults_}; }
@@ -69,6 +69,7 @@ class Trial {
   bool bind_positional();
   bool pack_rest(size_t from);
   bool bind_keywords();
+  bool has_required();
   bool convert_all();
   bool fill_absent(size_t position);
   /// "; did you mean 'float32'?" for a misspelt dtype.
@@ -160,6 +161,17 @@ bool Trial::has_shard_tensor() const {
   return std::any_of(chosen_.stack.begin(), chosen_.stack.end(), [](const c10::IValue& value) {
     return value.isTensor() && value.toTensor().defined() && is_shard_tensor(value.toTensor());
   });
+}
+
+/// Most overloads fall here, before anything is converted.
+bool Trial::has_required() {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const Argument& argument = arguments()[i];
+    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType)) {
+      return fail("argument '" + argument.name() + "' is missing");
+    }
+  }
+  return true;
 }
 
 bool Trial::convert_all() {

@@ -13,6 +13,7 @@
 #include "engine/launch.h"
 #include "scripting/report.h"
 #include "scripting/values.h"
+#include "scripting/warnings.h"
 
 namespace moonhalo::scripting {
 
@@ -147,6 +148,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   lua_pushcfunction(lua, guard<exit_script>);
   lua_setfield(lua, -2, "exit");
   lua_pop(lua, 1);
+  const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
     body_(lua);

@@ -2,6 +2,7 @@
 #include "scripting/slices.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 
 #include <algorithm>
 #include <charconv>
@@ -73,9 +74,11 @@ struct Selected {
   at::Tensor view;
   c10::List<std::optional<at::Tensor>> indices = c10::List<std::optional<at::Tensor>>();
   bool has_tensor = false;
+  std::vector<int64_t> integer_dims = {};  // of the view, where integers were kept as slices of one row
 };
 
-Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts) {
+/// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not through a row
+Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts, bool keep_integers = false) {
   int64_t used = 0;
   int ellipses = 0;
   for (const IndexPart& part : parts) {
@@ -100,7 +103,14 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
         TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
                           " is out of range for dimension ", source, " of size ", size, "\n  have  shape ",
                           tensor.sizes());
-        selected.view = selected.view.select(dim, part.integer);
+        if (keep_integers) {
+          const int64_t row = part.integer < 0 ? part.integer + size : part.integer;
+          selected.view = selected.view.slice(dim, row, row + 1);
+          selected.integer_dims.push_back(dim);
+          keep(1);
+        } else {
+          selected.view = selected.view.select(dim, part.integer);
+        }
         break;
       }
       case IndexPart::kSlice:
@@ -195,24 +205,43 @@ at::Tensor get_index(const at::Tensor& tensor, const std::vector<IndexPart>& par
   return selected.view.is_same(tensor) ? at::alias(tensor) : selected.view;
 }
 
+namespace {
+
+bool selects_by_tensor(const std::vector<IndexPart>& parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
+}
+
+}  // namespace
+
 void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Tensor& value) {
-  const Selected selected = select_view(tensor, parts);
-  if (selected.has_tensor) {
-    at::Tensor view = selected.view;
-    view.index_put_(selected.indices, value.to(view.scalar_type()));
-  } else {
-    selected.view.copy_(value);
+  if (selects_by_tensor(parts)) {
+    Selected target = select_view(tensor, parts);
+    target.view.index_put_(target.indices, value.to(target.view.scalar_type()));
+    return;
   }
+  const Selected target = select_view(tensor, parts, true);
+  const std::vector<int64_t>& rows = target.integer_dims;
+  std::vector<int64_t> shape;
+  for (int64_t dim = 0; dim < target.view.dim(); ++dim) {
+    if (std::find(rows.begin(), rows.end(), dim) == rows.end()) shape.push_back(target.view.size(dim));
+  }
+  at::Tensor fitting = value;
+  while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1) fitting = fitting.squeeze(0);
+  TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ", value.sizes(),
+                    " does not fit the selected shape ", at::IntArrayRef(shape));
+  fitting = fitting.expand(shape);
+  for (const int64_t dim : rows) fitting = fitting.unsqueeze(dim);
+  target.view.copy_(fitting);
 }
 
 void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Scalar& value) {
-  const Selected selected = select_view(tensor, parts);
-  if (selected.has_tensor) {
-    at::Tensor view = selected.view;
-    view.index_put_(selected.indices, at::scalar_tensor(value, at::device(view.device()).dtype(view.scalar_type())));
-  } else {
-    selected.view.fill_(value);
+  if (selects_by_tensor(parts)) {
+    Selected target = select_view(tensor, parts);
+    target.view.index_put_(target.indices,
+                           at::scalar_tensor(value, at::device(target.view.device()).dtype(target.view.scalar_type())));
+    return;
   }
+  select_view(tensor, parts, true).view.fill_(value);
 }
 
 }  // namespace moonhalo::scripting

@@ -57,6 +57,11 @@ function tests.test_writing()
   t.assert_equal(x["1, :, 0"]:tolist(), {7, 7, 7})
   x[0] = mh.ones({3, 4}, {dtype = "int64"})
   t.assert_equal(x[0]:sum():item(), 12)
+  x["1, None, 2"] = mh.ones({1, 1, 4}, {dtype = "int64"})
+  t.assert_equal(x["1, 2"]:tolist(), {1, 1, 1, 1})
+  x["-1, :, 3"] = mh.tensor{30}
+  t.assert_equal(x["1, :, 3"]:tolist(), {30, 30, 30})
+  x["1, 0, 3"] = 15
   x[x:lt(0)] = 100
   t.assert_equal(x["1, 0"]:tolist(), {7, 100, 100, 15})
   x[mh.tensor{0}] = mh.zeros({1, 3, 4})
@@ -88,7 +93,7 @@ function tests.test_errors()
   t.assert_error(function() return x["..., ..."] end, "only once")
   t.assert_error(function() return x[0.5] end, "wanted an integer")
   t.assert_error(function() x["0"] = "text" end, "a number or boolean")
-  t.assert_error(function() x["0"] = mh.ones(7) end, "7")
+  t.assert_error(function() x["0"] = mh.ones(7) end, "a value of shape [7] does not fit the selected shape [3, 4]")
 end
 
 return tests

@@ -120,6 +120,20 @@ TEST_F(CommandLine, ARankThatLeavesIsLost) {
   EXPECT_EQ(run({"run", script, "--ranks", "2"}).status, kRankLost);
 }
 
+TEST_F(CommandLine, WarningsNameTheScriptsLineOnce) {
+  const std::string script = write("warn.lua", R"(local mh = require "moonhalo"
+for i = 1, 3 do
+  mh.conv1d(mh.ones(1, 1, 9), mh.ones(1, 1, 4), nil, {padding = "same"})
+end
+)");
+
+  const Result result = run({"run", script, "--ranks", "2"});
+
+  EXPECT_EQ(result.status, kDone);
+  EXPECT_THAT(result.err, ContainsRegex("warn.lua:3: warning: .*padding='same'"));
+  EXPECT_EQ(result.err.find("warning: "), result.err.rfind("warning: "));
+}
+
 TEST_F(CommandLine, OsExitGivesTheStatus) {
   EXPECT_EQ(run({"run", write("exit.lua", "os.exit(7)")}).status, 7);
   EXPECT_EQ(run({"run", write("exit.lua", "os.exit(true)")}).status, 0);
@@ -204,6 +218,29 @@ TEST_F(CommandLine, InformsAboutItself) {
   EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
   EXPECT_THAT(run({"--help"}).out, HasSubstr("repl"));
   EXPECT_EQ(run({"--help"}).status, kDone);
+}
+
+TEST_F(CommandLine, AnnotationsNameWhatExists) {
+  const std::string path = (folder_ / "moonhalo.lua").string();
+  ASSERT_EQ(run({"info", "--annotations", path}).status, kDone);
+  const std::string check = write("check.lua", R"(local mh = require "moonhalo"
+local text = io.open(arg[1]):read("a")
+assert(load(text, "=annotations", "t"))
+assert(text:find("---@meta moonhalo", 1, true))
+assert(text:find("---@overload fun(self: Tensor, dim: (integer)[]?, keepdim?: boolean, options?: {dtype?: string?}): Tensor", 1, true)
+       or text:find("fun(self: Tensor, dim: integer[]?, keepdim?: boolean, options?: {dtype?: string?}): Tensor", 1, true), "sum")
+local counted = 0
+for owner, name in text:gmatch("function ([%w_]+)[.:]([%w_]+)%(") do
+  if owner == "mh" then assert(mh[name], name) elseif owner == "Tensor" then assert(mh.Tensor[name], name) end
+  counted = counted + 1
+end
+for name in pairs(mh) do
+  if name:match("^%a[%w_]*$") then assert(text:find("mh." .. name, 1, true) or name == "repeat" or name == "and" or name == "or", name) end
+end
+print(counted > 1500)
+)");
+  const Result result = run({"run", check, "--", path});
+  EXPECT_EQ(result.out, "true\n") << result.err;
 }
 
 using CommandLineDeathTest = CommandLine;
