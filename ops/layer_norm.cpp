@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "engine/axes.h"
 #include "ops/norm.h"
 
@@ -74,8 +76,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 // With x^ the normalized input, g = dy * weight, and means over the normalized dims:
-//     dx = rstd (g - mean(g) - x^ mean(g x^)),   dweight = sum over lead dims of dy x^,   dbias =
-//     that of dy.
+//     dx = rstd (g - mean(g) - x^ mean(g x^)),   dweight = sum over lead dims of dy x^,
+//     dbias = that of dy.
 std::optional<Plan> plan_backward(const OpCall& call) {
   if (call.op.schema().is_mutable()) return std::nullopt;
   LayerAxes layer = layer_axes(call);
@@ -117,9 +119,69 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
+// y = x / sqrt(mean(x^2) + eps) * weight, the mean over the normalized dims.
+std::optional<Plan> plan_rms_forward(const OpCall& call) {
+  LayerAxes layer = layer_axes(call);
+  layer.axes.outputs = {layer.every, layer.statistics};
+  layer.axes.output_shapes = {call.spec("input")->global_shape(), layer.statistics_shape};
+  Plan plan = solve(call, layer.axes);
+  const SpecPtr spec = plan.inputs[call.slot("input")];
+  const std::optional<double> eps = call.value("eps").toOptional<double>();
+  plan.run = [eps, dims = layer.normalized, group = CutGroup(spec, layer.normalized),
+              count = global_count(*spec, layer.normalized),
+              at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, at_weight);
+    const at::Tensor x = widen(input);
+    const double least = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                        : std::numeric_limits<float>::epsilon();
+    const at::Tensor squares = group.all_reduce(x.square().sum(dims, true)).div_(count);
+    const at::Tensor rstd = squares.add_(eps.value_or(least)).rsqrt_();
+    at::Tensor y = x * rstd;
+    if (weight.defined()) y.mul_(weight);
+    finish(op, stack, y.to(input.scalar_type()), rstd);
+  };
+  return plan;
+}
+
+// dx = rstd (g - x^ mean(g x^)), with g = dy * weight and x^ = x rstd.
+std::optional<Plan> plan_rms_backward(const OpCall& call) {
+  LayerAxes layer = layer_axes(call);
+  layer.axes.inputs[call.slot("grad_out")] = layer.every;
+  layer.axes.inputs[call.slot("rstd")] = layer.statistics;
+  layer.axes.outputs = {layer.every};
+  layer.axes.output_shapes = {call.spec("input")->global_shape()};
+  Plan plan = solve(call, layer.axes);
+  const SpecPtr spec = plan.inputs[call.slot("input")];
+  const auto mask = wanted_gradients(call);
+  plan.outputs = masked(mask, {spec, reduced_spec(spec, layer.lead, false, ReduceOp::kSum)});
+  plan.run = [mask, lead = layer.lead, dims = layer.normalized,
+              group = CutGroup(spec, layer.normalized),
+              count = global_count(*spec, layer.normalized), at_rstd = call.index("rstd"),
+              at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, at_weight);
+    const at::Tensor grad = widen(tensor_at(op, stack, 0)),
+                     rstd = widen(tensor_at(op, stack, at_rstd));
+    const at::Tensor x = widen(input) * rstd;
+    at::Tensor dx, dweight;
+    if (mask[0]) {
+      const at::Tensor g = weight.defined() ? grad * weight : grad;
+      const at::Tensor mean = group.all_reduce((g * x).sum(dims, true)).div_(count);
+      dx = at::sub(g, x * mean).mul_(rstd).to(input.scalar_type());
+    }
+    if (mask[1] && weight.defined()) {
+      dweight = grad * x;
+      dweight = (lead.empty() ? dweight : dweight.sum(lead)).to(weight.scalar_type());
+    }
+    finish(op, stack, dx, dweight);
+  };
+  return plan;
+}
+
 constexpr auto* kSource = "PyTorch LayerNorm; Ba, Kiros, Hinton 2016";
 constexpr auto* kSupports =
     "any cut; over cut normalized dims exact moments in two small all-reduces";
+constexpr auto* kRmsSource = "PyTorch RMSNorm; Zhang, Sennrich 2019";
+constexpr auto* kRmsSupports = "any cut; over cut normalized dims one small all-reduce";
 
 const Register rules{
     {.op = "aten::native_layer_norm",
@@ -130,6 +192,14 @@ const Register rules{
      .plan = plan_backward,
      .source = kSource,
      .supports = kSupports},
+    {.op = "aten::_fused_rms_norm",
+     .plan = plan_rms_forward,
+     .source = kRmsSource,
+     .supports = kRmsSupports},
+    {.op = "aten::_fused_rms_norm_backward",
+     .plan = plan_rms_backward,
+     .source = kRmsSource,
+     .supports = kRmsSupports},
 };
 
 }  // namespace

@@ -96,13 +96,28 @@ Classes classes_of(const ShardSpec& scores) {
 at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t ignore_index) {
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor wrong = counts.logical_and(target.lt(0).logical_or(target.ge(classes.all)));
+  // On a GPU the loss kernel itself asserts, so that no rank has to wait for an answer here.
   TORCH_CHECK_INDEX(
-      !wrong.any().item<bool>(), "nll_loss: a target is no class number\n  have  target ",
+      !target.is_cpu() || !wrong.any().item<bool>(),
+      "nll_loss: a target is no class number\n  have  target ",
       target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
       " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");
   const at::Tensor mine =
       counts.logical_and(target.ge(classes.begin)).logical_and(target.lt(classes.end));
-  return at::where(mine, target - classes.begin, kIgnored);
+  return at::where(mine, target - classes.begin, kIgnored).masked_fill_(wrong, classes.all);
+}
+
+// Where classes are cut, the local call sees its own targets only.
+Run with_own_target(const OpCall& call, const ShardSpec& scores, Plan& plan, Run run) {
+  if (!scores.is_cut(class_dim(scores))) return run;
+  plan.edits.emplace_back(call.index("ignore_index"), kIgnored);
+  return [run = std::move(run), classes = classes_of(scores),
+          ignore_index = call.integer("ignore_index"),
+          at_target = call.index("target")](const c10::OperatorHandle& op, Stack& stack) {
+    c10::IValue& target = argument(op, stack, at_target);
+    target = own_target(target.toTensor(), classes, ignore_index);
+    run(op, stack);
+  };
 }
 
 std::optional<Plan> plan_nll(const OpCall& call) {
@@ -125,19 +140,13 @@ std::optional<Plan> plan_nll(const OpCall& call) {
   if (group.alone()) return plan;
   const bool mean = reduction == at::Reduction::Mean;
   if (mean) plan.outputs = {replicated(call.mesh(), {}), replicated(call.mesh(), {})};
-  plan.edits = {{call.index("ignore_index"), kIgnored}};
-  if (mean)
-    plan.edits.emplace_back(call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum));
-  plan.run = [=, classes = classes_of(*scores), ignore_index = call.integer("ignore_index"),
-              at_target = call.index("target")](const c10::OperatorHandle& op, Stack& stack) {
+  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  const auto run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
-    c10::IValue& target = argument(op, stack, at_target);
-    target = own_target(target.toTensor(), classes, ignore_index);
     if (x.numel() == 0) {
-      const at::Tensor zero = at::zeros({}, x.options());
-      const at::Tensor loss =
-          none ? at::zeros(target.toTensor().sizes(), x.options()) : zero.clone();
-      finish(op, stack, loss, zero);
+      const at::Tensor target = argument(op, stack, 1).toTensor(),
+                       zero = at::zeros({}, x.options());
+      finish(op, stack, none ? at::zeros(target.sizes(), x.options()) : zero.clone(), zero);
     } else {
       op.callBoxed(stack);
     }
@@ -150,6 +159,7 @@ std::optional<Plan> plan_nll(const OpCall& call) {
     torch::jit::push(stack, at::div(both[0], both[1]).to(x.scalar_type()),
                      both[1].to(x.scalar_type()));
   };
+  plan.run = with_own_target(call, *scores, plan, run);
   return plan;
 }
 
@@ -168,16 +178,12 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
     plan.inputs[call.slot("total_weight")] = nullptr;
   const SpecPtr scores = plan.inputs[call.slot("self")];
   if (!scores->has_cut()) return plan;
-  plan.edits = {{call.index("ignore_index"), kIgnored}};
-  plan.run = [classes = classes_of(*scores), ignore_index = call.integer("ignore_index"),
-              at_target = call.index("target"),
-              at_scores = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
+  const auto run = [at_scores = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, at_scores).toTensor();
     if (x.numel() == 0) return finish(op, stack, at::zeros_like(x));
-    c10::IValue& target = argument(op, stack, at_target);
-    target = own_target(target.toTensor(), classes, ignore_index);
     op.callBoxed(stack);
   };
+  plan.run = with_own_target(call, *scores, plan, run);
   return plan;
 }
 

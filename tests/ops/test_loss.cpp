@@ -172,16 +172,18 @@ TEST(Loss, S24_CrossEntropyOfACutFieldMovesOnlyScalars) {
 
 TEST(Loss, AWrongClassNumberEndsEveryRank) {
   const Tensor target = at::tensor({0, 1, 9, 2}, at::kLong);
-  const std::string message = message_of([&] {
-    on_mesh({2}, [&](const MeshPtr& mesh) {
-      at::nll_loss(shard_of(make_tensor({4, 3}, 1), mesh, {shard(0)}),
-                   shard_of(target, mesh, {shard(0)}));
+  const auto message_with = [&](int64_t cut) {
+    return message_of([&] {
+      on_mesh({2}, [&](const MeshPtr& mesh) {
+        at::nll_loss(shard_of(make_tensor({4, 3}, 1), mesh, {shard(cut)}),
+                     shard_of(target, mesh, {replicate()}));
+      });
     });
-  });
+  };
 
-  EXPECT_NE(message.find("a target is no class number\n  have  target 9 and 3 classes"),
-            std::string::npos)
-      << message;
+  EXPECT_NE(message_with(0).find("Target 9 is out of bounds"), std::string::npos);
+  EXPECT_NE(message_with(1).find("a target is no class number\n  have  target 9 and 3 classes"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -187,6 +187,48 @@ TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
   }
 }
 
+// What a GPU calls; the rules need no kernel of these, so they are tested against their CPU
+// counterparts.
+TEST(Norm, OperatorsOfAGpu) {
+  const Tensor full = field(1), weight = channels(2), bias = channels(3),
+               rows = make_tensor({9, 7, 2}, 4);
+  for (const bool training : {true, false}) {
+    on_mesh({2, 2}, [&](const MeshPtr& mesh) {
+      std::vector<List> all;
+      for (const bool cut : {false, true}) {
+        Tensor x = (cut ? shard_of(full, mesh, {shard(1, {2, 4}), shard(2, {6, 1})}) : full.clone())
+                       .requires_grad_();
+        Tensor w = weight.clone().requires_grad_(), b = bias.clone().requires_grad_();
+        const Tensor mean = channels(5), var = channels(6);
+        const Tensor y =
+            cut ? std::get<0>(at::cudnn_batch_norm(x, w, b, mean, var, training, 0.2, 1e-4))
+                : at::batch_norm(x, w, b, mean, var, training, 0.2, 1e-4, false);
+        if (training) (y * y * y).sum().backward();
+        all.push_back({y, x.grad(), w.grad(), b.grad(), mean, var});
+      }
+      for (size_t i = 0; i < all[0].size(); ++i) {
+        const Tensor got =
+            all[1][i].defined() && is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i];
+        EXPECT_EQ(difference(got, all[0][i], 1e-8), "") << i;
+      }
+    });
+  }
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    for (const int64_t dim : {0, 1, 2}) {
+      const Tensor w = make_tensor({7, 2}, 5);
+      Tensor whole = rows.clone().requires_grad_(),
+             x = shard_of(rows, mesh, {shard(dim)}).requires_grad_();
+      at::rms_norm(whole, {7, 2}, w, 1e-4).square().sum().backward();
+      const auto [y, rstd] = at::_fused_rms_norm(x.detach(), {7, 2}, w, 1e-4);
+      const auto [dx, dw] =
+          at::_fused_rms_norm_backward(2 * y, x.detach(), {7, 2}, rstd, w, {true, true});
+      EXPECT_EQ(difference(full_tensor(y), at::rms_norm(rows, {7, 2}, w, 1e-4), 1e-12), "");
+      EXPECT_EQ(difference(full_tensor(dx), whole.grad(), 1e-10), "");
+      EXPECT_EQ(full_tensor(dw).sizes(), w.sizes());
+    }
+  });
+}
+
 TEST(Norm, InstanceNorm) {
   for (const Held& held :
        {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {

@@ -276,6 +276,22 @@ TEST(Reduce, S13_LinearAfterPoolingNeedsOneAllReduce) {
   });
 }
 
+TEST(Reduce, S13_ACutConsumerOfAPartialSumNeedsOneReduceScatter) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor full = make_tensor({8, 4, 9}, 1), other = make_tensor({8, 4}, 2);
+    const Tensor x = shard_of(full, mesh, {shard(2, {3, 6})}),
+                 cut = shard_of(other, mesh, {shard(0, {3, 5})});
+    mesh->group().reset_stats();
+
+    const Tensor y = at::maximum(x.mean(2), cut);
+
+    EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kReduceScatter].calls, 1);
+    EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kAllReduce].calls, 0);
+    EXPECT_EQ(spec(y), spec(cut));
+    EXPECT_EQ(difference(full_tensor(y), at::maximum(full.mean(2), other), 1e-12), "");
+  });
+}
+
 TEST(Reduce, WrongArgumentsAreRefusedOnEveryRank) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({9, 4}, 1), mesh, {shard(0)});
