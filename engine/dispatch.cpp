@@ -28,8 +28,9 @@ uint64_t hash_of(const std::vector<int64_t>& key) {
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-const c10::StorageImpl* memory_of(const at::Tensor& local) {
-  return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
+// Views share the counter of what they were made from; in inference mode nobody counts.
+uint32_t version_of(const ShardTensorImpl& impl) {
+  return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
 }
 
 }  // namespace
@@ -304,9 +305,17 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     const int arg = facts.returns_argument[r];
     if (arg >= 0 && stack[base + arg].isTensor()) kept[r] = stack[base + arg].toTensor();
   }
-  // A view is one of memory that stays: not of a copy, nor copied because a narrowed block has gaps.
-  bool copied = facts.view && decision.plan.copies_view;
-  const c10::StorageImpl* viewed = nullptr;
+  // A view must share memory with what it was made from; it may be a copy by plan, of a copy, or because a narrowed
+  // block has gaps.
+  c10::Storage viewed;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from;
+  uint32_t copied_at = 0;
+  const auto view_of = [&](const ShardTensorImpl& impl) {
+    if (!facts.view || !impl.local().has_storage()) return;
+    viewed = impl.local().storage();
+    if (impl.copied_view()) copied_from = impl.copied_from;
+    copied_at = version_of(impl);
+  };
   const auto localize = [&](const Decision::Move& move, const at::Tensor& tensor) -> at::Tensor {
     if (!tensor.defined()) return tensor;
     ShardTensorImpl* impl = shard_impl(tensor);
@@ -314,14 +323,17 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
     mesh = &impl->spec()->mesh();
     if (move.written) {
-      TORCH_CHECK_NOT_IMPLEMENTED(!impl->copied_view, op.operator_name().name,
+      TORCH_CHECK_NOT_IMPLEMENTED(!impl->copied_view(), op.operator_name().name,
                                   ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
                                   "\n  have  ", impl->spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
     }
-    copied |= facts.view && impl->copied_view;
+    TORCH_CHECK_NOT_IMPLEMENTED(!impl->copied_view() || version_of(*impl) <= impl->copied_at, op.operator_name().name,
+                                ": this view of a ShardTensor had to be copied, and what it was made from has been ",
+                                "written in place since\n  have  ", impl->spec()->to_string(),
+                                "\n  fix   make the view again after writing");
     // The same tensor may stand twice in a call, and have been resolved the first time.
     if (!move.redistribution || impl->spec() == move.wanted) {
-      if (facts.view) viewed = memory_of(impl->local());
+      view_of(*impl);
       return impl->local();
     }
     // A Partial that shares its addends with a view cannot part from it.
@@ -331,7 +343,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     at::Tensor local = move.redistribution->apply(impl->local());
     if (move.resolves && !shared) impl->replace(local, move.wanted);
-    if (facts.view) viewed = memory_of(impl->local());
+    view_of(*impl);
     return local;
   };
   for (size_t m = 0; m < decision.moves.size(); ++m) {
@@ -378,9 +390,13 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     return outputs[index] ? wrap(local, outputs[index]) : local;
   };
   const auto mark = [&](const at::Tensor& result) {
-    if (!facts.view || !result.defined()) return;
+    if (!viewed || !result.defined()) return;
     ShardTensorImpl* impl = shard_impl(result);
-    if (impl != nullptr && (copied || (viewed && memory_of(impl->local()) != viewed))) impl->copied_view = true;
+    if (impl == nullptr) return;
+    const bool shares = impl->local().has_storage() && impl->local().storage().is_alias_of(viewed);
+    if (!copied_from && shares && !decision.plan.copies_view) return;
+    impl->copied_from = copied_from ? copied_from : viewed.getWeakStorageImpl();
+    impl->copied_at = copied_at;
   };
   const size_t results = stack.size() - base;
   for (size_t r = 0; r < results; ++r) {

@@ -51,7 +51,8 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
-  copy->copied_view = copied_view;
+  copy->copied_from = copied_from;
+  copy->copied_at = copied_at;
   copy_tensor_metadata(this, copy.get(), version, allow_change);
   return copy;
 }
@@ -59,7 +60,8 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(con
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
-  copy->copied_view = copied_view;
+  copy->copied_from = copied_from;
+  copy->copied_at = copied_at;
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
   return copy;
 }
@@ -72,7 +74,8 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   const auto* source = static_cast<const ShardTensorImpl*>(other.get());
   local_ = source->local_;
   spec_ = source->spec_;
-  copied_view = source->copied_view;
+  copied_from = source->copied_from;
+  copied_at = source->copied_at;
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
 }
 

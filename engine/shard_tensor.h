@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <typeinfo>
 #include <vector>
 
@@ -65,8 +66,11 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   /// Replaces block and spec by others of the same global value (a Partial that was resolved).
   void replace(at::Tensor local, SpecPtr spec);
 
-  /// A view operator had to copy: writing in place would be lost, so it is refused.
-  bool copied_view = false;
+  /// A view operator had to copy: the memory it should have shared, and the version that was copied. While that memory
+  /// lives, writing to the copy would be lost, so it is refused; so is reading it once the original has been written.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from;
+  uint32_t copied_at = 0;
+  bool copied_view() const { return copied_from && !copied_from->expired(); }
   /// The gradient hook of a leaf is in place (engine/boundary.h).
   bool guarded = false;
 

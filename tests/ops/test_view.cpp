@@ -336,6 +336,22 @@ TEST(View, D08_AViewThatHadToBeCopiedIsNotWritten) {
   }
 }
 
+TEST(View, ACopyIsNotReadOnceItsTensorWasWritten) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    Tensor x = shard_of(make_tensor({9, 7}, 9), mesh, {shard(0)});
+    const Tensor before = x.select(0, 3), row = before.view({7, 1});
+    before.add(1);
+    x.narrow(1, 0, 2).mul_(2);
+    for (const Tensor& stale : {before, row}) {
+      const std::string text = message_of([&] { stale.add(1); });
+      EXPECT_NE(text.find("what it was made from has been written in place since"),
+                std::string::npos)
+          << text;
+    }
+    EXPECT_EQ(difference(full_tensor(x.select(0, 3)), full_tensor(x)[3], 0), "");
+  });
+}
+
 // A gradient of a replicated weight is such a transposed sum; clipping scales it in place.
 TEST(View, ATransposedPartialStaysLazyAndIsNotPartedFromItsBase) {
   on_mesh({2}, [](const MeshPtr& mesh) {
