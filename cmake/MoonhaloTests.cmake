@@ -29,7 +29,7 @@ endif()
 # A test program holds the layers that its folder may use and no others, so a link fails where layers are mixed up.
 set(layers_engine engine ops)
 set(layers_ops engine ops)
-set(layers_mpi engine ops)
+set(layers_mpi engine ops io)
 set(layers_io engine ops io)
 set(layers_gpu engine ops io scripting)
 set(layers_scripting engine ops io scripting)

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// HDF5 files between processes: one file, written in turns; see tests/io for the same among threads.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "engine/shard_tensor.h"
+#include "io/domain_file.h"
+#include "io/scatter.h"
+#include "tests/io/raw_file.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::io {
+namespace {
+
+using testing::first_line;
+using testing::message_of;
+
+/// A folder that every rank sees, made and removed by rank 0.
+class SharedFolder {
+ public:
+  explicit SharedFolder(Communicator& world) : world_(world) {
+    if (world.rank() == 0) mine_.emplace();
+    path_ = world.all_gather_strings(mine_ ? *mine_ / "" : "").front();
+  }
+  ~SharedFolder() { world_.barrier(); }
+  std::string operator/(const std::string& name) const { return path_ + name; }
+
+ private:
+  Communicator& world_;
+  std::optional<testing::Folder> mine_;
+  std::string path_;
+};
+
+struct MpiFiles : ::testing::Test {
+  CommunicatorPtr world = make_mpi_world();
+  MeshPtr mesh = init_device_mesh(*world, "cpu", {world->size()});
+  SharedFolder folder{*world};
+  std::string path = folder / "x.h5";
+  at::Tensor full = testing::make_tensor({9, 70}, 4, at::kFloat);
+};
+
+TEST_F(MpiFiles, S18BlocksGoIntoOneFileAndComeBack) {
+  const at::Tensor x = testing::shard_of(full, mesh, {shard(0)});
+  File out = open(path, "w");
+  out.write("rows", at::arange(9));
+  out.write("x", x, {.attrs = {{"units", std::string("K")}}});
+  out.write("deep/squeezed", x, {.chunks = {2, 3}, .compression = 1});
+  out.close();
+
+  const File file = open(path);
+  const int64_t before = bytes_read();
+  const at::Tensor y = scatter_tensor(file["x"][":, ::2"], mesh, {shard(1)});
+  EXPECT_EQ(bytes_read() - before, to_local(y).numel() * 4);
+  EXPECT_TRUE(at::equal(full_tensor(y), full.slice(1, 0, 70, 2)));
+  EXPECT_TRUE(at::equal(file["x"].read(), full));
+  EXPECT_TRUE(at::equal(file["deep/squeezed"].read(), full));
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"deep/squeezed", "rows", "x"}));
+}
+
+TEST_F(MpiFiles, ARankThatCannotReadStopsAll) {
+  if (world->rank() == 0) testing::RawFile(path).floats("x", full.repeat({40, 4}));
+  world->barrier();
+  const File file = open(path);
+  world->barrier();
+  if (world->rank() == 0) std::filesystem::resize_file(path, 360 << 10);  // of about 400 KiB
+  world->barrier();
+
+  const auto message = message_of([&] { scatter_tensor(file["x"], mesh, {shard(0)}); });
+
+  EXPECT_EQ(first_line(message),
+            "read: dataset \"x\" of file \"" + path + "\": the file is cut short");
+  const std::string last = std::to_string(world->size() - 1);
+  EXPECT_NE(message.find("rank  " + last + " of "), std::string::npos) << message;
+}
+
+TEST_F(MpiFiles, ARankThatCannotWriteStopsAllAndHarmsNothing) {
+  if (world->rank() == 0) testing::RawFile(path).floats("old", full);
+  world->barrier();
+  File out = open(path, "w");
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  if (world->rank() == world->size() - 1) {
+    const rlimit small{1000, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+
+  const auto message =
+      message_of([&] { out.write("x", testing::shard_of(full, mesh, {shard(0)})); });
+
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  out.discard();
+  EXPECT_EQ(first_line(message), "write: dataset \"x\" of file \"" + path + "\": cannot write it");
+  EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+  EXPECT_TRUE(at::equal(open(path)["old"].read(), full));
+}
+
+}  // namespace
+}  // namespace moonhalo::io
