@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted sum of one, two or four
+// input rows. Cut dims are resampled here, from the owned rows and the few borrowed ones; the others by LibTorch's kernel,
+// for which the cut dims already have their size.
+#include <ATen/ATen.h>
+
+#include <string_view>
+
+#include "engine/interval_map.h"
+#include "engine/rules.h"
+#include "ops/shape.h"
+#include "ops/window.h"
+
+namespace moonhalo {
+namespace {
+
+enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
+
+// One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with align_corners the end rows'
+// centres meet, otherwise the domain's ends do.
+class Dim {
+ public:
+  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor, at::ScalarType dtype)
+      : mode_(mode), in_(in), align_corners_(align_corners) {
+    if (align_corners) {
+      scale_ = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+    } else {
+      scale_ = factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
+    }
+    if (mode != Mode::kNearest && mode != Mode::kNearestExact) return;
+    // Which row is nearest hangs on rounding: ask LibTorch, in the precision it will use.
+    const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
+    const at::Tensor rows = mode == Mode::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
+                                                   : at::_upsample_nearest_exact1d(ramp, {out}, factor);
+    const at::Tensor index = rows.to(at::kLong).contiguous();
+    nearest_.assign(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + out);
+  }
+
+  int64_t taps() const { return mode_ == Mode::kCubic ? 4 : mode_ == Mode::kLinear ? 2 : 1; }
+
+  // Rows and weights of output `o`.
+  void read(int64_t o, std::vector<int64_t>& rows, std::vector<double>& weights) const {
+    const auto inside = [&](int64_t row) { return std::clamp<int64_t>(row, 0, in_ - 1); };
+    if (taps() == 1) {
+      rows.push_back(nearest_[o]);
+      weights.push_back(1);
+      return;
+    }
+    const auto at = static_cast<double>(o);
+    double source = align_corners_ ? at * scale_ : (at + 0.5) * scale_ - 0.5;
+    if (mode_ == Mode::kLinear) source = std::max(source, 0.0);
+    int64_t row = static_cast<int64_t>(std::floor(source));
+    if (mode_ == Mode::kLinear) row = std::min(row, in_ - 1);
+    const double t = std::clamp(source - static_cast<double>(row), 0.0, 1.0);
+    if (mode_ == Mode::kLinear) {
+      rows.insert(rows.end(), {row, inside(row + 1)});
+      weights.insert(weights.end(), {1 - t, t});
+      return;
+    }
+    const auto near = [](double x) { return ((kA + 2) * x - (kA + 3)) * x * x + 1; };
+    const auto far = [](double x) { return ((kA * x - 5 * kA) * x + 8 * kA) * x - 4 * kA; };
+    rows.insert(rows.end(), {inside(row - 1), inside(row), inside(row + 1), inside(row + 2)});
+    weights.insert(weights.end(), {far(t + 1), near(t), near(1 - t), far(2 - t)});
+  }
+
+  Rows needed(Rows out) const {
+    if (out.first == out.second) return {0, 0};
+    std::vector<int64_t> rows;
+    std::vector<double> weights;
+    read(out.first, rows, weights);
+    read(out.second - 1, rows, weights);
+    const auto [low, high] = std::minmax_element(rows.begin(), rows.end());
+    return {*low, *high + 1};
+  }
+
+ private:
+  static constexpr double kA = -0.75;  // Keys' cubic convolution, the value that LibTorch uses
+  Mode mode_;
+  int64_t in_;
+  bool align_corners_;
+  double scale_ = 1;
+  std::vector<int64_t> nearest_;
+};
+
+// Boundaries at the same place of the domain, rounded.
+std::vector<int64_t> proportional(const std::vector<int64_t>& sizes, int64_t to) {
+  const int64_t from = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<int64_t> result;
+  int64_t end = 0, previous = 0;
+  for (const int64_t size : sizes) {
+    end += size;
+    const int64_t boundary = (2 * end * to + from) / (2 * from);
+    result.push_back(boundary - previous);
+    previous = boundary;
+  }
+  return result;
+}
+
+// A cut dim on one rank: output row o is the sum over t of weights[o, t] * row rows[o, t] of the extended block.
+struct Taps {
+  int64_t dim = 0, taps = 1, extended = 0;
+  std::vector<int64_t> rows;
+  std::vector<double> weights;
+
+  at::Tensor row_index(const at::Tensor& like, int64_t tap) const {
+    std::vector<int64_t> index;
+    for (size_t i = tap; i < rows.size(); i += taps) index.push_back(rows[i]);
+    return at::tensor(index, like.options().dtype(at::kLong));
+  }
+  at::Tensor weight(const at::Tensor& like, int64_t tap) const {
+    std::vector<double> values;
+    for (size_t i = tap; i < weights.size(); i += taps) values.push_back(weights[i]);
+    std::vector<int64_t> shape(like.dim(), 1);
+    shape[dim] = -1;
+    return at::tensor(values, at::kDouble).to(like.options()).view(shape);
+  }
+  at::Tensor apply(const at::Tensor& x) const {
+    at::Tensor result = x.index_select(dim, row_index(x, 0));
+    if (taps == 1) return result;
+    result.mul_(weight(x, 0));
+    for (int64_t t = 1; t < taps; ++t) result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
+    return result;
+  }
+  at::Tensor adjoint(const at::Tensor& grad) const {
+    std::vector<int64_t> shape = grad.sizes().vec();
+    shape[dim] = extended;
+    at::Tensor result = at::zeros(shape, grad.options());
+    for (int64_t t = 0; t < taps; ++t) {
+      result.index_add_(dim, row_index(grad, t), taps == 1 ? grad : grad * weight(grad, t));
+    }
+    return result;
+  }
+};
+
+struct Resampling {
+  SpecPtr input, output;
+  std::vector<Taps> taps;                   // of the cut dims
+  std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
+  std::vector<int64_t> kernel_input;        // shape that the local kernel starts from: the cut dims resampled
+  std::vector<std::pair<int, c10::IValue>> edits;
+};
+
+Mode mode_of(std::string_view name) {
+  if (name.find("nearest_exact") != std::string_view::npos) return Mode::kNearestExact;
+  if (name.find("nearest") != std::string_view::npos) return Mode::kNearest;
+  return name.find("cubic") != std::string_view::npos ? Mode::kCubic : Mode::kLinear;
+}
+
+// `given` is the spec of the tensor that is passed; `backward` says that it is the output's gradient.
+Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward) {
+  const auto out_size = call.integers("output_size");
+  const auto spatial = static_cast<int64_t>(out_size.size());
+  TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(), " dims\n  have  ",
+                    call.describe(), "\n  fix   give batch, channels and ", spatial, " dims");
+  std::vector<int64_t> in_shape = given->global_shape(), out_shape = given->global_shape();
+  if (backward) in_shape = call.integers("input_size");
+  std::copy(out_size.begin(), out_size.end(), out_shape.begin() + 2);
+  TORCH_CHECK_VALUE(!backward || out_shape == given->global_shape(), call.name(), ": the gradient of the output has shape ",
+                    shape_string(given->global_shape()), ", the output ", shape_string(out_shape));
+  for (int64_t d = 2; d < spatial + 2; ++d) {
+    TORCH_CHECK_VALUE(in_shape[d] > 0 && out_shape[d] > 0, call.name(), ": sizes must be positive\n  have  input ",
+                      shape_string(in_shape), ", output ", shape_string(out_shape));
+  }
+  Layout in = without_partial(given)->layout(), out = in;
+  in.global_shape = in_shape;
+  out.global_shape = out_shape;
+  for (int64_t d = 2; d < spatial + 2; ++d) {
+    Layout& other = backward ? in : out;
+    if (other.cuts[d]) other.cuts[d].sizes = proportional(other.cuts[d].sizes, other.global_shape[d]);
+  }
+  Resampling r;
+  r.input = intern(std::move(in));
+  r.output = intern(std::move(out));
+  const bool align_corners = call.has("align_corners") && call.flag("align_corners");
+  const auto& arguments = call.op.schema().arguments();
+  std::vector<int> factor_args;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name().starts_with("scales")) factor_args.push_back(static_cast<int>(i));
+  }
+  std::vector<std::optional<Dim>> dims(spatial + 2);
+  std::vector<int64_t> local_size = out_size;
+  r.kernel_input = r.input->local_shape();
+  for (int64_t d = 2; d < spatial + 2; ++d) {
+    if (!r.input->is_cut(d)) continue;
+    const c10::IValue& factor = call.value(factor_args[d - 2]);
+    dims[d].emplace(mode_of(call.name()), in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
+                    call.slots()[0].dtype);
+    r.edits.emplace_back(factor_args[d - 2], c10::IValue());
+    local_size[d - 2] = r.kernel_input[d] = r.output->local_shape()[d];
+  }
+  r.edits.emplace_back(call.index("output_size"), int_list(local_size));
+  if (backward) r.edits.emplace_back(call.index("input_size"), int_list(r.kernel_input));
+  if (std::none_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) return r;
+
+  const auto rows_of = [&](int64_t d, int64_t rank) {
+    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank)) : r.input->block_range(d, rank);
+  };
+  r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < r.input->ndim(); ++d) {
+      const auto [begin, end] = rows_of(d, rank);
+      needs.push_back({.begin = begin, .end = end});
+    }
+    return needs;
+  });
+  const int64_t rank = r.input->mesh()->rank();
+  for (int64_t d = 2; d < spatial + 2; ++d) {
+    if (!dims[d]) continue;
+    const auto [begin, end] = rows_of(d, rank);
+    Taps taps{d, dims[d]->taps(), end - begin};
+    const auto [first, last] = r.output->block_range(d, rank);
+    for (int64_t o = first; o < last; ++o) dims[d]->read(o, taps.rows, taps.weights);
+    for (int64_t& row : taps.rows) row -= begin;
+    r.taps.push_back(std::move(taps));
+  }
+  return r;
+}
+
+bool covered(const OpCall& call) {
+  if (call.op.schema().is_mutable() || call.has("scale_factors")) return false;
+  const Mode mode = mode_of(call.name());
+  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.slots()[0].dtype);
+}
+
+std::optional<Plan> plan_upsample(const OpCall& call) {
+  if (!covered(call)) return std::nullopt;
+  const Resampling r = resampling_of(call, call.slots()[0].spec, false);
+  Plan plan;
+  plan.inputs = {r.input};
+  plan.outputs = {r.output};
+  plan.edits = r.edits;
+  plan.run = [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor x = argument(op, stack, 0).toTensor();
+    if (halo) x = halo->apply(x);
+    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    for (const Taps& t : taps) x = t.apply(x);
+    if (x.sizes() == at::IntArrayRef(shape) && static_cast<int64_t>(taps.size()) == x.dim() - 2) {
+      return finish(op, stack, x);
+    }
+    argument(op, stack, 0) = x;
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_upsample_backward(const OpCall& call) {
+  if (!covered(call)) return std::nullopt;
+  const Resampling r = resampling_of(call, call.slots()[0].spec, true);
+  Plan plan;
+  plan.inputs = {r.output};
+  plan.outputs = {r.input};
+  plan.edits = r.edits;
+  plan.run = [halo = r.halo, taps = r.taps, in = r.input->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor grad = argument(op, stack, 0).toTensor();
+    if (grad.numel() == 0) {
+      grad = at::zeros(halo ? halo->needed_shape() : in, grad.options());
+      return finish(op, stack, halo ? halo->adjoint(grad) : grad);
+    }
+    if (static_cast<int64_t>(taps.size()) < grad.dim() - 2) {
+      op.callBoxed(stack);
+      grad = stack.back().toTensor();
+    } else {
+      finish(op, stack, grad);
+    }
+    for (const Taps& t : taps) grad = t.adjoint(grad);
+    stack.back() = halo ? halo->adjoint(grad) : grad;
+  };
+  return plan;
+}
+
+constexpr const char* kSource = "PyTorch interpolate";
+constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
+
+const Register rules{
+    {.op = "aten::upsample_nearest1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_linear1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_bilinear2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_trilinear3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_bicubic2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_linear1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_bilinear2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_trilinear3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_bicubic2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo
