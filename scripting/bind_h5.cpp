@@ -66,9 +66,29 @@ io::Attributes check_attributes(lua_State* lua, int index) {
   return attributes;
 }
 
+/// Key of the registry table that knows the script's files, without keeping them alive.
+const char kFilesKey = 0;
+
+void push_files(lua_State* lua) {
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kFilesKey) == LUA_TTABLE) return;
+  lua_pop(lua, 1);
+  lua_newtable(lua);
+  lua_createtable(lua, 0, 1);
+  push(lua, "k");
+  lua_setfield(lua, -2, "__mode");
+  lua_setmetatable(lua, -2);
+  lua_pushvalue(lua, -1);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
+}
+
 /// mh.h5.open(path[, mode])
 int open(lua_State* lua) {
   push_object(lua, std::make_shared<io::File>(io::open(check_string(lua, 1), is_nil(lua, 2) ? "r" : check_string(lua, 2))));
+  push_files(lua);
+  lua_pushvalue(lua, -2);
+  lua_pushboolean(lua, 1);
+  lua_rawset(lua, -3);
+  lua_pop(lua, 1);
   return 1;
 }
 
@@ -243,4 +263,13 @@ void open_h5(lua_State* lua) {
 const Binding binding{"h5", open_h5};
 
 }  // namespace
+
+void discard_files(lua_State* lua) {
+  push_files(lua);
+  for (lua_pushnil(lua); lua_next(lua, -2); lua_pop(lua, 1)) {
+    if (const auto file = to_object<io::File>(lua, -2)) file->discard();
+  }
+  lua_pop(lua, 1);
+}
+
 }  // namespace moonhalo::scripting

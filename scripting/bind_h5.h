@@ -18,4 +18,8 @@ inline constexpr const char* kObjectName<io::Selection> = "Selection";
 /// A dataset (all of it) or a selection; nothing for other values.
 std::optional<io::Selection> to_selection(lua_State* lua, int index);
 
+/// Closes the script's files without finishing those it was writing: the script failed, and what
+/// stood under their names before is worth more than half of the new.
+void discard_files(lua_State* lua);
+
 }  // namespace moonhalo::scripting
