@@ -132,6 +132,28 @@ TEST(MaxPool, InfinitiesNansTiesAndIntegers) {
   }
 }
 
+TEST(AdaptivePool, EqualsTheWholeTensorForwardAndBackward) {
+  for (const std::vector<int64_t>& size : {std::vector<int64_t>{1, 1}, {3, 2}, {7, 6}, {11, 4}, {1, 3}, {13, 8}}) {
+    const auto program = [&](const Tensors& t) {
+      auto [values, indices] = at::adaptive_max_pool2d(t[0], size);
+      return Tensors{at::adaptive_avg_pool2d(t[0], size), values, indices, at::adaptive_avg_pool2d(t[0][0], size)};
+    };
+    for (const Cut& cut : kCuts) {
+      SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
+      expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = cut.placements}}, program);
+    }
+  }
+  const auto others = [](const Tensors& t) {
+    auto [values, indices] = at::adaptive_max_pool3d(t[0], {2, 3, 2});
+    auto [line, line_indices] = at::adaptive_max_pool1d(t[0].select(4, 0).select(3, 0), 4);
+    return Tensors{at::adaptive_avg_pool3d(t[0], {4, 2, 3}), values, indices, line, line_indices,
+                   at::adaptive_avg_pool1d(t[0].select(4, 0).select(3, 0), 4)};
+  };
+  for (const Cut& cut : {Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(2)}}}) {
+    expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, others);
+  }
+}
+
 TEST(Pool, RecordsItsCutAndMovesOnlyTheHalo) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 1, 12, 4}, 1), mesh, {shard(2, {6, 4, 2})});
