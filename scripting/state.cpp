@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/random.h"
 #include "scripting/modules.h"
 #include "scripting/state_data.h"
 
@@ -67,11 +68,13 @@ at::Generator Context::generator(c10::Device device) {
   if (!device.is_cpu() && index < 0) {
     index = at::globalContext().getAcceleratorHooksInterface(device.type()).getCurrentDevice();
   }
-  at::Generator& generator = generators_[{device.type(), device.is_cpu() ? c10::DeviceIndex(-1) : index}];
+  at::Generator& generator =
+      generators_[{device.type(), device.is_cpu() ? c10::DeviceIndex(-1) : index}];
   if (!generator.defined()) {
-    generator = device.is_cpu()
-                    ? at::detail::createCPUGenerator(seed_)
-                    : at::globalContext().defaultGenerator(c10::Device(device.type(), index)).clone();
+    generator =
+        device.is_cpu()
+            ? at::detail::createCPUGenerator(seed_)
+            : at::globalContext().defaultGenerator(c10::Device(device.type(), index)).clone();
     generator.set_current_seed(seed_);
   }
   return generator;
@@ -79,6 +82,7 @@ at::Generator Context::generator(c10::Device device) {
 
 void Context::manual_seed(uint64_t seed) {
   seed_ = seed;
+  moonhalo::manual_seed(seed);
   for (auto& [device, generator] : generators_) generator.set_current_seed(seed);
 }
 
@@ -86,7 +90,9 @@ const StatePtr& state_data(lua_State* lua) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kStateKey);
   auto* state = static_cast<StatePtr*>(lua_touserdata(lua, -1));
   lua_pop(lua, 1);
-  TORCH_CHECK_VALUE(state != nullptr, "moonhalo: this Lua state was not opened\n  fix   call open_moonhalo(lua) first");
+  TORCH_CHECK_VALUE(
+      state != nullptr,
+      "moonhalo: this Lua state was not opened\n  fix   call open_moonhalo(lua) first");
   return *state;
 }
 
@@ -137,11 +143,13 @@ void open_moonhalo(lua_State* lua, Context context) {
 
   open_module_table(lua);
   std::vector<NamedOpen> sorted = bindings();
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.noun < b.noun; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.noun < b.noun; });
   for (const NamedOpen& binding : sorted) {
     const int before = lua_gettop(lua);
     binding.open(lua);
-    TORCH_INTERNAL_ASSERT(lua_gettop(lua) == before, "binding ", binding.noun, " left the stack changed");
+    TORCH_INTERNAL_ASSERT(lua_gettop(lua) == before, "binding ", binding.noun,
+                          " left the stack changed");
   }
   run_preludes(lua);
   lua_settop(lua, top);
@@ -183,7 +191,8 @@ std::string script_position(lua_State* lua) {
 }
 
 int run_guarded(lua_State* lua, lua_CFunction fn) {
-  // The message is pushed inside the handler and raised after it, so that the C++ exception is gone by then.
+  // The message is pushed inside the handler and raised after it, so that the C++ exception is gone
+  // by then.
   try {
     return fn(lua);
   } catch (const LuaError& error) {
@@ -245,7 +254,8 @@ Reference::Reference(lua_State* lua, int index) {
 
 lua_State* Reference::lua() const {
   TORCH_INTERNAL_ASSERT(slot_, "empty Lua reference");
-  if (!slot_->state->lua) throw LuaError("a Lua function was called after its state had been closed");
+  if (!slot_->state->lua)
+    throw LuaError("a Lua function was called after its state had been closed");
   if (slot_->state->thread != std::this_thread::get_id()) {
     throw LuaError("a Lua function was called on another thread than its state's");
   }
