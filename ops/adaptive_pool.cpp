@@ -21,9 +21,10 @@ struct AdaptivePool {
   SpecPtr input, output;
   std::shared_ptr<const IntervalMap> halo;  // null: no pooled dim is cut
   std::vector<CutDim> cuts;
-  int64_t first = 0;                        // of the pooled dims
-  std::vector<int64_t> kernel_size;         // output_size for the local kernel, the cut dims as they are
-  std::vector<int64_t> begins, extended, global;  // per pooled dim: where the extended block begins, its extent, the domain's
+  int64_t first = 0;                 // of the pooled dims
+  std::vector<int64_t> kernel_size;  // output_size for the local kernel, the cut dims as they are
+  std::vector<int64_t> begins, extended,
+      global;  // per pooled dim: where the extended block begins, its extent, the domain's
 };
 
 AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64_t>& out_size) {
@@ -92,8 +93,8 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
 bool all_cut(const AdaptivePool& p) { return p.cuts.size() == p.global.size(); }
 
 // Flat positions in a box of extents `from` that begins at `offset` of a box of extents `to`.
-at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std::vector<int64_t>& offset,
-                  const std::vector<int64_t>& to) {
+at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
+                  const std::vector<int64_t>& offset, const std::vector<int64_t>& to) {
   at::Tensor result;
   int64_t step = 1;
   for (size_t i = from.size(); i-- > 0;) {
@@ -122,7 +123,8 @@ std::optional<Plan> plan_average(const OpCall& call) {
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
     for (const CutDim& cut : p.cuts) {
       std::vector<at::Tensor> rows;
-      for (const auto& [begin, end] : cut.windows) rows.push_back(x.narrow(cut.dim, begin, end - begin).mean(cut.dim, true));
+      for (const auto& [begin, end] : cut.windows)
+        rows.push_back(x.narrow(cut.dim, begin, end - begin).mean(cut.dim, true));
       x = at::cat(rows, cut.dim);
     }
     if (all_cut(p)) return finish(op, stack, x);
@@ -161,7 +163,8 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
       at::Tensor result = at::zeros(shape, grad.options());
       for (size_t o = 0; o < cut.windows.size(); ++o) {
         const auto [begin, end] = cut.windows[o];
-        result.narrow(cut.dim, begin, end - begin).add_(grad.narrow(cut.dim, static_cast<int64_t>(o), 1) / (end - begin));
+        result.narrow(cut.dim, begin, end - begin)
+            .add_(grad.narrow(cut.dim, static_cast<int64_t>(o), 1) / (end - begin));
       }
       grad = std::move(result);
     }
@@ -173,8 +176,9 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
 // ---- Maximum -----------------------------------------------------------------------------------------------------
 
 // Pools every combination of windows of the cut dims by itself; their results fill `values` and `indices`.
-void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level, const at::Tensor& x,
-                  std::vector<int64_t> offset, at::Tensor values, at::Tensor indices) {
+void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level,
+                  const at::Tensor& x, std::vector<int64_t> offset, at::Tensor values,
+                  at::Tensor indices) {
   if (level < p.cuts.size()) {
     const CutDim& cut = p.cuts[level];
     for (size_t o = 0; o < cut.windows.size(); ++o) {
@@ -182,7 +186,8 @@ void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t l
       const int64_t axis = cut.dim - p.first;
       offset[axis] = p.begins[axis] + begin;
       pool_windows(p, op, level + 1, x.narrow(cut.dim, begin, end - begin), offset,
-                   values.narrow(cut.dim, static_cast<int64_t>(o), 1), indices.narrow(cut.dim, static_cast<int64_t>(o), 1));
+                   values.narrow(cut.dim, static_cast<int64_t>(o), 1),
+                   indices.narrow(cut.dim, static_cast<int64_t>(o), 1));
     }
     return;
   }
@@ -206,7 +211,8 @@ std::optional<Plan> plan_max(const OpCall& call) {
     if (p.halo) x = p.halo->apply(x);
     at::Tensor values = at::empty(p.output->local_shape(), x.options());
     at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
-    if (values.numel() > 0) pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
+    if (values.numel() > 0)
+      pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
     finish(op, stack, std::move(values), std::move(indices));
   };
   return plan;
@@ -222,11 +228,13 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   plan.outputs = {p.input};
   plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
-    std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(), back = p.begins;
+    std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(),
+                         back = p.begins;
     at::Tensor result = at::zeros(shape, grad.options());
     if (grad.numel() > 0) {
       for (int64_t& begin : back) begin = -begin;
-      const at::Tensor index = rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
+      const at::Tensor index =
+          rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
       result.flatten(p.first).scatter_add_(-1, index.flatten(p.first), grad.flatten(p.first));
     }
     finish(op, stack, p.halo ? p.halo->adjoint(result) : result);
@@ -238,14 +246,38 @@ constexpr const char* kSource = "PyTorch adaptive pooling";
 constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_adaptive_avg_pool2d_backward", .plan = plan_average_backward<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_adaptive_avg_pool3d_backward", .plan = plan_average_backward<3>, .source = kSource, .supports = kSupports},
-    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .source = kSource, .supports = kSupports},
-    {.op = "aten::adaptive_max_pool2d_backward", .plan = plan_max_backward<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::adaptive_max_pool3d_backward", .plan = plan_max_backward<3>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool2d",
+     .plan = plan_average<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool3d",
+     .plan = plan_average<3>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool2d_backward",
+     .plan = plan_average_backward<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool3d_backward",
+     .plan = plan_average_backward<3>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool2d",
+     .plan = plan_max<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool3d",
+     .plan = plan_max<3>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool2d_backward",
+     .plan = plan_max_backward<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool3d_backward",
+     .plan = plan_max_backward<3>,
+     .source = kSource,
+     .supports = kSupports},
 };
 
 }  // namespace

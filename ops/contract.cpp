@@ -16,25 +16,30 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+bool contains(const Ints& list, int64_t value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
 
-at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, const Ints& l, const Ints& r, const Ints& o) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef);
+at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, const Ints& l,
+                         const Ints& r, const Ints& o) {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef,
+                               at::IntArrayRef, at::IntArrayRef);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::contract", "").typed<Signature>();
   return op.call(left, right, l, r, o);
 }
 
 // On plain tensors. The equation's letters are the axes.
-at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
-                          at::IntArrayRef o) {
+at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
+                          at::IntArrayRef r, at::IntArrayRef o) {
   const size_t n = r.size();
-  const bool linear = n == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] && o.back() == r[0] &&
-                      std::equal(l.begin(), l.end() - 1, o.begin());
+  const bool linear = n == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] &&
+                      o.back() == r[0] && std::equal(l.begin(), l.end() - 1, o.begin());
   if (linear) return at::linear(left, right);
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {
-    for (const int64_t axis : axes) equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
+    for (const int64_t axis : axes)
+      equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
   };
   append(l);
   equation += ',';
@@ -45,7 +50,8 @@ at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::I
 }
 
 std::optional<Plan> plan_contract(const OpCall& call) {
-  const Ints l = call.integers("left_axes"), r = call.integers("right_axes"), o = call.integers("out_axes");
+  const Ints l = call.integers("left_axes"), r = call.integers("right_axes"),
+             o = call.integers("out_axes");
   const auto& left = call.slots()[0].spec->global_shape();
   const auto& right = call.slots()[1].spec->global_shape();
   TORCH_INTERNAL_ASSERT(l.size() == left.size() && r.size() == right.size());
@@ -58,7 +64,8 @@ std::optional<Plan> plan_contract(const OpCall& call) {
         names.push_back(axis);
         axes.kinds.push_back(contains(o, axis) ? AxisKind::kKeep : AxisKind::kReduce);
       }
-      result.push_back(static_cast<int>(std::find(names.begin(), names.end(), axis) - names.begin()));
+      result.push_back(
+          static_cast<int>(std::find(names.begin(), names.end(), axis) - names.begin()));
     }
     return result;
   };
@@ -74,7 +81,8 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
   plan.run = [l, r, o](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor out = contract_plain(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(), l, r, o);
+    at::Tensor out = contract_plain(argument(op, stack, 0).toTensor(),
+                                    argument(op, stack, 1).toTensor(), l, r, o);
     finish(op, stack, std::move(out));
   };
   return plan;
@@ -82,8 +90,8 @@ std::optional<Plan> plan_contract(const OpCall& call) {
 
 // The gradient of either operand is a contraction of the other with the gradient of the result.
 struct Contract : torch::autograd::Function<Contract> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left, const at::Tensor& right,
-                            Ints l, Ints r, Ints o) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left,
+                            const at::Tensor& right, Ints l, Ints r, Ints o) {
     context->save_for_backward({left, right});
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor out = call_operator(left, right, l, r, o);
@@ -96,17 +104,20 @@ struct Contract : torch::autograd::Function<Contract> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    const Ints l = context->saved_data["left"].toIntVector(), r = context->saved_data["right"].toIntVector(),
+    const Ints l = context->saved_data["left"].toIntVector(),
+               r = context->saved_data["right"].toIntVector(),
                o = context->saved_data["out"].toIntVector();
     at::Tensor left, right;
-    if (grads[0].defined() && context->needs_input_grad(0)) left = contract(grads[0], saved[1].conj(), o, r, l);
-    if (grads[0].defined() && context->needs_input_grad(1)) right = contract(grads[0], saved[0].conj(), o, l, r);
+    if (grads[0].defined() && context->needs_input_grad(0))
+      left = contract(grads[0], saved[1].conj(), o, r, l);
+    if (grads[0].defined() && context->needs_input_grad(1))
+      right = contract(grads[0], saved[0].conj(), o, l, r);
     return {left, right, {}, {}, {}};
   }
 };
 
-at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
-                             at::IntArrayRef o) {
+at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
+                             at::IntArrayRef r, at::IntArrayRef o) {
   if (c10::GradMode::is_enabled()) {
     // The function below runs without recording, so the boundary is guarded here.
     for (const at::Tensor* tensor : {&left, &right}) {
@@ -116,13 +127,16 @@ at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at
   return Contract::apply(left, right, l.vec(), r.vec(), o.vec());
 }
 
-const Register rules{{.op = "moonhalo::contract",
-                      .plan = plan_contract,
-                      .source = "PyTorch einsum of two operands",
-                      .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"}};
+const Register rules{
+    {.op = "moonhalo::contract",
+     .plan = plan_contract,
+     .source = "PyTorch einsum of two operands",
+     .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"}};
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
-  library.def("contract(Tensor left, Tensor right, int[] left_axes, int[] right_axes, int[] out_axes) -> Tensor");
+  library.def(
+      "contract(Tensor left, Tensor right, int[] left_axes, int[] right_axes, int[] out_axes) -> "
+      "Tensor");
   library.impl("contract", c10::DispatchKey::CPU, &contract_plain);
   library.impl("contract", c10::DispatchKey::CUDA, &contract_plain);
   library.impl("contract", c10::DispatchKey::Autograd, &contract_autograd);
@@ -130,7 +144,8 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
-at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes, Ints right_axes, Ints out_axes) {
+at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes,
+                    Ints right_axes, Ints out_axes) {
   const auto extent = [](const at::Tensor& tensor, const Ints& axes, int64_t axis) {
     return tensor.size(std::find(axes.begin(), axes.end(), axis) - axes.begin());
   };

@@ -20,7 +20,9 @@ struct Geometry {
   int64_t groups = 1;
   std::vector<int64_t> output_shape;
 
-  int64_t out_dim() const { return transposed ? 1 : 0; }  // the weight's dim of output channels (groups == 1)
+  int64_t out_dim() const {
+    return transposed ? 1 : 0;
+  }  // the weight's dim of output channels (groups == 1)
   int64_t in_dim() const { return transposed ? 0 : 1; }
 };
 
@@ -35,7 +37,8 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
   const auto& x = input.global_shape();
   const auto& w = weight.global_shape();
   const auto have = [&] {
-    return "\n  have  input " + shape_string(x) + ", weight " + shape_string(w) + ", groups " + std::to_string(g.groups);
+    return "\n  have  input " + shape_string(x) + ", weight " + shape_string(w) + ", groups " +
+           std::to_string(g.groups);
   };
   TORCH_CHECK_VALUE(x.size() == w.size() && x.size() >= 3, "convolution: an input of ", x.size(),
                     " dims and a weight of ", w.size(), have(), "\n  fix   give both a batch and a channel dim first");
@@ -45,7 +48,8 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
   const int64_t takes = g.transposed ? w[0] : w[1] * g.groups;
   TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1], " channels, the weight takes ", takes, have(),
                     "\n  fix   use a weight for ", x[1], " channels");
-  const auto stride = per_dim(call.integers("stride"), spatial), padding = per_dim(call.integers("padding"), spatial);
+  const auto stride = per_dim(call.integers("stride"), spatial),
+             padding = per_dim(call.integers("padding"), spatial);
   const auto dilation = per_dim(call.integers("dilation"), spatial);
   g.output_padding = per_dim(call.integers("output_padding"), spatial);
   g.output_shape = {x[0], g.transposed ? w[1] * g.groups : w[0]};
@@ -53,8 +57,8 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
     const Window window{w[i + 2], stride[i], dilation[i], padding[i], g.transposed};
     TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
                       "convolution: stride and dilation must be positive and padding not negative");
-    const int64_t extent = g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding + window.reach() +
-                                              g.output_padding[i]
+    const int64_t extent = g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding +
+                                              window.reach() + g.output_padding[i]
                                         : window_outputs(window, x[i + 2]);
     TORCH_CHECK_VALUE(extent > 0 || x[i + 2] == 0, "convolution: a window of ", window.reach(), " rows along dim ",
                       i + 2, " is larger than the padded input of ", x[i + 2] + 2 * window.padding, have(),
@@ -66,7 +70,8 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
 }
 
 bool overlap(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return std::any_of(a.begin(), a.end(), [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
+  return std::any_of(a.begin(), a.end(),
+                     [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
 }
 
 // Mesh dims that a layout cuts with, except along one dim.
@@ -96,9 +101,11 @@ Cut scaled_cut(const Cut& cut, int64_t unit, int64_t scaled) {
 // How the tensors of a convolution are held.
 struct Layouts {
   SpecPtr input, weight, bias, output;
-  std::vector<bool> contracts;            // per spatial dim: the weight's rows are cut and summed over
-  std::vector<int64_t> sample_mesh_dims;  // that cut batch or space: gradients of the weights are Partial there
-  std::vector<int64_t> out_mesh_dims;     // that cut the output channels (groups == 1): grad_input is Partial there
+  std::vector<bool> contracts;  // per spatial dim: the weight's rows are cut and summed over
+  std::vector<int64_t>
+      sample_mesh_dims;  // that cut batch or space: gradients of the weights are Partial there
+  std::vector<int64_t>
+      out_mesh_dims;  // that cut the output channels (groups == 1): grad_input is Partial there
 };
 
 Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> contracts) {
@@ -121,9 +128,11 @@ Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> 
     if (contracts[i]) {
       partial_over(w.cuts[i + 2]);
     } else if (cut) {
-      out.cuts[i + 2] = {cut.mesh_dims, g.windows[i].output_sizes(cut.sizes, g.output_shape[i + 2])};
+      out.cuts[i + 2] = {cut.mesh_dims,
+                         g.windows[i].output_sizes(cut.sizes, g.output_shape[i + 2])};
     }
-    result.sample_mesh_dims.insert(result.sample_mesh_dims.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
+    result.sample_mesh_dims.insert(result.sample_mesh_dims.end(), cut.mesh_dims.begin(),
+                                   cut.mesh_dims.end());
   }
   Layout bias(x.mesh, {g.output_shape[1]});
   bias.cuts[0] = out.cuts[1];
@@ -179,7 +188,8 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
     const Cut& cut = weight->cut(dim);
     const bool field = g.output_shape[dim] <= w.global_shape[dim];
     const bool together = !x.cuts[dim] || x.cuts[dim].mesh_dims == cut.mesh_dims;
-    if (!cut || !field || !together || overlap(cut.mesh_dims, cutting(x, dim)) || overlap(cut.mesh_dims, cutting(w))) {
+    if (!cut || !field || !together || overlap(cut.mesh_dims, cutting(x, dim)) ||
+        overlap(cut.mesh_dims, cutting(w))) {
       continue;
     }
     w.cuts[dim] = cut;
@@ -195,8 +205,9 @@ Rows rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t ra
   if (layouts.contracts[i]) {
     const auto [begin, end] = layouts.weight->block_range(dim, rank);
     if (begin == end) return {0, 0};
-    return {begin * window.dilation - window.padding,
-            (g.output_shape[dim] - 1) * window.stride - window.padding + (end - 1) * window.dilation + 1};
+    return {begin * window.dilation - window.padding, (g.output_shape[dim] - 1) * window.stride -
+                                                          window.padding +
+                                                          (end - 1) * window.dilation + 1};
   }
   if (!layouts.input->is_cut(dim)) return layouts.input->block_range(dim, rank);
   return window.input_needed(layouts.output->block_range(dim, rank));
@@ -249,7 +260,8 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < layouts.input->ndim(); ++d) {
-      const Rows rows = d < 2 ? layouts.input->block_range(d, r) : rows_needed(g, layouts, d - 2, r);
+      const Rows rows =
+          d < 2 ? layouts.input->block_range(d, r) : rows_needed(g, layouts, d - 2, r);
       needs.push_back({.begin = rows.first, .end = rows.second});
     }
     return needs;
@@ -266,12 +278,14 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.inputs.resize(call.slots().size());
   plan.inputs[call.slot("input")] = layouts.input;
   plan.inputs[call.slot("weight")] = layouts.weight;
-  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = layouts.bias;
+  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec)
+    plan.inputs[slot] = layouts.bias;
   plan.outputs = {layouts.output};
   plan.run = [local = localize(g, layouts), x = call.index("input"), w = call.index("weight"),
               b = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
     const auto bias = argument(op, stack, b).toOptional<at::Tensor>();
-    at::Tensor out = local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias);
+    at::Tensor out =
+        local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias);
     finish(op, stack, std::move(out));
   };
   return plan;
@@ -298,11 +312,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   for (size_t i = 0; i < 3; ++i) mask[i] = flags[i];
   if (mask[0]) plan.outputs.push_back(partial_over(layouts.input, layouts.out_mesh_dims));
   if (!mask[0]) plan.outputs.push_back(nullptr);
-  plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims) : nullptr);
+  plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims)
+                                 : nullptr);
   plan.outputs.push_back(mask[2] ? partial_over(layouts.bias, layouts.sample_mesh_dims) : nullptr);
   plan.run = [local = localize(g, layouts), mask](const c10::OperatorHandle& op, Stack& stack) {
-    auto [input, weight, bias] = local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
-                                                argument(op, stack, 2).toTensor(), mask);
+    auto [input, weight, bias] =
+        local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
+                       argument(op, stack, 2).toTensor(), mask);
     finish(op, stack, std::move(input), std::move(weight), std::move(bias));
   };
   return plan;
@@ -312,9 +328,13 @@ const Register rules{
     {.op = "aten::convolution",
      .plan = plan_forward,
      .source = "PyTorch convolution",
-     .supports = "1-3 spatial dims, any kernel, stride, dilation, padding, groups, transposed; cuts of batch, channels "
+     .supports = "1-3 spatial dims, any kernel, stride, dilation, padding, groups, transposed; "
+                 "cuts of batch, channels "
                  "and space"},
-    {.op = "aten::_convolution", .plan = plan_forward, .source = "PyTorch _convolution", .supports = "as convolution"},
+    {.op = "aten::_convolution",
+     .plan = plan_forward,
+     .source = "PyTorch _convolution",
+     .supports = "as convolution"},
     {.op = "aten::convolution_backward",
      .plan = plan_backward,
      .source = "PyTorch convolution_backward",

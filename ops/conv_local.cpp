@@ -5,17 +5,21 @@
 
 namespace moonhalo {
 
-at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias,
                                at::IntArrayRef local_padding) const {
-  return at::convolution(x, weight, bias, stride, local_padding, dilation, transposed, output_padding, groups);
+  return at::convolution(x, weight, bias, stride, local_padding, dilation, transposed,
+                         output_padding, groups);
 }
 
-LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                                                  at::IntArrayRef local_padding, std::array<bool, 3> mask) const {
+LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                  const at::Tensor& weight,
+                                                  at::IntArrayRef local_padding,
+                                                  std::array<bool, 3> mask) const {
   if (grad.numel() > 0 && x.numel() > 0 && weight.numel() > 0) {
     const std::vector<int64_t> bias_sizes{grad.size(1)};
-    return at::convolution_backward(grad, x, weight, bias_sizes, stride, local_padding, dilation, transposed,
-                                    output_padding, groups, mask);
+    return at::convolution_backward(grad, x, weight, bias_sizes, stride, local_padding, dilation,
+                                    transposed, output_padding, groups, mask);
   }
   Gradients none;
   if (mask[0]) std::get<0>(none) = at::zeros(x.sizes(), x.options());
@@ -35,7 +39,8 @@ std::vector<int64_t> LocalConv::padding_along(int64_t dim, int64_t value) const 
 }
 
 // The result for an empty share of a contraction.
-at::Tensor LocalConv::bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const {
+at::Tensor LocalConv::bias_alone(const at::Tensor& input,
+                                 const std::optional<at::Tensor>& bias) const {
   at::Tensor out = at::zeros(output_shape, input.options());
   std::vector<int64_t> along_channels(output_shape.size(), 1);
   along_channels[1] = output_shape[1];
@@ -51,7 +56,8 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
   at::Tensor out = convolve(x, weight, bias, padding);
   for (size_t i = 0; i < stride.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
-    if (out.size(dim) != output_shape[dim]) out = out.narrow(dim, crop_before[i], output_shape[dim]);
+    if (out.size(dim) != output_shape[dim])
+      out = out.narrow(dim, crop_before[i], output_shape[dim]);
   }
   TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ", out.sizes(),
                         " instead of ", at::IntArrayRef(output_shape));
@@ -77,7 +83,8 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
   if (strips) return backward_in_strips(grad_output, input, weight, mask);
   at::Tensor x = input;
   if (halo && mask[1]) x = halo->apply(input);
-  if (halo && !mask[1]) x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
+  if (halo && !mask[1])
+    x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
   Gradients gradients = convolve_backward(uncrop(grad_output), x, weight, padding, mask);
   if (mask[0] && halo) std::get<0>(gradients) = halo->adjoint(std::get<0>(gradients));
   return gradients;
@@ -86,15 +93,18 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
 at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
                                         const std::optional<at::Tensor>& bias) const {
   const int64_t dim = strips->dim;
-  const auto low = strips->strips[0].halo->start(input), high = strips->strips[1].halo->start(input);
-  const bool nothing = c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
+  const auto low = strips->strips[0].halo->start(input),
+             high = strips->strips[1].halo->start(input);
+  const bool nothing =
+      c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
   at::Tensor out = nothing ? bias_alone(input, bias)
                            : convolve(input, weight, bias, padding_along(dim, strips->padding));
   TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ", out.sizes(),
                         " instead of ", at::IntArrayRef(output_shape));
   const auto add = [&](const ConvStrips::Strip& strip, const at::Tensor& borrowed) {
     if (strip.rows == 0 || nothing) return;
-    const at::Tensor edge = convolve(strip.fill(borrowed, dim), weight, std::nullopt, padding_along(dim, 0));
+    const at::Tensor edge =
+        convolve(strip.fill(borrowed, dim), weight, std::nullopt, padding_along(dim, 0));
     out.narrow(dim, strip.first_output, strip.outputs).add_(edge);
   };
   add(strips->strips[0], low->finish());
@@ -102,8 +112,10 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
   return out;
 }
 
-LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
-                                                   const at::Tensor& weight, std::array<bool, 3> mask) const {
+LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output,
+                                                   const at::Tensor& input,
+                                                   const at::Tensor& weight,
+                                                   std::array<bool, 3> mask) const {
   const int64_t dim = strips->dim;
   std::array<std::unique_ptr<IntervalMap::Pending>, 2> arriving;
   for (size_t i = 0; i < 2 && mask[1]; ++i) arriving[i] = strips->strips[i].halo->start(input);
@@ -112,13 +124,15 @@ LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output
   for (size_t i = 0; i < 2; ++i) {
     const ConvStrips::Strip& strip = strips->strips[i];
     // Without the weight's gradient only the shape of the strip matters.
-    at::Tensor borrowed = mask[1] ? arriving[i]->finish() : at::empty(strip.halo->needed_shape(), input.options());
+    at::Tensor borrowed =
+        mask[1] ? arriving[i]->finish() : at::empty(strip.halo->needed_shape(), input.options());
     if (!mask[0] && !mask[1]) continue;
     at::Tensor back = at::zeros(strip.halo->needed_shape(), input.options());
     if (strip.rows > 0 && grad_output.numel() > 0) {
       const at::Tensor grad = grad_output.narrow(dim, strip.first_output, strip.outputs);
-      auto [grad_strip, grad_weight, none] = convolve_backward(grad, strip.fill(borrowed, dim), weight,
-                                                               padding_along(dim, 0), {mask[0], mask[1], false});
+      auto [grad_strip, grad_weight, none] =
+          convolve_backward(grad, strip.fill(borrowed, dim), weight, padding_along(dim, 0),
+                            {mask[0], mask[1], false});
       if (mask[1]) std::get<1>(gradients).add_(grad_weight);
       if (mask[0]) back = strip.gradient(grad_strip, dim);
     }

@@ -17,7 +17,8 @@ namespace moonhalo {
 /// One rank's part of a convolution: borrow the rows that its outputs need, convolve, crop. All tensors are local and
 /// plain; both verbs are collective over the mesh where there is a `halo` or there are `strips`.
 struct LocalConv {
-  std::vector<int64_t> stride, padding, dilation, output_padding;  ///< of the local kernel, per spatial dim
+  std::vector<int64_t> stride, padding, dilation,
+      output_padding;  ///< of the local kernel, per spatial dim
   bool transposed = false;
   int64_t groups = 1;
   std::shared_ptr<const IntervalMap> halo;  ///< null: no spatial dim is cut, or the strips do it
@@ -26,24 +27,27 @@ struct LocalConv {
   /// Transposed: the kernel's result has `uncropped` rows, of which `crop_before` come before the block.
   std::vector<int64_t> crop_before, uncropped;
 
-  at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) const;
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& weight,
+                     const std::optional<at::Tensor>& bias) const;
   /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and bias, as far as
   /// `mask` asks for them; sums over this rank's outputs.
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                                          const at::Tensor& weight, std::array<bool, 3> mask) const;
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output,
+                                                          const at::Tensor& input,
+                                                          const at::Tensor& weight,
+                                                          std::array<bool, 3> mask) const;
 
  private:
   using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                      at::IntArrayRef local_padding) const;
+  at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight,
+                      const std::optional<at::Tensor>& bias, at::IntArrayRef local_padding) const;
   Gradients convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               at::IntArrayRef local_padding, std::array<bool, 3> mask) const;
   at::Tensor bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const;
   at::Tensor uncrop(const at::Tensor& grad_output) const;
   at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
                                const std::optional<at::Tensor>& bias) const;
-  Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
-                               std::array<bool, 3> mask) const;
+  Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
+                               const at::Tensor& weight, std::array<bool, 3> mask) const;
   std::vector<int64_t> padding_along(int64_t dim, int64_t value) const;
 };
 

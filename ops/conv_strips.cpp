@@ -8,8 +8,11 @@ namespace {
 
 // One rank's rows and outputs along the dim, and what the window needs.
 struct Share {
-  Share(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window, int64_t rank)
-      : rows(input->block_range(dim, rank)), out(output->block_range(dim, rank)), need(window.input_needed(out)) {}
+  Share(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window,
+        int64_t rank)
+      : rows(input->block_range(dim, rank)),
+        out(output->block_range(dim, rank)),
+        need(window.input_needed(out)) {}
   int64_t extent() const { return rows.second - rows.first; }
   int64_t outputs() const { return out.second - out.first; }
   int64_t padding() const { return rows.first - need.first; }
@@ -35,7 +38,8 @@ at::Tensor ConvStrips::Strip::gradient(const at::Tensor& strip_gradient, int64_t
   return whole;
 }
 
-std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window) {
+std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, int64_t dim,
+                                      const Window& window) {
   const int64_t ranks = input->mesh()->size(), domain = input->global_shape()[dim];
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const Share share(input, output, dim, window, rank);
@@ -55,10 +59,12 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
       }
       const Share share(input, output, dim, window, rank);
       Rows rows{0, 0};
-      if (share.outputs() > 0 && low && share.rows.first > 0 && share.need.first < share.rows.first) {
+      if (share.outputs() > 0 && low && share.rows.first > 0 &&
+          share.need.first < share.rows.first) {
         rows = {share.need.first, share.rows.first};
       }
-      if (share.outputs() > 0 && !low && share.rows.second < domain && share.need.second > share.rows.second) {
+      if (share.outputs() > 0 && !low && share.rows.second < domain &&
+          share.need.second > share.rows.second) {
         rows = {share.rows.second, share.need.second};
       }
       needs[dim] = {.begin = rows.first, .end = rows.second};
@@ -80,7 +86,8 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
     low.borrowed = std::min(padding, low.rows);
   }
   if (ConvStrips::Strip& high = result.strips[1]; high.halo->needed_shape()[dim] > 0) {
-    const int64_t last_within = mine.extent() + padding - reach;  // start of the last window that ends inside, plus padding
+    const int64_t last_within =
+        mine.extent() + padding - reach;  // start of the last window that ends inside, plus padding
     high.first_output = last_within < 0 ? 0 : last_within / window.stride + 1;
     high.outputs = mine.outputs() - high.first_output;
     const int64_t start = high.first_output * window.stride - padding;

@@ -20,12 +20,12 @@ namespace moonhalo {
 struct ConvStrips {
   struct Strip {
     std::shared_ptr<const IntervalMap> halo;
-    int64_t rows = 0;           ///< of the strip; zero where this rank lacks nothing
-    int64_t first_output = 0;   ///< local
+    int64_t rows = 0;          ///< of the strip; zero where this rank lacks nothing
+    int64_t first_output = 0;  ///< local
     int64_t outputs = 0;
-    int64_t target = 0;         ///< where in the strip borrowed rows begin
-    int64_t source = 0;         ///< the first borrowed row that the strip holds
-    int64_t borrowed = 0;       ///< how many
+    int64_t target = 0;    ///< where in the strip borrowed rows begin
+    int64_t source = 0;    ///< the first borrowed row that the strip holds
+    int64_t borrowed = 0;  ///< how many
 
     /// The strip, from what `halo` brought. `dim` is that of the tensor.
     at::Tensor fill(const at::Tensor& borrowed_rows, int64_t dim) const;
@@ -39,6 +39,7 @@ struct ConvStrips {
 
 /// Strips for a plain window over the one cut dim `dim`, or nullopt if on some rank the owned rows with symmetric padding
 /// do not give exactly its outputs. Every rank decides alike.
-std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window);
+std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, int64_t dim,
+                                      const Window& window);
 
 }  // namespace moonhalo

@@ -20,7 +20,9 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+bool contains(const Ints& list, int64_t value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
 
 // The axis numbers first, first + 1, ...
 Ints axes_from(int64_t first, int64_t count) {
@@ -29,9 +31,11 @@ Ints axes_from(int64_t first, int64_t count) {
   return axes;
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
   const bool has_bias = bias && bias->defined();
-  const bool sharded = is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
+  const bool sharded =
+      is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
   if (!sharded) return at::native::linear(input, weight, bias);
   TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) && input.size(-1) == weight.size(-1),
                     "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0, " features, the weight takes ",
@@ -59,14 +63,17 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1), " columns meet ",
                     right.size(contracted), " rows\n  have  shapes ", shape_string(left.sizes()), " and ",
                     shape_string(right.sizes()));
-  const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0), right_batch = std::max<int64_t>(right.dim() - 2, 0);
-  const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1, columns = batch + 2;
+  const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0),
+                right_batch = std::max<int64_t>(right.dim() - 2, 0);
+  const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1,
+                columns = batch + 2;
   at::Tensor a = left, b = right;
   Ints l, r, o;
   // From the last batch dim to the first, so that squeezing does not move the dims still to come.
   for (int64_t axis = batch - 1; axis >= 0; --axis) {
     const int64_t in_left = axis - (batch - left_batch), in_right = axis - (batch - right_batch);
-    const int64_t size_left = in_left < 0 ? 1 : left.size(in_left), size_right = in_right < 0 ? 1 : right.size(in_right);
+    const int64_t size_left = in_left < 0 ? 1 : left.size(in_left),
+                  size_right = in_right < 0 ? 1 : right.size(in_right);
     TORCH_CHECK_VALUE(size_left == size_right || size_left == 1 || size_right == 1,
                       "matmul: batch dims of ", size_left, " and ", size_right, " do not broadcast\n  have  shapes ",
                       shape_string(left.sizes()), " and ", shape_string(right.sizes()));
@@ -132,7 +139,9 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
       const int64_t axis = equation.terms[i][d];
       ++uses[axis];
       // Size one against another size broadcasts: left to LibTorch.
-      if (!extents.emplace(axis, operands[i].size(d)).second && extents[axis] != operands[i].size(d)) return std::nullopt;
+      if (!extents.emplace(axis, operands[i].size(d)).second &&
+          extents[axis] != operands[i].size(d))
+        return std::nullopt;
     }
   }
   if (arrow == std::string_view::npos) {  // the letters that occur once, capitals first, in order
@@ -153,18 +162,22 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
 // Small numbers instead of letters, for the operator's own equations.
 Ints numbered(const Ints& letters) {
   Ints axes;
-  for (const int64_t letter : letters) axes.push_back(letter >= 'a' ? letter - 'a' : letter - 'A' + 26);
+  for (const int64_t letter : letters)
+    axes.push_back(letter >= 'a' ? letter - 'a' : letter - 'A' + 26);
   return axes;
 }
 
 at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIntArrayRef path) {
-  const bool sharded = std::any_of(operands.begin(), operands.end(), [](const auto& t) { return is_shard_tensor(t); });
-  const auto equation = sharded && !path && operands.size() > 1 ? parse(text, operands) : std::nullopt;
+  const bool sharded = std::any_of(operands.begin(), operands.end(),
+                                   [](const auto& t) { return is_shard_tensor(t); });
+  const auto equation =
+      sharded && !path && operands.size() > 1 ? parse(text, operands) : std::nullopt;
   if (!equation) return at::native::einsum(text, operands, path);
   // From left to right; what no later operand and not the result needs is summed as early as may be.
   const auto needed_after = [&](int64_t axis, size_t next) {
     if (contains(equation->out, axis)) return true;
-    return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next), equation->terms.end(),
+    return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next),
+                       equation->terms.end(),
                        [&](const Ints& term) { return contains(term, axis); });
   };
   const auto sum_alone = [&](at::Tensor tensor, Ints& axes, const Ints& other, size_t next) {
@@ -199,10 +212,12 @@ at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIn
 }
 
 // Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a real operator.
-at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                      at::IntArrayRef dilation, bool ceil_mode) {
-  if (!is_shard_tensor(self)) return at::native::max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
-  return std::get<0>(at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
+at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride,
+                      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  if (!is_shard_tensor(self))
+    return at::native::max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
+  return std::get<0>(
+      at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
 }
 
 void meet(torch::Library& library) {

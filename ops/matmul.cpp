@@ -49,7 +49,8 @@ std::optional<Plan> plan_product(const OpCall& call) {
   const auto axis_of = [&](char letter) {
     if (letters.find(letter) == std::string::npos) {
       letters += letter;
-      axes.kinds.push_back(out.find(letter) == std::string_view::npos ? AxisKind::kReduce : AxisKind::kKeep);
+      axes.kinds.push_back(out.find(letter) == std::string_view::npos ? AxisKind::kReduce
+                                                                      : AxisKind::kKeep);
     }
     return static_cast<int>(letters.find(letter));
   };
@@ -102,13 +103,15 @@ std::optional<Plan> plan_product(const OpCall& call) {
   if (product.adds && plan.outputs[0]->has_partial()) {
     // Every rank adds its share of the product, but only one of them the added tensor.
     Layout added = plan.inputs[0]->layout();
-    for (int64_t m = 0; m < call.mesh()->ndim(); ++m) added.partials[m] = plan.outputs[0]->partial(m);
+    for (int64_t m = 0; m < call.mesh()->ndim(); ++m)
+      added.partials[m] = plan.outputs[0]->partial(m);
     plan.inputs[0] = intern(std::move(added));
   }
   return plan;
 }
 
-constexpr const char* kSupports = "any cut; a cut contraction leaves sums, a Partial operand is passed on";
+constexpr const char* kSupports =
+    "any cut; a cut contraction leaves sums, a Partial operand is passed on";
 
 const Register rules{
     {.op = "aten::mm", .plan = plan_product, .source = "PyTorch mm", .supports = kSupports},
@@ -118,10 +121,19 @@ const Register rules{
     {.op = "aten::vdot", .plan = plan_product, .source = "PyTorch vdot", .supports = kSupports},
     {.op = "aten::addmm", .plan = plan_product, .source = "PyTorch addmm", .supports = kSupports},
     {.op = "aten::addmm_", .plan = plan_product, .source = "PyTorch addmm", .supports = kSupports},
-    {.op = "aten::baddbmm", .plan = plan_product, .source = "PyTorch baddbmm", .supports = kSupports},
-    {.op = "aten::baddbmm_", .plan = plan_product, .source = "PyTorch baddbmm", .supports = kSupports},
+    {.op = "aten::baddbmm",
+     .plan = plan_product,
+     .source = "PyTorch baddbmm",
+     .supports = kSupports},
+    {.op = "aten::baddbmm_",
+     .plan = plan_product,
+     .source = "PyTorch baddbmm",
+     .supports = kSupports},
     {.op = "aten::addbmm", .plan = plan_product, .source = "PyTorch addbmm", .supports = kSupports},
-    {.op = "aten::addbmm_", .plan = plan_product, .source = "PyTorch addbmm", .supports = kSupports},
+    {.op = "aten::addbmm_",
+     .plan = plan_product,
+     .source = "PyTorch addbmm",
+     .supports = kSupports},
     {.op = "aten::addmv", .plan = plan_product, .source = "PyTorch addmv", .supports = kSupports},
     {.op = "aten::addmv_", .plan = plan_product, .source = "PyTorch addmv", .supports = kSupports},
     {.op = "aten::addr", .plan = plan_product, .source = "PyTorch addr", .supports = kSupports},

@@ -16,15 +16,19 @@ namespace {
 struct LocalPool {
   std::vector<int64_t> global_extents;  // per pooled dim
   std::vector<int64_t> dilation;
-  std::vector<int64_t> first_row;       // global, of the rows that the local kernel sees; may be negative
-  std::vector<int64_t> rows;            // that it sees
-  std::vector<int64_t> output_shape;    // of this rank
+  std::vector<int64_t>
+      first_row;              // global, of the rows that the local kernel sees; may be negative
+  std::vector<int64_t> rows;  // that it sees
+  std::vector<int64_t> output_shape;  // of this rank
   std::shared_ptr<const IntervalMap> halo;
-  std::vector<std::vector<int64_t>> divisors;  // averages whose windows are not all alike: per dim, per output row
+  std::vector<std::vector<int64_t>>
+      divisors;  // averages whose windows are not all alike: per dim, per output row
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
-  at::Tensor extend(const at::Tensor& x, double fill) const { return halo ? halo->apply(x, fill) : x; }
+  at::Tensor extend(const at::Tensor& x, double fill) const {
+    return halo ? halo->apply(x, fill) : x;
+  }
   // A tensor of the extended input's shape, for backward kernels that only read its shape.
   at::Tensor like_extended(const at::Tensor& x) const {
     return halo ? at::empty(halo->needed_shape(), x.options()) : x;
@@ -32,8 +36,12 @@ struct LocalPool {
   at::Tensor give_back(const at::Tensor& grad) const { return halo ? halo->adjoint(grad) : grad; }
 
   // Flat positions in the extended block to flat positions in the whole plane, or back.
-  at::Tensor to_global(at::Tensor index) const { return rebase(std::move(index), rows, global_extents, 1); }
-  at::Tensor to_local(at::Tensor index) const { return rebase(std::move(index), global_extents, rows, -1); }
+  at::Tensor to_global(at::Tensor index) const {
+    return rebase(std::move(index), rows, global_extents, 1);
+  }
+  at::Tensor to_local(at::Tensor index) const {
+    return rebase(std::move(index), global_extents, rows, -1);
+  }
 
   at::Tensor divisor(const at::TensorOptions& options) const {
     const size_t count = divisors.size();
@@ -48,7 +56,8 @@ struct LocalPool {
   }
 
  private:
-  at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std::vector<int64_t>& to, int64_t sign) const {
+  at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
+                    const std::vector<int64_t>& to, int64_t sign) const {
     if (!halo) return index;
     at::Tensor result;
     int64_t step = 1;
@@ -87,10 +96,12 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(), ": an input of ",
                     p.input->ndim(), " dims\n  have  shape ", shape_string(shape), "\n  fix   give ", pooled + 1, " or ",
                     pooled + 2, " dims");
-  const auto kernel = spread(call.integers("kernel_size"), count), padding = spread(call.integers("padding"), count);
+  const auto kernel = spread(call.integers("kernel_size"), count),
+             padding = spread(call.integers("padding"), count);
   auto stride = spread(call.integers("stride"), count);
   if (stride.empty()) stride = kernel;
-  p.local.dilation = dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
+  p.local.dilation =
+      dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
   p.ceil_mode = call.flag("ceil_mode");
   const int64_t first = p.input->ndim() - pooled;
   Layout out = p.input->layout();
@@ -142,7 +153,8 @@ void check_shape(const at::Tensor& result, at::IntArrayRef shape) {
 
 // What no value is below.
 double lowest(at::ScalarType dtype) {
-  if (!at::isIntegralType(dtype, /*includeBool=*/true)) return -std::numeric_limits<double>::infinity();
+  if (!at::isIntegralType(dtype, /*includeBool=*/true))
+    return -std::numeric_limits<double>::infinity();
   const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
@@ -182,7 +194,8 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   plan.inputs = {p.output, nullptr, p.output};  // only the shape of self is read
   plan.outputs = {p.input};
   plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
-  plan.run = [local = p.local, indices = call.index("indices")](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [local = p.local, indices = call.index("indices")](const c10::OperatorHandle& op,
+                                                                Stack& stack) {
     const at::Tensor x = local.like_extended(argument(op, stack, 1).toTensor());
     if (local.empty()) {
       finish(op, stack, local.give_back(at::zeros(x.sizes(), x.options())));
@@ -217,7 +230,8 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
   for (size_t i = 0; i < p.windows.size(); ++i) {
     const Window& window = p.windows[i];
     const int64_t extent = p.local.global_extents[i];
-    const auto [begin, end] = p.output->block_range(first + static_cast<int64_t>(i), p.output->mesh()->rank());
+    const auto [begin, end] =
+        p.output->block_range(first + static_cast<int64_t>(i), p.output->mesh()->rank());
     std::vector<int64_t> sizes;
     for (int64_t o = begin; o < end; ++o) {
       int64_t lo = o * window.stride - window.padding;
@@ -280,11 +294,18 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSupports = "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
+constexpr const char* kSupports =
+    "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .source = "PyTorch max_pool2d", .supports = kSupports},
-    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .source = "PyTorch max_pool3d", .supports = kSupports},
+    {.op = "aten::max_pool2d_with_indices",
+     .plan = plan_max<2>,
+     .source = "PyTorch max_pool2d",
+     .supports = kSupports},
+    {.op = "aten::max_pool3d_with_indices",
+     .plan = plan_max<3>,
+     .source = "PyTorch max_pool3d",
+     .supports = kSupports},
     {.op = "aten::max_pool2d_with_indices_backward",
      .plan = plan_max_backward<2>,
      .source = "PyTorch max_pool2d",
@@ -293,8 +314,14 @@ const Register rules{
      .plan = plan_max_backward<3>,
      .source = "PyTorch max_pool3d",
      .supports = kSupports},
-    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .source = "PyTorch avg_pool2d", .supports = kSupports},
-    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .source = "PyTorch avg_pool3d", .supports = kSupports},
+    {.op = "aten::avg_pool2d",
+     .plan = plan_average<2>,
+     .source = "PyTorch avg_pool2d",
+     .supports = kSupports},
+    {.op = "aten::avg_pool3d",
+     .plan = plan_average<3>,
+     .source = "PyTorch avg_pool3d",
+     .supports = kSupports},
     {.op = "aten::avg_pool2d_backward",
      .plan = plan_average_backward<2>,
      .source = "PyTorch avg_pool2d",

@@ -20,19 +20,22 @@ enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
 // centres meet, otherwise the domain's ends do.
 class Dim {
  public:
-  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor, at::ScalarType dtype)
+  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor,
+      at::ScalarType dtype)
       : mode_(mode), in_(in), align_corners_(align_corners) {
     if (align_corners) {
       scale_ = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
     } else {
-      scale_ = factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
+      scale_ =
+          factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
     }
     if (mode != Mode::kNearest && mode != Mode::kNearestExact) return;
     // Which row is nearest hangs on rounding: ask LibTorch, in the precision it will use.
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
-    const at::Tensor rows = mode == Mode::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
-                                                   : at::_upsample_nearest_exact1d(ramp, {out}, factor);
+    const at::Tensor rows = mode == Mode::kNearest
+                                ? at::upsample_nearest1d(ramp, {out}, factor)
+                                : at::_upsample_nearest_exact1d(ramp, {out}, factor);
     const at::Tensor index = rows.to(at::kLong).contiguous();
     nearest_.assign(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + out);
   }
@@ -119,7 +122,8 @@ struct Taps {
     at::Tensor result = x.index_select(dim, row_index(x, 0));
     if (taps == 1) return result;
     result.mul_(weight(x, 0));
-    for (int64_t t = 1; t < taps; ++t) result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
+    for (int64_t t = 1; t < taps; ++t)
+      result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
     return result;
   }
   at::Tensor adjoint(const at::Tensor& grad) const {
@@ -137,7 +141,8 @@ struct Resampling {
   SpecPtr input, output;
   std::vector<Taps> taps;                   // of the cut dims
   std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
-  std::vector<int64_t> kernel_input;        // shape that the local kernel starts from: the cut dims resampled
+  std::vector<int64_t>
+      kernel_input;  // shape that the local kernel starts from: the cut dims resampled
   std::vector<std::pair<int, c10::IValue>> edits;
 };
 
@@ -167,7 +172,8 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   out.global_shape = out_shape;
   for (int64_t d = 2; d < spatial + 2; ++d) {
     Layout& other = backward ? in : out;
-    if (other.cuts[d]) other.cuts[d].sizes = proportional(other.cuts[d].sizes, other.global_shape[d]);
+    if (other.cuts[d])
+      other.cuts[d].sizes = proportional(other.cuts[d].sizes, other.global_shape[d]);
   }
   Resampling r;
   r.input = intern(std::move(in));
@@ -184,17 +190,19 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   for (int64_t d = 2; d < spatial + 2; ++d) {
     if (!r.input->is_cut(d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
-    dims[d].emplace(mode_of(call.name()), in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
-                    call.slots()[0].dtype);
+    dims[d].emplace(mode_of(call.name()), in_shape[d], out_shape[d], align_corners,
+                    factor.toOptional<double>(), call.slots()[0].dtype);
     r.edits.emplace_back(factor_args[d - 2], c10::IValue());
     local_size[d - 2] = r.kernel_input[d] = r.output->local_shape()[d];
   }
   r.edits.emplace_back(call.index("output_size"), int_list(local_size));
   if (backward) r.edits.emplace_back(call.index("input_size"), int_list(r.kernel_input));
-  if (std::none_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) return r;
+  if (std::none_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); }))
+    return r;
 
   const auto rows_of = [&](int64_t d, int64_t rank) {
-    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank)) : r.input->block_range(d, rank);
+    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank))
+                   : r.input->block_range(d, rank);
   };
   r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
     std::vector<Need> needs;
@@ -220,7 +228,8 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
 bool covered(const OpCall& call) {
   if (call.op.schema().is_mutable() || call.has("scale_factors")) return false;
   const Mode mode = mode_of(call.name());
-  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.slots()[0].dtype);
+  return mode == Mode::kNearest || mode == Mode::kNearestExact ||
+         at::isFloatingType(call.slots()[0].dtype);
 }
 
 std::optional<Plan> plan_upsample(const OpCall& call) {
@@ -230,7 +239,8 @@ std::optional<Plan> plan_upsample(const OpCall& call) {
   plan.inputs = {r.input};
   plan.outputs = {r.output};
   plan.edits = r.edits;
-  plan.run = [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](
+                 const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor x = argument(op, stack, 0).toTensor();
     if (halo) x = halo->apply(x);
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
@@ -251,7 +261,8 @@ std::optional<Plan> plan_upsample_backward(const OpCall& call) {
   plan.inputs = {r.output};
   plan.outputs = {r.input};
   plan.edits = r.edits;
-  plan.run = [halo = r.halo, taps = r.taps, in = r.input->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [halo = r.halo, taps = r.taps, in = r.input->local_shape()](
+                 const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor grad = argument(op, stack, 0).toTensor();
     if (grad.numel() == 0) {
       grad = at::zeros(halo ? halo->needed_shape() : in, grad.options());
@@ -273,26 +284,86 @@ constexpr const char* kSource = "PyTorch interpolate";
 constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::upsample_nearest1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_nearest2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_nearest3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_linear1d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_bilinear2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_trilinear3d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_bicubic2d", .plan = plan_upsample, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_nearest1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_nearest2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_nearest3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_linear1d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_bilinear2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_trilinear3d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::upsample_bicubic2d_backward", .plan = plan_upsample_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::upsample_nearest1d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_nearest2d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_nearest3d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact1d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact2d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact3d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_linear1d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_bilinear2d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_trilinear3d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_bicubic2d",
+     .plan = plan_upsample,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_nearest1d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_nearest2d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_nearest3d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact1d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact2d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_upsample_nearest_exact3d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_linear1d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_bilinear2d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_trilinear3d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::upsample_bicubic2d_backward",
+     .plan = plan_upsample_backward,
+     .source = kSource,
+     .supports = kSupports},
 };
 
 }  // namespace

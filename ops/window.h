@@ -29,7 +29,8 @@ struct Window {
 
   /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block that holds the
   /// centre of its window (rounded down, clamped into the domain). Blocks may end up empty.
-  std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const;
+  std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes,
+                                    int64_t out_extent) const;
 
   /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a transposed window
   /// they are enough that the local result, uncropped, covers `out`: see crop_before.

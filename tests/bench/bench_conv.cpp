@@ -34,7 +34,8 @@ struct Times {
 // `steps` timed steps after one that warms up.
 std::vector<Times> run(at::Tensor x, int steps, const std::function<void()>& barrier) {
   x.requires_grad_();
-  at::Tensor w = at::full({32, 32, 3, 3}, 0.01f).requires_grad_(), b = at::zeros({32}).requires_grad_();
+  at::Tensor w = at::full({32, 32, 3, 3}, 0.01f).requires_grad_(),
+             b = at::zeros({32}).requires_grad_();
   std::vector<Times> times;
   for (int step = 0; step <= steps; ++step) {
     barrier();
@@ -54,7 +55,7 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 5, steps = argc > 2 ? std::atoi(argv[2]) : 3;
   const at::Tensor full = at::linspace(-1, 1, 4 * 32 * 512 * 512).view({4, 32, 512, 512});
   std::vector<double> plain[3], sharded[3];
-  const auto add = [](std::vector<double> (&to)[3], const std::vector<Times>& times) {
+  const auto add = [](std::vector<double>(&to)[3], const std::vector<Times>& times) {
     for (const Times& t : times) {
       to[0].push_back(t.forward);
       to[1].push_back(t.backward);
@@ -68,8 +69,8 @@ int main(int argc, char** argv) {
         2,
         [&](mh::Communicator& world) {
           const auto mesh = mh::init_device_mesh(world, "cpu", {2}, {"domain"});
-          const at::Tensor x =
-              mh::from_local(full.narrow(2, 256 * world.rank(), 256).contiguous(), mesh, {mh::shard(2)});
+          const at::Tensor x = mh::from_local(full.narrow(2, 256 * world.rank(), 256).contiguous(),
+                                              mesh, {mh::shard(2)});
           const auto times = run(x, steps, [&] { world.barrier(); });
           if (world.rank() == 0) add(sharded, times);
         },
@@ -77,8 +78,9 @@ int main(int argc, char** argv) {
   }
   const char* names[] = {"forward", "backward", "both"};
   for (int i = 0; i < 3; ++i) {
-    std::printf("%-9s one tensor, 2 threads %7.1f ms   2 ranks, 1 thread %7.1f ms   ratio %.3f\n", names[i],
-                1e3 * median(plain[i]), 1e3 * median(sharded[i]), median(plain[i]) / median(sharded[i]));
+    std::printf("%-9s one tensor, 2 threads %7.1f ms   2 ranks, 1 thread %7.1f ms   ratio %.3f\n",
+                names[i], 1e3 * median(plain[i]), 1e3 * median(sharded[i]),
+                median(plain[i]) / median(sharded[i]));
   }
   return 0;
 }

@@ -79,12 +79,13 @@ TEST(Matmul, OnMoreRanksEmptyBlocksAndTwoMeshDims) {
         for (Placement& p : placements) p.dim += batched && p.is_shard();
         return placements;
       };
-      expect_same_as_plain(c.mesh,
-                           {{.full = make_tensor(batched ? at::IntArrayRef{2, 9, 7} : at::IntArrayRef{9, 7}, 1),
-                             .placements = shifted(c.left)},
-                            {.full = make_tensor(batched ? at::IntArrayRef{2, 7, 5} : at::IntArrayRef{7, 5}, 2),
-                             .placements = shifted(c.right)}},
-                           of(at::matmul), {.double_backward = true});
+      expect_same_as_plain(
+          c.mesh,
+          {{.full = make_tensor(batched ? at::IntArrayRef{2, 9, 7} : at::IntArrayRef{9, 7}, 1),
+            .placements = shifted(c.left)},
+           {.full = make_tensor(batched ? at::IntArrayRef{2, 7, 5} : at::IntArrayRef{7, 5}, 2),
+            .placements = shifted(c.right)}},
+          of(at::matmul), {.double_backward = true});
     }
   }
 }
@@ -109,11 +110,18 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
                          addmm);
   }
   const auto others = [](const Tensors& t) {
-    return Tensors{at::baddbmm(t[0], t[1], t[2], 2, 0.5), at::addbmm(t[0][0], t[1], t[2]), at::addmv(t[3], t[1][0], t[2][0].select(1, 0)),
-                   at::addr(t[0][0], t[3], t[0][0][0]), at::vdot(t[3], t[3]), at::outer(t[3], t[3])};
+    return Tensors{at::baddbmm(t[0], t[1], t[2], 2, 0.5),
+                   at::addbmm(t[0][0], t[1], t[2]),
+                   at::addmv(t[3], t[1][0], t[2][0].select(1, 0)),
+                   at::addr(t[0][0], t[3], t[0][0][0]),
+                   at::vdot(t[3], t[3]),
+                   at::outer(t[3], t[3])};
   };
-  for (const auto& [left, right] : std::vector<std::pair<Placement, Placement>>{
-           {shard(2, {3, 4}), shard(1, {1, 6})}, {shard(1), kWhole}, {shard(0, {1, 2}), shard(0)}, {kWhole, shard(2)}}) {
+  for (const auto& [left, right] :
+       std::vector<std::pair<Placement, Placement>>{{shard(2, {3, 4}), shard(1, {1, 6})},
+                                                    {shard(1), kWhole},
+                                                    {shard(0, {1, 2}), shard(0)},
+                                                    {kWhole, shard(2)}}) {
     SCOPED_TRACE(left.to_string() + " x " + right.to_string());
     expect_same_as_plain({2},
                          {{.full = make_tensor({3, 9, 5}, 1)},
@@ -147,10 +155,17 @@ TEST(Linear, KeepsTheCutOfAnyDim) {
     bool plain = false;
   };
   const Case cases[] = {
-      {{2}, {shard(1, {3, 2})}, {kWhole}},     {{2}, {shard(2, {1, 3})}, {kWhole}, true}, {{2}, {shard(0)}, {kWhole}, true},
-      {{2}, {shard(3, {4, 2})}, {kWhole}},     {{2}, {shard(3, {4, 2})}, {shard(1)}},     {{2}, {kWhole}, {shard(0, {1, 2})}},
-      {{2}, {partial()}, {kWhole}},            {{2}, {shard(1)}, {shard(0)}},             {{3}, {shard(1, {4, 0, 1})}, {kWhole}, true},
-      {{2, 2}, {shard(1), shard(2)}, {kWhole, kWhole}, true}, {{2, 2}, {shard(1), kWhole}, {kWhole, shard(0)}},
+      {{2}, {shard(1, {3, 2})}, {kWhole}},
+      {{2}, {shard(2, {1, 3})}, {kWhole}, true},
+      {{2}, {shard(0)}, {kWhole}, true},
+      {{2}, {shard(3, {4, 2})}, {kWhole}},
+      {{2}, {shard(3, {4, 2})}, {shard(1)}},
+      {{2}, {kWhole}, {shard(0, {1, 2})}},
+      {{2}, {partial()}, {kWhole}},
+      {{2}, {shard(1)}, {shard(0)}},
+      {{3}, {shard(1, {4, 0, 1})}, {kWhole}, true},
+      {{2, 2}, {shard(1), shard(2)}, {kWhole, kWhole}, true},
+      {{2, 2}, {shard(1), kWhole}, {kWhole, shard(0)}},
   };
   for (const Case& c : cases) {
     for (const bool inner : {false, true}) {
@@ -171,7 +186,9 @@ TEST(Linear, KeepsTheCutOfAnyDim) {
     EXPECT_EQ(sharding_sizes(y).at(0), (std::vector<int64_t>{1, 3}));
     EXPECT_EQ(mesh->group().stats().total().bytes, 0);
     const c10::InferenceMode inference;
-    EXPECT_EQ(sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}), make_tensor({3, 6}, 2))).at(0),
+    EXPECT_EQ(sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}),
+                                        make_tensor({3, 6}, 2)))
+                  .at(0),
               (std::vector<int64_t>{3, 2}));
   });
 }
@@ -185,11 +202,25 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
     at::ScalarType dtype = at::kDouble;
   };
   const Case cases[] = {
-      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kWhole}}, {{shard(1)}, {kWhole}}}, {2}, at::kComplexDouble},
-      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2), shard(3)}, {kWhole, kWhole}}}, {2, 2}},
-      {"bthd,bshd->bhts", {{2, 5, 3, 4}, {2, 6, 3, 4}}, {{{shard(1)}, {kWhole}}, {{kWhole}, {shard(1)}}, {{shard(2, {1, 2})}, {shard(2)}}, {{shard(3)}, {shard(3)}}}},
+      {"bixy,ioxy->boxy",
+       {{2, 3, 5, 4}, {3, 2, 5, 4}},
+       {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kWhole}}, {{shard(1)}, {kWhole}}},
+       {2},
+       at::kComplexDouble},
+      {"bixy,ioxy->boxy",
+       {{2, 3, 5, 4}, {3, 2, 5, 4}},
+       {{{shard(2), shard(3)}, {kWhole, kWhole}}},
+       {2, 2}},
+      {"bthd,bshd->bhts",
+       {{2, 5, 3, 4}, {2, 6, 3, 4}},
+       {{{shard(1)}, {kWhole}},
+        {{kWhole}, {shard(1)}},
+        {{shard(2, {1, 2})}, {shard(2)}},
+        {{shard(3)}, {shard(3)}}}},
       {"ij,jk", {{5, 6}, {6, 3}}, {{{shard(0)}, {kWhole}}, {{shard(1)}, {kWhole}}}},
-      {"ij,jk,kl->il", {{5, 6}, {6, 3}, {3, 4}}, {{{shard(0)}, {kWhole}, {shard(1)}}, {{shard(1)}, {kWhole}, {shard(0)}}}},
+      {"ij,jk,kl->il",
+       {{5, 6}, {6, 3}, {3, 4}},
+       {{{shard(0)}, {kWhole}, {shard(1)}}, {{shard(1)}, {kWhole}, {shard(0)}}}},
       {"ij,k->k", {{5, 6}, {3}}, {{{shard(0)}, {kWhole}}}},
       {"i,j->ij", {{5}, {6}}, {{{shard(0)}, {kWhole}}, {{shard(0)}, {shard(0)}}}},
       {"bij,bij->", {{2, 5, 3}, {2, 5, 3}}, {{{shard(1)}, {shard(1)}}}},
@@ -199,9 +230,11 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
       SCOPED_TRACE(c.equation);
       std::vector<Input> inputs;
       for (size_t i = 0; i < c.shapes.size(); ++i) {
-        inputs.push_back({.full = make_tensor(c.shapes[i], static_cast<int64_t>(i), c.dtype), .placements = placements[i]});
+        inputs.push_back({.full = make_tensor(c.shapes[i], static_cast<int64_t>(i), c.dtype),
+                          .placements = placements[i]});
       }
-      expect_same_as_plain(c.mesh, inputs, [&](const Tensors& t) { return Tensors{at::einsum(c.equation, t)}; },
+      expect_same_as_plain(c.mesh, inputs,
+                           [&](const Tensors& t) { return Tensors{at::einsum(c.equation, t)}; },
                            {.double_backward = true});
     }
   }
@@ -221,7 +254,8 @@ TEST(Einsum, RepeatedLettersEllipsisAndBroadcast) {
 }
 
 TEST(Linear, PlainTensorsTakeTheirOwnWay) {
-  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(), b = make_tensor({5}, 3);
+  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(),
+                   b = make_tensor({5}, 3);
   EXPECT_EQ(difference(at::linear(x, w, b), (x.unsqueeze(2) * w).sum(-1) + b, 1e-12), "");
   EXPECT_EQ(difference(at::matmul(x, w.t()), at::einsum("abc,dc->abd", {x, w}), 1e-12), "");
   EXPECT_EQ(at::matmul(x.select(0, 0).to_sparse(), w.t()).sizes(), (at::IntArrayRef{3, 5}));
@@ -230,14 +264,22 @@ TEST(Linear, PlainTensorsTakeTheirOwnWay) {
 TEST(Linear, RefusesShapesThatDoNotFit) {
   const auto message = [](auto call) {
     return message_of([&] {
-      on_mesh({2}, [&](const MeshPtr& mesh) { call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)})); });
+      on_mesh({2}, [&](const MeshPtr& mesh) {
+        call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)}));
+      });
     });
   };
-  EXPECT_THAT(message([](const at::Tensor& x) { return at::linear(x, make_tensor({3, 5}, 2)); }),
+  EXPECT_THAT(message([](const at::Tensor& x) {
+                return at::linear(x, make_tensor({3, 5}, 2));
+              }),
               ::testing::HasSubstr("linear: the input has 6 features, the weight takes 5"));
-  EXPECT_THAT(message([](const at::Tensor& x) { return at::matmul(x, make_tensor({5, 2}, 2)); }),
+  EXPECT_THAT(message([](const at::Tensor& x) {
+                return at::matmul(x, make_tensor({5, 2}, 2));
+              }),
               ::testing::HasSubstr("matmul: 6 columns meet 5 rows"));
-  EXPECT_THAT(message([](const at::Tensor& x) { return at::matmul(x, make_tensor({3, 6, 2}, 2)); }),
+  EXPECT_THAT(message([](const at::Tensor& x) {
+                return at::matmul(x, make_tensor({3, 6, 2}, 2));
+              }),
               ::testing::HasSubstr("matmul: batch dims of 4 and 3 do not broadcast"));
 }
 
