@@ -17,9 +17,11 @@ namespace {
 
 bool is_identifier(const std::string& name) {
   static const std::set<std::string> keywords = {
-      "and", "break", "do",  "else", "elseif", "end",    "false", "for",  "function", "goto",  "if",
-      "in",  "local", "nil", "not",  "or",     "repeat", "return", "then", "true",     "until", "while"};
-  if (name.empty() || keywords.count(name) || std::isdigit(static_cast<unsigned char>(name[0]))) return false;
+      "and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
+      "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
+      "repeat",   "return", "then", "true", "until",  "while"};
+  if (name.empty() || keywords.count(name) || std::isdigit(static_cast<unsigned char>(name[0])))
+    return false;
   return std::all_of(name.begin(), name.end(),
                      [](unsigned char c) { return std::isalnum(c) || c == '_'; });
 }
@@ -29,14 +31,17 @@ bool is_public(const std::string& name) { return is_identifier(name) && name[0] 
 std::string type_name(const c10::Type& type, const c10::Type& real) {
   using c10::TypeKind;
   switch (type.kind()) {
-    case TypeKind::TensorType: return "Tensor";
-    case TypeKind::OptionalType: return type_name(*type.containedType(0), *real.containedType(0)) + "?";
+    case TypeKind::TensorType:
+      return "Tensor";
+    case TypeKind::OptionalType:
+      return type_name(*type.containedType(0), *real.containedType(0)) + "?";
     case TypeKind::ListType: {
       const std::string element = type_name(*type.containedType(0), *real.containedType(0));
       return (element.ends_with('?') ? "(" + element + ")" : element) + "[]";
     }
     case TypeKind::NumberType:
-    case TypeKind::FloatType: return "number";
+    case TypeKind::FloatType:
+      return "number";
     case TypeKind::SymIntType:
     case TypeKind::IntType: {
       const TypeKind kind = real.kind();
@@ -44,11 +49,15 @@ std::string type_name(const c10::Type& type, const c10::Type& real) {
                          kind == TypeKind::MemoryFormatType;
       return named ? "string" : "integer";
     }
-    case TypeKind::BoolType: return "boolean";
+    case TypeKind::BoolType:
+      return "boolean";
     case TypeKind::StringType:
-    case TypeKind::DeviceObjType: return "string";
-    case TypeKind::GeneratorType: return "Generator";
-    default: return "any";
+    case TypeKind::DeviceObjType:
+      return "string";
+    case TypeKind::GeneratorType:
+      return "Generator";
+    default:
+      return "any";
   }
 }
 
@@ -58,7 +67,8 @@ std::string overload_text(const c10::FunctionSchema& schema) {
   bool first = true;
   for (const c10::Argument& argument : schema.arguments()) {
     const std::string type = type_name(*argument.type(), *argument.real_type());
-    const std::string name = is_identifier(argument.name()) ? argument.name() : argument.name() + "_";
+    const std::string name =
+        is_identifier(argument.name()) ? argument.name() : argument.name() + "_";
     const bool optional = argument.default_value().has_value();
     if (argument.kwarg_only()) {
       options += (options.empty() ? "" : ", ") + name + (optional ? "?" : "") + ": " + type;
@@ -73,7 +83,8 @@ std::string overload_text(const c10::FunctionSchema& schema) {
   }
   text += ")";
   for (size_t i = 0; i < schema.returns().size(); ++i) {
-    text += (i == 0 ? ": " : ", ") + type_name(*schema.returns()[i].type(), *schema.returns()[i].real_type());
+    text += (i == 0 ? ": " : ", ") +
+            type_name(*schema.returns()[i].type(), *schema.returns()[i].real_type());
   }
   return text;
 }
@@ -95,9 +106,10 @@ std::map<std::string, std::string> fields_of_top(lua_State* lua) {
   return fields;
 }
 
-/// What is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that scripts used are in the
-/// same tables and come later.
-void write_fields(std::ostream& out, const std::string& owner, const std::map<std::string, std::string>& fields,
+/// What is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that
+/// scripts used are in the same tables and come later.
+void write_fields(std::ostream& out, const std::string& owner,
+                  const std::map<std::string, std::string>& fields,
                   const std::set<std::string>& modules) {
   for (const auto& [name, type] : fields) {
     if (!is_public(name) || modules.count(name)) continue;
@@ -123,7 +135,8 @@ void write_annotations(lua_State* lua, std::ostream& out) {
   for (const char* symbol : {"add", "sub", "mul", "div", "idiv", "mod", "pow"}) {
     out << "---@operator " << symbol << "(Tensor|number): Tensor\n";
   }
-  out << "---@operator unm: Tensor\n---@operator len: integer\nlocal Tensor = {}\n\nlocal mh = {}\nmh.Tensor = Tensor\n\n";
+  out << "---@operator unm: Tensor\n---@operator len: integer\nlocal Tensor = {}\n\nlocal mh = "
+         "{}\nmh.Tensor = Tensor\n\n";
 
   std::set<std::string> modules;
   for (const auto& [file, text] : lua_sources()) {

@@ -7,9 +7,10 @@
 
 namespace moonhalo::scripting {
 
-/// Writes a LuaLS definition file (`---@meta`): the fields of `mh` and of its modules, the attributes and methods of
-/// tensors, and every public operator with its overloads. Made from the tables that the state itself uses and from the
-/// dispatcher's schemas, so it cannot name what does not exist.
+/// Writes a LuaLS definition file (`---@meta`): the fields of `mh` and of its modules, the
+/// attributes and methods of tensors, and every public operator with its overloads. Made from the
+/// tables that the state itself uses and from the dispatcher's schemas, so it cannot name what does
+/// not exist.
 void write_annotations(lua_State* lua, std::ostream& out);
 
 }  // namespace moonhalo::scripting

@@ -13,11 +13,13 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// Keeps backward on the calling thread: hooks are Lua functions of this rank's state, and a collective in a
-/// backward formula must not wait on autograd's shared device threads.
+/// Keeps backward on the calling thread: hooks are Lua functions of this rank's state, and a
+/// collective in a backward formula must not wait on autograd's shared device threads.
 class BackwardOnThisThread {
  public:
-  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) { state().set_multithreading_enabled(false); }
+  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) {
+    state().set_multithreading_enabled(false);
+  }
   ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
 
  private:
@@ -33,13 +35,16 @@ std::vector<at::Tensor> tensors_of(const Options& options, lua_State* lua, const
   return tensors;
 }
 
-/// x:backward(gradient | nil, {retain_graph =, create_graph =, inputs =}); also x:backward{gradient = ..., ...}.
+/// x:backward(gradient | nil, {retain_graph =, create_graph =, inputs =}); also x:backward{gradient
+/// = ..., ...}.
 int backward(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   at::Tensor gradient;
   int last = 2;
-  if (to_tensor(lua, 2) || (is_nil(lua, 2) && lua_gettop(lua) > 2)) gradient = opt_tensor(lua, last++);
-  const Options options(lua, last, "backward", {"gradient", "retain_graph", "create_graph", "inputs"});
+  if (to_tensor(lua, 2) || (is_nil(lua, 2) && lua_gettop(lua) > 2))
+    gradient = opt_tensor(lua, last++);
+  const Options options(lua, last, "backward",
+                        {"gradient", "retain_graph", "create_graph", "inputs"});
   if (options.has("gradient")) gradient = options.get_tensor("gradient");
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> inputs = tensors_of(options, lua, "inputs");
@@ -49,17 +54,19 @@ int backward(lua_State* lua) {
   return 0;
 }
 
-/// mh.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}) -> one result per input.
+/// mh.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}) ->
+/// one result per input.
 int grad(lua_State* lua) {
   const std::vector<at::Tensor> outputs = check_tensor_list(lua, 1);
   const std::vector<at::Tensor> inputs = check_tensor_list(lua, 2);
-  const Options options(lua, 3, "grad", {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
+  const Options options(lua, 3, "grad",
+                        {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> grad_outputs = tensors_of(options, lua, "grad_outputs");
   const BackwardOnThisThread here;
-  const std::vector<at::Tensor> results =
-      torch::autograd::grad(outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph), create_graph,
-                            options.get_bool("allow_unused", false));
+  const std::vector<at::Tensor> results = torch::autograd::grad(
+      outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph), create_graph,
+      options.get_bool("allow_unused", false));
   luaL_checkstack(lua, static_cast<int>(results.size()), "grad: too many inputs");
   for (const at::Tensor& result : results) push(lua, result);
   return static_cast<int>(results.size());
@@ -88,7 +95,8 @@ at::Tensor run_hook(const Reference& function, const at::Tensor& gradient) {
 
 /// Upvalues: the tensor, the hook's number.
 int remove_hook(lua_State* lua) {
-  check_tensor(lua, lua_upvalueindex(1)).remove_hook(static_cast<unsigned>(lua_tointeger(lua, lua_upvalueindex(2))));
+  check_tensor(lua, lua_upvalueindex(1))
+      .remove_hook(static_cast<unsigned>(lua_tointeger(lua, lua_upvalueindex(2))));
   return 0;
 }
 
@@ -97,8 +105,8 @@ int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
   const Reference function(lua, 2);
-  const unsigned number =
-      tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
+  const unsigned number = tensor.register_hook(
+      [function](const at::Tensor& gradient) { return run_hook(function, gradient); });
   lua_createtable(lua, 0, 1);
   lua_pushvalue(lua, 1);
   push(lua, number);
@@ -154,7 +162,8 @@ class Autocast {
 /// mh.autocast(dtype, fn, ...) on the run's device.
 int autocast(lua_State* lua) {
   const at::ScalarType dtype = check_dtype(lua, 1);
-  TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ", dtype_name(dtype),
+  TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ",
+                    dtype_name(dtype),
                     " is no lower precision\n  fix   use \"bfloat16\" or \"float16\"");
   return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
 }
@@ -162,7 +171,8 @@ int autocast(lua_State* lua) {
 int manual_seed(lua_State* lua) {
   const auto seed = static_cast<uint64_t>(check_int(lua, 1));
   context(lua).manual_seed(seed);
-  // LibTorch's own generators belong to the process: thread ranks must not restart them under each other.
+  // LibTorch's own generators belong to the process: thread ranks must not restart them under each
+  // other.
   if (!context(lua).ranks_are_threads) at::manual_seed(seed);
   return 0;
 }

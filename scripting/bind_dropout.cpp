@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dropout family: LibTorch's own take no generator and draw from the process-wide one, which thread ranks share.
+// The dropout family: LibTorch's own take no generator and draw from the process-wide one, which
+// thread ranks share.
 #include <ATen/ATen.h>
 
 #include "engine/shard_tensor.h"
@@ -18,13 +19,14 @@ struct Kind {
 /// The engine's rules know how to draw for the elements of a ShardTensor.
 at::Tensor through_engine(const Kind& kind, const at::Tensor& input, double p, bool train) {
   if (kind.feature) {
-    return kind.alpha ? at::feature_alpha_dropout(input, p, train) : at::feature_dropout(input, p, train);
+    return kind.alpha ? at::feature_alpha_dropout(input, p, train)
+                      : at::feature_dropout(input, p, train);
   }
   return kind.alpha ? at::alpha_dropout(input, p, train) : at::dropout(input, p, train);
 }
 
-/// Klambauer et al. 2017, "Self-Normalizing Neural Networks", eq. 14: dropped values become -scale * alpha, then an
-/// affine map restores mean 0 and variance 1.
+/// Klambauer et al. 2017, "Self-Normalizing Neural Networks", eq. 14: dropped values become -scale
+/// * alpha, then an affine map restores mean 0 and variance 1.
 at::Tensor alpha_scaled(const at::Tensor& input, const at::Tensor& kept, double p) {
   constexpr double kAlpha = 1.7580993408473766;
   const double a = 1.0 / std::sqrt((kAlpha * kAlpha * p + 1) * (1 - p));
@@ -38,8 +40,8 @@ int dropout(lua_State* lua) {
   const double p = is_nil(lua, 2) ? 0.5 : check_number(lua, 2);
   const bool train = is_nil(lua, 3) || check_bool(lua, 3);
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, kKind.name, ": probability ", p, " is not within 0 and 1");
-  TORCH_CHECK_VALUE(!kKind.feature || input.dim() >= 2, kKind.name, ": needs at least 2 dimensions (batch, channel), have ",
-                    input.sizes());
+  TORCH_CHECK_VALUE(!kKind.feature || input.dim() >= 2, kKind.name,
+                    ": needs at least 2 dimensions (batch, channel), have ", input.sizes());
   at::Tensor output = input;
   if (train && p > 0 && is_shard_tensor(input)) {
     output = through_engine(kKind, input, p, train);
@@ -69,15 +71,16 @@ constexpr Kind kFeature{"feature_dropout", true, false};
 constexpr Kind kFeatureAlpha{"feature_alpha_dropout", true, true};
 
 void open_dropout(lua_State* lua) {
-  static const luaL_Reg functions[] = {{"dropout", guard<dropout<kPlain, false>>},
-                                       {"dropout_", guard<dropout<kPlain, true>>},
-                                       {"alpha_dropout", guard<dropout<kAlpha, false>>},
-                                       {"alpha_dropout_", guard<dropout<kAlpha, true>>},
-                                       {"feature_dropout", guard<dropout<kFeature, false>>},
-                                       {"feature_dropout_", guard<dropout<kFeature, true>>},
-                                       {"feature_alpha_dropout", guard<dropout<kFeatureAlpha, false>>},
-                                       {"feature_alpha_dropout_", guard<dropout<kFeatureAlpha, true>>},
-                                       {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"dropout", guard<dropout<kPlain, false>>},
+      {"dropout_", guard<dropout<kPlain, true>>},
+      {"alpha_dropout", guard<dropout<kAlpha, false>>},
+      {"alpha_dropout_", guard<dropout<kAlpha, true>>},
+      {"feature_dropout", guard<dropout<kFeature, false>>},
+      {"feature_dropout_", guard<dropout<kFeature, true>>},
+      {"feature_alpha_dropout", guard<dropout<kFeatureAlpha, false>>},
+      {"feature_alpha_dropout_", guard<dropout<kFeatureAlpha, true>>},
+      {nullptr, nullptr}};
   add_functions(lua, functions);
   add_tensor_methods(lua, functions);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mh.tensor from Lua tables, the constants, and small functions of the module that are no operators.
+// mh.tensor from Lua tables, the constants, and small functions of the module that are no
+// operators.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>
@@ -19,7 +20,8 @@ class NestedList {
   at::Tensor read(int index) {
     take(lua_absindex(lua_, index), 0);
     if (has_tensor_) return at::stack(tensors_).reshape(shape_);
-    at::Tensor values = kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
+    at::Tensor values =
+        kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
     if (kind_ == Kind::kFloat) values = values.reshape(shape_);
     if (kind_ == Kind::kBool) values = values.to(at::kBool);
     return values.reshape(shape_);
@@ -36,18 +38,21 @@ class NestedList {
 
   void take(int index, size_t depth) {
     if (!lua_istable(lua_, index)) {
-      TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(), "tensor: a number stands where a list was expected");
+      TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(),
+                        "tensor: a number stands where a list was expected");
       shape_known_ = true;
       take_number(index);
       return;
     }
     const auto size = static_cast<int64_t>(lua_rawlen(lua_, index));
     if (depth == shape_.size()) {
-      TORCH_CHECK_VALUE(!shape_known_, "tensor: a list stands where a number was expected (dimension ", depth, ")");
+      TORCH_CHECK_VALUE(!shape_known_,
+                        "tensor: a list stands where a number was expected (dimension ", depth,
+                        ")");
       shape_.push_back(size);
     }
-    TORCH_CHECK_VALUE(shape_[depth] == size, "tensor: lists of dimension ", depth, " differ in length: ", shape_[depth],
-                      " and ", size);
+    TORCH_CHECK_VALUE(shape_[depth] == size, "tensor: lists of dimension ", depth,
+                      " differ in length: ", shape_[depth], " and ", size);
     if (size == 0) shape_known_ = true;
     luaL_checkstack(lua_, 2, "tensor: too many dimensions");
     for (int64_t i = 1; i <= size; ++i) {
@@ -59,15 +64,15 @@ class NestedList {
 
   void take_number(int index) {
     if (const at::Tensor* tensor = to_tensor(lua_, index)) {
-      TORCH_CHECK_VALUE(tensor->numel() == 1, "tensor: an element is a tensor of ", tensor->numel(), " elements",
-                        "\n  fix   mh.stack joins tensors");
+      TORCH_CHECK_VALUE(tensor->numel() == 1, "tensor: an element is a tensor of ", tensor->numel(),
+                        " elements", "\n  fix   mh.stack joins tensors");
       tensors_.push_back(tensor->detach().reshape({}));
       has_tensor_ = true;
       return;
     }
     const int type = lua_type(lua_, index);
-    TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN, "tensor: elements are numbers or booleans, got ",
-                     describe(lua_, index));
+    TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN,
+                     "tensor: elements are numbers or booleans, got ", describe(lua_, index));
     TORCH_CHECK_TYPE(!has_tensor_, "tensor: elements are tensors and numbers mixed");
     const bool is_float = type == LUA_TNUMBER && !lua_isinteger(lua_, index);
     if (is_float && kind_ != Kind::kFloat) {
@@ -105,9 +110,11 @@ int tensor(lua_State* lua) {
   } else {
     NestedList list(lua);
     values = list.read(1);
-    dtype = lua_istable(lua, 1) && values.numel() == 0 ? at::get_default_dtype_as_scalartype() : list.natural_dtype();
+    dtype = lua_istable(lua, 1) && values.numel() == 0 ? at::get_default_dtype_as_scalartype()
+                                                       : list.natural_dtype();
   }
-  values = values.to(options.get_device("device").value_or(context(lua).device), options.get_dtype("dtype").value_or(dtype));
+  values = values.to(options.get_device("device").value_or(context(lua).device),
+                     options.get_dtype("dtype").value_or(dtype));
   values.set_requires_grad(options.get_bool("requires_grad", false));
   push(lua, values);
   return 1;
@@ -118,13 +125,16 @@ int is_tensor(lua_State* lua) {
   return 1;
 }
 
-/// mh.Generator{seed =, device =}: a random stream of one's own, for operators that take `generator`.
+/// mh.Generator{seed =, device =}: a random stream of one's own, for operators that take
+/// `generator`.
 int make_generator(lua_State* lua) {
   const Options options(lua, 1, "Generator", {"seed", "device"});
   const c10::Device device = options.get_device("device").value_or(c10::Device(c10::kCPU));
-  const auto seed = static_cast<uint64_t>(options.get_int("seed", static_cast<int64_t>(c10::default_rng_seed_val)));
+  const auto seed = static_cast<uint64_t>(
+      options.get_int("seed", static_cast<int64_t>(c10::default_rng_seed_val)));
   auto generator = std::make_shared<at::Generator>(
-      device.is_cpu() ? at::detail::createCPUGenerator(seed) : at::globalContext().defaultGenerator(device).clone());
+      device.is_cpu() ? at::detail::createCPUGenerator(seed)
+                      : at::globalContext().defaultGenerator(device).clone());
   generator->set_current_seed(seed);
   push_object(lua, generator);
   return 1;
@@ -148,27 +158,30 @@ int set_default_dtype(lua_State* lua) {
   return 0;
 }
 
-/// dtypes, layouts and memory formats are their names, so that mh.float32 and "float32" are one thing.
+/// dtypes, layouts and memory formats are their names, so that mh.float32 and "float32" are one
+/// thing.
 void add_constants(lua_State* lua) {
   for (const std::string& name : dtype_names()) {
     push(lua, dtype_name(*parse_dtype(name)));
     lua_setfield(lua, -2, name.c_str());
   }
-  for (const char* name : {"strided", "sparse_coo", "contiguous_format", "preserve_format", "channels_last",
-                           "channels_last_3d"}) {
+  for (const char* name : {"strided", "sparse_coo", "contiguous_format", "preserve_format",
+                           "channels_last", "channels_last_3d"}) {
     push(lua, name);
     lua_setfield(lua, -2, name);
   }
   lua_pushlightuserdata(lua, nullptr);
   lua_setfield(lua, -2, "none");
-  for (const auto& [name, value] : {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
+  for (const auto& [name, value] :
+       {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
     push(lua, value);
     lua_setfield(lua, -2, name);
   }
 }
 
 void open_factories(lua_State* lua) {
-  static const luaL_Reg generator_methods[] = {{"manual_seed", guard<generator_seed>}, {nullptr, nullptr}};
+  static const luaL_Reg generator_methods[] = {{"manual_seed", guard<generator_seed>},
+                                               {nullptr, nullptr}};
   define_object<at::Generator>(lua, generator_methods);
   static const luaL_Reg functions[] = {{"tensor", guard<tensor>},
                                        {"is_tensor", guard<is_tensor>},

@@ -42,7 +42,8 @@ int get_layout(lua_State* lua) {
   std::ostringstream text;
   text << self(lua).layout();
   std::string name = text.str();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return give(lua, name);
 }
 int get_grad_fn(lua_State* lua) {
@@ -53,8 +54,9 @@ int get_grad_fn(lua_State* lua) {
 
 int item(lua_State* lua) {
   const at::Tensor& tensor = self(lua);
-  TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(), " elements is not one number",
-                    "\n  have  ", describe(tensor), "\n  fix   x:tolist(), or select an element first");
+  TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(),
+                    " elements is not one number", "\n  have  ", describe(tensor),
+                    "\n  fix   x:tolist(), or select an element first");
   return give(lua, tensor.item());
 }
 
@@ -102,10 +104,12 @@ at::MemoryFormat memory_format(const std::string& name) {
   if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
   if (name == "channels_last_3d") return at::MemoryFormat::ChannelsLast3d;
   TORCH_CHECK_VALUE(false, "to: unknown memory format '", name, "'",
-                    did_you_mean(name, {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"}));
+                    did_you_mean(name, {"contiguous_format", "preserve_format", "channels_last",
+                                        "channels_last_3d"}));
 }
 
-/// x:to(dtype) x:to(device[, dtype]) x:to(tensor), each with {dtype =, device =, copy =, non_blocking =, memory_format =}.
+/// x:to(dtype) x:to(device[, dtype]) x:to(tensor), each with {dtype =, device =, copy =,
+/// non_blocking =, memory_format =}.
 int to(lua_State* lua) {
   at::TensorOptions options;
   int last = 2;
@@ -124,14 +128,16 @@ int to(lua_State* lua) {
       }
     }
   }
-  if (!is_nil(lua, last) && !lua_istable(lua, last)) argument_error(lua, last, "a dtype, a device, a tensor or options");
-  const Options given(lua, last, "to", {"dtype", "device", "copy", "non_blocking", "memory_format"});
+  if (!is_nil(lua, last) && !lua_istable(lua, last))
+    argument_error(lua, last, "a dtype, a device, a tensor or options");
+  const Options given(lua, last, "to",
+                      {"dtype", "device", "copy", "non_blocking", "memory_format"});
   if (const auto dtype = given.get_dtype("dtype")) options = options.dtype(*dtype);
   if (const auto device = given.get_device("device")) options = options.device(*device);
   std::optional<at::MemoryFormat> format;
   if (given.has("memory_format")) format = memory_format(given.get_string("memory_format", ""));
-  const at::Tensor result =
-      self(lua).to(options, given.get_bool("non_blocking", false), given.get_bool("copy", false), format);
+  const at::Tensor result = self(lua).to(options, given.get_bool("non_blocking", false),
+                                         given.get_bool("copy", false), format);
   if (result.is_same(self(lua))) {
     lua_pushvalue(lua, 1);
     return 1;
@@ -146,8 +152,10 @@ int convert(lua_State* lua) {
 
 int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
 int to_cuda(lua_State* lua) {
-  return give(lua, self(lua).to(is_nil(lua, 2) ? c10::Device(c10::kCUDA)
-                                               : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(check_int(lua, 2)))));
+  return give(lua,
+              self(lua).to(is_nil(lua, 2) ? c10::Device(c10::kCUDA)
+                                          : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(
+                                                                        check_int(lua, 2)))));
 }
 
 void open_tensor(lua_State* lua) {

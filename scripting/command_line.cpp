@@ -22,8 +22,8 @@ int command_line(int argc, char** argv) {
   app.require_subcommand(1);
   Action action;
   for (void (*add)(CLI::App&, Action&) :
-       {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command,
-        add_env_command, add_plan_command}) {
+       {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command,
+        add_ops_command, add_env_command, add_plan_command}) {
     add(app, action);
   }
   try {

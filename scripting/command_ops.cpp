@@ -22,28 +22,33 @@ int list_rules() {
   const std::vector<Rule> rules = all_rules();
   for (const Rule& rule : rules) width = std::max(width, rule.op.size());
   for (const Rule& rule : rules) {
-    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
-                std::string(rule.supports).c_str());
+    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(),
+                file_of(rule).c_str(), std::string(rule.supports).c_str());
   }
-  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n", rules.size());
+  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n",
+              rules.size());
   return kDone;
 }
 
 /// Overloads of one operator, with the rule that serves each.
 int show_operator(const std::string& name) {
   const OperatorSet* set = find_operator(name.starts_with("aten::") ? name.substr(6) : name);
-  if (!set) throw UsageError("ops: no operator '" + name + "'" + did_you_mean(name, operator_names()));
+  if (!set)
+    throw UsageError("ops: no operator '" + name + "'" + did_you_mean(name, operator_names()));
   for (const c10::OperatorHandle& op : set->overloads) {
     std::ostringstream schema;
     schema << op.schema();
     std::printf("%s\n", schema.str().c_str());
     const Rule* rule = find_rule(op.operator_name());
     if (!rule) {
-      const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-      std::printf("    shards: %s\n", composite ? "made of other operators" : "by family, or gathered (mh.set_fallback)");
+      const bool composite =
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+      std::printf("    shards: %s\n", composite ? "made of other operators"
+                                                : "by family, or gathered (mh.set_fallback)");
       continue;
     }
-    std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
+    std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(),
+                file_of(*rule).c_str());
     if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
   }
   return kDone;
@@ -52,7 +57,8 @@ int show_operator(const std::string& name) {
 }  // namespace
 
 void add_ops_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
+  CLI::App* command =
+      app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
   const auto name = std::make_shared<std::string>();
   command->add_option("name", *name, "An operator, such as conv2d");
   command->callback([name, &action] {

@@ -11,8 +11,10 @@ void add_plan_command(CLI::App& app, Action& action) {
   command->allow_extras();
   command->callback([&action] {
     action = []() -> int {
-      throw UsageError("plan: cost reports are not available yet\n  fix   `moonhalo run SCRIPT.lua --backend fake --ranks N` "
-                       "runs one rank of N and counts messages (mh.comm_stats())");
+      throw UsageError(
+          "plan: cost reports are not available yet\n  fix   `moonhalo run SCRIPT.lua --backend "
+          "fake --ranks N` "
+          "runs one rank of N and counts messages (mh.comm_stats())");
     };
   });
 }

@@ -53,18 +53,23 @@ std::string indented(const std::string& text) {
 /// On every rank; rank 0 prints and counts.
 void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
   run_script(lua, 1);
-  if (!lua_istable(lua, -1)) throw UsageError("test: the script returns no table of test_* functions");
+  if (!lua_istable(lua, -1))
+    throw UsageError("test: the script returns no table of test_* functions");
   const int table = lua_gettop(lua);
   Context& run = context(lua);
   const std::vector<std::string> names = test_names(lua, table);
-  if (names.empty()) throw UsageError("test: the table that the script returns has no test_* functions");
+  if (names.empty())
+    throw UsageError("test: the table that the script returns has no test_* functions");
   for (const std::string& name : names) {
     const auto start = std::chrono::steady_clock::now();
     const std::string failure = run_test(lua, table, name);
     const RankBoard::Outcome outcome = board.arrive(*run.world, failure);
     if (run.rank() == 0) {
-      const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-      std::printf("%s %s (%.0f ms)\n", outcome.failure.empty() ? "ok    " : "FAILED", name.c_str(), ms);
+      const double ms =
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+              .count();
+      std::printf("%s %s (%.0f ms)\n", outcome.failure.empty() ? "ok    " : "FAILED", name.c_str(),
+                  ms);
       if (!outcome.failure.empty()) std::printf("%s\n", indented(outcome.failure).c_str());
       std::fflush(stdout);
       ++(outcome.failure.empty() ? tally.passed : tally.failed);
@@ -84,11 +89,16 @@ int test(const SessionOptions& options) {
 }  // namespace
 
 void add_test_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("test", "Run the test_* functions of the table that a script returns");
+  CLI::App* command =
+      app.add_subcommand("test", "Run the test_* functions of the table that a script returns");
   const auto options = std::make_shared<SessionOptions>();
   options->backend = "threads";
-  command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
-  command->add_option("--ranks", options->ranks, "Run on N thread ranks; a test fails when it fails on any")
+  command->add_option("script", options->script, "The Lua script")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command
+      ->add_option("--ranks", options->ranks,
+                   "Run on N thread ranks; a test fails when it fails on any")
       ->check(CLI::PositiveNumber);
   command->add_option("--device", options->device, "cpu (default) or cuda");
   command->callback([options, &action] { action = [options] { return test(*options); }; });

@@ -22,7 +22,8 @@ void add_ops_command(CLI::App& app, Action& action);
 void add_env_command(CLI::App& app, Action& action);
 void add_plan_command(CLI::App& app, Action& action);
 
-/// The whole program: reads the command line, acts, prints errors to stderr. Exit statuses: see ExitStatus.
+/// The whole program: reads the command line, acts, prints errors to stderr. Exit statuses: see
+/// ExitStatus.
 int command_line(int argc, char** argv);
 
 }  // namespace moonhalo::scripting

@@ -8,9 +8,10 @@
 
 namespace moonhalo::scripting {
 
-/// A Lua error on its way through C++ code that only understands C++ exceptions (an autograd hook, a rank's thread).
-/// `what()` is the Lua message with its script position; `traceback()` is empty unless the error was caught by
-/// `call_traced`. Caught by `guard`, it becomes the same Lua error again.
+/// A Lua error on its way through C++ code that only understands C++ exceptions (an autograd hook,
+/// a rank's thread). `what()` is the Lua message with its script position; `traceback()` is empty
+/// unless the error was caught by `call_traced`. Caught by `guard`, it becomes the same Lua error
+/// again.
 class LuaError : public std::runtime_error {
  public:
   explicit LuaError(const std::string& message, std::string traceback = {})
@@ -24,7 +25,8 @@ class LuaError : public std::runtime_error {
 /// The text of an exception without LibTorch's C++ stack.
 std::string plain_message(const std::exception& error);
 
-/// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is near.
+/// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is
+/// near.
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
                                        size_t limit = 3);
 /// "; did you mean 'a' or 'b'?" or "".

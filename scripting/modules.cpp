@@ -51,14 +51,16 @@ int search_embedded(lua_State* lua) {
 
 /// mh[key] for a key that the table does not hold: a module, an operator, or an error.
 int module_index(lua_State* lua) {
-  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, "mh: names are strings, got ", describe(lua, 2));
+  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, "mh: names are strings, got ",
+                   describe(lua, 2));
   const std::string name = lua_tostring(lua, 2);
   if (embedded_source(name)) {
     lua_getglobal(lua, "require");
     push(lua, std::string(kPrefix) + name);
     lua_call(lua, 1, 1);
   } else if (!push_operator(lua, name, false)) {
-    TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'", did_you_mean(name, module_names(lua)));
+    TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'",
+                      did_you_mean(name, module_names(lua)));
   }
   lua_pushvalue(lua, 2);
   lua_pushvalue(lua, -2);
@@ -68,7 +70,9 @@ int module_index(lua_State* lua) {
 
 }  // namespace
 
-bool is_embedded_chunk(const char* source) { return std::string_view(source).starts_with("=moonhalo."); }
+bool is_embedded_chunk(const char* source) {
+  return std::string_view(source).starts_with("=moonhalo.");
+}
 
 std::vector<std::string> module_names(lua_State* lua) {
   std::vector<std::string> names = operator_names();
@@ -100,7 +104,8 @@ void open_module_table(lua_State* lua) {
   lua_pop(lua, 1);
 
   lua_getglobal(lua, "package");
-  TORCH_CHECK_VALUE(lua_istable(lua, -1), "moonhalo: the Lua state has no standard library 'package'",
+  TORCH_CHECK_VALUE(lua_istable(lua, -1),
+                    "moonhalo: the Lua state has no standard library 'package'",
                     "\n  fix   call luaL_openlibs(lua) before open_moonhalo(lua)");
   lua_getfield(lua, -1, "searchers");
   lua_pushcfunction(lua, guard<search_embedded>);

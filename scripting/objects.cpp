@@ -34,7 +34,8 @@ int object_index(lua_State* lua) {
     return 1;
   }
   const std::string type = lua_tostring(lua, lua_upvalueindex(4));
-  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, type, ": names are strings, got ", describe(lua, 2));
+  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, type, ": names are strings, got ",
+                   describe(lua, 2));
   std::vector<std::string> known;
   for (const int table : {1, 2}) {
     for (lua_pushnil(lua); lua_next(lua, lua_upvalueindex(table)); lua_pop(lua, 1)) {
@@ -42,7 +43,8 @@ int object_index(lua_State* lua) {
     }
   }
   const std::string name = lua_tostring(lua, 2);
-  TORCH_CHECK_VALUE(false, type, ": no attribute or method '", name, "'", did_you_mean(name, known));
+  TORCH_CHECK_VALUE(false, type, ": no attribute or method '", name, "'",
+                    did_you_mean(name, known));
 }
 
 void push_functions(lua_State* lua, const luaL_Reg* functions) {
@@ -52,8 +54,8 @@ void push_functions(lua_State* lua, const luaL_Reg* functions) {
 
 }  // namespace
 
-void define_object(lua_State* lua, const char* type, const luaL_Reg* methods, const luaL_Reg* getters,
-                   const luaL_Reg* metamethods) {
+void define_object(lua_State* lua, const char* type, const luaL_Reg* methods,
+                   const luaL_Reg* getters, const luaL_Reg* metamethods) {
   luaL_newmetatable(lua, registry_name(type).c_str());
   lua_pushcfunction(lua, collect_object);
   lua_setfield(lua, -2, "__gc");

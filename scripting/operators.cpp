@@ -53,8 +53,10 @@ std::unique_ptr<OperatorSet> make_set(const Catalogue& all, const std::string& n
     std::sort(overloads.begin(), overloads.end(),
               [](const auto& a, const auto& b) { return a.overload_name < b.overload_name; });
     for (const c10::OperatorName& overload : overloads) {
-      // A name without a schema has kernels only: nothing to check arguments against, nothing to call.
-      if (auto op = c10::Dispatcher::singleton().findSchema(overload)) set->overloads.push_back(*op);
+      // A name without a schema has kernels only: nothing to check arguments against, nothing to
+      // call.
+      if (auto op = c10::Dispatcher::singleton().findSchema(overload))
+        set->overloads.push_back(*op);
     }
   }
   return set->overloads.empty() ? nullptr : std::move(set);

@@ -10,8 +10,8 @@
 
 namespace moonhalo::scripting {
 
-/// All overloads of one operator name, in the dispatcher's namespaces aten and moonhalo (or the one that the name
-/// gives, as "prims::sum"). Lives as long as the process.
+/// All overloads of one operator name, in the dispatcher's namespaces aten and moonhalo (or the one
+/// that the name gives, as "prims::sum"). Lives as long as the process.
 struct OperatorSet {
   std::string name;
   std::vector<c10::OperatorHandle> overloads;
@@ -21,8 +21,8 @@ struct OperatorSet {
 const OperatorSet* find_operator(const std::string& name);
 /// Every name that `find_operator` knows without a namespace, sorted.
 std::vector<std::string> operator_names();
-/// Pushes the Lua function for operator `name`, and true; false (nothing pushed) when there is none.
-/// method   the tensor before the colon stands for the schema's `self` wherever that is
+/// Pushes the Lua function for operator `name`, and true; false (nothing pushed) when there is
+/// none. method   the tensor before the colon stands for the schema's `self` wherever that is
 bool push_operator(lua_State* lua, const std::string& name, bool method);
 
 }  // namespace moonhalo::scripting

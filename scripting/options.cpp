@@ -12,15 +12,18 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
     : lua_(lua), op_(std::move(op)) {
   if (is_nil(lua, index)) return;
   index_ = lua_absindex(lua, index);
-  TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ", describe(lua, index_));
+  TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ",
+                   describe(lua, index_));
   for (lua_pushnil(lua); lua_next(lua, index_); lua_pop(lua, 1)) {
-    TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_, ": an option has no name: ", describe(lua, -1),
+    TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_,
+                     ": an option has no name: ", describe(lua, -1),
                      "\n  fix   write {name = value}");
     const std::string key = lua_tostring(lua, -2);
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     std::string all;
     for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
-    TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known), "\n  have  ", all);
+    TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known),
+                      "\n  have  ", all);
   }
 }
 
@@ -61,7 +64,9 @@ double Options::get_number(const char* key, double fallback) const {
   return has(key) ? read(key, check_number) : fallback;
 }
 
-bool Options::get_bool(const char* key, bool fallback) const { return has(key) ? read(key, check_bool) : fallback; }
+bool Options::get_bool(const char* key, bool fallback) const {
+  return has(key) ? read(key, check_bool) : fallback;
+}
 
 std::string Options::get_string(const char* key, const std::string& fallback) const {
   return has(key) ? read(key, check_string) : fallback;
@@ -80,7 +85,8 @@ std::optional<c10::Device> Options::get_device(const char* key) const {
 }
 
 at::Tensor Options::get_tensor(const char* key) const {
-  return has(key) ? read(key, [](lua_State* lua, int index) { return check_tensor(lua, index); }) : at::Tensor();
+  return has(key) ? read(key, [](lua_State* lua, int index) { return check_tensor(lua, index); })
+                  : at::Tensor();
 }
 
 }  // namespace moonhalo::scripting

@@ -7,8 +7,9 @@
 
 namespace moonhalo::scripting {
 
-/// Text of a tensor as PyTorch prints it: at most 1,000 elements in full, larger ones by the three outer elements of
-/// each dimension. A ShardTensor shows its global shape, its placements and this rank's block: nothing is communicated.
+/// Text of a tensor as PyTorch prints it: at most 1,000 elements in full, larger ones by the three
+/// outer elements of each dimension. A ShardTensor shows its global shape, its placements and this
+/// rank's block: nothing is communicated.
 std::string tensor_text(const at::Tensor& tensor);
 
 }  // namespace moonhalo::scripting

@@ -10,19 +10,23 @@
 
 namespace moonhalo::scripting {
 
-/// Where thread ranks meet after each step (a test, a line of the repl) to learn how it went on all of them. It is no
-/// communicator: it works while some ranks still wait in a collective that a failed rank will never join.
+/// Where thread ranks meet after each step (a test, a line of the repl) to learn how it went on all
+/// of them. It is no communicator: it works while some ranks still wait in a collective that a
+/// failed rank will never join.
 class RankBoard {
  public:
   struct Outcome {
-    std::string failure;   ///< texts of the ranks that failed, with their numbers; empty when none did
-    bool aborted = false;  ///< ranks had to be torn out of a collective: the world is of no further use
+    std::string
+        failure;  ///< texts of the ranks that failed, with their numbers; empty when none did
+    bool aborted =
+        false;  ///< ranks had to be torn out of a collective: the world is of no further use
   };
 
   explicit RankBoard(int ranks) : ranks_(ranks) {}
 
-  /// Every rank calls it after the same steps, with its own failure ("" for none), and gets the same outcome. When a
-  /// rank has failed and others do not come within five seconds, `world` is aborted, which brings them.
+  /// Every rank calls it after the same steps, with its own failure ("" for none), and gets the
+  /// same outcome. When a rank has failed and others do not come within five seconds, `world` is
+  /// aborted, which brings them.
   Outcome arrive(Communicator& world, const std::string& failure);
 
   /// The text that rank 0 publishes for the next step; other ranks wait for it.

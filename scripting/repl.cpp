@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include "scripting/modules.h"
@@ -107,7 +107,8 @@ class LineReader {
   std::string history_;
 };
 
-/// A whole chunk: further lines are read while the syntax wants them. Returns false at the end of the input.
+/// A whole chunk: further lines are read while the syntax wants them. Returns false at the end of
+/// the input.
 bool read_chunk(lua_State* lua, LineReader& reader, std::string& chunk) {
   if (!reader.read("> ", chunk)) return false;
   for (bool incomplete = false;;) {
@@ -158,7 +159,8 @@ std::string run_chunk(lua_State* lua, const std::string& chunk) {
 std::string load_chunk(lua_State* lua, const std::string& text, bool& incomplete) {
   incomplete = false;
   const std::string expression = "return " + text;
-  if (luaL_loadbufferx(lua, expression.data(), expression.size(), "=repl", "t") == LUA_OK) return "";
+  if (luaL_loadbufferx(lua, expression.data(), expression.size(), "=repl", "t") == LUA_OK)
+    return "";
   lua_pop(lua, 1);
   if (luaL_loadbufferx(lua, text.data(), text.size(), "=repl", "t") == LUA_OK) return "";
   const std::string message = lua_tostring(lua, -1);
@@ -208,12 +210,14 @@ void run_repl(lua_State* lua, RankBoard& board) {
     }
     const std::string chunk = board.await(step);
     if (chunk.empty()) break;
-    const RankBoard::Outcome outcome = board.arrive(*context(lua).world, run_chunk(lua, chunk.substr(1)));
+    const RankBoard::Outcome outcome =
+        board.arrive(*context(lua).world, run_chunk(lua, chunk.substr(1)));
     if (reads && !outcome.failure.empty()) {
       std::fflush(stdout);
       std::fprintf(stderr, "%s\n", outcome.failure.c_str());
     }
-    if (outcome.aborted) throw CommError("repl: the ranks had to be stopped after an error in a collective");
+    if (outcome.aborted)
+      throw CommError("repl: the ranks had to be stopped after an error in a collective");
   }
   if (reads) {
     std::signal(SIGINT, before);

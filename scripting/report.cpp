@@ -24,7 +24,8 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return text.str();
 }
 
-/// Of a traceback, the lines in the user's files: those of embedded files and of C functions say nothing to them.
+/// Of a traceback, the lines in the user's files: those of embedded files and of C functions say
+/// nothing to them.
 std::string shown_traceback(const std::string& traceback) {
   std::istringstream lines(traceback);
   std::string line, text;
@@ -49,7 +50,8 @@ bool ErrorReport::empty() const {
 
 bool ErrorReport::only_secondary() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.secondary; });
+  return std::all_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.secondary; });
 }
 
 std::string ErrorReport::text(int64_t world_size) const {
@@ -68,7 +70,8 @@ std::string ErrorReport::text(int64_t world_size) const {
     std::vector<int64_t>& same = ranks[entry->message];
     std::sort(same.begin(), same.end());
     if (world_size > 1) text << ranks_text(same) << ": ";
-    text << entry->message << "\n" << source_line(entry->message) << shown_traceback(entry->traceback);
+    text << entry->message << "\n"
+         << source_line(entry->message) << shown_traceback(entry->traceback);
   }
   return text.str();
 }

@@ -17,8 +17,8 @@ class ErrorReport {
   bool empty() const;
   /// No rank failed by itself: one was lost.
   bool only_secondary() const;
-  /// "rank 1: script.lua:3: ..." with the source line and a traceback; ranks that say the same are named together and
-  /// secondary messages are left out when there are others.
+  /// "rank 1: script.lua:3: ..." with the source line and a traceback; ranks that say the same are
+  /// named together and secondary messages are left out when there are others.
   std::string text(int64_t world_size) const;
 
  private:
@@ -32,7 +32,8 @@ class ErrorReport {
   std::vector<Entry> entries_;
 };
 
-/// "    12 | local y = x .. 1" for a message that begins with "file:12: ", "" when the file cannot be read.
+/// "    12 | local y = x .. 1" for a message that begins with "file:12: ", "" when the file cannot
+/// be read.
 std::string source_line(const std::string& message);
 
 }  // namespace moonhalo::scripting

@@ -24,7 +24,9 @@ const c10::Type& without_optional(const c10::Type& type) {
   return type.kind() == TypeKind::OptionalType ? *type.containedType(0) : type;
 }
 
-bool is_kind(const Argument& argument, TypeKind kind) { return without_optional(*argument.type()).kind() == kind; }
+bool is_kind(const Argument& argument, TypeKind kind) {
+  return without_optional(*argument.type()).kind() == kind;
+}
 
 std::string type_text(const Argument& argument) {
   const c10::Type& real = without_optional(*argument.real_type());
@@ -107,7 +109,8 @@ bool Trial::bind_positional() {
   return true;
 }
 
-/// x:view(2, 3) for x:view({2, 3}), mh.einsum(equation, a, b): more arguments than parameters are the last list's.
+/// x:view(2, 3) for x:view({2, 3}), mh.einsum(equation, a, b): more arguments than parameters are
+/// the last list's.
 bool Trial::pack_rest(size_t from) {
   size_t last = 0;
   while (last < values_.size() && !arguments()[last].kwarg_only()) ++last;
@@ -154,7 +157,8 @@ bool Trial::bind_keywords() {
 }
 
 bool Trial::has_tensor() const {
-  return std::any_of(values_.begin(), values_.end(), [this](int index) { return index && to_tensor(lua_, index); });
+  return std::any_of(values_.begin(), values_.end(),
+                     [this](int index) { return index && to_tensor(lua_, index); });
 }
 
 bool Trial::has_shard_tensor() const {
@@ -167,7 +171,8 @@ bool Trial::has_shard_tensor() const {
 bool Trial::has_required() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Argument& argument = arguments()[i];
-    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType)) {
+    if (values_[i] == 0 && !argument.default_value() &&
+        !is_kind(argument, TypeKind::GeneratorType)) {
       return fail("argument '" + argument.name() + "' is missing");
     }
   }
@@ -198,13 +203,17 @@ bool Trial::convert_all() {
 }
 
 std::string Trial::dtype_hint(const Argument& argument, int index) const {
-  const bool wants_dtype = without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
-  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING ? did_you_mean(lua_tostring(lua_, index), dtype_names()) : "";
+  const bool wants_dtype =
+      without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
+  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING
+             ? did_you_mean(lua_tostring(lua_, index), dtype_names())
+             : "";
 }
 
 bool Trial::fill_absent(size_t position) {
   const Argument& argument = arguments()[position];
-  // ShardTensors draw from the engine's counter generator, which knows the global position of every element.
+  // ShardTensors draw from the engine's counter generator, which knows the global position of every
+  // element.
   if (is_kind(argument, TypeKind::GeneratorType) && !has_shard_tensor()) {
     chosen_.stack[position] = context(lua_).generator(device());
     if (!argument.default_value()) chosen_.cost -= 1;
@@ -263,7 +272,8 @@ LuaCall read_call(lua_State* lua, bool method) {
     for (lua_pushnil(lua); lua_next(lua, table); lua_pop(lua, 1)) {
       (lua_type(lua, -2) == LUA_TSTRING ? names : numbers) = true;
     }
-    TORCH_CHECK_TYPE(!(names && numbers), "a table of arguments mixes a list and options: ", describe(lua, table),
+    TORCH_CHECK_TYPE(!(names && numbers),
+                     "a table of arguments mixes a list and options: ", describe(lua, table),
                      "\n  fix   give the list as its own argument before the options");
     if (names) {
       --count;

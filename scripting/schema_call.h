@@ -13,8 +13,8 @@
 
 namespace moonhalo::scripting {
 
-/// The arguments of a call as Lua gives them: stack indices of the positional ones, and of the values of a last table
-/// with string keys.
+/// The arguments of a call as Lua gives them: stack indices of the positional ones, and of the
+/// values of a last table with string keys.
 struct LuaCall {
   lua_State* lua;
   bool method = false;
@@ -36,9 +36,9 @@ struct ChosenOverload {
   bool requires_grad = false;
 };
 
-/// The overload whose schema types fit the arguments best (see `Cost`; ties: fewer defaults, then the dispatcher's order).
-/// Absent generators are this rank's. Throws TypeError that names the operator, what was passed, every schema and why it
-/// does not fit.
+/// The overload whose schema types fit the arguments best (see `Cost`; ties: fewer defaults, then
+/// the dispatcher's order). Absent generators are this rank's. Throws TypeError that names the
+/// operator, what was passed, every schema and why it does not fit.
 ChosenOverload choose_overload(const OperatorSet& set, const LuaCall& call);
 
 /// "matmul(Tensor float32 [2, 3], 2, dim = 0)" for messages.

@@ -17,7 +17,8 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-/// One conversion: where the value is, the type as boxed kernels see it, and as the schema was written.
+/// One conversion: where the value is, the type as boxed kernels see it, and as the schema was
+/// written.
 struct Conversion {
   lua_State* lua;
   int index;
@@ -35,9 +36,11 @@ struct Conversion {
   Cost generator(IValue& out) const;
   Cost list(const c10::Type& type, const c10::Type& real, IValue& out) const;
   template <class Element, class Take>
-  Cost elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take, IValue& out) const;
+  Cost elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take,
+                IValue& out) const;
 
-  /// The value of a 0-dim tensor that no gradient flows through, as PyTorch accepts it for a number.
+  /// The value of a 0-dim tensor that no gradient flows through, as PyTorch accepts it for a
+  /// number.
   std::optional<at::Scalar> item() const;
 };
 
@@ -97,7 +100,8 @@ Cost Conversion::integer(const c10::Type& real, IValue& out) const {
       out = static_cast<int64_t>(format->second);
       return 0;
     }
-    default: break;
+    default:
+      break;
   }
   if (const std::optional<int64_t> value = to_int(lua, index)) {
     out = *value;
@@ -150,8 +154,8 @@ Cost Conversion::optional(const c10::Type& type, const c10::Type& real, IValue& 
 }
 
 template <class Element, class Take>
-Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take,
-                          IValue& out) const {
+Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values,
+                          Take take, IValue& out) const {
   const c10::Type& inner = *type.containedType(0);
   const c10::Type& inner_real = *real.containedType(0);
   int worst = 0;
@@ -163,7 +167,8 @@ Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::Lis
   };
   if (!lua_istable(lua, index)) {
     const TypeKind kind = inner.kind();
-    const bool number = kind == TypeKind::IntType || kind == TypeKind::FloatType || kind == TypeKind::SymIntType;
+    const bool number =
+        kind == TypeKind::IntType || kind == TypeKind::FloatType || kind == TypeKind::SymIntType;
     if (!number && !(list_size && kind == TypeKind::BoolType)) return std::nullopt;
     const int copies = list_size.value_or(0) > 0 ? *list_size : 1;
     for (int i = 0; i < copies; ++i) {
@@ -195,44 +200,63 @@ Cost Conversion::list(const c10::Type& type, const c10::Type& real, IValue& out)
   const c10::TypePtr element = type.containedType(0);
   switch (element->kind()) {
     case TypeKind::TensorType:
-      return elements(type, real, c10::List<at::Tensor>(), [](const IValue& v) { return v.toTensor(); }, out);
+      return elements(
+          type, real, c10::List<at::Tensor>(), [](const IValue& v) { return v.toTensor(); }, out);
     case TypeKind::OptionalType:
       if (element->containedType(0)->kind() != TypeKind::TensorType) return std::nullopt;
       return elements(
           type, real, c10::List<std::optional<at::Tensor>>(),
-          [](const IValue& v) { return v.isNone() ? std::optional<at::Tensor>() : v.toTensor(); }, out);
+          [](const IValue& v) { return v.isNone() ? std::optional<at::Tensor>() : v.toTensor(); },
+          out);
     case TypeKind::SymIntType:
     case TypeKind::IntType:
-      return elements(type, real, c10::List<int64_t>(), [](const IValue& v) { return v.toInt(); }, out);
+      return elements(
+          type, real, c10::List<int64_t>(), [](const IValue& v) { return v.toInt(); }, out);
     case TypeKind::FloatType:
-      return elements(type, real, c10::List<double>(), [](const IValue& v) { return v.toDouble(); }, out);
+      return elements(
+          type, real, c10::List<double>(), [](const IValue& v) { return v.toDouble(); }, out);
     case TypeKind::BoolType:
-      return elements(type, real, c10::List<bool>(), [](const IValue& v) { return v.toBool(); }, out);
+      return elements(
+          type, real, c10::List<bool>(), [](const IValue& v) { return v.toBool(); }, out);
     case TypeKind::StringType:
-      return elements(type, real, c10::List<std::string>(), [](const IValue& v) { return v.toStringRef(); }, out);
+      return elements(
+          type, real, c10::List<std::string>(), [](const IValue& v) { return v.toStringRef(); },
+          out);
     case TypeKind::NumberType:
-      return elements(type, real, c10::List<at::Scalar>(), [](const IValue& v) { return v.toScalar(); }, out);
-    default: return std::nullopt;
+      return elements(
+          type, real, c10::List<at::Scalar>(), [](const IValue& v) { return v.toScalar(); }, out);
+    default:
+      return std::nullopt;
   }
 }
 
 Cost Conversion::convert(const c10::Type& type, const c10::Type& real, IValue& out) const {
   switch (type.kind()) {
-    case TypeKind::TensorType: return tensor(out);
-    case TypeKind::OptionalType: return optional(type, real, out);
-    case TypeKind::ListType: return list(type, real, out);
-    case TypeKind::NumberType: return scalar(out);
+    case TypeKind::TensorType:
+      return tensor(out);
+    case TypeKind::OptionalType:
+      return optional(type, real, out);
+    case TypeKind::ListType:
+      return list(type, real, out);
+    case TypeKind::NumberType:
+      return scalar(out);
     case TypeKind::SymIntType:
-    case TypeKind::IntType: return integer(real, out);
-    case TypeKind::FloatType: return floating(out);
-    case TypeKind::StringType: return string(out);
-    case TypeKind::DeviceObjType: return device(out);
-    case TypeKind::GeneratorType: return generator(out);
+    case TypeKind::IntType:
+      return integer(real, out);
+    case TypeKind::FloatType:
+      return floating(out);
+    case TypeKind::StringType:
+      return string(out);
+    case TypeKind::DeviceObjType:
+      return device(out);
+    case TypeKind::GeneratorType:
+      return generator(out);
     case TypeKind::BoolType:
       if (!lua_isboolean(lua, index)) return std::nullopt;
       out = static_cast<bool>(lua_toboolean(lua, index));
       return 0;
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -246,7 +270,8 @@ void push_dtype_code(lua_State* lua, int64_t code, const c10::Type& real) {
 
 }  // namespace
 
-Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors, IValue& out) {
+Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors,
+              IValue& out) {
   const Conversion conversion{lua, lua_absindex(lua, index), argument.N(), numbers_as_tensors};
   return conversion.convert(*argument.type(), *argument.real_type(), out);
 }
@@ -294,7 +319,8 @@ void push_value(lua_State* lua, const IValue& value, const c10::Type& real) {
       lua_rawseti(lua, -2, static_cast<lua_Integer>(i + 1));
     }
   } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "a result of type ", value.tagKind(), " cannot be handed to Lua");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a result of type ", value.tagKind(),
+                                " cannot be handed to Lua");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/launch.h"
+#include "scripting/bind_h5.h"
 #include "scripting/report.h"
 #include "scripting/values.h"
 #include "scripting/warnings.h"
@@ -105,11 +106,14 @@ int print_line(lua_State* lua) {
 
 c10::Device device_of(const std::string& name, int64_t local_rank) {
   const auto device = parse_device(name);
-  if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  if (!device || device->type() == c10::kMeta)
+    throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
   if (!device->is_cuda()) return *device;
   if (!at::globalContext().hasCUDA()) {
-    throw UsageError("--device cuda: no CUDA device can be used here\n  fix   leave --device out, or use a build and a "
-                     "machine with CUDA");
+    throw UsageError(
+        "--device cuda: no CUDA device can be used here\n  fix   leave --device out, or use a "
+        "build and a "
+        "machine with CUDA");
   }
   if (device->has_index()) return *device;
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
@@ -118,7 +122,8 @@ c10::Device device_of(const std::string& name, int64_t local_rank) {
 
 Context Session::make_context(CommunicatorPtr world, bool threads) const {
   Context context;
-  const int64_t local_rank = launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
+  const int64_t local_rank =
+      launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
   context.device = device_of(options_.device, local_rank);
   context.world = std::move(world);
   context.ranks_are_threads = threads;
@@ -159,6 +164,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
       if (*code > exit_code_) exit_code_ = *code;
       return;
     }
+    discard_files(lua);
     const auto* known = dynamic_cast<const LuaError*>(&error);
     const bool secondary = context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error);
     fail(communicator, known ? *known : LuaError(plain_message(error)), secondary);
@@ -173,7 +179,8 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   if (world.size() > 1 && world.backend() != std::string("fake")) {
     // Another process's abort may end this one at once: say what happened first.
     if (launch_.size > 1) print_report();
-    world.abort("rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')));
+    world.abort("rank " + std::to_string(world.rank()) +
+                " failed: " + message.substr(0, message.find('\n')));
   }
 }
 
@@ -229,12 +236,14 @@ int Session::run() {
     run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
   } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {
     world_size_ = options_.ranks;
-    run_ranks(options_.ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
+    run_ranks(options_.ranks,
+              [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
   } else {
     if (options_.ranks > 0 && options_.ranks != launch_.size) {
-      throw UsageError("--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
-                       std::to_string(launch_.size) + "\n  have  " + launch_.why +
-                       "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
+      throw UsageError(
+          "--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
+          std::to_string(launch_.size) + "\n  have  " + launch_.why +
+          "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
     }
     CommunicatorPtr world = make_process_world(backend, launch_);
     world_size_ = world->size();
@@ -249,9 +258,11 @@ int Session::run() {
 }  // namespace
 
 void add_rank_options(CLI::App& app, SessionOptions& options) {
-  app.add_option("--ranks", options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it")
+  app.add_option("--ranks", options.ranks,
+                 "Number of ranks; under mpirun, srun or torchrun they give it")
       ->check(CLI::PositiveNumber);
-  app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
+  app.add_option("--backend", options.backend,
+                 "How ranks communicate (default: what the launcher gives, else threads)")
       ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
 }
@@ -262,7 +273,8 @@ int run_session(const SessionOptions& options, const std::function<void(lua_Stat
 
 void run_script(lua_State* lua, int results) {
   const Context& run = context(lua);
-  if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
+  if (!std::filesystem::is_regular_file(run.script))
+    throw UsageError("cannot read the script '" + run.script + "'");
   if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
     const std::string message = lua_tostring(lua, -1);
     lua_pop(lua, 1);

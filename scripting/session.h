@@ -27,8 +27,8 @@ class UsageError : public std::runtime_error {
 struct SessionOptions {
   std::string script;
   std::vector<std::string> arguments;
-  int ranks = 0;         ///< 0: not given
-  std::string backend;   ///< empty: decided by the launcher's environment
+  int ranks = 0;        ///< 0: not given
+  std::string backend;  ///< empty: decided by the launcher's environment
   std::string device = "cpu";
   std::vector<std::string> settings;  ///< "key=value"
   std::string config_file;
@@ -37,13 +37,14 @@ struct SessionOptions {
 };
 void add_rank_options(CLI::App& app, SessionOptions& options);
 
-/// Runs `body` once per rank, each with a state of its own, on this process's ranks (threads, or the one rank that a
-/// launcher made this process). A failure on one rank stops the others within five seconds; equal messages of several
-/// ranks are printed once, to stderr, with the source line and a traceback. Returns the exit status.
+/// Runs `body` once per rank, each with a state of its own, on this process's ranks (threads, or
+/// the one rank that a launcher made this process). A failure on one rank stops the others within
+/// five seconds; equal messages of several ranks are printed once, to stderr, with the source line
+/// and a traceback. Returns the exit status.
 int run_session(const SessionOptions& options, const std::function<void(lua_State*)>& body);
 
-/// Loads and calls the script with its arguments, leaving its results on the stack. LuaError; UsageError when the file
-/// cannot be read.
+/// Loads and calls the script with its arguments, leaving its results on the stack. LuaError;
+/// UsageError when the file cannot be read.
 void run_script(lua_State* lua, int results);
 
 }  // namespace moonhalo::scripting

@@ -53,8 +53,8 @@ IndexPart parse_slice(std::string_view text, std::string_view part) {
     *fields[i] = parse_integer(bounds[i]);
     if (!*fields[i]) bad_part(text, part);
   }
-  TORCH_CHECK_VALUE(slice.step.value_or(1) > 0, "index \"", text, "\": step ", *slice.step, " of '", part,
-                    "' is not positive\n  fix   x:flip(dim) turns a dimension round");
+  TORCH_CHECK_VALUE(slice.step.value_or(1) > 0, "index \"", text, "\": step ", *slice.step, " of '",
+                    part, "' is not positive\n  fix   x:flip(dim) turns a dimension round");
   return slice;
 }
 
@@ -64,9 +64,12 @@ bool is_new_axis(std::string_view text) { return text == "None" || text == "newa
 int64_t consumed(const IndexPart& part) {
   switch (part.kind) {
     case IndexPart::kEllipsis:
-    case IndexPart::kNewAxis: return 0;
-    case IndexPart::kTensor: return part.tensor.scalar_type() == at::kBool ? part.tensor.dim() : 1;
-    default: return 1;
+    case IndexPart::kNewAxis:
+      return 0;
+    case IndexPart::kTensor:
+      return part.tensor.scalar_type() == at::kBool ? part.tensor.dim() : 1;
+    default:
+      return 1;
   }
 }
 
@@ -74,11 +77,14 @@ struct Selected {
   at::Tensor view;
   c10::List<std::optional<at::Tensor>> indices = c10::List<std::optional<at::Tensor>>();
   bool has_tensor = false;
-  std::vector<int64_t> integer_dims = {};  // of the view, where integers were kept as slices of one row
+  std::vector<int64_t> integer_dims =
+      {};  // of the view, where integers were kept as slices of one row
 };
 
-/// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not through a row
-Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts, bool keep_integers = false) {
+/// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not
+/// through a row
+Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
+                     bool keep_integers = false) {
   int64_t used = 0;
   int ellipses = 0;
   for (const IndexPart& part : parts) {
@@ -86,8 +92,8 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
     ellipses += part.kind == IndexPart::kEllipsis;
   }
   TORCH_CHECK_VALUE(ellipses <= 1, "index: '...' may stand only once");
-  TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ", tensor.dim(),
-                    " dimensions\n  have  shape ", tensor.sizes());
+  TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ",
+                    tensor.dim(), " dimensions\n  have  shape ", tensor.sizes());
   Selected selected;
   selected.view = tensor;
   int64_t dim = 0;     // of the view so far
@@ -101,8 +107,8 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
       case IndexPart::kInteger: {
         const int64_t size = selected.view.size(dim);
         TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
-                          " is out of range for dimension ", source, " of size ", size, "\n  have  shape ",
-                          tensor.sizes());
+                          " is out of range for dimension ", source, " of size ", size,
+                          "\n  have  shape ", tensor.sizes());
         if (keep_integers) {
           const int64_t row = part.integer < 0 ? part.integer + size : part.integer;
           selected.view = selected.view.slice(dim, row, row + 1);
@@ -123,7 +129,9 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
         selected.view = selected.view.unsqueeze(dim);
         keep(1);
         break;
-      case IndexPart::kEllipsis: keep(tensor.dim() - used); break;
+      case IndexPart::kEllipsis:
+        keep(tensor.dim() - used);
+        break;
       case IndexPart::kTensor:
         selected.indices.push_back(part.tensor);
         selected.has_tensor = true;
@@ -177,7 +185,8 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
     part.tensor = *tensor;
     return {part};
   }
-  TORCH_CHECK_TYPE(lua_istable(lua, index), "index: wanted an integer, a string such as \"0, :, 2:5\", a tensor or a ",
+  TORCH_CHECK_TYPE(lua_istable(lua, index),
+                   "index: wanted an integer, a string such as \"0, :, 2:5\", a tensor or a ",
                    "list of these, got ", describe(lua, index));
   std::vector<IndexPart> parts;
   for (lua_Integer i = 1; i <= static_cast<lua_Integer>(lua_rawlen(lua, index)); ++i) {
@@ -208,12 +217,14 @@ at::Tensor get_index(const at::Tensor& tensor, const std::vector<IndexPart>& par
 namespace {
 
 bool selects_by_tensor(const std::vector<IndexPart>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
 }
 
 }  // namespace
 
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Tensor& value) {
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
+               const at::Tensor& value) {
   if (selects_by_tensor(parts)) {
     Selected target = select_view(tensor, parts);
     target.view.index_put_(target.indices, value.to(target.view.scalar_type()));
@@ -223,22 +234,27 @@ void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, co
   const std::vector<int64_t>& rows = target.integer_dims;
   std::vector<int64_t> shape;
   for (int64_t dim = 0; dim < target.view.dim(); ++dim) {
-    if (std::find(rows.begin(), rows.end(), dim) == rows.end()) shape.push_back(target.view.size(dim));
+    if (std::find(rows.begin(), rows.end(), dim) == rows.end())
+      shape.push_back(target.view.size(dim));
   }
   at::Tensor fitting = value;
-  while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1) fitting = fitting.squeeze(0);
-  TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ", value.sizes(),
-                    " does not fit the selected shape ", at::IntArrayRef(shape));
+  while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1)
+    fitting = fitting.squeeze(0);
+  TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ",
+                    value.sizes(), " does not fit the selected shape ", at::IntArrayRef(shape));
   fitting = fitting.expand(shape);
   for (const int64_t dim : rows) fitting = fitting.unsqueeze(dim);
   target.view.copy_(fitting);
 }
 
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Scalar& value) {
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
+               const at::Scalar& value) {
   if (selects_by_tensor(parts)) {
     Selected target = select_view(tensor, parts);
-    target.view.index_put_(target.indices,
-                           at::scalar_tensor(value, at::device(target.view.device()).dtype(target.view.scalar_type())));
+    target.view.index_put_(
+        target.indices,
+        at::scalar_tensor(value,
+                          at::device(target.view.device()).dtype(target.view.scalar_type())));
     return;
   }
   select_view(tensor, parts, true).view.fill_(value);

@@ -10,7 +10,8 @@
 
 namespace moonhalo::scripting {
 
-/// Everything that hangs on one Lua state. Lives until lua_close, or longer while a Reference holds it.
+/// Everything that hangs on one Lua state. Lives until lua_close, or longer while a Reference holds
+/// it.
 struct StateData {
   Context context;
   lua_State* lua = nullptr;  ///< main thread of the state; null once it is closed
@@ -24,7 +25,8 @@ struct StateData {
 
 const std::shared_ptr<StateData>& state_data(lua_State* lua);
 
-/// Pushes the table that the registry keeps under `key` (the address of a static), made on first use.
+/// Pushes the table that the registry keeps under `key` (the address of a static), made on first
+/// use.
 void push_registry_table(lua_State* lua, const void* key);
 
 /// The methods that tensors have besides operators, and their attributes.

@@ -15,7 +15,8 @@ namespace {
 
 const char kMetatableKey = 0;
 
-/// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it is told to.
+/// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it
+/// is told to.
 constexpr int64_t kCollectEvery = int64_t{64} << 20;
 
 void count_memory(lua_State* lua, const at::Tensor& tensor) {
@@ -92,7 +93,8 @@ void set_attribute(lua_State* lua, const std::string& name) {
   } else if (name == "data") {
     tensor.set_data(check_tensor(lua, 3));
   } else {
-    TORCH_CHECK_VALUE(false, "Tensor: attribute '", name, "' cannot be set\n  fix   grad, requires_grad and data can; ",
+    TORCH_CHECK_VALUE(false, "Tensor: attribute '", name,
+                      "' cannot be set\n  fix   grad, requires_grad and data can; ",
                       "elements by x[\"0:2\"] = value");
   }
 }

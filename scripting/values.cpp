@@ -19,19 +19,32 @@ struct DtypeName {
 
 /// The first name of each dtype is the one that scripts are shown.
 constexpr DtypeName kDtypes[] = {
-    {"float32", at::kFloat},          {"float", at::kFloat},
-    {"float64", at::kDouble},         {"double", at::kDouble},
-    {"float16", at::kHalf},           {"half", at::kHalf},
-    {"bfloat16", at::kBFloat16},      {"bf16", at::kBFloat16},
-    {"int64", at::kLong},             {"long", at::kLong},
-    {"int32", at::kInt},              {"int", at::kInt},
-    {"int16", at::kShort},            {"short", at::kShort},
-    {"int8", at::kChar},              {"uint8", at::kByte},
-    {"uint16", at::kUInt16},          {"uint32", at::kUInt32},
-    {"uint64", at::kUInt64},          {"bool", at::kBool},
-    {"complex64", at::kComplexFloat}, {"cfloat", at::kComplexFloat},
-    {"complex128", at::kComplexDouble}, {"cdouble", at::kComplexDouble},
-    {"complex32", at::kComplexHalf},  {"float8_e4m3fn", at::kFloat8_e4m3fn},
+    {"float32", at::kFloat},
+    {"float", at::kFloat},
+    {"float64", at::kDouble},
+    {"double", at::kDouble},
+    {"float16", at::kHalf},
+    {"half", at::kHalf},
+    {"bfloat16", at::kBFloat16},
+    {"bf16", at::kBFloat16},
+    {"int64", at::kLong},
+    {"long", at::kLong},
+    {"int32", at::kInt},
+    {"int", at::kInt},
+    {"int16", at::kShort},
+    {"short", at::kShort},
+    {"int8", at::kChar},
+    {"uint8", at::kByte},
+    {"uint16", at::kUInt16},
+    {"uint32", at::kUInt32},
+    {"uint64", at::kUInt64},
+    {"bool", at::kBool},
+    {"complex64", at::kComplexFloat},
+    {"cfloat", at::kComplexFloat},
+    {"complex128", at::kComplexDouble},
+    {"cdouble", at::kComplexDouble},
+    {"complex32", at::kComplexHalf},
+    {"float8_e4m3fn", at::kFloat8_e4m3fn},
     {"float8_e5m2", at::kFloat8_e5m2},
 };
 
@@ -138,7 +151,8 @@ std::optional<c10::Device> parse_device(const std::string& name) {
 }
 
 bool is_nil(lua_State* lua, int index) {
-  return lua_isnoneornil(lua, index) || (lua_islightuserdata(lua, index) && !lua_touserdata(lua, index));
+  return lua_isnoneornil(lua, index) ||
+         (lua_islightuserdata(lua, index) && !lua_touserdata(lua, index));
 }
 
 bool is_callable(lua_State* lua, int index) {
@@ -162,15 +176,18 @@ std::string describe(lua_State* lua, int index) {
       }
       return text.str();
     }
-    case LUA_TBOOLEAN: return lua_toboolean(lua, index) ? "true" : "false";
+    case LUA_TBOOLEAN:
+      return lua_toboolean(lua, index) ? "true" : "false";
     case LUA_TSTRING: {
       const std::string_view text = lua_tostring(lua, index);
       std::ostringstream quoted;
       quoted << "'" << text.substr(0, 40) << (text.size() > 40 ? "..." : "") << "'";
       return quoted.str();
     }
-    case LUA_TTABLE: return describe_table(lua, index);
-    default: break;
+    case LUA_TTABLE:
+      return describe_table(lua, index);
+    default:
+      break;
   }
   if (luaL_getmetafield(lua, index, "__name") == LUA_TSTRING) {
     const std::string name = lua_tostring(lua, -1);
@@ -266,7 +283,8 @@ std::vector<double> check_number_list(lua_State* lua, int index) {
 std::vector<std::string> check_string_list(lua_State* lua, int index) {
   if (lua_type(lua, index) == LUA_TSTRING) return {check_string(lua, index)};
   return check_list<std::string>(lua, index, "a list of strings", [](lua_State* state, int i) {
-    return lua_type(state, i) == LUA_TSTRING ? std::optional<std::string>(lua_tostring(state, i)) : std::nullopt;
+    return lua_type(state, i) == LUA_TSTRING ? std::optional<std::string>(lua_tostring(state, i))
+                                             : std::nullopt;
   });
 }
 
@@ -280,7 +298,8 @@ at::Scalar check_scalar(lua_State* lua, int index) {
 at::ScalarType check_dtype(lua_State* lua, int index) {
   const std::string name = lua_type(lua, index) == LUA_TSTRING ? lua_tostring(lua, index) : "";
   const std::optional<at::ScalarType> dtype = parse_dtype(name);
-  if (!dtype) argument_error(lua, index, "a dtype such as \"float32\"" + did_you_mean(name, dtype_names()));
+  if (!dtype)
+    argument_error(lua, index, "a dtype such as \"float32\"" + did_you_mean(name, dtype_names()));
   return *dtype;
 }
 

@@ -8,8 +8,8 @@
 namespace moonhalo::scripting {
 
 /// While it lives, warnings of LibTorch and of the engine on this thread are printed to stderr as
-/// "script.lua:12: warning: ..." with the line of the script that caused them; each text once in this process, however
-/// many ranks (threads) say it.
+/// "script.lua:12: warning: ..." with the line of the script that caused them; each text once in
+/// this process, however many ranks (threads) say it.
 class ScriptWarnings {
  public:
   explicit ScriptWarnings(lua_State* lua) : handler_(lua), guard_(&handler_) {}

@@ -100,9 +100,11 @@ TEST_F(SchemaCall, ChoosesTheOverloadThatFitsBest) {
       {"chosen('tensor_split', true, x, {1})", "'indices'"},
   };
   for (const Choice& choice : choices) {
-    const std::string code = std::string("local x, c, w, i = mh.ones(2, 3), mh.ones(2, 3):bool(), mh.ones(1, 1, 3, 3), "
-                                         "mh.tensor{0}; return ") +
-                             choice.call;
+    const std::string code =
+        std::string(
+            "local x, c, w, i = mh.ones(2, 3), mh.ones(2, 3):bool(), mh.ones(1, 1, 3, 3), "
+            "mh.tensor{0}; return ") +
+        choice.call;
 
     EXPECT_EQ(run(code), choice.overload) << choice.call;
   }
@@ -113,12 +115,14 @@ TEST_F(SchemaCall, NamesWhatItWasGivenAndWhatItTakes) {
 
   EXPECT_THAT(message, HasSubstr(":1: addmm: no overload fits the arguments"));
   EXPECT_THAT(message, HasSubstr("have  addmm(Tensor float32 [2], 'b', nil, bta = 1)"));
-  EXPECT_THAT(message, HasSubstr("takes aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1"));
+  EXPECT_THAT(
+      message,
+      HasSubstr("takes aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1"));
   EXPECT_THAT(message, HasSubstr("has no argument 'bta'; did you mean 'beta'?"));
 }
 
-/// X10: every operator of the dispatcher can be reached by name and has a schema to check arguments against; those with
-/// argument types that Lua has no value for are counted.
+/// X10: every operator of the dispatcher can be reached by name and has a schema to check arguments
+/// against; those with argument types that Lua has no value for are counted.
 TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
   int names = 0, overloads = 0, without_schema = 0, unusual = 0;
   std::set<std::string> unusual_types;
@@ -132,7 +136,8 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
     ++overloads;
     for (const c10::Argument& argument : op->schema().arguments()) {
       const c10::Type* type = argument.type().get();
-      while (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType) {
+      while (type->kind() == c10::TypeKind::OptionalType ||
+             type->kind() == c10::TypeKind::ListType) {
         type = type->containedType(0).get();
       }
       switch (type->kind()) {
@@ -144,8 +149,10 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
         case c10::TypeKind::BoolType:
         case c10::TypeKind::StringType:
         case c10::TypeKind::DeviceObjType:
-        case c10::TypeKind::GeneratorType: continue;
-        default: break;
+        case c10::TypeKind::GeneratorType:
+          continue;
+        default:
+          break;
       }
       ++unusual;
       unusual_types.insert(type->str());
@@ -163,8 +170,10 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
 
   std::string types;
   for (const std::string& type : unusual_types) types += " " + type;
-  std::printf("%d operator names, %d overloads with a schema, %d names without one, %d overloads with types not in Lua:%s\n",
-              names, overloads, without_schema, unusual, types.c_str());
+  std::printf(
+      "%d operator names, %d overloads with a schema, %d names without one, %d overloads with "
+      "types not in Lua:%s\n",
+      names, overloads, without_schema, unusual, types.c_str());
   EXPECT_GE(names, 1500);
   EXPECT_GE(overloads, 3000);
   EXPECT_LE(unusual, 20);
@@ -173,7 +182,8 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
 TEST_F(SchemaCall, FindsOperatorsOfOtherNamespaces) {
   EXPECT_EQ(run("return mh['aten::neg'](mh.tensor(3)):item()"), "-3");
   EXPECT_EQ(run("return mh['quantized::add'] ~= nil"), "true");
-  EXPECT_THAT(run("return mh['nowhere::neg']"), HasSubstr("no function or operator 'nowhere::neg'"));
+  EXPECT_THAT(run("return mh['nowhere::neg']"),
+              HasSubstr("no function or operator 'nowhere::neg'"));
 }
 
 }  // namespace

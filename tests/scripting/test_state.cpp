@@ -27,7 +27,8 @@ using testing::HasSubstr;
 
 std::string run(lua_State* lua, const std::string& code, const char* chunk = "@test.lua") {
   lua_settop(lua, 0);
-  if (luaL_loadbufferx(lua, code.data(), code.size(), chunk, "t") != LUA_OK) return lua_tostring(lua, -1);
+  if (luaL_loadbufferx(lua, code.data(), code.size(), chunk, "t") != LUA_OK)
+    return lua_tostring(lua, -1);
   try {
     call_traced(lua, 0, 1);
   } catch (const LuaError& error) {
@@ -60,7 +61,8 @@ TEST(State, ACppErrorBecomesALuaErrorAtTheScriptsLine) {
   lua_register(state.get(), "fail", guard<fail_in_cpp>);
 
   EXPECT_EQ(run(state.get(), "\n\nfail()"), "test.lua:3: op: seven is too many");
-  EXPECT_EQ(run(state.get(), "\nreturn select(2, pcall(fail))"), "test.lua:2: op: seven is too many");
+  EXPECT_EQ(run(state.get(), "\nreturn select(2, pcall(fail))"),
+            "test.lua:2: op: seven is too many");
   EXPECT_EQ(run(state.get(), "return fail()"), "test.lua:1: op: seven is too many");
 }
 
@@ -89,7 +91,8 @@ TEST(State, ObjectsLiveAsLongAsLuaHoldsThem) {
     lua_setglobal(state.get(), "c");
 
     EXPECT_EQ(run(state.get(), "return c:value()"), "3");
-    EXPECT_THAT(run(state.get(), "return c.valeu"), HasSubstr("Counter: no attribute or method 'valeu'; did you mean 'value'?"));
+    EXPECT_THAT(run(state.get(), "return c.valeu"),
+                HasSubstr("Counter: no attribute or method 'valeu'; did you mean 'value'?"));
     EXPECT_THAT(run(state.get(), "return c.value(3)"), HasSubstr("wanted Counter, got 3"));
     EXPECT_EQ(Counter::alive, 1);
   }
@@ -121,12 +124,14 @@ TEST(State, OptionsRefuseUnknownKeys) {
   EXPECT_EQ(run(state.get(), "return call{size = 2.0}"), "2");
   EXPECT_EQ(run(state.get(), "local r = call{sise = 2} return r"),
             "test.lua:1: call: unknown option 'sise'; did you mean 'size'?\n  have  size, name");
-  EXPECT_THAT(run(state.get(), "local r = call{size = 'x'} return r"), HasSubstr("option 'size' has a value of the wrong type: 'x'"));
+  EXPECT_THAT(run(state.get(), "local r = call{size = 'x'} return r"),
+              HasSubstr("option 'size' has a value of the wrong type: 'x'"));
 }
 
 TEST(State, GeneratorsOfARankFollowItsSeedAlone) {
   const auto first = new_state(), second = new_state();
-  const std::string draw = "local mh = require 'moonhalo'; mh.manual_seed(5); return mh.rand(2):sum():item()";
+  const std::string draw =
+      "local mh = require 'moonhalo'; mh.manual_seed(5); return mh.rand(2):sum():item()";
 
   const std::string drawn = run(first.get(), draw);
   run(second.get(), "require 'moonhalo'.rand(100)");
