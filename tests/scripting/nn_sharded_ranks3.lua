@@ -183,4 +183,18 @@ function tests.test_X02_weights_and_masks_are_the_same_on_all_ranks()
   end
 end
 
+-- X02, P12: one seed gives one mask, however the input is cut.
+function tests.test_X02_dropout_of_a_shard_tensor_is_the_same_for_any_cut()
+  for _, layer in ipairs{nn.Dropout(0.4), nn.Dropout2d(0.5), nn.AlphaDropout(0.3)} do
+    local masks = {}
+    for i, placement in ipairs{mh.Replicate(), mh.Shard(2, kRows), mh.Shard(0), mh.Shard(3)} do
+      mh.manual_seed(21)
+      local x = mh.distribute_tensor(mh.ones(kField, kF64), mesh, {placement})
+      masks[i] = layer(x):full_tensor()
+      testing.assert_equal(mh.equal(masks[i], masks[1]), true)
+    end
+    testing.assert_equal(masks[1]:min():item() < masks[1]:max():item(), true)
+  end
+end
+
 return tests

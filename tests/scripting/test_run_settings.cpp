@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "scripting/commands.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -155,6 +156,23 @@ INSTANTIATE_TEST_SUITE_P(
                    .file = "lr: 1",
                    .expected = "is neither .lua nor .json"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
+  const std::string reads = write_file("reads.lua", "require('moonhalo').config{lr = 0.5}");
+  const std::string reads_not = write_file("reads_not.lua", "require('moonhalo')");
+  const auto errors_of = [](std::vector<std::string> arguments) {
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(command_line(static_cast<int>(argv.size()), argv.data()), 0);
+    return testing::internal::GetCapturedStderr();
+  };
+
+  EXPECT_EQ(errors_of({"moonhalo", "run", reads, "--set", "lr=1"}), "");
+  EXPECT_EQ(errors_of({"moonhalo", "run", reads_not}), "");
+  EXPECT_THAT(errors_of({"moonhalo", "run", reads_not, "--set", "lr=1"}),
+              HasSubstr("--set and --config had no effect"));
+}
 
 TEST(Log, WritesOneObjectALineAfterTheConfig) {
   Context context;
