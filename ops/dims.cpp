@@ -136,6 +136,21 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   return plan_one(call, self, {follow(self, shape, source)});
 }
 
+std::optional<Plan> plan_unfold_backward(const OpCall& call) {
+  const SpecPtr grad = sums_only(call.spec("grad_in"));
+  const auto shape = call.integers("input_sizes");
+  const auto ndim = static_cast<int64_t>(shape.size());
+  if (ndim == 0) return std::nullopt;
+  const int64_t dim = call.dim("dim", ndim);
+  std::vector<int64_t> source = all_dims(ndim);
+  source[dim] = -1;
+  const SpecPtr wanted = uncut(grad, {dim, ndim});
+  const SpecPtr result = follow(wanted, shape, source);
+  Plan plan = plan_one(call, wanted, {result});
+  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  return plan;
+}
+
 std::optional<Plan> plan_view_as_real(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
@@ -227,6 +242,10 @@ const Register rules{
      .supports = "any cut of the gradient"},
     {.op = "aten::unfold",
      .plan = plan_unfold,
+     .source = "PyTorch Tensor.unfold",
+     .supports = "cuts off the dim"},
+    {.op = "aten::unfold_backward",
+     .plan = plan_unfold_backward,
      .source = "PyTorch Tensor.unfold",
      .supports = "cuts off the dim"},
     {.op = "aten::view_as_real",

@@ -125,7 +125,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
   const bool fresh = call.name() == "aten::view_copy";
   plan.run = [shape = result->local_shape(), fresh](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
-    at::Tensor viewed = local.reshape(shape);
+    at::Tensor viewed = local.is_contiguous() ? local.view(shape) : local.reshape(shape);
     if (fresh && viewed.is_alias_of(local)) viewed = viewed.clone();
     finish(op, stack, std::move(viewed));
   };

@@ -124,6 +124,22 @@ TEST(View, S26_DimsAreRearranged) {
       make_tensor({9, 7, 2}, 2));
 }
 
+TEST(View, WindowsOffTheCutAndShuffledPixels) {
+  const std::vector<Held> columns{{"columns", {2}, {shard(1, {2, 5})}},
+                                  {"empty", {3}, {shard(1, {4, 0, 3})}}};
+  check({{"unfold", [](const Tensor& x) { return List{bent(x.unfold(0, 3, 2))}; }, kTwice}},
+        make_tensor({9, 7, 2}, 3), columns);
+  std::vector<Held> pictures{{"channels", {2}, {shard(0, {3, 5})}},
+                             {"rows", {2}, {shard(1, {1, 3})}},
+                             {"empty", {3}, {shard(1, {2, 0, 2})}},
+                             {"grid", {2, 2}, {shard(1), shard(2, {1, 5})}},
+                             {"partial", {2}, {partial()}}};
+  check({{"shuffle", [](const Tensor& x) { return List{bent(at::pixel_shuffle(x, 2))}; }, kTwice},
+         {"unshuffle", [](const Tensor& x) { return List{bent(at::pixel_unshuffle(x, 2))}; },
+          kTwice}},
+        make_tensor({8, 4, 6}, 3), pictures);
+}
+
 TEST(View, S26_ExpandIsSummedBack) {
   check(
       {
