@@ -2,7 +2,8 @@
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
 --   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
--- A series: y, x, label, color, points (a dot at each). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
+-- A series: y, x, label, color, points (a dot at each), smooth (the mean over so many neighbours is drawn, the values
+-- stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
 -- xrange, yrange, size {width, height}.
 -- A panel: data, title, colormap, range ({low, high}, or a name: panels of one name share a range), unit, x and y (the
 -- coordinates {first, last} of the columns and rows). Maps: title, columns, colormap, range, unit, aspect (height of a
@@ -72,7 +73,7 @@ end
 
 -- ---- Lines --------------------------------------------------------------------------------------------------------
 
-local kSeriesOptions = {"x", "y", "label", "color", "points"}
+local kSeriesOptions = {"x", "y", "label", "color", "points", "smooth"}
 local kLineOptions = {"title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange"}
 
 local function read_series(series)
@@ -87,7 +88,8 @@ local function read_series(series)
       for k = 1, #y do x[k] = k end
     end
     if #x ~= #y then fail(("plot: series %d has %d x and %d y"):format(i, #x, #y)) end
-    all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1], points = one.points}
+    all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1], points = one.points,
+      smooth = one.smooth}
   end
   return all
 end
@@ -152,6 +154,37 @@ local function draw_legend(canvas, series, to_x, to_y, frame)
   end
 end
 
+--- The mean over a centred window of `count` finite values, narrower at the ends.
+local function smoothed(values, count)
+  local result, half = {}, count // 2
+  for k = 1, #values do
+    local reach = math.min(half, k - 1, #values - k)
+    local sum, found = 0, 0
+    for i = k - reach, k + reach do
+      if finite(values[i]) then sum, found = sum + values[i], found + 1 end
+    end
+    result[k] = found > 0 and sum / found or 0 / 0
+  end
+  return result
+end
+
+local function draw_series(canvas, one, to_x, to_y)
+  local function curve(values)
+    local points = {}
+    for k = 1, #one.x do points[2 * k - 1], points[2 * k] = to_x(one.x[k]), to_y(values[k]) end
+    return points
+  end
+  if one.smooth then
+    canvas:line(curve(one.y), 1.6, one.color, 0.28)
+    canvas:line(curve(smoothed(one.y, one.smooth)), 2.6, one.color)
+  else
+    canvas:line(curve(one.y), 2.2, one.color)
+  end
+  if one.points then
+    for k = 1, #one.x do canvas:line({to_x(one.x[k]), to_y(one.y[k])}, 7, one.color) end
+  end
+end
+
 local function draw_frame(canvas, frame, xticks, yticks, to_x, to_y)
   for _, tick in ipairs(xticks) do
     if tick[2] then canvas:line({to_x(tick[1]), frame.y0, to_x(tick[1]), frame.y1}, 1, kGrid) end
@@ -201,14 +234,7 @@ local function draw_lines(path, given, options)
   local canvas = mh.canvas(width, height, kPaper)
   draw_frame(canvas, frame, xticks, yticks, to_x, to_y)
   canvas:clip(frame.x0, frame.y0 - 4, frame.x1 + 4, frame.y1 + 1)
-  for _, one in ipairs(series) do
-    local points = {}
-    for k = 1, #one.x do
-      points[#points + 1], points[#points + 2] = to_x(one.x[k]), to_y(one.y[k])
-      if one.points then canvas:line({to_x(one.x[k]), to_y(one.y[k])}, 7, one.color) end
-    end
-    canvas:line(points, 2.2, one.color)
-  end
+  for _, one in ipairs(series) do draw_series(canvas, one, to_x, to_y) end
   canvas:clip()
   draw_ticks(canvas, frame, xticks, yticks, to_x, to_y)
   if options.title then canvas:text(frame.x0, 44, options.title, kTitle, kInk) end

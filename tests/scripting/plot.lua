@@ -56,7 +56,7 @@ function tests.test_a_canvas_blends_edges_by_coverage()
 end
 
 function tests.test_lines_and_maps_are_written()
-  mh.plot.lines(path "lines", {{y = {3, 1, 0 / 0, 0.5}, label = "a"}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
+  mh.plot.lines(path "lines", {{y = {3, 1, 0 / 0, 0.5}, label = "a", smooth = 3}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
     {yscale = "log", xlabel = "step", ylabel = "loss", title = "t", size = {640, 400}})
   mh.plot.maps(path "maps", {{data = mh.rand{5, 9}, title = "a", x = {0, 8}, y = {10, 50}, range = "one"},
     {data = mh.zeros{5, 9}, range = "one"}, {data = mh.zeros{5, 9}, colormap = "diverging"}}, {unit = "K", size = {800}})
