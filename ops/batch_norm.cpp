@@ -64,6 +64,13 @@ struct Norm {
   CutGroup ranks;    // that share a channel
   bool training;
   double momentum, eps;
+
+  // Every rank has whole channels and their running statistics: the operator itself will do.
+  bool is_local() const {
+    const auto sizes = spec->block_sizes(1);
+    return ranks.alone() && (!running || running == channels) &&
+           std::find(sizes.begin(), sizes.end(), 0) == sizes.end();
+  }
 };
 
 // Running statistics stay where they are, so that an update reaches the tensor itself.
@@ -130,6 +137,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
   plan.outputs = {norm.spec, saved, saved};
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain
+  if (norm.is_local()) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1),
                      bias = tensor_at(op, stack, 2);
@@ -167,6 +175,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const SpecPtr affine =
       training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
   plan.outputs = masked(mask, {norm.spec, affine, affine});
+  if (norm.is_local()) return plan;
   const int64_t count = global_count(*norm.spec, dims);
   plan.run = [=, at_grad = find(call, {"grad_out", "grad_output"}), at_input = call.index("input"),
               at_weight = call.index("weight"), at_mean = call.index("running_mean"),

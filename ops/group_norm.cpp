@@ -97,23 +97,14 @@ std::optional<Plan> plan_forward(const OpCall& call) {
                      bias = tensor_at(op, stack, 2);
     const at::Tensor x = shape.flat(input);
     const Channels channels = shape.channels(x);
-    const int64_t points = x.size(2);
-    at::Tensor mean = at::sum(x, 2), m2 = at::zeros_like(mean);
-    if (points > 0) {
-      std::tie(m2, mean) = at::var_mean(x, at::IntArrayRef{2}, /*correction=*/0, /*keepdim=*/false);
-      m2 = m2 * points;
-    }
-    const at::Tensor group_mean =
-        ranks.all_reduce(at::matmul(mean * points, channels.members)).div_(shape.count);
-    m2 = m2 + (mean - spread(group_mean, channels).squeeze(2)).square().mul_(points);
-    const at::Tensor variance =
-        ranks.all_reduce(at::matmul(m2, channels.members)).div_(shape.count);
-    const at::Tensor rstd = (variance + eps).rsqrt_();
-    const at::Tensor y = scale_and_shift(
-        at::sub(x, spread(group_mean, channels)).mul_(spread(rstd, channels)), weight, bias);
+    const at::Tensor mean =
+        ranks.all_reduce(at::matmul(at::sum(x, 2), channels.members)).div_(shape.count);
+    at::Tensor y = at::sub(x, spread(mean, channels));
+    const at::Tensor m2 = ranks.all_reduce(at::matmul(at::sum(y.square(), 2), channels.members));
+    const at::Tensor rstd = m2.div_(shape.count).add_(eps).rsqrt_();
+    y = scale_and_shift(y.mul_(spread(rstd, channels)), weight, bias);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    finish(op, stack, y.view(input.sizes()).to(input.scalar_type()), group_mean.to(kept),
-           rstd.to(kept));
+    finish(op, stack, y.view(input.sizes()).to(input.scalar_type()), mean.to(kept), rstd.to(kept));
   };
   return plan;
 }

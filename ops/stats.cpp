@@ -7,23 +7,10 @@ namespace moonhalo {
 
 Moments global_moments(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dims) {
   const CutGroup group(spec, dims);
-  Moments moments{.mean = {}, .m2 = {}, .count = global_count(*spec, dims)};
-  int64_t mine = 1;
-  for (const int64_t d : dims) mine *= x.size(d);
-  if (mine > 0) {
-    std::tie(moments.m2, moments.mean) = at::var_mean(x, dims, /*correction=*/0, /*keepdim=*/true);
-    moments.m2.mul_(mine);
-  } else {
-    moments.mean = at::sum(x, dims, true);
-    moments.m2 = at::zeros_like(moments.mean);
-  }
-  if (group.alone()) return moments;
-  const at::Tensor mean = group.all_reduce(moments.mean * mine).div_(moments.count);
-  const at::Tensor shift = moments.mean - mean;
-  moments.m2 =
-      group.all_reduce(mine > 0 ? moments.m2.add_(shift.mul_(shift).mul_(mine)) : moments.m2);
-  moments.mean = mean;
-  return moments;
+  const int64_t count = global_count(*spec, dims);
+  const at::Tensor mean = group.all_reduce(at::sum(x, dims, true)).div_(count);
+  const at::Tensor deviation = x - mean;
+  return {mean, group.all_reduce(at::sum(deviation.square(), dims, true)), count};
 }
 
 namespace {

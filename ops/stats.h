@@ -15,11 +15,10 @@ struct Moments {
   int64_t count;  ///< global number of elements behind each entry
 };
 
-/// Moments of the global tensor whose block is `x` (real, held as `spec`) over `dims`. Every block
-/// gives its own moments and the parts are combined with their true counts, so nothing cancels as
-/// E[x^2] - E[x]^2 does. Empty blocks count nothing. Collective over the ranks that share these
-/// dims: two all-reduces of the result's size. Source: Chan, Golub, LeVeque, "Updating formulae and
-/// a pairwise algorithm for computing sample variances", 1979.
+/// Moments of the global tensor whose block is `x` (real, held as `spec`) over `dims`, in two
+/// passes: the mean of all, then the squared deviations from it, both with true counts; nothing
+/// cancels as E[x^2] - E[x]^2 does, and empty blocks add nothing. Collective over the ranks that
+/// share these dims: two all-reduces of the result's size.
 Moments global_moments(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dims);
 
 }  // namespace moonhalo
