@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling to a given size: output row o covers the rows floor(o * in / out) to ceil((o + 1) * in / out). Windows differ in
-// size, so a cut dim is pooled here window by window, and the other dims by LibTorch's kernel.
+// Pooling to a given size: output row o covers the rows floor(o * in / out) to ceil((o + 1) * in /
+// out). Windows differ in size, so a cut dim is pooled here window by window, and the other dims by
+// LibTorch's kernel.
 #include <ATen/ATen.h>
 
 #include "engine/interval_map.h"
@@ -31,15 +32,16 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
   AdaptivePool p;
   p.input = without_partial(call.spec("self"));
   const auto& shape = p.input->global_shape();
-  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(), ": an input of ",
-                    p.input->ndim(), " dims\n  have  shape ", shape_string(shape), "\n  fix   give ", pooled + 1, " or ",
-                    pooled + 2, " dims");
+  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
+                    ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
+                    "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
   p.first = p.input->ndim() - pooled;
   Layout out = p.input->layout();
   for (int64_t i = 0; i < pooled; ++i) {
     const int64_t d = p.first + i, extent = shape[d];
-    TORCH_CHECK_VALUE(extent > 0 && out_size[i] >= 0, call.name(), ": sizes must be positive\n  have  shape ",
-                      shape_string(shape), ", output size ", shape_string(out_size));
+    TORCH_CHECK_VALUE(extent > 0 && out_size[i] >= 0, call.name(),
+                      ": sizes must be positive\n  have  shape ", shape_string(shape),
+                      ", output size ", shape_string(out_size));
     out.global_shape[d] = out_size[i];
     if (!out.cuts[d]) continue;
     // Boundaries at the same place of the domain, rounded.
@@ -106,7 +108,7 @@ at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
   return result;
 }
 
-// ---- Average -----------------------------------------------------------------------------------------------------
+// ---- Average
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average(const OpCall& call) {
@@ -173,9 +175,10 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   return plan;
 }
 
-// ---- Maximum -----------------------------------------------------------------------------------------------------
+// ---- Maximum
 
-// Pools every combination of windows of the cut dims by itself; their results fill `values` and `indices`.
+// Pools every combination of windows of the cut dims by itself; their results fill `values` and
+// `indices`.
 void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level,
                   const at::Tensor& x, std::vector<int64_t> offset, at::Tensor values,
                   at::Tensor indices) {

@@ -7,13 +7,14 @@
 
 namespace moonhalo {
 
-/// The sum of products over the axes that `out` lacks, as in an einsum of two tensors; axes are numbers, one per dim, each at
-/// most once per tensor and each in at least two of the three lists.
+/// The sum of products over the axes that `out` lacks, as in an einsum of two tensors; axes are
+/// numbers, one per dim, each at most once per tensor and each in at least two of the three lists.
 ///
-///     contract(x, w, {0, 1, 2}, {3, 2}, {0, 1, 3})     linear on [batch, rows, features] without a bias
+///     contract(x, w, {0, 1, 2}, {3, 2}, {0, 1, 3})     linear of [batch, rows, features], no bias
 ///
-/// Unlike LibTorch's matmul and einsum it merges no dims, so a cut of any of them survives. Differentiable any number of
-/// times. ValueError when extents differ. With ShardTensors among its operands: collective as their placements need.
+/// Unlike LibTorch's matmul and einsum it merges no dims, so a cut of any of them survives.
+/// Differentiable any number of times. ValueError when extents differ. With ShardTensors among its
+/// operands: collective as their placements need.
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector<int64_t> left_axes,
                     std::vector<int64_t> right_axes, std::vector<int64_t> out_axes);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution of any kernel, stride, dilation, padding, groups, transposed or not, on any cut: an output row belongs to
-// the rank that owns the centre of its window, so every rank borrows the input rows that its outputs need, and then
-// convolves what it has without padding along the cut dims.
+// Convolution of any kernel, stride, dilation, padding, groups, transposed or not, on any cut: an
+// output row belongs to the rank that owns the centre of its window, so every rank borrows the
+// input rows that its outputs need, and then convolves what it has without padding along the cut
+// dims.
 #include <ATen/ATen.h>
 
 #include "engine/redistribute.h"
@@ -41,13 +42,15 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
            std::to_string(g.groups);
   };
   TORCH_CHECK_VALUE(x.size() == w.size() && x.size() >= 3, "convolution: an input of ", x.size(),
-                    " dims and a weight of ", w.size(), have(), "\n  fix   give both a batch and a channel dim first");
+                    " dims and a weight of ", w.size(), have(),
+                    "\n  fix   give both a batch and a channel dim first");
   const size_t spatial = x.size() - 2;
   TORCH_CHECK_VALUE(g.groups > 0 && w[0] % g.groups == 0, "convolution: the weight's ", w[0],
                     " channels do not divide into ", g.groups, " groups", have());
   const int64_t takes = g.transposed ? w[0] : w[1] * g.groups;
-  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1], " channels, the weight takes ", takes, have(),
-                    "\n  fix   use a weight for ", x[1], " channels");
+  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1],
+                    " channels, the weight takes ", takes, have(), "\n  fix   use a weight for ",
+                    x[1], " channels");
   const auto stride = per_dim(call.integers("stride"), spatial),
              padding = per_dim(call.integers("padding"), spatial);
   const auto dilation = per_dim(call.integers("dilation"), spatial);
@@ -60,8 +63,9 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
     const int64_t extent = g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding +
                                               window.reach() + g.output_padding[i]
                                         : window_outputs(window, x[i + 2]);
-    TORCH_CHECK_VALUE(extent > 0 || x[i + 2] == 0, "convolution: a window of ", window.reach(), " rows along dim ",
-                      i + 2, " is larger than the padded input of ", x[i + 2] + 2 * window.padding, have(),
+    TORCH_CHECK_VALUE(extent > 0 || x[i + 2] == 0, "convolution: a window of ", window.reach(),
+                      " rows along dim ", i + 2, " is larger than the padded input of ",
+                      x[i + 2] + 2 * window.padding, have(),
                       "\n  fix   use a smaller kernel or dilation, or pad the input");
     g.windows.push_back(window);
     g.output_shape.push_back(std::max<int64_t>(extent, 0));
@@ -84,8 +88,8 @@ std::vector<int64_t> cutting(const Layout& layout, int64_t except = -1) {
   return dims;
 }
 
-// The same cut of an axis whose rows come in multiples of `unit` here and become multiples of `scaled`; boundaries move
-// to the nearest multiple.
+// The same cut of an axis whose rows come in multiples of `unit` here and become multiples of
+// `scaled`; boundaries move to the nearest multiple.
 Cut scaled_cut(const Cut& cut, int64_t unit, int64_t scaled) {
   Cut result{cut.mesh_dims, {}};
   int64_t end = 0, previous = 0;
@@ -145,8 +149,9 @@ Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> 
   return result;
 }
 
-// Follows the input's cuts; the weight's cuts of channels are kept where their mesh dims are free. `may_contract`: a
-// weight that is itself a cut field (second derivatives) is summed over block by block instead of being gathered.
+// Follows the input's cuts; the weight's cuts of channels are kept where their mesh dims are free.
+// `may_contract`: a weight that is itself a cut field (second derivatives) is summed over block by
+// block instead of being gathered.
 Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, bool may_contract) {
   Layout x = without_partial(input)->layout();
   Layout w(x.mesh, weight->global_shape());
@@ -166,7 +171,8 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
   const Cut& own_in = weight->cut(g.in_dim());
   const Cut& own_out = weight->cut(g.out_dim());
   if (x.cuts[1] && own_out && overlap(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
-    // Both channel axes want the same mesh dim: gather the input, or cut the weight anew and sum the outputs.
+    // Both channel axes want the same mesh dim: gather the input, or cut the weight anew and sum
+    // the outputs.
     Layout gathered = x;
     gathered.cuts[1] = {};
     Layout recut = w, kept = w;
@@ -297,7 +303,8 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const Geometry g = geometry_of(call, *input, *weight);
   TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == g.output_shape,
                     "convolution_backward: the gradient of the output has shape ",
-                    shape_string(call.spec("grad_output")->global_shape()), ", the output ", shape_string(g.output_shape));
+                    shape_string(call.spec("grad_output")->global_shape()), ", the output ",
+                    shape_string(g.output_shape));
   const Layouts layouts = choose(g, input, weight, /*may_contract=*/false);
   Plan plan;
   plan.inputs = {without_partial(layouts.output), layouts.input, layouts.weight};

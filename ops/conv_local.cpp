@@ -59,8 +59,8 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
     if (out.size(dim) != output_shape[dim])
       out = out.narrow(dim, crop_before[i], output_shape[dim]);
   }
-  TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ", out.sizes(),
-                        " instead of ", at::IntArrayRef(output_shape));
+  TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ",
+                        out.sizes(), " instead of ", at::IntArrayRef(output_shape));
   return out;
 }
 
@@ -99,8 +99,8 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
       c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
   at::Tensor out = nothing ? bias_alone(input, bias)
                            : convolve(input, weight, bias, padding_along(dim, strips->padding));
-  TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ", out.sizes(),
-                        " instead of ", at::IntArrayRef(output_shape));
+  TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ",
+                        out.sizes(), " instead of ", at::IntArrayRef(output_shape));
   const auto add = [&](const ConvStrips::Strip& strip, const at::Tensor& borrowed) {
     if (strip.rows == 0 || nothing) return;
     const at::Tensor edge =

@@ -14,23 +14,25 @@
 
 namespace moonhalo {
 
-/// One rank's part of a convolution: borrow the rows that its outputs need, convolve, crop. All tensors are local and
-/// plain; both verbs are collective over the mesh where there is a `halo` or there are `strips`.
+/// One rank's part of a convolution: borrow the rows that its outputs need, convolve, crop. All
+/// tensors are local and plain; both verbs are collective over the mesh where there is a `halo` or
+/// there are `strips`.
 struct LocalConv {
-  std::vector<int64_t> stride, padding, dilation,
-      output_padding;  ///< of the local kernel, per spatial dim
+  /// Of the local kernel, per spatial dim.
+  std::vector<int64_t> stride, padding, dilation, output_padding;
   bool transposed = false;
   int64_t groups = 1;
   std::shared_ptr<const IntervalMap> halo;  ///< null: no spatial dim is cut, or the strips do it
   std::optional<ConvStrips> strips;         ///< one cut dim, whose edges are done apart
   std::vector<int64_t> output_shape;        ///< of this rank's block, any extent may be zero
-  /// Transposed: the kernel's result has `uncropped` rows, of which `crop_before` come before the block.
+  /// Transposed: the kernel's result has `uncropped` rows, of which `crop_before` come before the
+  /// block.
   std::vector<int64_t> crop_before, uncropped;
 
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) const;
-  /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and bias, as far as
-  /// `mask` asks for them; sums over this rank's outputs.
+  /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and
+  /// bias, as far as `mask` asks for them; sums over this rank's outputs.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output,
                                                           const at::Tensor& input,
                                                           const at::Tensor& weight,

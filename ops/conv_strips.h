@@ -10,9 +10,9 @@
 
 namespace moonhalo {
 
-/// A convolution of one cut dim without a copy of the block. The owned rows are convolved as they are, as if zeros stood
-/// around them; what the borrowed rows add to the outputs near an edge is convolved apart, on narrow strips, meanwhile
-/// or after they have arrived.
+/// A convolution of one cut dim without a copy of the block. The owned rows are convolved as they
+/// are, as if zeros stood around them; what the borrowed rows add to the outputs near an edge is
+/// convolved apart, on narrow strips, meanwhile or after they have arrived.
 ///
 ///     owned            |o o o o o o o|            convolved with zero padding
 ///     low strip    h h |0 0                       added to the first outputs
@@ -37,8 +37,8 @@ struct ConvStrips {
   std::array<Strip, 2> strips;
 };
 
-/// Strips for a plain window over the one cut dim `dim`, or nullopt if on some rank the owned rows with symmetric padding
-/// do not give exactly its outputs. Every rank decides alike.
+/// Strips for a plain window over the one cut dim `dim`, or nullopt if on some rank the owned rows
+/// with symmetric padding do not give exactly its outputs. Every rank decides alike.
 std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, int64_t dim,
                                       const Window& window);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// unfold and fold of sliding blocks (im2col, col2im). The columns are numbered row by row, so a cut of the rows is a cut
-// of the columns; a cut of the other spatial dim is moved to the rows, or gathered where the rows are cut already.
+// unfold and fold of sliding blocks (im2col, col2im). The columns are numbered row by row, so a cut
+// of the rows is a cut of the columns; a cut of the other spatial dim is moved to the rows, or
+// gathered where the rows are cut already.
 #include <ATen/ATen.h>
 
 #include "engine/rules.h"
@@ -28,11 +29,13 @@ Sliding sliding_of(const OpCall& call, int64_t height, int64_t width) {
   const int64_t extents[] = {height, width};
   for (size_t i = 0; i < 2; ++i) {
     const Window window{kernel[i], stride[i], dilation[i], padding[i]};
-    TORCH_CHECK_VALUE(window.kernel > 0 && window.stride > 0 && window.dilation > 0 && window.padding >= 0, call.name(),
-                      ": kernel_size, stride and dilation must be positive and padding not negative");
+    TORCH_CHECK_VALUE(
+        window.kernel > 0 && window.stride > 0 && window.dilation > 0 && window.padding >= 0,
+        call.name(),
+        ": kernel_size, stride and dilation must be positive and padding not negative");
     const int64_t count = window_outputs(window, extents[i]);
-    TORCH_CHECK_VALUE(count > 0, call.name(), ": a window of ", window.reach(), " rows is larger than the padded input of ",
-                      extents[i] + 2 * window.padding);
+    TORCH_CHECK_VALUE(count > 0, call.name(), ": a window of ", window.reach(),
+                      " rows is larger than the padded input of ", extents[i] + 2 * window.padding);
     s.windows.push_back(window);
     s.positions.push_back(count);
     s.elements *= window.kernel;
@@ -50,7 +53,8 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), rows = ndim - 2, columns = ndim - 1;
-  TORCH_CHECK_VALUE(ndim == 3 || ndim == 4, call.name(), ": an input of ", ndim, " dims\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(ndim == 3 || ndim == 4, call.name(), ": an input of ", ndim, " dims\n  have  ",
+                    call.describe());
   const Sliding s = sliding_of(call, self->global_shape()[rows], self->global_shape()[columns]);
   Layout in = without_partial(self)->layout();
   if (in.cuts[columns]) {
@@ -95,13 +99,15 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), last = ndim - 1;
-  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ",
+                    call.describe());
   const auto size = pair(call.integers("output_size"));
   const Sliding s = sliding_of(call, size[0], size[1]);
   const auto& shape = self->global_shape();
-  TORCH_CHECK_VALUE(shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0, call.name(),
-                    ": ", s.positions[0] * s.positions[1], " windows of ", s.elements, " elements are expected\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(
+      shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0,
+      call.name(), ": ", s.positions[0] * s.positions[1], " windows of ", s.elements,
+      " elements are expected\n  have  ", call.describe());
   Layout in = without_partial(self)->layout();
   // Blocks of whole rows of windows; channels whole.
   for (Cut* cut : {&in.cuts[last], &in.cuts[last - 1]}) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear, matmul and einsum are composite: LibTorch merges dims ([batch, rows, features] -> [batch * rows, features])
-// before it multiplies, and a cut inside a merged dim would be lost. They are met above autograd, on the keys where their
-// composite kernels would run, and carried out as contractions when a ShardTensor takes part; plain tensors go on to
-// LibTorch's own kernel.
+// linear, matmul and einsum are composite: LibTorch merges dims ([batch, rows, features] -> [batch
+// * rows, features]) before it multiplies, and a cut inside a merged dim would be lost. They are
+// met above autograd, on the keys where their composite kernels would run, and carried out as
+// contractions when a ShardTensor takes part; plain tensors go on to LibTorch's own kernel.
 #include <ATen/ATen.h>
 #include <ATen/ops/einsum_native.h>
 #include <ATen/ops/linear_native.h>
@@ -36,10 +36,14 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
   const bool has_bias = bias && bias->defined();
   const bool sharded =
       is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
-  if (!sharded) return at::native::linear(input, weight, bias);
-  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) && input.size(-1) == weight.size(-1),
-                    "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0, " features, the weight takes ",
-                    weight.dim() > 0 ? weight.size(-1) : 0, "\n  have  input ", shape_string(input.sizes()), ", weight ",
+  // With two dims nothing is merged, and LibTorch's addmm is one operator instead of two.
+  if (!sharded || (input.dim() == 2 && weight.dim() == 2))
+    return at::native::linear(input, weight, bias);
+  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) &&
+                        input.size(-1) == weight.size(-1),
+                    "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0,
+                    " features, the weight takes ", weight.dim() > 0 ? weight.size(-1) : 0,
+                    "\n  have  input ", shape_string(input.sizes()), ", weight ",
                     shape_string(weight.sizes()));
   const int64_t ndim = input.dim();
   const Ints l = axes_from(0, ndim), o = axes_from(0, ndim - 1);
@@ -54,15 +58,17 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
   return has_bias ? out + *bias : out;
 }
 
-// Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they broadcast.
+// Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they
+// broadcast.
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   if (!is_shard_tensor(left) && !is_shard_tensor(right)) return at::native::matmul(left, right);
-  TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0, "matmul: both tensors need at least one dim\n  have  shapes ",
+  TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0,
+                    "matmul: both tensors need at least one dim\n  have  shapes ",
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   const int64_t contracted = right.dim() == 1 ? 0 : right.dim() - 2;
-  TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1), " columns meet ",
-                    right.size(contracted), " rows\n  have  shapes ", shape_string(left.sizes()), " and ",
-                    shape_string(right.sizes()));
+  TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1),
+                    " columns meet ", right.size(contracted), " rows\n  have  shapes ",
+                    shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0),
                 right_batch = std::max<int64_t>(right.dim() - 2, 0);
   const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1,
@@ -75,8 +81,9 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
     const int64_t size_left = in_left < 0 ? 1 : left.size(in_left),
                   size_right = in_right < 0 ? 1 : right.size(in_right);
     TORCH_CHECK_VALUE(size_left == size_right || size_left == 1 || size_right == 1,
-                      "matmul: batch dims of ", size_left, " and ", size_right, " do not broadcast\n  have  shapes ",
-                      shape_string(left.sizes()), " and ", shape_string(right.sizes()));
+                      "matmul: batch dims of ", size_left, " and ", size_right,
+                      " do not broadcast\n  have  shapes ", shape_string(left.sizes()), " and ",
+                      shape_string(right.sizes()));
     if (in_left >= 0 && size_left == 1 && size_right != 1) {
       a = a.squeeze(in_left);
     } else if (in_left >= 0) {
@@ -102,7 +109,8 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   return contract(a, b, l, r, o);
 }
 
-// The axes of one term of an equation; nullopt for what only LibTorch's own einsum reads (ellipsis, repeated letters).
+// The axes of one term of an equation; nullopt for what only LibTorch's own einsum reads (ellipsis,
+// repeated letters).
 std::optional<Ints> term_axes(std::string_view term) {
   Ints axes;
   for (const char letter : term) {
@@ -173,7 +181,8 @@ at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIn
   const auto equation =
       sharded && !path && operands.size() > 1 ? parse(text, operands) : std::nullopt;
   if (!equation) return at::native::einsum(text, operands, path);
-  // From left to right; what no later operand and not the result needs is summed as early as may be.
+  // From left to right; what no later operand and not the result needs is summed as early as may
+  // be.
   const auto needed_after = [&](int64_t axis, size_t next) {
     if (contains(equation->out, axis)) return true;
     return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next),
@@ -211,7 +220,8 @@ at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIn
   return result;
 }
 
-// Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a real operator.
+// Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a
+// real operator.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   if (!is_shard_tensor(self))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices and vectors. A cut of rows or columns stays; a cut contraction leaves sums (Partial).
+// Products of matrices and vectors. A cut of rows or columns stays; a cut contraction leaves sums
+// (Partial).
 #include <string_view>
 
 #include "engine/axes.h"
@@ -8,7 +9,8 @@
 namespace moonhalo {
 namespace {
 
-// "mk,kn->mn": one letter per dim. `adds`: the first tensor is added to the product, broadcast against it.
+// "mk,kn->mn": one letter per dim. `adds`: the first tensor is added to the product, broadcast
+// against it.
 struct Product {
   std::string_view op, dims;
   bool adds = false;
@@ -62,13 +64,14 @@ std::optional<Plan> plan_product(const OpCall& call) {
   std::vector<int64_t> extents;
   const auto measure = [&](size_t slot, std::string_view dims) {
     const auto& shape = call.slots()[slot].spec->global_shape();
-    TORCH_CHECK_VALUE(shape.size() == dims.size(), call.name(), ": a tensor of ", shape.size(), " dims where one of ",
-                      dims.size(), " is expected\n  have  ", call.describe());
+    TORCH_CHECK_VALUE(shape.size() == dims.size(), call.name(), ": a tensor of ", shape.size(),
+                      " dims where one of ", dims.size(), " is expected\n  have  ",
+                      call.describe());
     for (size_t d = 0; d < dims.size(); ++d) {
       const auto axis = static_cast<size_t>(axis_of(dims[d]));
       if (axis == extents.size()) extents.push_back(shape[d]);
-      TORCH_CHECK_VALUE(extents[axis] == shape[d], call.name(), ": extents of ", extents[axis], " and ", shape[d],
-                        " do not fit\n  have  ", call.describe());
+      TORCH_CHECK_VALUE(extents[axis] == shape[d], call.name(), ": extents of ", extents[axis],
+                        " and ", shape[d], " do not fit\n  have  ", call.describe());
     }
   };
   const size_t first = product.adds ? 1 : 0;
@@ -83,7 +86,8 @@ std::optional<Plan> plan_product(const OpCall& call) {
     for (size_t d = 0; d < shape.size(); ++d) {
       const int64_t extent = wide ? 0 : output_shape[out.size() - shape.size() + d];
       TORCH_CHECK_VALUE(!wide && (shape[d] == extent || (shape[d] == 1 && !in_place)), call.name(),
-                        ": the added tensor does not broadcast to the product\n  have  ", call.describe());
+                        ": the added tensor does not broadcast to the product\n  have  ",
+                        call.describe());
       const size_t at = out.size() - shape.size() + d;
       dims.push_back(shape[d] == output_shape[at] ? axis_of(out[at]) : -1);
     }

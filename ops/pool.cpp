@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Max and average pooling over cut dims: as a convolution, an output row lies where the centre of its window lies, and
-// its rank borrows the rows that the window reaches. Indices of a maximum are global.
+// Max and average pooling over cut dims: as a convolution, an output row lies where the centre of
+// its window lies, and its rank borrows the rows that the window reaches. Indices of a maximum are
+// global.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -65,8 +66,8 @@ struct LocalPool {
       at::Tensor row = i > 0 ? index.remainder(from[i]) : index;
       if (i > 0) index = index.div(from[i], "floor");
       row = row + sign * first_row[i];
-      // A window full of the lowest value keeps its first position; outside the domain that is not a position, the
-      // window's first row inside is meant.
+      // A window full of the lowest value keeps its first position; outside the domain that is not
+      // a position, the window's first row inside is meant.
       if (sign > 0 && first_row[i] < 0) row = at::where(row.lt(0), row.remainder(dilation[i]), row);
       result = result.defined() ? result + row * step : row * step;
       step *= to[i];
@@ -93,9 +94,9 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   const auto count = static_cast<size_t>(pooled);
   p.input = without_partial(call.spec("self"));
   const auto& shape = p.input->global_shape();
-  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(), ": an input of ",
-                    p.input->ndim(), " dims\n  have  shape ", shape_string(shape), "\n  fix   give ", pooled + 1, " or ",
-                    pooled + 2, " dims");
+  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
+                    ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
+                    "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
   const auto kernel = spread(call.integers("kernel_size"), count),
              padding = spread(call.integers("padding"), count);
   auto stride = spread(call.integers("stride"), count);
@@ -110,16 +111,18 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
     const Window window{kernel[i], stride[i], p.local.dilation[i], padding[i]};
     TORCH_CHECK_VALUE(window.kernel > 0 && window.stride > 0 && window.dilation > 0, call.name(),
                       ": kernel_size, stride and dilation must be positive");
-    TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(), ": padding ",
-                      window.padding, " is more than half of the window of ", window.reach(), " rows");
+    TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(),
+                      ": padding ", window.padding, " is more than half of the window of ",
+                      window.reach(), " rows");
     int64_t outputs = window_outputs(window, extent);
     if (p.ceil_mode) {
       outputs = window_outputs(window, extent + window.stride - 1);
       if ((outputs - 1) * window.stride >= extent + window.padding) --outputs;
     }
-    TORCH_CHECK_VALUE(outputs > 0, call.name(), ": a window of ", window.reach(), " rows along dim ", dim,
-                      " is larger than the padded input of ", extent + 2 * window.padding, "\n  have  shape ",
-                      shape_string(shape), "\n  fix   use a smaller kernel, or pad the input");
+    TORCH_CHECK_VALUE(outputs > 0, call.name(), ": a window of ", window.reach(),
+                      " rows along dim ", dim, " is larger than the padded input of ",
+                      extent + 2 * window.padding, "\n  have  shape ", shape_string(shape),
+                      "\n  fix   use a smaller kernel, or pad the input");
     out.global_shape[dim] = outputs;
     if (out.cuts[dim]) out.cuts[dim].sizes = window.output_sizes(out.cuts[dim].sizes, outputs);
     p.windows.push_back(window);
@@ -142,13 +145,15 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
 }
 
 void check_gradient(const OpCall& call, const Pooling& p) {
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == p.output->global_shape(), call.name(),
-                    ": the gradient of the output has shape ", shape_string(call.spec("grad_output")->global_shape()),
-                    ", the output ", shape_string(p.output->global_shape()));
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == p.output->global_shape(),
+                    call.name(), ": the gradient of the output has shape ",
+                    shape_string(call.spec("grad_output")->global_shape()), ", the output ",
+                    shape_string(p.output->global_shape()));
 }
 
 void check_shape(const at::Tensor& result, at::IntArrayRef shape) {
-  TORCH_INTERNAL_ASSERT(result.sizes() == shape, "a local pooling made ", result.sizes(), " instead of ", shape);
+  TORCH_INTERNAL_ASSERT(result.sizes() == shape, "a local pooling made ", result.sizes(),
+                        " instead of ", shape);
 }
 
 // What no value is below.
@@ -159,7 +164,7 @@ double lowest(at::ScalarType dtype) {
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
 
-// ---- Maximum -----------------------------------------------------------------------------------------------------
+// ---- Maximum
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max(const OpCall& call) {
@@ -210,10 +215,10 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   return plan;
 }
 
-// ---- Average -----------------------------------------------------------------------------------------------------
+// ---- Average
 
-// Arguments of the local kernel: it sums or averages full windows; windows that hang over an edge are divided by
-// their own size afterwards.
+// Arguments of the local kernel: it sums or averages full windows; windows that hang over an edge
+// are divided by their own size afterwards.
 void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
   plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
   if (!p.local.halo || call.given("divisor_override")) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted sum of one, two or four
-// input rows. Cut dims are resampled here, from the owned rows and the few borrowed ones; the others by LibTorch's kernel,
-// for which the cut dims already have their size.
+// Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
+// sum of one, two or four input rows. Cut dims are resampled here, from the owned rows and the few
+// borrowed ones; the others by LibTorch's kernel, for which the cut dims already have their size.
 #include <ATen/ATen.h>
 
 #include <string_view>
@@ -16,8 +16,8 @@ namespace {
 
 enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
 
-// One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with align_corners the end rows'
-// centres meet, otherwise the domain's ends do.
+// One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with
+// align_corners the end rows' centres meet, otherwise the domain's ends do.
 class Dim {
  public:
   Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor,
@@ -100,7 +100,8 @@ std::vector<int64_t> proportional(const std::vector<int64_t>& sizes, int64_t to)
   return result;
 }
 
-// A cut dim on one rank: output row o is the sum over t of weights[o, t] * row rows[o, t] of the extended block.
+// A cut dim on one rank: output row o is the sum over t of weights[o, t] * row rows[o, t] of the
+// extended block.
 struct Taps {
   int64_t dim = 0, taps = 1, extended = 0;
   std::vector<int64_t> rows;
@@ -152,20 +153,24 @@ Mode mode_of(std::string_view name) {
   return name.find("cubic") != std::string_view::npos ? Mode::kCubic : Mode::kLinear;
 }
 
-// `given` is the spec of the tensor that is passed; `backward` says that it is the output's gradient.
+// `given` is the spec of the tensor that is passed; `backward` says that it is the output's
+// gradient.
 Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward) {
   const auto out_size = call.integers("output_size");
   const auto spatial = static_cast<int64_t>(out_size.size());
-  TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(), " dims\n  have  ",
-                    call.describe(), "\n  fix   give batch, channels and ", spatial, " dims");
+  TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(),
+                    " dims\n  have  ", call.describe(), "\n  fix   give batch, channels and ",
+                    spatial, " dims");
   std::vector<int64_t> in_shape = given->global_shape(), out_shape = given->global_shape();
   if (backward) in_shape = call.integers("input_size");
   std::copy(out_size.begin(), out_size.end(), out_shape.begin() + 2);
-  TORCH_CHECK_VALUE(!backward || out_shape == given->global_shape(), call.name(), ": the gradient of the output has shape ",
-                    shape_string(given->global_shape()), ", the output ", shape_string(out_shape));
+  TORCH_CHECK_VALUE(!backward || out_shape == given->global_shape(), call.name(),
+                    ": the gradient of the output has shape ", shape_string(given->global_shape()),
+                    ", the output ", shape_string(out_shape));
   for (int64_t d = 2; d < spatial + 2; ++d) {
-    TORCH_CHECK_VALUE(in_shape[d] > 0 && out_shape[d] > 0, call.name(), ": sizes must be positive\n  have  input ",
-                      shape_string(in_shape), ", output ", shape_string(out_shape));
+    TORCH_CHECK_VALUE(in_shape[d] > 0 && out_shape[d] > 0, call.name(),
+                      ": sizes must be positive\n  have  input ", shape_string(in_shape),
+                      ", output ", shape_string(out_shape));
   }
   Layout in = without_partial(given)->layout(), out = in;
   in.global_shape = in_shape;

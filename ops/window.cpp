@@ -41,7 +41,8 @@ Rows Window::input_needed(Rows out) const {
   const auto [begin, end] = out;
   if (begin >= end) return {0, 0};
   if (!transposed) return {begin * stride - padding, (end - 1) * stride - padding + reach()};
-  // Where the stride is wider than the window some outputs have no input; a neighbouring row keeps the result in step.
+  // Where the stride is wider than the window some outputs have no input; a neighbouring row keeps
+  // the result in step.
   const int64_t first = std::min(ceil_div(begin + padding - (reach() - 1), stride),
                                  floor_div(begin + padding, stride));
   const int64_t last =

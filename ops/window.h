@@ -27,16 +27,18 @@ struct Window {
   /// Rows from a window's first to its last.
   int64_t reach() const { return dilation * (kernel - 1) + 1; }
 
-  /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block that holds the
-  /// centre of its window (rounded down, clamped into the domain). Blocks may end up empty.
+  /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block
+  /// that holds the centre of its window (rounded down, clamped into the domain). Blocks may end up
+  /// empty.
   std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes,
                                     int64_t out_extent) const;
 
-  /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a transposed window
-  /// they are enough that the local result, uncropped, covers `out`: see crop_before.
+  /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a
+  /// transposed window they are enough that the local result, uncropped, covers `out`: see
+  /// crop_before.
   Rows input_needed(Rows out) const;
-  /// Transposed: how many rows of the uncropped local result on input_needed(out) come before `out`, and how many
-  /// that result has.
+  /// Transposed: how many rows of the uncropped local result on input_needed(out) come before
+  /// `out`, and how many that result has.
   int64_t crop_before(Rows out) const;
   int64_t uncropped(Rows out) const;
 };
@@ -44,8 +46,9 @@ struct Window {
 /// Number of outputs of a plain window without ceil_mode.
 int64_t window_outputs(const Window& window, int64_t in_extent);
 
-/// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of the last dims; a
-/// window applies where the input is cut, every other dim keeps its block. Null when no windowed dim is cut.
+/// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of
+/// the last dims; a window applies where the input is cut, every other dim keeps its block. Null
+/// when no windowed dim is cut.
 std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPtr& output,
                                               const std::vector<Window>& windows);
 

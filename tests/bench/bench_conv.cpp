@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A convolution of 3 x 3, 32 channels, on 4 x 32 x 512 x 512 float32, forward and backward: two thread ranks of one core,
-// each with half the rows, against one plain tensor with two threads. Prints medians and their ratio.
+// A convolution of 3 x 3, 32 channels, on 4 x 32 x 512 x 512 float32, forward and backward: two
+// thread ranks of one core, each with half the rows, against one plain tensor with two threads.
+// Prints medians and their ratio.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on cuts against the whole tensors: placements of both operands, cut contractions, merged dims.
+// Products on cuts against the whole tensors: placements of both operands, cut contractions, merged
+// dims.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -147,7 +148,8 @@ TEST(Matmul, InPlaceKeepsItsOwnCut) {
   }
 }
 
-// A cut dim that LibTorch would merge with others stays cut, forward and backward, with plain and cut weights.
+// A cut dim that LibTorch would merge with others stays cut, forward and backward, with plain and
+// cut weights.
 TEST(Linear, KeepsTheCutOfAnyDim) {
   struct Case {
     std::vector<int64_t> mesh;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The geometry of windows: who owns an output row and what it reads; and that every map used is adjoint to its backward.
+// The geometry of windows: who owns an output row and what it reads; and that every map used is
+// adjoint to its backward.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +38,8 @@ TEST(Window, OutputsBelongToTheBlockOfTheirCentre) {
     EXPECT_EQ(c.window.output_sizes(c.blocks, c.outputs), c.expected) << c.name;
 }
 
-// Brute force: every input row that feeds an output of the range is in the range needed, and the local result covers it.
+// Brute force: every input row that feeds an output of the range is in the range needed, and the
+// local result covers it.
 TEST(Window, NeedsEveryRowThatItsOutputsRead) {
   for (const bool transposed : {false, true}) {
     for (int64_t kernel = 1; kernel <= 4; ++kernel) {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// How convolution is called and what it moves: S02 S07.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+// S07: functional code of the user's own, through the composite operators, with padding modes
+// "same" and numbers.
+TEST(Convolution, UnmodifiedCodeRunsOnShards) {
+  const auto program = [](const std::vector<at::Tensor>& t) {
+    at::Tensor y = at::conv2d(t[0], t[1], t[2], 1, "same").tanh();
+    y = at::conv2d(y, t[1], t[2], {2, 1}, {1, 1}).relu();
+    return std::vector<at::Tensor>{at::conv_transpose2d(y, t[1], {}, {2, 1}, {1, 1}),
+                                   at::conv2d(t[0][0], t[1], t[2])};
+  };
+  for (const auto& placement : {shard(2, {5, 6}), shard(2, {10, 1}), shard(3)}) {
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = {placement}},
+                          {.full = make_tensor({3, 3, 3, 3}, 2), .plain = true},
+                          {.full = make_tensor({3}, 3), .plain = true}},
+                         program);
+  }
+}
+
+TEST(Convolution, RunsInInferenceMode) {
+  const at::Tensor x = make_tensor({1, 2, 9, 4}, 1), w = make_tensor({3, 2, 3, 3}, 2);
+  const at::Tensor expected = at::conv2d(x, w, {}, 1, 1);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const c10::InferenceMode inference;
+    const at::Tensor y = at::conv2d(shard_of(x, mesh, {shard(2, {5, 4})}), w, {}, 1, 1);
+    EXPECT_EQ(difference(full_tensor(y), expected, 1e-12), "");
+  });
+}
+
+// S02: an output row lies where the centre of its window lies.
+TEST(Convolution, RecordsTheCutOfItsOutput) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({1, 1, 17}, 1), mesh, {shard(2, {6, 6, 5})}),
+                     w = make_tensor({1, 1, 3}, 2);
+    EXPECT_EQ(sharding_sizes(at::conv1d(x, w, {}, 1, 1)).at(0), (std::vector<int64_t>{6, 6, 5}));
+    EXPECT_EQ(sharding_sizes(at::conv1d(x, w, {}, 2, 1)).at(0), (std::vector<int64_t>{3, 3, 3}));
+    EXPECT_EQ(sharding_sizes(at::conv1d(x, w)).at(0), (std::vector<int64_t>{5, 6, 4}));
+  });
+}
+
+// A convolution without a halo, or of a dim that is not cut, moves nothing.
+TEST(Convolution, MovesOnlyTheHalo) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const auto bytes = [&](const at::Tensor& x, const at::Tensor& w, int64_t stride,
+                           int64_t padding) {
+      const at::NoGradGuard no_grad;
+      mesh->group().reset_stats();
+      at::convolution(x, w, {}, {stride, 1}, {padding, padding}, {1, 1}, false, {0, 0}, 1);
+      return mesh->group().stats().by_kind[CommStats::kExchange].bytes;
+    };
+    const at::Tensor x = shard_of(make_tensor({1, 2, 8, 5}, 1), mesh, {shard(2)});
+    EXPECT_EQ(bytes(x, make_tensor({2, 2, 1, 3}, 2), 1, 0), 0);
+    EXPECT_EQ(bytes(x, make_tensor({2, 2, 2, 1}, 2), 2, 0), 0);
+    EXPECT_EQ(bytes(x, make_tensor({2, 2, 3, 3}, 2), 1, 1), 1 * 2 * 1 * 5 * 8);
+  });
+}
+
+TEST(Convolution, RefusesShapesThatDoNotFit) {
+  const auto message = [](at::IntArrayRef w, int64_t groups) {
+    return message_of([&] {
+      on_mesh({2}, [&](const MeshPtr& mesh) {
+        at::convolution(shard_of(make_tensor({1, 4, 8}, 1), mesh, {shard(2)}), make_tensor(w, 2),
+                        {}, {1}, {0}, {1}, false, {0}, groups);
+      });
+    });
+  };
+  EXPECT_THAT(message({2, 3, 3}, 1),
+              ::testing::HasSubstr("convolution: the input has 4 channels, the weight takes 3"));
+  EXPECT_THAT(
+      message({3, 2, 3}, 2),
+      ::testing::HasSubstr("convolution: the weight's 3 channels do not divide into 2 groups"));
+  EXPECT_THAT(message({2, 4, 9}, 1),
+              ::testing::HasSubstr("convolution: a window of 9 rows along dim 2"));
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
