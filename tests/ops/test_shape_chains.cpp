@@ -98,8 +98,30 @@ Tensor chain(int64_t seed, const Tensor& start) {
   return x * x * x;
 }
 
-TEST(ShapeChains, S20_S26_EqualOneDevice) {
-  for (int64_t seed = 0; seed < 150; ++seed) {
+// Two writes through chains of views that share memory on every cut, each with a value that needs a gradient.
+Tensor writes(int64_t seed, const Tensor& start) {
+  Dice dice(seed);
+  Tensor y = start * 1.5;
+  for (int64_t i = 0; i < 2; ++i) {
+    Tensor view = y, value = start * start;
+    for (int64_t links = 1 + dice.below(4); links > 0; --links) {
+      const int64_t dim = dice.below(view.dim()), other = dice.below(view.dim());
+      const int64_t begin = dice.below(view.size(dim)), steps = 1 + dice.below(2);
+      const int64_t kind = dice.below(3);
+      for (Tensor* t : {&view, &value}) {
+        *t = kind == 0   ? t->transpose(dim, other)
+             : kind == 1 ? t->unsqueeze(dim)
+                         : t->slice(dim, begin, 100, steps);
+      }
+    }
+    dice.below(2) == 0 ? view.mul_(value) : view.copy_(value);
+  }
+  return y * y * start;
+}
+
+void on_random_cuts(int64_t seeds,
+                    const std::function<Tensor(int64_t seed, const Tensor& x)>& program) {
+  for (int64_t seed = 0; seed < seeds; ++seed) {
     Dice dice(1000 + seed);
     const std::vector<int64_t> meshes[] = {{2}, {3}, {4}, {2, 2}};
     const auto& mesh = meshes[dice.below(4)];
@@ -116,12 +138,16 @@ TEST(ShapeChains, S20_S26_EqualOneDevice) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const std::string thrown = message_of([&] {
       expect_same_as_plain(mesh, {{make_tensor(shape, seed), placements}},
-                           [&](const List& x) { return List{chain(seed, x[0])}; },
+                           [&](const List& x) { return List{program(seed, x[0])}; },
                            {.double_backward = seed % 5 == 0});
     });
     EXPECT_EQ(thrown, "");
   }
 }
+
+TEST(ShapeChains, S20_S26_EqualOneDevice) { on_random_cuts(150, chain); }
+
+TEST(ShapeChains, S26_WritesThroughChainsOfViewsEqualOneDevice) { on_random_cuts(100, writes); }
 
 }  // namespace
 }  // namespace moonhalo::testing
