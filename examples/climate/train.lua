@@ -17,9 +17,9 @@ local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local cfg = mh.config {
   data = here .. "/data",          -- folder of the two files
   output = here .. "/output",      -- folder for predictions, checkpoint and pictures
-  steps = 160,                     -- optimizer steps
+  steps = 200,                     -- optimizer steps
   batch = 16,                      -- years per step
-  lr = 1e-3,                       -- AdamW; decays to 0 along a cosine
+  lr = 2e-3,                       -- AdamW; decays to 0 along a cosine
   weight_decay = 1e-2,
   width = 16,                      -- channels at full resolution
   dtype = "float32",
@@ -99,7 +99,7 @@ say("%d samples of %d x %d; blocks of latitudes: %s", n, inputs.shape[3], inputs
     table.concat(inputs:shard_sizes(2), " + "))
 
 local net = UNet(cfg.width):to(cfg.dtype)
-local opt = optim.AdamW(net:parameters(), {lr = cfg.lr, weight_decay = cfg.weight_decay, eps = 1e-6})
+local opt = optim.AdamW(net:parameters(), {lr = cfg.lr, weight_decay = cfg.weight_decay, eps = 1e-8})
 local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, {T_max = cfg.steps})
 
 local losses, began, bytes = {}, mh.clock(), mh.comm_stats().bytes
@@ -136,13 +136,19 @@ if cfg.plot then
   local t = truth[year]:squeeze(0):full_tensor()
   local p = prediction[year]:squeeze(0):full_tensor()
   if rank == 0 then
-    mh.plot.lines(cfg.output .. "/loss.png", {{y = losses, label = "training"}},
-                  {title = "Loss", xlabel = "step", ylabel = "mean squared error (K^2)", yscale = "log"})
+    mh.plot.lines(cfg.output .. "/loss.png", {{y = losses, label = "training", smooth = 9}},
+                  {title = "Loss", xlabel = "step", ylabel = "mean squared error (K²)", yscale = "log"})
+    -- 15 to 60 degrees north, 225 to 315 degrees east
+    local function panel(data, title, more)
+      local one = {data = data, title = title, unit = "K", x = {225, 315}, y = {15, 60}}
+      for key, value in pairs(more) do one[key] = value end
+      return one
+    end
     mh.plot.maps(cfg.output .. "/maps.png", {
-      {data = t, title = "truth, 2068", unit = "K", range = "temperature"},
-      {data = p, title = "prediction", unit = "K", range = "temperature"},
-      {data = p - t, title = "error", unit = "K", colormap = "diverging"},
-    }, {origin = "lower"})
+      panel(t, "truth", {range = "temperature"}),
+      panel(p, "prediction", {range = "temperature"}),
+      panel(p - t, "error", {colormap = "diverging"}),
+    }, {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
   end
 end
 
