@@ -4,6 +4,10 @@
 // LibTorch's kernel.
 #include <ATen/ATen.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "engine/interval_map.h"
 #include "engine/rules.h"
 #include "ops/shape.h"

@@ -6,6 +6,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <optional>
+#include <string>
+
 #include "engine/axes.h"
 #include "engine/boundary.h"
 #include "engine/rules.h"

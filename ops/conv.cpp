@@ -5,6 +5,12 @@
 // dims.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "ops/conv_local.h"

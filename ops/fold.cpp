@@ -4,6 +4,10 @@
 // gathered where the rows are cut already.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "engine/rules.h"
 #include "ops/shape.h"
 #include "ops/window.h"

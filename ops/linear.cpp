@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear, matmul and einsum are composite: LibTorch merges dims ([batch, rows, features] -> [batch
+// linear, matmul, einsum and tensordot are composite: LibTorch merges dims ([batch, rows, features]
+// -> [batch
 // * rows, features]) before it multiplies, and a cut inside a merged dim would be lost. They are
 // met above autograd, on the keys where their composite kernels would run, and carried out as
 // contractions when a ShardTensor takes part; plain tensors go on to LibTorch's own kernel.
 #include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/einsum_native.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/max_pool1d_native.h>
+#include <ATen/ops/tensordot_native.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "engine/shard_tensor.h"
 #include "ops/contract.h"
@@ -109,12 +118,21 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   return contract(a, b, l, r, o);
 }
 
-// The axes of one term of an equation; nullopt for what only LibTorch's own einsum reads (ellipsis,
-// repeated letters).
-std::optional<Ints> term_axes(std::string_view term) {
+// The axes of one term of an equation, letters as they are and the dims of an ellipsis as ..., -2,
+// -1; nullopt for what only LibTorch's own einsum reads (repeated letters). `ndim`: of the operand.
+std::optional<Ints> term_axes(std::string_view term, int64_t ndim) {
   Ints axes;
-  for (const char letter : term) {
+  int64_t letters = 0;
+  for (const char c : term) letters += c != ' ' && c != '.';
+  for (size_t i = 0; i < term.size(); ++i) {
+    const char letter = term[i];
     if (letter == ' ') continue;
+    if (term.substr(i, 3) == "...") {
+      if (contains(axes, -1)) return std::nullopt;
+      for (int64_t axis = letters - ndim; axis < 0; ++axis) axes.push_back(axis);
+      i += 2;
+      continue;
+    }
     const bool is_letter = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
     if (!is_letter || contains(axes, letter)) return std::nullopt;
     axes.push_back(letter);
@@ -133,7 +151,9 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
   std::string_view inputs = text.substr(0, arrow);
   while (true) {
     const auto comma = inputs.find(',');
-    const auto axes = term_axes(inputs.substr(0, comma));
+    const size_t index = equation.terms.size();
+    if (index == operands.size()) return std::nullopt;
+    const auto axes = term_axes(inputs.substr(0, comma), operands[index].dim());
     if (!axes) return std::nullopt;
     equation.terms.push_back(*axes);
     if (comma == std::string_view::npos) break;
@@ -152,12 +172,16 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
         return std::nullopt;
     }
   }
-  if (arrow == std::string_view::npos) {  // the letters that occur once, capitals first, in order
+  if (arrow == std::string_view::npos) {  // an ellipsis, then the letters that occur once, in order
     for (const auto& [axis, count] : uses) {
-      if (count == 1) equation.out.push_back(axis);
+      if (count == 1 || axis < 0) equation.out.push_back(axis);
     }
   } else {
-    const auto out = term_axes(text.substr(arrow + 2));
+    std::string_view result = text.substr(arrow + 2);
+    const int64_t ellipsis = uses.empty() ? 0 : std::max<int64_t>(-uses.begin()->first, 0);
+    const auto letters =
+        std::count_if(result.begin(), result.end(), [](char c) { return c != ' ' && c != '.'; });
+    const auto out = term_axes(result, letters + ellipsis);
     if (!out) return std::nullopt;
     for (const int64_t axis : *out) {
       if (!uses.count(axis)) return std::nullopt;
@@ -165,14 +189,6 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
     equation.out = *out;
   }
   return equation;
-}
-
-// Small numbers instead of letters, for the operator's own equations.
-Ints numbered(const Ints& letters) {
-  Ints axes;
-  for (const int64_t letter : letters)
-    axes.push_back(letter >= 'a' ? letter - 'a' : letter - 'A' + 26);
-  return axes;
 }
 
 at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIntArrayRef path) {
@@ -214,10 +230,45 @@ at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIn
         }
       }
     }
+    // Small numbers instead of letters, for the operator's own equations.
+    Ints names = axes;
+    std::copy_if(right_axes.begin(), right_axes.end(), std::back_inserter(names),
+                 [&](int64_t axis) { return !contains(axes, axis); });
+    const auto numbered = [&](Ints list) {
+      for (int64_t& axis : list) axis = std::find(names.begin(), names.end(), axis) - names.begin();
+      return list;
+    };
     result = contract(result, right, numbered(axes), numbered(right_axes), numbered(out));
     axes = std::move(out);
   }
   return result;
+}
+
+at::Tensor tensordot(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef left_dims,
+                     at::IntArrayRef right_dims) {
+  const bool sharded = is_shard_tensor(left) || is_shard_tensor(right);
+  const auto fits = [&] {
+    if (left_dims.size() != right_dims.size()) return false;
+    for (size_t i = 0; i < left_dims.size(); ++i) {
+      if (left.size(left_dims[i]) != right.size(right_dims[i])) return false;
+    }
+    return true;
+  };
+  // Size one against another size broadcasts, and what does not fit is refused: left to LibTorch.
+  if (!sharded || !fits()) return at::native::tensordot(left, right, left_dims, right_dims);
+  const Ints l = axes_from(0, left.dim());
+  Ints r = axes_from(left.dim(), right.dim()), out;
+  for (size_t i = 0; i < right_dims.size(); ++i) {
+    r[at::maybe_wrap_dim(right_dims[i], right.dim())] =
+        at::maybe_wrap_dim(left_dims[i], left.dim());
+  }
+  for (const int64_t axis : l) {
+    if (!contains(r, axis)) out.push_back(axis);
+  }
+  for (const int64_t axis : r) {
+    if (axis >= left.dim()) out.push_back(axis);
+  }
+  return contract(left, right, l, r, out);
 }
 
 // Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a
@@ -234,6 +285,7 @@ void meet(torch::Library& library) {
   library.impl("linear", &linear);
   library.impl("matmul", &matmul);
   library.impl("einsum", &einsum);
+  library.impl("tensordot", &tensordot);
   library.impl("max_pool1d", &max_pool1d);
 }
 

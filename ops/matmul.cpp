@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of matrices and vectors. A cut of rows or columns stays; a cut contraction leaves sums
 // (Partial).
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/axes.h"
 #include "engine/rules.h"

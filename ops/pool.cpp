@@ -4,7 +4,9 @@
 // global.
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "engine/rules.h"
 #include "ops/shape.h"

@@ -4,7 +4,12 @@
 // borrowed ones; the others by LibTorch's kernel, for which the cut dims already have their size.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "engine/interval_map.h"
 #include "engine/rules.h"

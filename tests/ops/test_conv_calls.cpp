@@ -27,6 +27,31 @@ TEST(Convolution, UnmodifiedCodeRunsOnShards) {
   }
 }
 
+// Other kernels of LibTorch are behind these types.
+TEST(Convolution, OtherTypes) {
+  const auto program = [](const std::vector<at::Tensor>& t) {
+    return std::vector<at::Tensor>{at::conv2d(t[0], t[1], t[2], 1, 1),
+                                   at::conv2d(t[0], t[1], t[2], 2, 1),
+                                   at::conv_transpose2d(t[0], t[1], t[2], 2, 1, 1)};
+  };
+  for (const auto& [dtype, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
+           {at::kFloat, 1e-4}, {at::kBFloat16, 0.2}, {at::kComplexDouble, 1e-10}}) {
+    for (const auto& [mesh, placements] :
+         std::vector<std::pair<std::vector<int64_t>, std::vector<Placement>>>{
+             {{3}, {shard(2, {9, 0, 10})}},
+             {{2}, {shard(3)}},
+             {{2, 2}, {shard(2, {3, 16}), shard(3)}}}) {
+      SCOPED_TRACE(dtype);
+      expect_same_as_plain(
+          mesh,
+          {{.full = make_tensor({2, 8, 19, 16}, 1, dtype), .placements = placements},
+           {.full = make_tensor({8, 8, 3, 3}, 2, dtype)},
+           {.full = make_tensor({8}, 3, dtype), .plain = true}},
+          program, {.tolerance = tolerance});
+    }
+  }
+}
+
 TEST(Convolution, RunsInInferenceMode) {
   const at::Tensor x = make_tensor({1, 2, 9, 4}, 1), w = make_tensor({3, 2, 3, 3}, 2);
   const at::Tensor expected = at::conv2d(x, w, {}, 1, 1);

@@ -242,8 +242,25 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
   }
 }
 
+TEST(Einsum, EllipsisKeepsCuts) {
+  const auto program = [](const Tensors& t) {
+    return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}),
+                   at::einsum("b...j, kj -> k...b", {t[0], t[2]}),
+                   at::einsum("...j,kj", {t[0], t[2]}),
+                   at::einsum("...ij,...jk->ik", {t[0], t[1]})};
+  };
+  for (const Placement& placement : {shard(1, {2, 1}), shard(2, {1, 4}), shard(3), shard(0)}) {
+    SCOPED_TRACE(placement.to_string());
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({2, 3, 5, 4}, 1), .placements = {placement}},
+                          {.full = make_tensor({2, 3, 4, 6}, 2)},
+                          {.full = make_tensor({7, 4}, 3)}},
+                         program);
+  }
+}
+
 // What only LibTorch's own einsum reads: it may gather.
-TEST(Einsum, RepeatedLettersEllipsisAndBroadcast) {
+TEST(Einsum, RepeatedLettersAndBroadcast) {
   const auto program = [](const Tensors& t) {
     return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}), at::einsum("bii->bi", {t[1]}),
                    at::einsum("bij,bjk->bik", {t[0], t[2]})};
@@ -261,6 +278,20 @@ TEST(Linear, PlainTensorsTakeTheirOwnWay) {
   EXPECT_EQ(difference(at::linear(x, w, b), (x.unsqueeze(2) * w).sum(-1) + b, 1e-12), "");
   EXPECT_EQ(difference(at::matmul(x, w.t()), at::einsum("abc,dc->abd", {x, w}), 1e-12), "");
   EXPECT_EQ(at::matmul(x.select(0, 0).to_sparse(), w.t()).sizes(), (at::IntArrayRef{3, 5}));
+}
+
+TEST(Tensordot, KeepsCutsAndSumsOverThem) {
+  const auto program = [](const Tensors& t) {
+    return Tensors{at::tensordot(t[0], t[1], {-1, 1}, {0, 1}), at::tensordot(t[0], t[1], {3}, {0}),
+                   at::inner(t[0], t[2])};
+  };
+  for (const Placement& placement : {shard(0), shard(1, {2, 1}), shard(2, {1, 4}), shard(3)}) {
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({2, 3, 5, 4}, 1), .placements = {placement}},
+                          {.full = make_tensor({4, 3, 6}, 2), .placements = {shard(1, {1, 2})}},
+                          {.full = make_tensor({7, 4}, 3)}},
+                         program);
+  }
 }
 
 TEST(Linear, RefusesShapesThatDoNotFit) {
