@@ -13,16 +13,13 @@ using at::Tensor;
 List pair(const std::tuple<Tensor, Tensor>& both) { return {std::get<0>(both), std::get<1>(both)}; }
 
 const Oracle kForward{.backward = false};
-// Derivatives of picked values scatter into whole plain zeros that autograd makes.
-const Oracle kAnyCut{.same_cut_gradients = false};
 
 TEST(Scan, RunningSumsAndProducts) {
-  check({{"cumsum_0", [](const Tensor& x) { return List{x.cumsum(0)}; }, kAnyCut},
+  check({{"cumsum_0", [](const Tensor& x) { return List{x.cumsum(0)}; }},
          {"cumsum_1",
           [](const Tensor& x) {
             return List{x.cumsum(-2), x.cumsum(2)};
-          },
-          kAnyCut},
+          }},
          {"cumprod",
           [](const Tensor& x) {
             return List{x.cumprod(0), x.cumprod(1)};
@@ -50,24 +47,24 @@ TEST(Scan, RunningExtremes) {
 }
 
 TEST(Sort, LinesAlongEveryDim) {
-  check({{"sort_0", [](const Tensor& x) { return pair(x.sort(0)); }, kAnyCut},
-         {"sort_1", [](const Tensor& x) { return pair(x.sort(1, true)); }, kAnyCut},
+  check({{"sort_0", [](const Tensor& x) { return pair(x.sort(0)); }},
+         {"sort_1", [](const Tensor& x) { return pair(x.sort(1, true)); }},
          {"stable",
           [](const Tensor& x) { return pair((x * 3).round().sort(std::optional<bool>(true), 0)); },
           kForward},
          {"argsort", [](const Tensor& x) { return List{x.argsort(int64_t{0}, false)}; }},
-         {"kthvalue", [](const Tensor& x) { return pair(x.kthvalue(3, 0)); }, kAnyCut},
-         {"median", [](const Tensor& x) { return pair(x.median(1, true)); }, kAnyCut},
+         {"kthvalue", [](const Tensor& x) { return pair(x.kthvalue(3, 0)); }},
+         {"median", [](const Tensor& x) { return pair(x.median(1, true)); }},
          {"mode", [](const Tensor& x) { return List{std::get<0>((x * 3).round().mode(0))}; },
           kForward}},
         make_tensor({9, 7, 2}, 3));
 }
 
 TEST(Sort, TopkMovesCandidatesOnly) {
-  check({{"topk_0", [](const Tensor& x) { return pair(x.topk(3, 0)); }, kAnyCut},
-         {"topk_1", [](const Tensor& x) { return pair(x.topk(5, 1, false)); }, kAnyCut},
-         {"topk_all", [](const Tensor& x) { return pair(x.topk(9, 0)); }, kAnyCut},
-         {"topk_2", [](const Tensor& x) { return pair(x.topk(1)); }, kAnyCut}},
+  check({{"topk_0", [](const Tensor& x) { return pair(x.topk(3, 0)); }},
+         {"topk_1", [](const Tensor& x) { return pair(x.topk(5, 1, false)); }},
+         {"topk_all", [](const Tensor& x) { return pair(x.topk(9, 0)); }},
+         {"topk_2", [](const Tensor& x) { return pair(x.topk(1)); }}},
         make_tensor({9, 7, 2}, 4));
 
   on_mesh({2}, [](const MeshPtr& mesh) {
@@ -77,6 +74,20 @@ TEST(Sort, TopkMovesCandidatesOnly) {
     EXPECT_LE(mesh->group().stats().total().bytes, 2 * 4 * 8);
     EXPECT_NE(message_of([&] { x.topk(1001); }).find("topk: k 1001 of a dim of 1000"),
               std::string::npos);
+  });
+}
+
+TEST(Sort, DerivativesOfPickedValuesGatherNothing) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor full = make_tensor({400, 30}, 1);
+    const Tensor x = shard_of(full, mesh, {shard(0, {150, 250})}).requires_grad_();
+    mesh->group().reset_stats();
+
+    std::get<0>(x.max(0)).sum().backward();
+
+    EXPECT_LE(mesh->group().stats().total().bytes, 4 * 30 * 8);
+    EXPECT_EQ(spec(x.grad())->cut(0), spec(x)->cut(0));
+    EXPECT_EQ(difference(full_tensor(x.grad()), full.eq(full.amax(0)).to(at::kDouble), 0), "");
   });
 }
 
