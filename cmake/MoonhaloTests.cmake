@@ -122,6 +122,29 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
+# The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
+if(TARGET moonhalo_cli)
+  foreach(case "float64;10;1e-9" "float32;30;1e-4")
+    list(GET case 0 dtype)
+    list(GET case 1 steps)
+    list(GET case 2 tolerance)
+    add_test(NAME examples.climate_${dtype}
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/climate_${dtype}" -DSTEPS=${steps} -DDTYPE=${dtype}
+                     -DTOLERANCE=${tolerance} "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
+                     "${PROJECT_SOURCE_DIR}/tests/examples/climate_losses.cmake")
+    set_tests_properties(examples.climate_${dtype} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                              "${mpi_environment}")
+  endforeach()
+  add_test(NAME examples.embed_threads COMMAND embed_heat 3)
+  set_tests_properties(examples.embed_threads PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2)
+  if(MPI_CXX_FOUND)
+    add_test(NAME examples.embed_mpi COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_heat>)
+    set_tests_properties(examples.embed_mpi PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                       "${mpi_environment}")
+  endif()
+endif()
+
 file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
 foreach(path IN LISTS bench_files)
   get_filename_component(name "${path}" NAME_WLE)

@@ -41,8 +41,8 @@ at::Tensor on_meta(const Slot& slot) {
 
 Register::Register(std::initializer_list<Rule> rules) {
   for (const Rule& rule : rules) {
-    const bool added = registry().emplace(std::string(rule.op), rule).second;
-    TORCH_INTERNAL_ASSERT(added, "two rules claim ", rule.op);
+    const auto [known, added] = registry().emplace(std::string(rule.op), rule);
+    TORCH_INTERNAL_ASSERT(added, "two rules claim ", rule.op, ": in ", known->second.file, " and in ", rule.file);
   }
 }
 
