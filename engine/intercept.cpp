@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one place that touches LibTorch's dispatcher: everything that is intercepted is registered here, at load.
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -29,6 +31,16 @@ TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
   static_assert(kShardKey == c10::DispatchKey::CustomRNGKeyId, "the fallback is registered for another key");
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
 }
+
+// The tensor takes block, spec and shape of its own view. The derivative of group norm's derivative does this to a result.
+at::Tensor& unsqueeze_in_place(at::Tensor& self, int64_t dim) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  self.unsafeGetTensorImpl()->shallow_copy_from(at::unsqueeze(self, dim).getIntrusivePtr());
+  return self;
+}
+
+// Before the operators are claimed below, which leaves this one out.
+TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { library.impl("unsqueeze_", &unsqueeze_in_place); }
 
 [[maybe_unused]] const bool claimed_at_load = (claim_operators(), true);
 

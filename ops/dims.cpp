@@ -267,7 +267,6 @@ const Register rules{
     {.op = "aten::t_", .plan = refuse_in_place, .supports = "refused"},
     {.op = "aten::transpose_", .plan = refuse_in_place, .supports = "refused"},
     {.op = "aten::squeeze_", .plan = refuse_in_place, .supports = "refused"},
-    {.op = "aten::unsqueeze_", .plan = refuse_in_place, .supports = "refused"},
 };
 
 }  // namespace
