@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that touches LibTorch's dispatcher: everything that is intercepted is registered here, at load.
+// Everything that arrives with a ShardTensor is intercepted here, at load. The few operators that must be met above
+// autograd are in ops/linear.cpp and ops/picked_values.cpp; engine/README.md lists all of it.
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
