@@ -7,6 +7,7 @@
 
 #include "engine/communicator.h"
 #include "engine/mesh.h"
+#include "engine/parallelize.h"
 #include "engine/shard_tensor.h"
 #include "engine/spec.h"
 #include "io/domain_file.h"

@@ -452,7 +452,7 @@ function tests.test_P14_V18_a_transformer_block_by_its_parts()
   end, "ColwiseParallel splits Linear and Embedding, not '0', a MultiheadAttention, as a whole")
 end
 
--- ---- distribute_module, local_map -----------------------------------------------------------------------------------
+-- ---- distribute_module ----------------------------------------------------------------------------------------------
 
 function tests.test_D07_distribute_module()
   local whole = mh.distribute_module(mlp(), mesh)
@@ -466,36 +466,6 @@ function tests.test_D07_distribute_module()
   testing.assert_equal(visited, {"", "fc1", "fc2"})
   testing.assert_equal(placed(net), "fc1.weight S(0)\nfc1.bias R\nfc2.weight R\nfc2.bias R")
   testing.assert_close(net(batch()), mlp()(batch()))
-end
-
--- V13: code that knows nothing of ranks, with the gradients of one device.
-function tests.test_local_map_runs_on_blocks()
-  local x, w = batch(9), mh.linspace(-1, 1, 6, kF64)
-  local function run(fn, input, weight)
-    input, weight = input:detach():requires_grad_(), weight:detach():requires_grad_()
-    local y = fn(input, weight)
-    plain(y):sin():sum():backward()
-    return {y = plain(y:detach()), input = plain(input.grad), weight = plain(weight.grad)}
-  end
-  local function rowwise(a, b)
-    testing.assert_equal(a:is_shard_tensor() or b:is_shard_tensor(), false)
-    return (a * b):cumsum(1)
-  end
-  local expected = run(rowwise, x, w)
-  local cut = mh.distribute_tensor(x, mesh, {S(0)})
-  local whole = mh.distribute_tensor(w, mesh, {R()})
-  local rows = mh.local_map(rowwise, {in_placements = {S(0), R()}, out_placements = {S(0)}})
-  same(run(rows, cut, whole), expected)
-  same(run(rows, cut, w), expected)
-  local moved = mh.local_map(rowwise, {in_placements = {{S(0)}, {R()}}, out_placements = S(0), redistribute_inputs = true})
-  same(run(moved, mh.distribute_tensor(x, mesh, {S(1)}), whole), expected)
-  local everywhere = mh.local_map(rowwise, {in_placements = {R(), R()}, out_placements = {R()}, redistribute_inputs = true})
-  same(run(everywhere, cut, whole), expected)
-
-  testing.assert_error(function() rows(mh.distribute_tensor(x, mesh, {S(1)}), whole) end, "argument 1 has placements")
-  testing.assert_error(function() mh.local_map(rowwise, {out_placement = {R()}}) end, "unknown option 'out_placement'")
-  local sums = mh.local_map(function(a) return a:sum(0) end, {out_placements = {P()}})
-  testing.assert_close(sums(cut):full_tensor(), x:sum(0))
 end
 
 return tests

@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Functions of plain tensors run on every rank's block.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local kF64 = {dtype = "float64"}
+local S, R, P = mh.Shard, mh.Replicate, mh.Partial
+local tests = {}
+
+local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
+local function same(actual, expected)
+  for name, value in pairs(expected) do
+    testing.assert_equal(actual[name] ~= nil and name or "missing " .. name, name)
+    testing.assert_close(actual[name], value)
+  end
+end
+
+-- V13: code that knows nothing of ranks, with the gradients of one device.
+function tests.test_local_map_runs_on_blocks()
+  mh.manual_seed(8)
+  local x, w = mh.randn({9, 6}, kF64), mh.linspace(-1, 1, 6, kF64)
+  local function run(fn, input, weight)
+    input, weight = input:detach():requires_grad_(), weight:detach():requires_grad_()
+    local y = fn(input, weight)
+    plain(y):sin():sum():backward()
+    return {y = plain(y:detach()), input = plain(input.grad), weight = plain(weight.grad)}
+  end
+  local function rowwise(a, b)
+    testing.assert_equal(a:is_shard_tensor() or b:is_shard_tensor(), false)
+    return (a * b):cumsum(1)
+  end
+  local expected = run(rowwise, x, w)
+  local cut = mh.distribute_tensor(x, mesh, {S(0)})
+  local whole = mh.distribute_tensor(w, mesh, {R()})
+  local rows = mh.local_map(rowwise, {in_placements = {S(0), R()}, out_placements = {S(0)}})
+  same(run(rows, cut, whole), expected)
+  same(run(rows, cut, w), expected)
+  local moved = mh.local_map(rowwise, {in_placements = {{S(0)}, {R()}}, out_placements = S(0), redistribute_inputs = true})
+  same(run(moved, mh.distribute_tensor(x, mesh, {S(1)}), whole), expected)
+  local everywhere = mh.local_map(rowwise, {in_placements = {R(), R()}, out_placements = {R()}, redistribute_inputs = true})
+  same(run(everywhere, cut, whole), expected)
+
+  testing.assert_error(function() rows(mh.distribute_tensor(x, mesh, {S(1)}), whole) end, "argument 1 has placements")
+  testing.assert_error(function() mh.local_map(rowwise, {out_placement = {R()}}) end, "unknown option 'out_placement'")
+  local sums = mh.local_map(function(a) return a:sum(0) end, {out_placements = {P()}})
+  testing.assert_close(sums(cut):full_tensor(), x:sum(0))
+end
+
+-- Results that are cut and results that are not leave open what the gradient of a replicated argument is.
+function tests.test_mixed_results_ask_for_gradient_placements()
+  local x = mh.distribute_tensor(mh.ones({9, 6}, kF64), mesh, {S(0)})
+  local w = mh.distribute_tensor(mh.ones({6}, kF64), mesh, {R()}):requires_grad_()
+  local function both(a, b) return a * b, b * 2 end
+  local options = {in_placements = {S(0), R()}, out_placements = {S(0), R()}}
+
+  testing.assert_error(function() mh.local_map(both, options)(x, w) end, "argument 2 is replicated and needs a gradient")
+  options.in_grad_placements = {nil, {P()}}
+  mh.local_map(both, options)(x, w):sum():backward()
+  testing.assert_close(plain(w.grad), mh.full({6}, 9, kF64))
+end
+
+return tests
