@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <type_traits>
+
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -28,9 +30,14 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
   variable_list operator()(const variable_list& grads) override {
     variable_list result = grads;
     at::Tensor& grad = result[index];
-    if (grad.defined() && is_shard_tensor(grad)) {
-      grad = spec ? redistribute(grad, gradient_spec(spec, moonhalo::spec(grad))) : full_tensor(grad);
+    if (!grad.defined()) return result;
+    if (!spec) {
+      if (is_shard_tensor(grad)) grad = full_tensor(grad);
+      return result;
     }
+    // Formulas that allocate make plain tensors, the same on every rank.
+    if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(spec->mesh(), grad.sizes()));
+    grad = redistribute(grad, gradient_spec(spec, moonhalo::spec(grad)));
     return result;
   }
   size_t index;
@@ -55,8 +62,20 @@ struct LambdaNode final : torch::autograd::Node {
   std::function<at::Tensor(const at::Tensor&)> backward;
 };
 
-std::shared_ptr<LambdaNode> make_node(std::function<at::Tensor(const at::Tensor&)> backward) {
-  return {new LambdaNode(std::move(backward)), torch::autograd::deleteNode};
+// How the graph holds its nodes: shared_ptr up to LibTorch 2.11, intrusive_ptr in 2.15.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename Pointer>
+Pointer owned(LambdaNode* node) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return Pointer(node, [](auto* released) { deleteNode(released); });
+  } else {
+    return Pointer::unsafe_steal_from_new(node);
+  }
+}
+
+NodePointer make_node(std::function<at::Tensor(const at::Tensor&)> backward) {
+  return owned<NodePointer>(new LambdaNode(std::move(backward)));
 }
 
 }  // namespace

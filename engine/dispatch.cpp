@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "engine/boundary.h"
@@ -15,6 +16,7 @@
 namespace moonhalo {
 namespace {
 
+constexpr const char* kGathered = "gathered";  // the note of plans of the fallback
 constexpr int64_t kMaxDecisions = 16384;  // per thread; then all are forgotten, so memory stays bounded
 
 uint64_t hash_of(const std::vector<int64_t>& key) {
@@ -52,7 +54,10 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  decomposes = (starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
+  static constexpr std::array<const char*, 5> kMadeOfOthers = {"aten::_trilinear", "aten::affine_grid_generator",
+                                                               "aten::block_diag", "aten::diag_embed", "aten::dist"};
+  const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
+  decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   arguments = schema.arguments().size();
   for (const auto& argument : schema.arguments()) {
@@ -152,7 +157,7 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
       for (const auto& item : list) item.isNone() ? key_.push_back(-2) : tensor(item.toTensor());
       continue;
     }
-    if (facts.pointwise) continue;
+    if (facts.pointwise && !facts.rule) continue;  // its plan reads shapes alone
     if (v.isNone()) {
       key_.push_back(-3);
     } else if (v.isInt()) {
@@ -252,7 +257,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
                               call.describe(), "\n  fix   redistribute the cut dims first, or set_fallback(replicate) to ",
                               "gather its tensors");
   const std::string name = call.name();
-  if (gathered[name]++ == 0 && call.mesh()->rank() == 0) {
+  if (gathered.find(name) == gathered.end() && call.mesh()->rank() == 0) {
     TORCH_WARN(name, ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
                call.describe());
   }
@@ -263,7 +268,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
                                                       : replicated(call.mesh(), slot.spec->global_shape()));
   }
   gather.copies_view = facts.view;
-  gather.note = "gathered";
+  gather.note = kGathered;
   // What is written is gathered into a copy, and the owned block of the outcome put back.
   std::vector<std::pair<int, SpecPtr>> targets;
   for (const Slot& slot : call.slots()) {
@@ -298,6 +303,10 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
+  if (decision.plan.note == kGathered) {
+    ++counts.gathered;
+    ++gathered[c10::toString(op.operator_name())];
+  }
   const bool records = c10::GradMode::is_enabled();
   const MeshPtr* mesh = nullptr;
   c10::SmallVector<at::Tensor, 2> kept(facts.returns_argument.size());

@@ -35,6 +35,7 @@ const Register rules{
     rule("aten::elu_"),
     rule("aten::elu_backward"),
     rule("aten::eq_"),
+    rule("aten::floor_divide"),
     rule("aten::floor_divide_"),
     rule("aten::gcd_"),
     rule("aten::ge_"),

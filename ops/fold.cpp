@@ -151,7 +151,14 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   plan.inputs = {intern(std::move(in))};
   plan.outputs = {intern(std::move(out))};
   const auto halo = window_map(plan.outputs[0], intern(std::move(plane)), s.windows);
-  if (!halo) return plan;
+  if (!halo) {
+    plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+      const at::Tensor x = argument(op, stack, 0).toTensor();
+      if (x.numel() == 0) return finish(op, stack, at::zeros(shape, x.options()));
+      op.callBoxed(stack);
+    };
+    return plan;
+  }
   const std::vector<int64_t> extended = halo->needed_shape();
   plan.edits.emplace_back(call.index("padding"), int_list({0, s.windows[1].padding}));
   plan.edits.emplace_back(call.index("output_size"),
