@@ -54,8 +54,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 5> kMadeOfOthers = {"aten::_trilinear", "aten::affine_grid_generator",
-                                                               "aten::block_diag", "aten::diag_embed", "aten::dist"};
+  static constexpr std::array<const char*, 3> kMadeOfOthers = {"aten::affine_grid_generator", "aten::block_diag",
+                                                               "aten::dist"};
   const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
   decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
