@@ -303,7 +303,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
-  if (decision.plan.note == kGathered) {
+  if (!decision.plan.note.empty() && decision.plan.note == kGathered) {
     ++counts.gathered;
     ++gathered[c10::toString(op.operator_name())];
   }
