@@ -33,14 +33,10 @@ void for_each_owned(const ShardSpec& spec, const Write& write) {
   }
 }
 
-struct Default {
-  uint64_t seed = at::detail::getDefaultCPUGenerator().current_seed();
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-};
-
-Default& of_this_thread() {
-  static thread_local Default state;
-  return state;
+at::Generator& generator_of_this_thread() {
+  static thread_local at::Generator generator =
+      at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
+  return generator;
 }
 
 template <typename Scalar, typename Value>
@@ -55,13 +51,12 @@ at::Tensor filled(const ShardSpec& spec, uint64_t key, const Value& value) {
 
 }  // namespace
 
-at::Generator default_generator() { return of_this_thread().generator; }
+at::Generator default_generator() { return generator_of_this_thread(); }
 
 void manual_seed(uint64_t seed) {
-  Default& state = of_this_thread();
-  const std::lock_guard lock(state.generator.mutex());
-  state.seed = seed;
-  state.generator.set_current_seed(seed);
+  at::Generator& generator = generator_of_this_thread();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
 }
 
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter) {

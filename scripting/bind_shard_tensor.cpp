@@ -115,8 +115,6 @@ int get_placements(lua_State* lua) {
   return 1;
 }
 
-int get_is_sharded(lua_State* lua) { return is_shard_tensor_method(lua); }
-
 /// mh.set_fallback("replicate" | "error"): returns the setting before.
 int set_fallback_function(lua_State* lua) {
   const std::string name = check_string(lua, 1);
@@ -156,7 +154,7 @@ const luaL_Reg kMethods[] = {{"redistribute", guard<redistribute_method>},
                              {nullptr, nullptr}};
 const luaL_Reg kGetters[] = {{"mesh", guard<get_mesh>},
                              {"placements", guard<get_placements>},
-                             {"is_sharded", guard<get_is_sharded>},
+                             {"is_sharded", guard<is_shard_tensor_method>},
                              {nullptr, nullptr}};
 
 void open_shard_tensor(lua_State* lua) {

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "engine/communicator.h"
+#include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
@@ -24,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::on_ranks;
 using ::testing::StartsWith;
+using testing::message_of;
 using testing::verb_cases;
 using Clock = std::chrono::steady_clock;
 
@@ -52,17 +54,6 @@ TEST(SelfCommunicator, PassesEveryCase) {
 }
 
 // --- calls that do not match
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 struct Mismatch {
   const char* name;

@@ -105,10 +105,6 @@ TEST(IntervalMap, ReadsBackwards) {
   for (const auto& row : cases()) check(row, true);
 }
 
-struct Pair {
-  std::vector<Placement> placements;
-};
-
 void check_all_pairs(std::vector<int64_t> mesh_shape, const std::vector<std::vector<Placement>>& all) {
   for (const auto& from : all) {
     for (const auto& to : all) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/communicator.h"
+#include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
@@ -20,20 +21,10 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::verb_cases;
 
 CommunicatorPtr world;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // A rank that fails alone would leave the others waiting for it.
 void run_case(Communicator& comm, size_t index) {
