@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "engine/boundary.h"
@@ -16,7 +15,6 @@
 namespace moonhalo {
 namespace {
 
-constexpr const char* kGathered = "gathered";  // the note of plans of the fallback
 constexpr int64_t kMaxDecisions = 16384;  // per thread; then all are forgotten, so memory stays bounded
 
 uint64_t hash_of(const std::vector<int64_t>& key) {
@@ -28,11 +26,122 @@ uint64_t hash_of(const std::vector<int64_t>& key) {
   return hash;
 }
 
-bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
-
 // Views share the counter of what they were made from; in inference mode nobody counts.
 uint32_t version_of(const ShardTensorImpl& impl) {
   return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
+}
+
+// A view must share memory with what it was made from; it may be a copy by plan, of a copy, or because a narrowed block
+// has gaps. Remembers what a view operator read, to mark its results.
+class ViewTrace {
+ public:
+  explicit ViewTrace(bool view) : view_(view) {}
+
+  void read(const ShardTensorImpl& impl) {
+    if (!view_ || !impl.local().has_storage()) return;
+    storage_ = impl.local().storage();
+    if (impl.copied_view()) copied_from_ = impl.copied_from;
+    version_ = version_of(impl);
+  }
+
+  void mark(ShardTensorImpl& result, bool copies) const {
+    if (!storage_) return;
+    const bool shares = result.local().has_storage() && result.local().storage().is_alias_of(storage_);
+    if (!copied_from_ && shares && !copies) return;
+    result.copied_from = copied_from_ ? copied_from_ : storage_.getWeakStorageImpl();
+    result.copied_at = version_;
+  }
+
+ private:
+  bool view_;
+  c10::Storage storage_;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from_;
+  uint32_t version_ = 0;
+};
+
+void check_copied_view(const ShardTensorImpl& impl, bool written, const c10::OperatorHandle& op) {
+  if (!impl.copied_view()) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(!written, op.operator_name().name,
+                              ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
+                              "\n  have  ", impl.spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
+  TORCH_CHECK_NOT_IMPLEMENTED(version_of(impl) <= impl.copied_at, op.operator_name().name,
+                              ": this view of a ShardTensor had to be copied, and what it was made from has been ",
+                              "written in place since\n  have  ", impl.spec()->to_string(),
+                              "\n  fix   make the view again after writing");
+}
+
+// The block that the local call is given for one tensor.
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool records, const c10::OperatorHandle& op,
+                    ViewTrace& views) {
+  if (!tensor.defined()) return tensor;
+  ShardTensorImpl* impl = shard_impl(tensor);
+  if (records && tensor.requires_grad() && (impl == nullptr || !impl->guarded)) guard_gradient(tensor);
+  if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
+  check_copied_view(*impl, move.written, op);
+  // The same tensor may stand twice in a call, and have been resolved the first time.
+  if (!move.redistribution || impl->spec() == move.wanted) {
+    views.read(*impl);
+    return impl->local();
+  }
+  // A Partial that shares its addends with a view cannot part from it.
+  const bool shared = move.resolves && impl->local().storage().use_count() > 1;
+  TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
+                              ": a Partial ShardTensor that shares memory with another cannot be written in place",
+                              "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
+  at::Tensor local = move.redistribution->apply(impl->local());
+  if (move.resolves && !shared) impl->replace(local, move.wanted);
+  views.read(*impl);
+  return local;
+}
+
+// Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, ViewTrace& views) {
+  const bool records = c10::GradMode::is_enabled();
+  for (size_t m = 0; m < decision.moves.size(); ++m) {
+    c10::IValue& value = stack[base + decision.moves[m].arg];
+    if (decision.moves[m].item < 0) {
+      value = localize(decision.moves[m], value.toTensor(), records, op, views);
+      continue;
+    }
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(localize(decision.moves[m++], item, records, op, views));
+      value = std::move(list);
+    } else {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& item : value.toOptionalTensorVector()) {
+        const auto& move = decision.moves[m++];
+        list.push_back(item ? std::optional(localize(move, *item, records, op, views)) : std::nullopt);
+      }
+      value = std::move(list);
+    }
+    --m;
+  }
+}
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
+}
+
+// An out= tensor, or self of an in-place operator, gets its value and keeps its cut; an empty out= tensor takes the
+// result's shape and cut.
+void write_result(const std::string& name, const at::Tensor& result, const at::Tensor& target, bool out) {
+  if (!result.defined() || !target.defined()) return;
+  TORCH_CHECK_TYPE(c10::canCast(result.scalar_type(), target.scalar_type()), name, ": a result of type ", result.scalar_type(),
+                   " cannot be written to a tensor of type ", target.scalar_type(), "\n  fix   give a tensor of type ", result.scalar_type());
+  if (out && target.numel() == 0 && target.sizes() != result.sizes()) {
+    if (ShardTensorImpl* impl = shard_impl(target)) {
+      const at::Tensor cast = result.to(target.scalar_type());
+      impl->shallow_copy_from(cast.getIntrusivePtr());
+      return;
+    }
+    target.resize_(result.sizes());
+  }
+  TORCH_CHECK_VALUE(target.sizes() == result.sizes(), name, ": the result has shape ", shape_string(result.sizes()),
+                    ", the tensor that it is written to ", shape_string(target.sizes()),
+                    "\n  fix   ", out ? "give an out= tensor of the result's shape, or an empty one" : "use the operator that returns a new tensor");
+  target.copy_(result);
 }
 
 }  // namespace
@@ -43,45 +152,6 @@ struct Dispatch::Entry {
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<const Decision>>> decisions;
   const Decision* last = nullptr;  // a program repeats itself: tried before the table
 };
-
-OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
-  const auto& schema = op.schema();
-  const std::string& name = op.operator_name().name;
-  rule = find_rule(op.operator_name());
-  // A rule named without an overload speaks of results that are made, not of out= tensors that are given.
-  const bool out = std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
-  if (rule && out && rule->op == name) rule = nullptr;
-  pointwise = op.hasTag(at::Tag::pointwise);
-  random = op.hasTag(at::Tag::nondeterministic_seeded);
-  composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 3> kMadeOfOthers = {"aten::affine_grid_generator", "aten::block_diag",
-                                                               "aten::dist"};
-  const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
-  decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
-               op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  arguments = schema.arguments().size();
-  for (const auto& argument : schema.arguments()) {
-    written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
-  }
-  for (const auto& result : schema.returns()) {
-    int same = -1;
-    const auto* alias = result.alias_info();
-    for (size_t i = 0; alias != nullptr && i < arguments; ++i) {
-      const auto* other = schema.arguments()[i].alias_info();
-      if (other == nullptr || other->beforeSets() != alias->beforeSets()) continue;
-      if (written[i]) {
-        same = static_cast<int>(i);
-      } else {
-        view = true;
-      }
-    }
-    // A list result aliases its argument through its elements.
-    if (result.type()->kind() == c10::TypeKind::ListType && schema.arguments()[0].alias_info() && !written[0]) {
-      view = true;
-    }
-    returns_argument.push_back(same);
-  }
-}
 
 Dispatch& Dispatch::of_this_thread() {
   static thread_local Dispatch dispatch;
@@ -106,6 +176,7 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   ++counts.calls;
   Entry& e = entry(op);
   const OperatorFacts& facts = e.facts;
+  if (facts.functional) return run_functional(facts, stack);
   if (!facts.rule && ((facts.composite_implicit && !facts.pointwise) || facts.decomposes)) {
     ++counts.decomposed;
     op.callBoxedForDispatchKey(facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd
@@ -123,6 +194,35 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   const std::shared_ptr<const Decision> made = decide(facts, op, stack);
   if (cacheable) remember(e, made);
   execute(facts, *made, op, stack);
+}
+
+// What is written does not take part where it is not read, so results may be cut in any way: each is put where it belongs.
+void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const size_t base = stack.size() - facts.arguments;
+  Stack results;
+  std::vector<at::Tensor> targets;
+  for (size_t i = 0; i < facts.arguments; ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (!facts.written[i] || !facts.gives_out) results.push_back(value);
+    if (!facts.written[i]) continue;
+    const std::vector<at::Tensor> tensors = tensors_of(value);
+    targets.insert(targets.end(), tensors.begin(), tensors.end());
+  }
+  facts.functional->callBoxed(results);
+  std::vector<at::Tensor> made;
+  for (const c10::IValue& value : results) {
+    const std::vector<at::Tensor> tensors = tensors_of(value);
+    made.insert(made.end(), tensors.begin(), tensors.end());
+  }
+  const std::string& name = facts.functional->operator_name().name;
+  TORCH_CHECK_VALUE(made.size() == targets.size(), name, ": ", made.size(), " results for ", targets.size(),
+                    " out= tensors\n  fix   give one tensor for each result");
+  for (size_t i = 0; i < made.size(); ++i) write_result(name, made[i], targets[i], facts.gives_out);
+  c10::SmallVector<c10::IValue, 2> returned;
+  for (const int argument : facts.returns_argument) returned.push_back(stack[base + argument]);
+  torch::jit::drop(stack, facts.arguments);
+  stack.insert(stack.end(), returned.begin(), returned.end());
 }
 
 // The facts that a plan may depend on, as words. False when an argument cannot be written down.
@@ -248,139 +348,27 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
     const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
     if (auto made = pointwise->plan(call)) return std::move(*made);
   }
-  // No rule: gather, or refuse.
-  TORCH_CHECK_NOT_IMPLEMENTED(!facts.random, call.name(),
-                              ": no rule for this random operator; gathered, ranks would draw different values\n  have  ",
-                              call.describe(), "\n  fix   use dropout, rand_like, randn_like, bernoulli or an in-place "
-                              "initialiser, or draw a plain tensor from a seeded generator and distribute it");
-  TORCH_CHECK_NOT_IMPLEMENTED(fallback == Fallback::kReplicate, call.name(), ": no rule for these placements\n  have  ",
-                              call.describe(), "\n  fix   redistribute the cut dims first, or set_fallback(replicate) to ",
-                              "gather its tensors");
-  const std::string name = call.name();
-  if (gathered.find(name) == gathered.end() && call.mesh()->rank() == 0) {
-    TORCH_WARN(name, ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
+  Plan gather = gather_plan(facts, call, fallback);
+  if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
+    TORCH_WARN(call.name(), ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
                call.describe());
-  }
-  Plan gather;
-  for (const Slot& slot : call.slots()) {
-    gather.inputs.push_back(!slot.spec ? nullptr
-                            : facts.written[slot.arg] ? without_partial(slot.spec)
-                                                      : replicated(call.mesh(), slot.spec->global_shape()));
-  }
-  gather.copies_view = facts.view;
-  gather.note = kGathered;
-  // What is written is gathered into a copy, and the owned block of the outcome put back.
-  std::vector<std::pair<int, SpecPtr>> targets;
-  for (const Slot& slot : call.slots()) {
-    if (!facts.written[slot.arg] || !slot.spec) continue;
-    TORCH_CHECK_NOT_IMPLEMENTED(slot.item < 0, name, ": no rule for writing to a list of ShardTensors");
-    targets.emplace_back(slot.arg, without_partial(slot.spec));
-  }
-  if (!targets.empty()) {
-    gather.run = [targets](const c10::OperatorHandle& op, Stack& stack) {
-      std::vector<std::pair<at::Tensor, at::Tensor>> written;  // block, gathered copy
-      for (const auto& [arg, spec] : targets) {
-        c10::IValue& value = argument(op, stack, arg);
-        at::Tensor block = value.toTensor();
-        at::Tensor full = redistribute_local(block, spec, replicated(spec->mesh(), spec->global_shape()));
-        if (full.is_alias_of(block)) full = full.clone();
-        value = full;
-        written.emplace_back(std::move(block), std::move(full));
-      }
-      op.callBoxed(stack);
-      for (size_t i = 0; i < written.size(); ++i) {
-        const auto& [arg, spec] = targets[i];
-        auto& [block, full] = written[i];
-        TORCH_CHECK_NOT_IMPLEMENTED(full.sizes() == at::IntArrayRef(spec->global_shape()), op.operator_name().name,
-                                    ": a ShardTensor cannot be resized in place\n  have  ", spec->to_string(),
-                                    "\n  fix   use the operator that returns a new tensor");
-        block.copy_(redistribute_local(full, replicated(spec->mesh(), spec->global_shape()), spec));
-      }
-    };
   }
   return gather;
 }
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
-  if (!decision.plan.note.empty() && decision.plan.note == kGathered) {
+  if (decision.plan.gathered) {
     ++counts.gathered;
     ++gathered[c10::toString(op.operator_name())];
   }
-  const bool records = c10::GradMode::is_enabled();
-  const MeshPtr* mesh = nullptr;
   c10::SmallVector<at::Tensor, 2> kept(facts.returns_argument.size());
   for (size_t r = 0; r < kept.size(); ++r) {
     const int arg = facts.returns_argument[r];
     if (arg >= 0 && stack[base + arg].isTensor()) kept[r] = stack[base + arg].toTensor();
   }
-  // A view must share memory with what it was made from; it may be a copy by plan, of a copy, or because a narrowed
-  // block has gaps.
-  c10::Storage viewed;
-  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from;
-  uint32_t copied_at = 0;
-  const auto view_of = [&](const ShardTensorImpl& impl) {
-    if (!facts.view || !impl.local().has_storage()) return;
-    viewed = impl.local().storage();
-    if (impl.copied_view()) copied_from = impl.copied_from;
-    copied_at = version_of(impl);
-  };
-  const auto localize = [&](const Decision::Move& move, const at::Tensor& tensor) -> at::Tensor {
-    if (!tensor.defined()) return tensor;
-    ShardTensorImpl* impl = shard_impl(tensor);
-    if (records && tensor.requires_grad() && (impl == nullptr || !impl->guarded)) guard_gradient(tensor);
-    if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
-    mesh = &impl->spec()->mesh();
-    if (move.written) {
-      TORCH_CHECK_NOT_IMPLEMENTED(!impl->copied_view(), op.operator_name().name,
-                                  ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
-                                  "\n  have  ", impl->spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(!impl->copied_view() || version_of(*impl) <= impl->copied_at, op.operator_name().name,
-                                ": this view of a ShardTensor had to be copied, and what it was made from has been ",
-                                "written in place since\n  have  ", impl->spec()->to_string(),
-                                "\n  fix   make the view again after writing");
-    // The same tensor may stand twice in a call, and have been resolved the first time.
-    if (!move.redistribution || impl->spec() == move.wanted) {
-      view_of(*impl);
-      return impl->local();
-    }
-    // A Partial that shares its addends with a view cannot part from it.
-    const bool shared = move.resolves && impl->local().storage().use_count() > 1;
-    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
-                                ": a Partial ShardTensor that shares memory with another cannot be written in place",
-                                "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
-    at::Tensor local = move.redistribution->apply(impl->local());
-    if (move.resolves && !shared) impl->replace(local, move.wanted);
-    view_of(*impl);
-    return local;
-  };
-  for (size_t m = 0; m < decision.moves.size(); ++m) {
-    const Decision::Move& move = decision.moves[m];
-    c10::IValue& value = stack[base + move.arg];
-    if (move.item < 0) {
-      value = localize(move, value.toTensor());
-      continue;
-    }
-    // Lists are shared with the caller: build a new one.
-    if (value.isTensorList()) {
-      const auto items = value.toTensorVector();
-      c10::List<at::Tensor> list;
-      list.reserve(items.size());
-      for (const at::Tensor& item : items) list.push_back(localize(decision.moves[m++], item));
-      value = std::move(list);
-    } else {
-      const auto items = value.toOptionalTensorVector();
-      c10::List<std::optional<at::Tensor>> list;
-      list.reserve(items.size());
-      for (const auto& item : items) {
-        const auto& list_move = decision.moves[m++];
-        list.push_back(item ? std::optional(localize(list_move, *item)) : std::nullopt);
-      }
-      value = std::move(list);
-    }
-    --m;
-  }
+  ViewTrace views(facts.view);
+  move_inputs(decision, op, stack, base, views);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
 
   if (decision.plan.run) {
@@ -394,36 +382,23 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   const auto globalize = [&](const at::Tensor& local) -> at::Tensor {
     const size_t index = next++;
     if (!local.defined()) return local;
-    if (outputs.empty()) return wrap(local, replicated(*mesh, local.sizes()));
-    TORCH_INTERNAL_ASSERT(index < outputs.size(), op.operator_name().name, " gave more results than planned");
-    return outputs[index] ? wrap(local, outputs[index]) : local;
+    TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
+                          " gave more results than planned");
+    if (!outputs.empty() && !outputs[index]) return local;
+    at::Tensor result = wrap(local, outputs.empty() ? replicated(decision.alive.front()->mesh(), local.sizes()) : outputs[index]);
+    views.mark(*shard_impl(result), decision.plan.copies_view);
+    return result;
   };
-  const auto mark = [&](const at::Tensor& result) {
-    if (!viewed || !result.defined()) return;
-    ShardTensorImpl* impl = shard_impl(result);
-    if (impl == nullptr) return;
-    const bool shares = impl->local().has_storage() && impl->local().storage().is_alias_of(viewed);
-    if (!copied_from && shares && !decision.plan.copies_view) return;
-    impl->copied_from = copied_from ? copied_from : viewed.getWeakStorageImpl();
-    impl->copied_at = copied_at;
-  };
-  const size_t results = stack.size() - base;
-  for (size_t r = 0; r < results; ++r) {
+  for (size_t r = 0; r < stack.size() - base; ++r) {
     c10::IValue& value = stack[base + r];
     if (r < kept.size() && kept[r].defined()) {
       value = std::move(kept[r]);
       ++next;
     } else if (value.isTensor()) {
-      at::Tensor result = globalize(value.toTensor());
-      mark(result);
-      value = std::move(result);
+      value = globalize(value.toTensor());
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) {
-        at::Tensor result = globalize(item);
-        mark(result);
-        list.push_back(std::move(result));
-      }
+      for (const at::Tensor& item : value.toTensorVector()) list.push_back(globalize(item));
       value = std::move(list);
     }
   }

@@ -9,26 +9,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/operator_facts.h"
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
-
-/// What is known of an operator from its schema and tags, once per thread.
-struct OperatorFacts {
-  explicit OperatorFacts(const c10::OperatorHandle& op);
-
-  const Rule* rule = nullptr;
-  bool pointwise = false;
-  bool random = false;
-  bool view = false;              ///< a result aliases an argument that is not written
-  bool composite_implicit = false;
-  bool decomposes = false;        ///< a composite kernel that only calls other operators (foreach, fused)
-  size_t arguments = 0;
-  std::vector<bool> written;      ///< per argument
-  std::vector<int> returns_argument;  ///< per result: the written argument it is, or -1
-};
 
 /// How one kind of call is carried out, ready to run.
 struct Decision {
@@ -74,12 +60,17 @@ class Dispatch {
   void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
+  void run_functional(const OperatorFacts& facts, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
   std::unordered_map<const void*, std::unique_ptr<Entry>> entries_;
   std::vector<int64_t> key_;  // scratch
   int64_t decisions_ = 0;
 };
+
+/// The plan of a call that no rule covers: its tensors are gathered, what it writes is put back. Throws where that is
+/// refused (`fallback`) or would be wrong (random operators).
+Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallback);
 
 /// Routes the operators that have a kernel for every backend to the fallback. Done at load; called again by
 /// init_device_mesh for operators of libraries loaded since.

@@ -90,7 +90,7 @@ struct Plan {
   std::vector<std::pair<int, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
   Run run = {};                                    ///< default: the operator itself on the local tensors
   bool copies_view = false;  ///< a view operator whose result does not alias its input (in-place on it is refused)
-  std::string note = {};     ///< what was chosen, for `moonhalo ops` and traces
+  bool gathered = false;     ///< made by the fallback, because no rule covers the call
 };
 
 /// One rule. `op` names an operator: "aten::sum" claims every overload, "aten::sum.dim_IntList" just one (stronger).

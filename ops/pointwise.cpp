@@ -31,13 +31,12 @@ std::vector<Linear> linearity(const OpCall& call) {
 }
 
 std::optional<Plan> plan(const OpCall& call) {
-  // The written tensor: self of an in-place operator, or out=, whose shape does not take part in broadcasting.
+  // The written tensor: self of an in-place operator.
   int target = -1;
   const auto& arguments = call.op.schema().arguments();
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const auto* alias = arguments[call.slots()[s].arg].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
-    if (target >= 0) return std::nullopt;  // several outputs: gathered and put back
     target = static_cast<int>(s);
   }
   Axes axes = broadcast_axes(call);
@@ -61,7 +60,7 @@ std::optional<Plan> plan(const OpCall& call) {
 const Register rules{{.op = "moonhalo::pointwise",
                       .plan = plan,
                       .source = "at::Tag::pointwise; broadcasting as in PyTorch",
-                      .supports = "any cut, broadcasting, in place, out=; sums and scalings keep Partial"}};
+                      .supports = "any cut, broadcasting, in place; sums and scalings keep Partial"}};
 
 }  // namespace
 }  // namespace moonhalo
