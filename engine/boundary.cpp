@@ -7,8 +7,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <type_traits>
-
+#include "engine/graph_node.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -25,23 +24,35 @@ SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad) {
   return intern(std::move(layout));
 }
 
+// What a gradient becomes on its way into a leaf, or into a plain tensor that entered an operator with ShardTensors.
 struct BoundaryHook final : torch::autograd::FunctionPreHook {
-  BoundaryHook(size_t index, SpecPtr spec) : index(index), spec(std::move(spec)) {}
+  using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  explicit BoundaryHook(size_t index) : index(index) {}
+  BoundaryHook(size_t index, const at::Tensor& leaf, SpecPtr wanted)
+      : index(index), leaf(leaf.getIntrusivePtr()), wanted(std::move(wanted)) {}
+
   variable_list operator()(const variable_list& grads) override {
     variable_list result = grads;
     at::Tensor& grad = result[index];
     if (!grad.defined()) return result;
-    if (!spec) {
+    if (!leaf) {
       if (is_shard_tensor(grad)) grad = full_tensor(grad);
       return result;
     }
+    const auto impl = leaf->lock();
+    if (!impl) return result;
+    // set_data may have given the leaf another cut since.
+    const SpecPtr& own = static_cast<const ShardTensorImpl*>(impl.get())->spec();
     // Formulas that allocate make plain tensors, the same on every rank.
-    if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(spec->mesh(), grad.sizes()));
-    grad = redistribute(grad, gradient_spec(spec, moonhalo::spec(grad)));
+    if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(own->mesh(), grad.sizes()));
+    const bool asked = wanted && wanted->global_shape() == own->global_shape();
+    grad = redistribute(grad, asked ? wanted : gradient_spec(own, moonhalo::spec(grad)));
     return result;
   }
+
   size_t index;
-  SpecPtr spec;  // null for a plain tensor
+  std::optional<WeakImpl> leaf;  // a ShardTensor; none: a plain tensor
+  SpecPtr wanted;                // null: the leaf's own cut
 };
 
 bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks, size_t index) {
@@ -50,6 +61,19 @@ bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::Functi
     if (boundary != nullptr && boundary->index == index) return true;
   }
   return false;
+}
+
+// Hooks of the user's stand in between: they see what the leaf will get, and what they return is brought into that form.
+// Their list must exist before, or the first one to come would throw ours away.
+template <typename Make>
+void add_around(const at::Tensor& leaf, const Make& make) {
+  if (!torch::autograd::impl::materialize_autograd_meta(leaf)->cpp_hooks_list_) {
+    torch::autograd::impl::create_cpp_hook(leaf);
+  }
+  auto& hooks = torch::autograd::impl::hooks(leaf);
+  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const BoundaryHook*>(hook.get()) != nullptr; });
+  hooks.insert(hooks.begin(), make());
+  hooks.push_back(make());
 }
 
 struct LambdaNode final : torch::autograd::Node {
@@ -62,22 +86,6 @@ struct LambdaNode final : torch::autograd::Node {
   std::function<at::Tensor(const at::Tensor&)> backward;
 };
 
-// How the graph holds its nodes: shared_ptr up to LibTorch 2.11, intrusive_ptr in 2.15.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <typename Pointer>
-Pointer owned(LambdaNode* node) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return Pointer(node, [](auto* released) { deleteNode(released); });
-  } else {
-    return Pointer::unsafe_steal_from_new(node);
-  }
-}
-
-NodePointer make_node(std::function<at::Tensor(const at::Tensor&)> backward) {
-  return owned<NodePointer>(new LambdaNode(std::move(backward)));
-}
-
 }  // namespace
 
 void guard_gradient(const at::Tensor& tensor) {
@@ -87,30 +95,39 @@ void guard_gradient(const at::Tensor& tensor) {
   if (impl != nullptr) {
     impl->guarded = true;
     if (node) return;
-    torch::autograd::impl::add_hook(tensor, std::make_unique<BoundaryHook>(0, impl->spec()));
+    add_around(tensor, [&] { return std::make_unique<BoundaryHook>(0, tensor, SpecPtr()); });
   } else if (node) {
     const size_t index = tensor.output_nr();
     if (!has_boundary_hook(node->tensor_pre_hooks(), index)) {
-      node->add_tensor_pre_hook(std::make_unique<BoundaryHook>(index, nullptr));
+      node->add_tensor_pre_hook(std::make_unique<BoundaryHook>(index));
     }
   } else if (!has_boundary_hook(torch::autograd::impl::hooks(tensor), 0)) {
-    torch::autograd::impl::add_hook(tensor, std::make_unique<BoundaryHook>(0, nullptr));
+    add_around(tensor, [] { return std::make_unique<BoundaryHook>(0); });
   }
+}
+
+void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
+  ShardTensorImpl* impl = shard_impl(leaf);
+  TORCH_INTERNAL_ASSERT(impl != nullptr && leaf.is_leaf() && leaf.requires_grad());
+  TORCH_INTERNAL_ASSERT(spec->global_shape() == impl->spec()->global_shape());
+  impl->guarded = true;
+  add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
 }
 
 void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward) {
   if (!c10::GradMode::is_enabled() || !input.requires_grad()) return;
-  auto node = make_node(std::move(backward));
+  const NodePointer node = make_node<LambdaNode>(std::move(backward));
   node->set_next_edges(torch::autograd::collect_next_edges(input));
   torch::autograd::set_history(output, node);
 }
 
 void connect_without_input(const at::Tensor& output, std::function<void(const at::Tensor&)> backward) {
   if (!c10::GradMode::is_enabled()) return;
-  torch::autograd::set_history(output, make_node([backward = std::move(backward)](const at::Tensor& grad) {
-                                 backward(grad);
-                                 return at::Tensor();
-                               }));
+  const auto last = [backward = std::move(backward)](const at::Tensor& grad) {
+    backward(grad);
+    return at::Tensor();
+  };
+  torch::autograd::set_history(output, make_node<LambdaNode>(last));
 }
 
 }  // namespace moonhalo

@@ -19,7 +19,11 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
   if (from->ndim() == 0) return plan;
   const CutGroup group(from, dim);
   if (group.alone()) return plan;
-  const at::ScalarType dtype = call.flag("half_to_float") ? at::kFloat : call.slots()[0].dtype;
+  // _safe_softmax: a line of -inf alone becomes zeros.
+  const bool safe = call.has("dtype");
+  const at::ScalarType dtype = safe && call.given("dtype")                  ? call.value("dtype").toScalarType()
+                               : !safe && call.flag("half_to_float") ? at::kFloat
+                                                                     : call.slots()[0].dtype;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor();
     const at::Tensor x = given.to(wide_type(dtype));
@@ -29,7 +33,9 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
     at::Tensor shifted = x - top;
     at::Tensor powers = kLog ? at::exp(shifted) : shifted.exp_();
     const at::Tensor total = group.all_reduce(at::sum(powers, dim, true));
-    finish(op, stack, (kLog ? shifted.sub_(at::log(total)) : powers.div_(total)).to(dtype));
+    at::Tensor result = kLog ? shifted.sub_(at::log(total)) : powers.div_(total);
+    if (safe) result.masked_fill_(top == -INFINITY, 0);
+    finish(op, stack, result.to(dtype));
   };
   return plan;
 }
@@ -64,6 +70,10 @@ constexpr auto* kSupports =
 
 const Register rules{
     {.op = "aten::_softmax", .plan = plan_softmax<false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_safe_softmax",
+     .plan = plan_softmax<false>,
+     .source = "PyTorch scaled_dot_product_attention",
+     .supports = kSupports},
     {.op = "aten::_log_softmax",
      .plan = plan_softmax<true>,
      .source = kSource,
