@@ -54,12 +54,11 @@ void check_same_dtype(const char* verb, const at::Tensor& in, const at::Tensor& 
 // Raw bytes where possible: autograd has no business here, and `in` may be `out`.
 void copy_data(const at::Tensor& from, at::Tensor& to) {
   if (from.numel() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
-  if (from.device().is_cpu() && to.device().is_cpu()) {
+  if (from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous()) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
     return;
   }
-  at::Tensor target = to.detach().view({-1});
-  target.copy_(from.detach().view({-1}));
+  to.detach().copy_(from.detach().view(to.sizes()));
 }
 
 class Finished final : public Work {
@@ -144,11 +143,10 @@ Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
                     "\n  have  rank ", rank, ", size ", size, "\n  fix   ranks count from 0 to size - 1");
 }
 
-void Communicator::check_tensor(const char* verb, const char* what,
-                                const at::Tensor& tensor) const {
+void Communicator::check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided) const {
   TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
                     "empty tensor where there is nothing to send");
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), verb, ": `",
+  TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `",
                     what, "` is not contiguous\n  have  shape ", tensor.sizes(), ", strides ", tensor.strides(),
                     "\n  fix   call .contiguous() first");
   TORCH_CHECK_NOT_IMPLEMENTED(takes(tensor.device()), verb, ": the ", backend(), " communicator cannot send from ",
@@ -156,7 +154,14 @@ void Communicator::check_tensor(const char* verb, const char* what,
                               "\n  fix   move it to the CPU first, or use a backend for this device");
 }
 
+namespace {
+thread_local int64_t bytes_sent = 0;
+}
+
+int64_t bytes_sent_by_this_thread() { return bytes_sent; }
+
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
+  bytes_sent += bytes;
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;
   count.messages += messages;
@@ -170,7 +175,7 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
       TORCH_CHECK_VALUE(message.peer >= 0 && message.peer < size_, "exchange: rank ", message.peer,
                         " is not in this group of ", size_, "\n  have  peer ", message.peer, " in the list of rank ",
                         rank_, "\n  fix   peers are ranks of the group that the call is made on");
-      check_tensor("exchange", list == &sends ? "send" : "receive", message.data);
+      check_tensor("exchange", list == &sends ? "send" : "receive", message.data, takes_strided());
     }
   }
   deliver_to_self(rank_, sends, receives);

@@ -20,7 +20,8 @@ const char* name(ReduceOp op);
 /// "sum" | "avg" | "max" | "min" | "product"; ValueError otherwise.
 ReduceOp parse_reduce_op(const std::string& text);
 
-/// One direction of a point-to-point message. `data` is contiguous, any dtype; the receiver knows the size.
+/// One direction of a point-to-point message. `data` has any dtype and is contiguous unless the communicator takes_strided; then
+/// both ends give the same shape, if either is not. The receiver knows the size.
 struct Message {
   int peer;
   at::Tensor data;
@@ -40,6 +41,9 @@ struct CommStats {
   static const char* name(Kind kind);
   Count total() const;
 };
+
+/// Bytes that this thread has given to any communicator so far, as CommStats counts them.
+int64_t bytes_sent_by_this_thread();
 
 /// A collective under way. The tensors handed in stay alive until it ends.
 class Work {
@@ -64,6 +68,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   /// "threads" | "mpi" | "nccl" | "fake"
   virtual const char* backend() const = 0;
+  /// Whether exchange takes tensors that are not contiguous, and so copies from place to place without packing.
+  virtual bool takes_strided() const { return false; }
 
   /// Posts every receive, then every send; messages between one pair of ranks match in order.
   WorkPtr exchange_async(std::vector<Message> sends, std::vector<Message> receives);
@@ -120,7 +126,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<CommStats> shared_stats() const { return stats_; }
 
  private:
-  void check_tensor(const char* verb, const char* what, const at::Tensor& tensor) const;
+  void check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided = false) const;
   void count(CommStats::Kind kind, int64_t messages, int64_t bytes);
 
   int rank_;

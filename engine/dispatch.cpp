@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -37,14 +38,18 @@ class ViewTrace {
  public:
   explicit ViewTrace(bool view) : view_(view) {}
 
-  void read(const ShardTensorImpl& impl) {
-    if (!view_ || !impl.local().has_storage()) return;
+  void read(const at::Tensor& tensor) {
+    if (!view_) return;
+    base_ = tensor;
+    const ShardTensorImpl& impl = *shard_impl(tensor);
+    if (!impl.local().has_storage()) return;
     storage_ = impl.local().storage();
     if (impl.copied_view()) copied_from_ = impl.copied_from;
     version_ = version_of(impl);
   }
 
   void mark(ShardTensorImpl& result, bool copies) const {
+    if (base_.defined()) result.take_mode_of(*shard_impl(base_));
     if (!storage_) return;
     const bool shares = result.local().has_storage() && result.local().storage().is_alias_of(storage_);
     if (!copied_from_ && shares && !copies) return;
@@ -54,6 +59,7 @@ class ViewTrace {
 
  private:
   bool view_;
+  at::Tensor base_;
   c10::Storage storage_;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from_;
   uint32_t version_ = 0;
@@ -80,7 +86,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool r
   check_copied_view(*impl, move.written, op);
   // The same tensor may stand twice in a call, and have been resolved the first time.
   if (!move.redistribution || impl->spec() == move.wanted) {
-    views.read(*impl);
+    views.read(tensor);
     return impl->local();
   }
   // A Partial that shares its addends with a view cannot part from it.
@@ -90,7 +96,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool r
                               "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
   at::Tensor local = move.redistribution->apply(impl->local());
   if (move.resolves && !shared) impl->replace(local, move.wanted);
-  views.read(*impl);
+  views.read(tensor);
   return local;
 }
 
@@ -118,6 +124,29 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
     }
     --m;
   }
+}
+
+const MeshPtr& mesh_of(const Decision& decision) {
+  const auto defined = std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
+  return defined->given->mesh();
+}
+
+std::string placements_of(const SpecPtr& spec) {
+  if (!spec) return "none";
+  std::string text;
+  for (const Placement& placement : spec->placements()) text += (text.empty() ? "" : ", ") + placement.to_string();
+  return text;
+}
+
+TraceRecord record_of(const c10::OperatorHandle& op, const Decision& decision, int64_t bytes) {
+  TraceRecord record{c10::toString(op.operator_name()), {}, {}, bytes, decision.plan.gathered};
+  for (const Decision::Move& move : decision.moves) {
+    std::string text = placements_of(move.given);
+    if (move.redistribution) text += " -> " + placements_of(move.wanted);
+    record.inputs.push_back(std::move(text));
+  }
+  for (const SpecPtr& output : decision.plan.outputs) record.outputs.push_back(placements_of(output));
+  return record;
 }
 
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
@@ -150,6 +179,7 @@ struct Dispatch::Entry {
   explicit Entry(const c10::OperatorHandle& op) : facts(op) {}
   OperatorFacts facts;
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<const Decision>>> decisions;
+  OperatorCounts counts;
   const Decision* last = nullptr;  // a program repeats itself: tried before the table
 };
 
@@ -184,16 +214,41 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
                                stack);
     return;
   }
-  if (trace != nullptr) trace->push_back(c10::toString(op.operator_name()));
   if (facts.view) {
     // View + in-place is replayed through the view operators themselves: as_strided means nothing on a block.
     c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   }
   const bool cacheable = write_key(facts, stack);
-  if (const Decision* known = cacheable ? find(e) : nullptr) return execute(facts, *known, op, stack);
+  if (const Decision* known = cacheable ? find(e) : nullptr) return carry_out(e, *known, op, stack);
   const std::shared_ptr<const Decision> made = decide(facts, op, stack);
   if (cacheable) remember(e, made);
-  execute(facts, *made, op, stack);
+  carry_out(e, *made, op, stack);
+}
+
+void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+  const int64_t before = bytes_sent_by_this_thread();
+  execute(entry.facts, decision, op, stack);
+  const int64_t sent = bytes_sent_by_this_thread() - before;
+  ++entry.counts.calls;
+  entry.counts.bytes += sent;
+  if (decision.plan.gathered) {
+    ++counts.gathered;
+    ++entry.counts.gathered;
+    ++gathered[c10::toString(op.operator_name())];
+  }
+  if (trace != nullptr) trace->push_back(record_of(op, decision, sent));
+}
+
+std::map<std::string, OperatorCounts> Dispatch::operator_counts() const {
+  std::map<std::string, OperatorCounts> all;
+  for (const auto& [name, entry] : entries_) {
+    if (entry->counts.calls > 0) all.emplace(c10::toString(*static_cast<const c10::OperatorName*>(name)), entry->counts);
+  }
+  return all;
+}
+
+void Dispatch::reset_operator_counts() {
+  for (auto& [name, entry] : entries_) entry->counts = {};
 }
 
 // What is written does not take part where it is not read, so results may be cut in any way: each is put where it belongs.
@@ -314,16 +369,13 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   auto decision = std::make_shared<Decision>();
   decision->key = key_;
   const OpCall call(op, stack);
-  for (const Slot& slot : call.slots()) {
-    if (slot.spec) decision->alive.push_back(slot.spec);
-  }
   decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
   TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ",
                         made.inputs.size(), " inputs of ", call.slots().size());
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const Slot& slot = call.slots()[s];
-    Decision::Move move{slot.arg, slot.item, made.inputs[s], nullptr, false, facts.written[slot.arg]};
+    Decision::Move move{slot.arg, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg]};
     if (slot.spec && move.wanted && move.wanted != slot.spec) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
       move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
@@ -358,10 +410,6 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
-  if (decision.plan.gathered) {
-    ++counts.gathered;
-    ++gathered[c10::toString(op.operator_name())];
-  }
   c10::SmallVector<at::Tensor, 2> kept(facts.returns_argument.size());
   for (size_t r = 0; r < kept.size(); ++r) {
     const int arg = facts.returns_argument[r];
@@ -371,6 +419,9 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   move_inputs(decision, op, stack, base, views);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
 
+  // The casts of autocast are done: what follows runs in the types that came.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (!c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) no_autocast.emplace(c10::autocast_dispatch_keyset);
   if (decision.plan.run) {
     decision.plan.run(op, stack);
   } else {
@@ -385,7 +436,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
                           " gave more results than planned");
     if (!outputs.empty() && !outputs[index]) return local;
-    at::Tensor result = wrap(local, outputs.empty() ? replicated(decision.alive.front()->mesh(), local.sizes()) : outputs[index]);
+    at::Tensor result = wrap(local, outputs.empty() ? replicated(mesh_of(decision), local.sizes()) : outputs[index]);
     views.mark(*shard_impl(result), decision.plan.copies_view);
     return result;
   };

@@ -4,8 +4,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -21,15 +23,28 @@ struct Decision {
   struct Move {  // per slot
     int arg = 0;
     int item = -1;
-    SpecPtr wanted;                                 // null: taken as it is
+    SpecPtr given;                                   // null: undefined; the decision's key holds its address
+    SpecPtr wanted;                                  // null: taken as it is
     std::unique_ptr<Redistribution> redistribution;  // null: already as wanted
     bool resolves = false;                           // only sums a Partial up: kept in the tensor
     bool written = false;
   };
   std::vector<int64_t> key;
-  std::vector<SpecPtr> alive;  // the key holds their addresses
   Plan plan;
   std::vector<Move> moves;
+};
+
+/// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
+struct TraceRecord {
+  std::string op;
+  std::vector<std::string> inputs, outputs;
+  int64_t bytes = 0;
+  bool gathered = false;
+};
+
+/// Calls of one operator by this rank, and the bytes that it sent for them.
+struct OperatorCounts {
+  int64_t calls = 0, gathered = 0, bytes = 0;
 };
 
 /// The boxed fallback: every ATen call that has a ShardTensor in it, forward and backward. One per thread, so that
@@ -45,10 +60,13 @@ class Dispatch {
     int64_t calls = 0, planned = 0, decomposed = 0, gathered = 0;
   };
   Counts counts;
-  /// While not null, the name of every operator that is carried out is added to it.
-  std::vector<std::string>* trace = nullptr;
+  /// While not null, every operator that is carried out is added to it.
+  std::vector<TraceRecord>* trace = nullptr;
   /// Operators that were gathered because no rule covers them, with how often.
   std::unordered_map<std::string, int64_t> gathered;
+  /// Every operator that was carried out, by name; composite ones count as what they are made of.
+  std::map<std::string, OperatorCounts> operator_counts() const;
+  void reset_operator_counts();
   /// Forgets every decision (and lets go of their meshes).
   void clear();
 
@@ -59,6 +77,7 @@ class Dispatch {
   std::shared_ptr<Decision> decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack);
   void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
+  void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void run_functional(const OperatorFacts& facts, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);

@@ -4,6 +4,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "engine/dispatch.h"
+
 namespace moonhalo::scripting {
 
 std::vector<Placement> check_placements(lua_State* lua, int index) {
@@ -225,7 +227,24 @@ void push_counts(lua_State* lua, const CommStats::Count& count) {
   lua_setfield(lua, -2, "bytes");
 }
 
-/// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}} of this rank so far.
+/// {["aten::sum.dim_IntList"] = {calls, bytes, gathered}}: every operator that ran on ShardTensors.
+void push_operator_counts(lua_State* lua) {
+  lua_newtable(lua);
+  for (const auto& [name, counts] : Dispatch::of_this_thread().operator_counts()) {
+    lua_createtable(lua, 0, 3);
+    push(lua, counts.calls);
+    lua_setfield(lua, -2, "calls");
+    push(lua, counts.bytes);
+    lua_setfield(lua, -2, "bytes");
+    push(lua, counts.gathered);
+    lua_setfield(lua, -2, "gathered");
+    lua_setfield(lua, -2, name.c_str());
+  }
+}
+
+/// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =
+/// {["aten::mm"] = {calls, bytes, gathered}}} of this rank so far. Bytes of a script's own redistribute, and of
+/// gradients that return to their leaves, belong to no operator.
 int comm_stats(lua_State* lua) {
   const Options options(lua, 1, "comm_stats", {"reset"});
   Communicator& world = *context(lua).world;
@@ -237,7 +256,12 @@ int comm_stats(lua_State* lua) {
     lua_setfield(lua, -2, CommStats::name(static_cast<CommStats::Kind>(kind)));
   }
   lua_setfield(lua, -2, "by_kind");
-  if (options.get_bool("reset", false)) world.reset_stats();
+  push_operator_counts(lua);
+  lua_setfield(lua, -2, "by_operator");
+  if (options.get_bool("reset", false)) {
+    world.reset_stats();
+    Dispatch::of_this_thread().reset_operator_counts();
+  }
   return 1;
 }
 

@@ -10,6 +10,10 @@
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<PendingTensor> = "PendingTensor";
+
 namespace {
 
 const at::Tensor& self(lua_State* lua) { return check_tensor(lua, 1); }
@@ -57,9 +61,26 @@ int scatter(lua_State* lua) {
   return 1;
 }
 
-/// x:redistribute(placements): collective over the mesh.
+/// x:redistribute([mesh, ]placements[, {async_op = false}]): collective over the mesh. With async_op a PendingTensor,
+/// whose wait() gives the tensor.
 int redistribute_method(lua_State* lua) {
-  push(lua, redistribute(sharded_self(lua, "redistribute"), check_placements(lua, 2)));
+  const at::Tensor& tensor = sharded_self(lua, "redistribute");
+  const MeshPtr given = to_object<DeviceMesh>(lua, 2);
+  const int list = given ? 3 : 2;
+  const MeshPtr mesh = given ? given : spec(tensor)->mesh();
+  const Options options(lua, list + 1, "redistribute", {"async_op"});
+  const auto placements = check_placements(lua, list);
+  if (options.get_bool("async_op", false)) {
+    push_object(lua, std::make_shared<PendingTensor>(redistribute_async(tensor, mesh, placements)));
+  } else {
+    push(lua, redistribute(tensor, mesh, placements));
+  }
+  return 1;
+}
+
+/// pending:wait()
+int wait_method(lua_State* lua) {
+  push(lua, check_object<PendingTensor>(lua, 1)->wait());
   return 1;
 }
 
@@ -125,18 +146,42 @@ int set_fallback_function(lua_State* lua) {
   return 1;
 }
 
-/// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order.
+/// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered}.
+void push_record(lua_State* lua, const TraceRecord& record) {
+  lua_createtable(lua, 0, 5);
+  push(lua, record.op);
+  lua_setfield(lua, -2, "op");
+  push(lua, record.inputs);
+  lua_setfield(lua, -2, "inputs");
+  push(lua, record.outputs);
+  lua_setfield(lua, -2, "outputs");
+  push(lua, record.bytes);
+  lua_setfield(lua, -2, "bytes");
+  push(lua, record.gathered);
+  lua_setfield(lua, -2, "gathered");
+}
+
+/// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order, and a
+/// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, and the
+/// bytes that this rank sent.
 int op_trace(lua_State* lua) {
-  std::vector<std::string> names;
+  std::vector<TraceRecord> records;
   Dispatch& dispatch = Dispatch::of_this_thread();
   struct Restore {
     Dispatch& dispatch;
-    std::vector<std::string>* before;
+    std::vector<TraceRecord>* before;
     ~Restore() { dispatch.trace = before; }
-  } restore{dispatch, std::exchange(dispatch.trace, &names)};
+  } restore{dispatch, std::exchange(dispatch.trace, &records)};
   call_traced(lua, lua_gettop(lua) - 1, 0);
+  std::vector<std::string> names;
+  for (const TraceRecord& record : records) names.push_back(record.op);
   push(lua, names);
-  return 1;
+  lua_createtable(lua, static_cast<int>(records.size()), 0);
+  for (size_t i = 0; i < records.size(); ++i) {
+    push_record(lua, records[i]);
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  return 2;
 }
 
 const luaL_Reg kFunctions[] = {{"distribute_tensor", guard<distribute>},
@@ -157,7 +202,10 @@ const luaL_Reg kGetters[] = {{"mesh", guard<get_mesh>},
                              {"is_sharded", guard<is_shard_tensor_method>},
                              {nullptr, nullptr}};
 
+const luaL_Reg kPendingMethods[] = {{"wait", guard<wait_method>}, {nullptr, nullptr}};
+
 void open_shard_tensor(lua_State* lua) {
+  define_object<PendingTensor>(lua, kPendingMethods);
   add_functions(lua, kFunctions);
   add_tensor_methods(lua, kMethods);
   add_tensor_getters(lua, kGetters);

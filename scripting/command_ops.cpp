@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "engine/operator_facts.h"
 #include "engine/rules.h"
 #include "scripting/commands.h"
 #include "scripting/operators.h"
@@ -39,17 +40,20 @@ int show_operator(const std::string& name) {
     std::ostringstream schema;
     schema << op.schema();
     std::printf("%s\n", schema.str().c_str());
-    const Rule* rule = find_rule(op.operator_name());
-    if (!rule) {
-      const bool composite =
-          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-      std::printf("    shards: %s\n", composite ? "made of other operators"
-                                                : "by family, or gathered (mh.set_fallback)");
-      continue;
+    const OperatorFacts facts(op);
+    const Rule* rule = facts.rule;
+    if (!rule && facts.pointwise && !facts.functional) rule = find_rule({"moonhalo::pointwise", ""});
+    if (facts.functional) {
+      std::printf("    shards: calls %s and writes its results\n",
+                  c10::toString(facts.functional->operator_name()).c_str());
+    } else if (rule) {
+      std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
+      if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
+    } else {
+      std::printf("    shards: %s\n", facts.composite_implicit || facts.decomposes ? "made of other operators"
+                                       : facts.random ? "refused: no rule for this random operator"
+                                                      : "no rule: gathered, or refused (mh.set_fallback)");
     }
-    std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(),
-                file_of(*rule).c_str());
-    if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
   }
   return kDone;
 }

@@ -1,0 +1,44 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What was chosen for an operator, and what it cost: S25, S13.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local S, R = mh.Shard, mh.Replicate
+local tests = {}
+
+function tests.test_op_trace_tells_what_was_chosen()
+  local x = mh.distribute_tensor(mh.ones({6, 4}), mesh, {S(0, {1, 3, 2})})
+  local w = mh.distribute_tensor(mh.ones({6, 4}), mesh, {R()})
+
+  local names, records = mh.op_trace(function()
+    local y = x * w
+    local _ = y:sum():item()
+  end)
+
+  testing.assert_equal(names[1], "aten::mul.Tensor")
+  testing.assert_equal(records[1].op, names[1])
+  testing.assert_equal(records[1].inputs[1], "Shard(0, {1, 3, 2})")
+  testing.assert_equal(records[1].inputs[2], "Replicate() -> Shard(0, {1, 3, 2})")
+  testing.assert_equal(records[1].outputs[1], "Shard(0, {1, 3, 2})")
+  testing.assert_equal(records[1].bytes, 0)
+  testing.assert_equal(records[2].outputs[1], "Partial(sum)")
+  testing.assert_equal(#records, #names)
+  testing.assert_equal(records[#records].bytes > 0, true) -- item sums up
+end
+
+function tests.test_comm_stats_by_operator()
+  local x = mh.distribute_tensor(mh.ones({9, 4}), mesh, {S(0)})
+  mh.comm_stats{reset = true}
+
+  local _ = x:cumsum(0), x:cumsum(1), x + x
+  local by = mh.comm_stats().by_operator
+
+  testing.assert_equal(by["aten::cumsum"].calls, 2)
+  testing.assert_equal(by["aten::cumsum"].bytes > 0, true)
+  testing.assert_equal(by["aten::add.Tensor"].bytes, 0)
+  testing.assert_equal(by["aten::add.Tensor"].gathered, 0)
+  testing.assert_equal(mh.comm_stats{reset = true}.by_operator["aten::mul.Tensor"], nil)
+end
+
+return tests
