@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 
 #include "engine/redistribute.h"
@@ -45,8 +46,8 @@ class Solver {
     }
     TORCH_INTERNAL_ASSERT(best_cost_ < std::numeric_limits<double>::infinity(), "no strategy for ", call_.describe());
     Plan plan;
-    plan.inputs = inputs(best_);
-    plan.outputs = outputs(best_);
+    plan.inputs = std::move(best_inputs_);
+    plan.outputs = std::move(best_outputs_);
     return plan;
   }
 
@@ -84,6 +85,7 @@ class Solver {
   }
 
   void enumerate(Strategy& strategy, size_t axis) {
+    if (best_cost_ == 0) return;  // nothing is cheaper
     if (axis < axes_.kinds.size()) {
       if (!fixed_.empty()) {
         strategy.cuts[axis] = fixed_[axis];
@@ -109,13 +111,7 @@ class Solver {
       strategy.partials[m].reset();
       return enumerate_partials(strategy, m + 1);
     }
-    if (!disjoint(strategy, mesh_) || !partials_fit(strategy)) return;
-    const double cost = cost_of(strategy);
-    // Strategies with more cuts come first, so that a tie keeps the work divided.
-    if (cost < best_cost_ * (1 - 1e-12)) {
-      best_cost_ = cost;
-      best_ = strategy;
-    }
+    if (disjoint(strategy, mesh_) && partials_fit(strategy)) consider(strategy);
   }
 
   // A product passes one Partial on; a sum needs every term Partial alike (a plain or replicated term would be
@@ -148,59 +144,80 @@ class Solver {
     return true;
   }
 
-  Layout layout_of(const std::vector<int>& dims, at::IntArrayRef shape, const Strategy& strategy) const {
-    Layout layout(call_.mesh(), shape);
-    for (size_t d = 0; d < dims.size(); ++d) {
-      if (dims[d] >= 0) layout.cuts[d] = strategy.cuts[dims[d]];
+  // The spec of a tensor that is cut as the strategy says: one of `known` if it fits, which saves the search.
+  SpecPtr spec_of(const std::vector<int>& dims, const std::vector<int64_t>& shape, const Strategy& strategy,
+                  const std::vector<std::optional<ReduceOp>>& partials, std::initializer_list<const SpecPtr*> known) const {
+    static const Cut kUncut;
+    const auto cut = [&](size_t d) -> const Cut& {
+      return d < dims.size() && dims[d] >= 0 ? strategy.cuts[dims[d]] : kUncut;
+    };
+    for (const SpecPtr* spec : known) {
+      if (!*spec || (*spec)->global_shape() != shape || (*spec)->layout().partials != partials) continue;
+      bool fits = true;
+      for (size_t d = 0; fits && d < shape.size(); ++d) fits = (*spec)->cut(d) == cut(d);
+      if (fits) return *spec;
     }
-    return layout;
+    Layout layout(call_.mesh(), shape);
+    for (size_t d = 0; d < shape.size(); ++d) layout.cuts[d] = cut(d);
+    layout.partials = partials;
+    return intern(std::move(layout));
   }
 
   std::vector<SpecPtr> inputs(const Strategy& strategy) const {
     std::vector<SpecPtr> specs;
-    std::vector<bool> each_taken(mesh_.ndim(), false);
+    specs.reserve(call_.slots().size());
+    std::vector<std::optional<ReduceOp>> partials(mesh_.ndim());
     for (size_t s = 0; s < call_.slots().size(); ++s) {
       const SpecPtr& spec = call_.slots()[s].spec;
       if (!spec) {
         specs.push_back(nullptr);
         continue;
       }
-      Layout layout = layout_of(axes_.inputs[s], spec->global_shape(), strategy);
       for (int64_t m = 0; m < mesh_.ndim(); ++m) {
-        if (strategy.partials[m] && linear(s) != Linear::kNo && spec->partial(m) == strategy.partials[m]) {
-          layout.partials[m] = strategy.partials[m];
-        }
+        const bool kept = strategy.partials[m] && linear(s) != Linear::kNo && spec->partial(m) == strategy.partials[m];
+        partials[m] = kept ? strategy.partials[m] : std::nullopt;
       }
-      specs.push_back(intern(std::move(layout)));
+      specs.push_back(spec_of(axes_.inputs[s], spec->global_shape(), strategy, partials, {&spec}));
     }
     return specs;
   }
 
-  std::vector<SpecPtr> outputs(const Strategy& strategy) const {
+  std::vector<SpecPtr> outputs(const Strategy& strategy, const std::vector<SpecPtr>& inputs) const {
+    std::vector<std::optional<ReduceOp>> partials = strategy.partials;
+    for (size_t a = 0; a < axes_.kinds.size(); ++a) {
+      if (axes_.kinds[a] != AxisKind::kReduce) continue;
+      for (const int64_t m : strategy.cuts[a].mesh_dims) partials[m] = axes_.reduce;
+    }
+    const SpecPtr none;
     std::vector<SpecPtr> specs;
+    specs.reserve(axes_.outputs.size());
     for (size_t o = 0; o < axes_.outputs.size(); ++o) {
-      Layout layout = layout_of(axes_.outputs[o], axes_.output_shapes[o], strategy);
-      layout.partials = strategy.partials;
-      for (size_t a = 0; a < axes_.kinds.size(); ++a) {
-        if (axes_.kinds[a] != AxisKind::kReduce) continue;
-        for (const int64_t m : strategy.cuts[a].mesh_dims) layout.partials[m] = axes_.reduce;
-      }
-      specs.push_back(intern(std::move(layout)));
+      const SpecPtr &first = inputs.empty() ? none : inputs.front(), &previous = specs.empty() ? none : specs.back();
+      specs.push_back(spec_of(axes_.outputs[o], axes_.output_shapes[o], strategy, partials, {&first, &previous}));
     }
     return specs;
   }
 
-  double cost_of(const Strategy& strategy) const {
+  // Keeps the strategy if it is cheaper than the best so far.
+  void consider(const Strategy& strategy) {
+    // Strategies with more cuts come first, so that a tie keeps the work divided.
+    const double bound = best_cost_ * (1 - 1e-12);
     double cost = 0;
-    const auto wanted = inputs(strategy);
+    auto wanted = inputs(strategy);
     for (size_t s = 0; s < wanted.size(); ++s) {
-      if (wanted[s]) cost += redistribution_cost(*call_.slots()[s].spec, *wanted[s]);
+      const SpecPtr& spec = call_.slots()[s].spec;
+      if (wanted[s] && wanted[s] != spec) cost += redistribution_cost(*spec, *wanted[s]);
     }
+    if (cost >= bound) return;
+    auto results = outputs(strategy, wanted);
     // A Partial result must be reduced some day.
-    for (const SpecPtr& output : outputs(strategy)) {
+    for (const SpecPtr& output : results) {
       if (output->has_partial()) cost += redistribution_cost(*output, *without_partial(output));
     }
-    return cost;
+    if (cost >= bound) return;
+    best_cost_ = cost;
+    best_inputs_ = std::move(wanted);
+    best_outputs_ = std::move(results);
   }
 
   const OpCall& call_;
@@ -211,7 +228,7 @@ class Solver {
   std::vector<Cut> fixed_;
   std::vector<std::optional<ReduceOp>> partial_options_;
   double best_cost_ = std::numeric_limits<double>::infinity();
-  Strategy best_;
+  std::vector<SpecPtr> best_inputs_, best_outputs_;
 };
 
 }  // namespace

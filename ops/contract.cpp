@@ -24,8 +24,8 @@ bool contains(const Ints& list, int64_t value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, const Ints& l,
-                         const Ints& r, const Ints& o) {
+at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
+                         at::IntArrayRef r, at::IntArrayRef o) {
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef,
                                at::IntArrayRef, at::IntArrayRef);
   static const auto op =
@@ -122,11 +122,17 @@ struct Contract : torch::autograd::Function<Contract> {
 
 at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
                              at::IntArrayRef r, at::IntArrayRef o) {
-  if (c10::GradMode::is_enabled()) {
-    // The function below runs without recording, so the boundary is guarded here.
-    for (const at::Tensor* tensor : {&left, &right}) {
-      if (tensor->requires_grad()) guard_gradient(*tensor);
-    }
+  const auto differentiates = [](const at::Tensor& tensor) {
+    return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
+           tensor._fw_grad(/*level=*/0).defined();
+  };
+  if (!differentiates(left) && !differentiates(right)) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return call_operator(left, right, l, r, o);
+  }
+  // The function below runs without recording, so the boundary is guarded here.
+  for (const at::Tensor* tensor : {&left, &right}) {
+    if (c10::GradMode::is_enabled() && tensor->requires_grad()) guard_gradient(*tensor);
   }
   return Contract::apply(left, right, l.vec(), r.vec(), o.vec());
 }

@@ -221,7 +221,7 @@ Rows rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t ra
                                                           window.padding +
                                                           (end - 1) * window.dilation + 1};
   }
-  if (!layouts.input->is_cut(dim)) return layouts.input->block_range(dim, rank);
+  if (!divided(layouts.input, dim)) return layouts.input->block_range(dim, rank);
   return window.input_needed(layouts.output->block_range(dim, rank));
 }
 
@@ -239,7 +239,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   for (size_t i = 0; i < g.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Window& window = g.windows[i];
-    const bool windowed = layouts.contracts[i] || layouts.input->is_cut(dim);
+    const bool windowed = layouts.contracts[i] || divided(layouts.input, dim);
     moves |= windowed;
     local.stride.push_back(window.stride);
     local.dilation.push_back(window.dilation);
@@ -261,7 +261,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   // One cut dim can often do without a copy of the block.
   int64_t cut = -1, cuts = 0;
   for (size_t i = 0; i < g.windows.size(); ++i) {
-    if (!layouts.contracts[i] && !layouts.input->is_cut(static_cast<int64_t>(i) + 2)) continue;
+    if (!layouts.contracts[i] && !divided(layouts.input, static_cast<int64_t>(i) + 2)) continue;
     cut = static_cast<int64_t>(i);
     ++cuts;
   }

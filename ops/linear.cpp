@@ -70,7 +70,10 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
 // Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they
 // broadcast.
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
-  if (!is_shard_tensor(left) && !is_shard_tensor(right)) return at::native::matmul(left, right);
+  const bool sharded = is_shard_tensor(left) || is_shard_tensor(right);
+  // Up to two dims nothing is merged: LibTorch's mm, mv and dot.
+  const bool merges = left.dim() > 2 || right.dim() > 2;
+  if (!sharded || !merges) return at::native::matmul(left, right);
   TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0,
                     "matmul: both tensors need at least one dim\n  have  shapes ",
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
@@ -119,7 +122,7 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
 }
 
 // The axes of one term of an equation, letters as they are and the dims of an ellipsis as ..., -2,
-// -1; nullopt for what only LibTorch's own einsum reads (repeated letters). `ndim`: of the operand.
+// -1; nullopt for what only LibTorch's own einsum reads. `ndim`: of the operand.
 std::optional<Ints> term_axes(std::string_view term, int64_t ndim) {
   Ints axes;
   int64_t letters = 0;
@@ -134,7 +137,7 @@ std::optional<Ints> term_axes(std::string_view term, int64_t ndim) {
       continue;
     }
     const bool is_letter = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
-    if (!is_letter || contains(axes, letter)) return std::nullopt;
+    if (!is_letter) return std::nullopt;
     axes.push_back(letter);
   }
   return axes;
@@ -166,10 +169,10 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
     for (size_t d = 0; d < equation.terms[i].size(); ++d) {
       const int64_t axis = equation.terms[i][d];
       ++uses[axis];
-      // Size one against another size broadcasts: left to LibTorch.
-      if (!extents.emplace(axis, operands[i].size(d)).second &&
-          extents[axis] != operands[i].size(d))
+      int64_t& extent = extents.emplace(axis, 1).first->second;
+      if (extent != 1 && operands[i].size(d) != 1 && extent != operands[i].size(d))
         return std::nullopt;
+      if (extent == 1) extent = operands[i].size(d);
     }
   }
   if (arrow == std::string_view::npos) {  // an ellipsis, then the letters that occur once, in order
@@ -184,19 +187,51 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
     const auto out = term_axes(result, letters + ellipsis);
     if (!out) return std::nullopt;
     for (const int64_t axis : *out) {
-      if (!uses.count(axis)) return std::nullopt;
+      if (!uses.count(axis) || std::count(out->begin(), out->end(), axis) > 1) return std::nullopt;
     }
     equation.out = *out;
   }
   return equation;
 }
 
-at::Tensor einsum(std::string_view text, at::TensorList operands, at::OptionalIntArrayRef path) {
-  const bool sharded = std::any_of(operands.begin(), operands.end(),
+// A letter that an operand has twice takes its diagonal. Dims of size one that meet a larger one are dropped, since they
+// broadcast. False when a diagonal has no rows to follow.
+bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
+  std::map<int64_t, int64_t> extents;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Ints& axes = equation.terms[i];
+    for (size_t d = 0; d < axes.size();) {
+      const int64_t axis = axes[d];
+      const auto again = std::find(axes.begin() + static_cast<std::ptrdiff_t>(d) + 1, axes.end(), axis);
+      if (again == axes.end()) {
+        extents[axis] = std::max(extents[axis], operands[i].size(static_cast<int64_t>(d++)));
+        continue;
+      }
+      const int64_t first = static_cast<int64_t>(d), second = again - axes.begin();
+      if (operands[i].size(first) != operands[i].size(second)) return false;
+      operands[i] = operands[i].diagonal(0, first, second);
+      axes.erase(again);
+      axes.erase(axes.begin() + first);
+      axes.push_back(axis);
+    }
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Ints& axes = equation.terms[i];
+    for (int64_t d = operands[i].dim() - 1; d >= 0; --d) {
+      if (operands[i].size(d) != 1 || extents[axes[d]] <= 1) continue;
+      operands[i] = operands[i].squeeze(d);
+      axes.erase(axes.begin() + d);
+    }
+  }
+  return true;
+}
+
+at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntArrayRef path) {
+  const bool sharded = std::any_of(given.begin(), given.end(),
                                    [](const auto& t) { return is_shard_tensor(t); });
-  const auto equation =
-      sharded && !path && operands.size() > 1 ? parse(text, operands) : std::nullopt;
-  if (!equation) return at::native::einsum(text, operands, path);
+  auto equation = sharded && !path && given.size() > 1 ? parse(text, given) : std::nullopt;
+  std::vector<at::Tensor> operands = given.vec();
+  if (!equation || !simplify(operands, *equation)) return at::native::einsum(text, given, path);
   // From left to right; what no later operand and not the result needs is summed as early as may
   // be.
   const auto needed_after = [&](int64_t axis, size_t next) {

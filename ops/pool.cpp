@@ -4,8 +4,11 @@
 // global.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "engine/rules.h"
@@ -62,6 +65,15 @@ struct LocalPool {
   at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
                     const std::vector<int64_t>& to, int64_t sign) const {
     if (!halo) return index;
+    // Cut along the first of the dims alone, positions differ by whole rows.
+    const bool rows_alone = std::equal(from.begin() + 1, from.end(), to.begin() + 1) &&
+                            std::all_of(first_row.begin() + 1, first_row.end(),
+                                        [](int64_t first) { return first == 0; });
+    if (rows_alone && first_row[0] == 0) return index;
+    if (rows_alone && (sign < 0 || first_row[0] > 0)) {
+      return index + sign * first_row[0] *
+                         std::accumulate(to.begin() + 1, to.end(), int64_t{1}, std::multiplies<>());
+    }
     at::Tensor result;
     int64_t step = 1;
     for (size_t i = from.size(); i-- > 0;) {
@@ -135,10 +147,10 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   for (size_t i = 0; i < count; ++i) {
     const int64_t dim = first + static_cast<int64_t>(i);
     Rows rows{0, shape[dim]};
-    if (p.input->is_cut(dim)) {
+    if (divided(p.input, dim)) {
       rows = p.windows[i].input_needed(p.output->block_range(dim, p.input->mesh()->rank()));
     }
-    p.local_padding.push_back(p.input->is_cut(dim) ? 0 : padding[i]);
+    p.local_padding.push_back(divided(p.input, dim) ? 0 : padding[i]);
     p.local.global_extents.push_back(shape[dim]);
     p.local.first_row.push_back(rows.first);
     p.local.rows.push_back(rows.second - rows.first);

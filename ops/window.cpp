@@ -67,13 +67,13 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
                                               const std::vector<Window>& windows) {
   const int64_t ndim = input->ndim(), first = ndim - static_cast<int64_t>(windows.size());
   bool cut = false;
-  for (int64_t d = first; d < ndim; ++d) cut |= input->is_cut(d);
+  for (int64_t d = first; d < ndim; ++d) cut |= divided(input, d);
   if (!cut) return nullptr;
   return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < ndim; ++d) {
       Rows rows = input->block_range(d, rank);
-      if (d >= first && input->is_cut(d))
+      if (d >= first && divided(input, d))
         rows = windows[d - first].input_needed(output->block_range(d, rank));
       needs.push_back({.begin = rows.first, .end = rows.second});
     }

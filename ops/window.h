@@ -43,12 +43,15 @@ struct Window {
   int64_t uncropped(Rows out) const;
 };
 
+/// Several ranks hold rows of the dim: a cut in one block needs no neighbours and counts as none.
+inline bool divided(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).sizes.size() > 1; }
+
 /// Number of outputs of a plain window without ceil_mode.
 int64_t window_outputs(const Window& window, int64_t in_extent);
 
 /// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of
-/// the last dims; a window applies where the input is cut, every other dim keeps its block. Null
-/// when no windowed dim is cut.
+/// the last dims; a window applies where the input is divided, every other dim keeps its block. Null
+/// when no windowed dim is divided.
 std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPtr& output,
                                               const std::vector<Window>& windows);
 
