@@ -223,6 +223,11 @@ void SpecTable::forget(const ShardSpec* spec) {
   if (found != specs_.end() && found->second.spec == spec) specs_.erase(found);
 }
 
+size_t SpecTable::size() const {
+  const std::lock_guard lock(mutex_);
+  return specs_.size();
+}
+
 SpecPtr intern(Layout layout) {
   SpecTable& table = layout.mesh->specs();
   return table.intern(std::move(layout));

@@ -13,6 +13,7 @@ namespace moonhalo {
 struct SpecTable {
   SpecPtr intern(Layout layout);
   void forget(const ShardSpec* spec);
+  size_t size() const;
 
  private:
   struct Hash {
@@ -22,7 +23,7 @@ struct SpecTable {
     const ShardSpec* spec;
     c10::weak_intrusive_ptr<const ShardSpec> weak;
   };
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<std::vector<int64_t>, Entry, Hash> specs_;
 };
 
