@@ -137,6 +137,7 @@ void check_arguments(const ArgumentsPlan& plan, const DeviceMesh& mesh, const st
   const auto check = [&](const ArgumentPlan& argument) {
     if (argument.plain) check_count(*argument.plain, mesh, where);
     if (argument.wanted) check_count(*argument.wanted, mesh, where);
+    if (argument.gradient) check_count(*argument.gradient, mesh, "the gradient of " + where);
   };
   for (const auto& argument : plan.by_position) {
     if (argument) check(*argument);
@@ -258,7 +259,7 @@ class StyleResolver {
   void place(const char* tensor, const Placement& placement) {
     const auto slot = plan_.tensors.find(tensor);
     if (slot == plan_.tensors.end()) return;  // a layer without bias
-    slot->second = {{placement}, true};
+    slot->second = {.placements = {placement}, .listed = true};
   }
 
   void pass(const Placement& input, const Placement& wanted, const Placement& output) {
@@ -305,7 +306,8 @@ class StyleResolver {
 }  // namespace
 
 bool ArgumentPlan::operator==(const ArgumentPlan& other) const {
-  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local;
+  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local && same(gradient, other.gradient) &&
+         async == other.async;
 }
 
 bool ParallelStyle::operator==(const ParallelStyle& other) const {
@@ -331,9 +333,9 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
   const auto styles = match<ParallelStyle>(plan.styles, module_names, "module", equal, mesh, unmatched);
   const auto inputs = match<ArgumentsPlan>(plan.inputs, module_names, "module", equal, mesh, unmatched);
   const auto outputs = match<ArgumentsPlan>(plan.outputs, module_names, "module", equal, mesh, unmatched);
-  const auto tensors = match<Placements>(
-      plan.parameters, tensor_names, "parameter", [](const Placements& a, const Placements& b) { return same(a, b); }, mesh,
-      unmatched);
+  const auto same_placements = [](const Placements& a, const Placements& b) { return same(a, b); };
+  const auto tensors = match<Placements>(plan.parameters, tensor_names, "parameter", same_placements, mesh, unmatched);
+  const auto gradients = match<Placements>(plan.gradients, tensor_names, "parameter", same_placements, mesh, unmatched);
 
   std::vector<ModulePlan> resolved(modules.size());
   size_t next = 0;
@@ -348,10 +350,14 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
     check_arguments(made.outputs, mesh, "the output of " + quoted(module));
     for (const TensorFacts& tensor : module.tensors) {
       const std::string& full_name = tensor_names[next];
-      const int64_t entry = tensors[next++];
+      const int64_t entry = tensors[next], gradient = gradients[next];
+      ++next;
       ModulePlan::Tensor& placed = made.tensors[tensor.name];
-      if (entry >= 0) placed = {plan.parameters[entry].second, true};
+      if (entry >= 0) placed = {.placements = plan.parameters[entry].second, .listed = true};
       check_tensor(placed.placements, tensor, mesh, full_name);
+      if (gradient < 0) continue;
+      placed.gradient = plan.gradients[gradient].second;
+      check_count(*placed.gradient, mesh, "the gradient of '" + full_name + "'");
     }
   }
   return resolved;

@@ -27,6 +27,8 @@ struct ArgumentPlan {
   std::optional<Placements> plain = {};   ///< what a plain tensor is: every rank's block; replicated when absent
   std::optional<Placements> wanted = {};  ///< what it becomes; as it is when absent
   bool local = false;                     ///< then its local block is taken out
+  std::optional<Placements> gradient = {};  ///< what its gradient becomes on the way back; the argument's own when absent
+  bool async = false;  ///< its messages travel while those of the other arguments are started
   bool operator==(const ArgumentPlan& other) const;
 };
 
@@ -55,6 +57,7 @@ const char* name(ParallelStyle::Kind kind);
 
 struct ParallelPlan {
   std::vector<std::pair<std::string, Placements>> parameters = {};      ///< "fc1.weight" (buffers too)
+  std::vector<std::pair<std::string, Placements>> gradients = {};       ///< of parameters, where not the parameter's own
   std::vector<std::pair<std::string, ArgumentsPlan>> inputs = {};       ///< "fc1"; "" is the root
   std::vector<std::pair<std::string, ArgumentsPlan>> outputs = {};
   std::vector<std::pair<std::string, ParallelStyle>> styles = {};
@@ -62,7 +65,8 @@ struct ParallelPlan {
 
 /// From JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output": [null, ["S(1)"]]}},
 /// or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel", "output_layouts": "S(1)"}}, or one
-/// style. Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})", "Partial(sum)" or "P"; one stands for
+/// style. Instead of a list of placements for a parameter or an argument: {"placements": ["S(0)"], "grad": ["R"],
+/// "async": true}; grad and async may be left out. Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})", "Partial(sum)" or "P"; one stands for
 /// a list on a mesh of one dim. ValueError for unknown keys (with the nearest), wrong types and invalid JSON.
 ParallelPlan parse_plan(const std::string& json, const std::string& source = "plan");
 /// Reads a file of the above; comments are allowed.
@@ -90,6 +94,7 @@ enum class Unmatched : uint8_t { kError, kWarn };
 struct ModulePlan {
   struct Tensor {
     Placements placements;  ///< Replicate where the plan is silent
+    std::optional<Placements> gradient = {};
     bool listed = false;
   };
   std::map<std::string, Tensor> tensors;

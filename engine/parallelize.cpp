@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/deferred.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -82,6 +83,12 @@ std::string class_name(const nn::Module& module) {
   return name;
 }
 
+std::string text_of(const Placements& placements) {
+  std::string text;
+  for (const Placement& placement : placements) text += placement.to_string() + " ";
+  return text;
+}
+
 // ---- Plans of modules that were parallelized ------------------------------------------------------------------------
 
 struct Activations {
@@ -90,6 +97,7 @@ struct Activations {
   MeshPtr mesh;
   ArgumentsPlan inputs, outputs;
   bool root = false;
+  std::optional<FactoryPlan> factory = {};
 };
 
 // Ranks may be threads of one process; each has its own modules.
@@ -152,6 +160,10 @@ class Parallelizer {
       TORCH_CHECK_NOT_IMPLEMENTED(style.kind != ParallelStyle::Kind::kCustom, "parallelize_module: '", name,
                                   "' has a style written in Lua, which C++ modules do not take");
     }
+    TORCH_CHECK_NOT_IMPLEMENTED(!options_.is_model_sharded || plan.styles.empty(), "parallelize_module: is_model_sharded needs a ",
+                                "plan of placements, since styles read the shapes of whole parameters",
+                                "\n  fix   give {\"parameter\": {...}, \"forward\": {...}}");
+    if (options_.factory) check_factories(*options_.factory, *mesh_);
     plans_ = resolve(plan, facts_, *mesh_, options_.unmatched);
     // Everything is checked before anything changes.
     for (size_t i = 0; i < modules_.size(); ++i) check(i);
@@ -159,7 +171,8 @@ class Parallelizer {
     for (size_t i = 0; i < modules_.size(); ++i) place(i);
     for (size_t i = 0; i < modules_.size(); ++i) {
       remember(std::make_shared<Activations>(
-          Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs, plans_[i].outputs, i == 0}));
+          Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs, plans_[i].outputs, i == 0,
+                      i == 0 ? options_.factory : std::nullopt}));
     }
   }
 
@@ -197,7 +210,9 @@ class Parallelizer {
       const ModulePlan::Tensor& plan = plans_[i].tensors.at(name);
       const ModulePlan::Tensor*& wanted = wanted_[slot->unsafeGetTensorImpl()];
       const bool differ = wanted != nullptr && wanted->listed && plan.listed &&
-                          make_spec(mesh_, slot->sizes(), wanted->placements) != make_spec(mesh_, slot->sizes(), plan.placements);
+                          (options_.is_model_sharded
+                               ? text_of(wanted->placements) != text_of(plan.placements)
+                               : make_spec(mesh_, slot->sizes(), wanted->placements) != make_spec(mesh_, slot->sizes(), plan.placements));
       TORCH_CHECK_VALUE(!differ, "parallelize_module: '", full_name(i, name), "' is shared with another module, whose entry ",
                         "in the plan differs");
       if (wanted == nullptr || plan.listed) wanted = &plan;
@@ -206,7 +221,10 @@ class Parallelizer {
 
   void place(size_t i) {
     std::vector<at::Tensor*> members;
-    if (!find_members(*modules_[i], members)) return;
+    if (!find_members(*modules_[i], members)) {  // its tensors stay plain
+      for (auto& [name, slot] : tensors_of(*modules_[i])) materialize_in_place(*slot);
+      return;
+    }
     for (auto& [name, slot] : tensors_of(*modules_[i])) {
       if (!slot->defined() || made_.count(slot->unsafeGetTensorImpl())) continue;
       const ModulePlan::Tensor& wanted = *wanted_.at(slot->unsafeGetTensorImpl());
@@ -214,7 +232,10 @@ class Parallelizer {
       const at::Tensor old = *slot;
       at::Tensor& placed = placed_[old.unsafeGetTensorImpl()];
       if (!placed.defined()) {
-        placed = place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
+        placed = options_.is_model_sharded && !is_shard_tensor(old)
+                     ? place_shard(old, mesh_, wanted.placements, "parallelize_module: '" + full_name(i, name) + "'")
+                     : place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
+        if (wanted.gradient) place_gradient(placed, *wanted.gradient);
         made_.insert(placed.unsafeGetTensorImpl());
         olds_.push_back(old);
       }
@@ -260,6 +281,11 @@ void declare_members(Members members) {
 
 at::Tensor enter(const nn::Module& module, const at::Tensor& input) { return move(module, input, true); }
 at::Tensor leave(const nn::Module& module, const at::Tensor& output) { return move(module, output, false); }
+
+std::unique_ptr<CaptureFactories> capture_factories_of(const nn::Module& module) {
+  const auto found = find_activations(module);
+  return found && found->factory ? std::make_unique<CaptureFactories>(found->mesh, *found->factory) : nullptr;
+}
 
 std::optional<at::Tensor> call_children(nn::Module& module, const at::Tensor& input) {
   auto* sequential = dynamic_cast<nn::SequentialImpl*>(&module);

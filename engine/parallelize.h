@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/factory_capture.h"
 #include "engine/mesh.h"
 #include "engine/parallel_plan.h"
 #include "engine/placing.h"
@@ -24,6 +25,11 @@ struct ParallelizeOptions {
   /// Mesh rank whose parameters count. Without it every rank cuts its own copy, which must be equal, and nothing is sent.
   std::optional<int64_t> src_data_rank = 0;
   Unmatched unmatched = Unmatched::kError;
+  /// Every rank's tensors are its blocks of the model's tensors, cut as the plan says; nothing is sent but block sizes.
+  bool is_model_sharded = false;
+  /// Tensors that `zeros`, `rand` and the like (factory_capture.h) make within the root's forward become ShardTensors with
+  /// these placements. Without it they stay plain. Takes effect in `moonhalo::call` of the root.
+  std::optional<FactoryPlan> factory = {};
 };
 
 /// Divides a torch::nn model over a mesh, in place, and returns the same pointer. Collective over the mesh; make optimizers
@@ -44,6 +50,8 @@ using Members = std::function<std::vector<at::Tensor*>(torch::nn::Module&)>;
 void declare_members(Members members);
 at::Tensor enter(const torch::nn::Module& module, const at::Tensor& input);
 at::Tensor leave(const torch::nn::Module& module, const at::Tensor& output);
+/// Null unless the module is a root that was parallelized with `factory`.
+std::unique_ptr<CaptureFactories> capture_factories_of(const torch::nn::Module& module);
 /// Calls a Sequential child by child; nothing for any other module.
 std::optional<at::Tensor> call_children(torch::nn::Module& module, const at::Tensor& input);
 }  // namespace detail
@@ -64,8 +72,11 @@ void declare_members(Function members) {
 template <class Module>
 at::Tensor call(Module& module, const at::Tensor& input) {
   const at::Tensor inside = detail::enter(*module, input);
+  auto captured = detail::capture_factories_of(*module);
   std::optional<at::Tensor> output = detail::call_children(*module, inside);
-  return detail::leave(*module, output ? *output : module->forward(inside));
+  if (!output) output = module->forward(inside);
+  captured.reset();
+  return detail::leave(*module, *output);
 }
 
 }  // namespace moonhalo

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/deferred.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -37,6 +38,20 @@ at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placemen
     if (known) shape[dim] = std::accumulate(placement.sizes.begin(), placement.sizes.end(), int64_t{0});
   }
   return known ? from_local(block, make_spec(mesh, shape, placements)) : from_local(block, mesh, placements);
+}
+
+// The same tensor, whose gradient is brought to `placements` on its way back.
+at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
+  const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
+  at::Tensor same;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    same = wrap(shard_impl(tensor)->local().alias(), own);
+  }
+  connect(tensor, same, [to](const at::Tensor& grad) {
+    return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
+  });
+  return same;
 }
 
 struct PartialGrad {
@@ -87,6 +102,7 @@ Placements keep_sizes(Placements placements, const ShardSpec& spec) {
 
 at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Placements& placements,
                         std::optional<int64_t> src) {
+  if (is_deferred(tensor)) return materialize(tensor, mesh, placements);
   const c10::AutoGradMode no_grad(false);
   at::Tensor value = tensor.detach(), placed;
   if (is_shard_tensor(value)) {
@@ -105,18 +121,53 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
   return placed.requires_grad_(tensor.requires_grad());
 }
 
+at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements, const std::string& where) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor value = block.detach();
+  if (value.device().type() != at::Device(mesh->device_type()).type()) value = value.to(at::Device(mesh->device_type()));
+  return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
+}
+
+void place_gradient(const at::Tensor& leaf, const Placements& placements) {
+  if (!leaf.requires_grad()) return;
+  const SpecPtr& own = spec(leaf);
+  place_gradient(leaf, make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own)));
+}
+
+std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
+                                       const std::vector<ArgumentPlan>& plans, const std::string& where) {
+  std::vector<at::Tensor> moved = values;
+  std::vector<std::optional<PendingTensor>> under_way(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ArgumentPlan& plan = plans[i];
+    if (!values[i].defined()) continue;
+    if (!is_shard_tensor(values[i])) {
+      if (!plan.plain && !plan.wanted) continue;
+      moved[i] = annotate(values[i], mesh, plan.plain ? *plan.plain : Placements(mesh->ndim(), replicate()), where);
+    }
+    if (!plan.wanted) continue;
+    check_mesh(moved[i], mesh, where);
+    const Placements wanted = keep_sizes(*plan.wanted, *spec(moved[i]));
+    if (plan.async) {
+      under_way[i] = redistribute_async(moved[i], wanted);
+    } else {
+      moved[i] = redistribute(moved[i], wanted);
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (under_way[i]) moved[i] = under_way[i]->wait();
+    if (!is_shard_tensor(moved[i])) continue;
+    if (plans[i].local) {
+      moved[i] = plans[i].gradient ? to_local(moved[i], *plans[i].gradient) : to_local(moved[i]);
+    } else if (plans[i].gradient) {
+      moved[i] = with_gradient(moved[i], *plans[i].gradient);
+    }
+  }
+  return moved;
+}
+
 at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan, const std::string& where) {
-  if (!value.defined()) return value;
-  at::Tensor moved = value;
-  if (!is_shard_tensor(moved)) {
-    if (!plan.plain && !plan.wanted) return moved;
-    moved = annotate(moved, mesh, plan.plain ? *plan.plain : Placements(mesh->ndim(), replicate()), where);
-  }
-  if (plan.wanted) {
-    check_mesh(moved, mesh, where);
-    moved = redistribute(moved, keep_sizes(*plan.wanted, *spec(moved)));
-  }
-  return plan.local ? to_local(moved) : moved;
+  return move_arguments({value}, mesh, {plan}, where)[0];
 }
 
 at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {

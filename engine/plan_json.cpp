@@ -60,6 +60,30 @@ Placements read_placements(const Json& value, const std::string& where) {
   return placements;
 }
 
+// What may be said of one parameter or argument: placements alone, or an object with flags.
+struct Entry {
+  std::optional<Placements> placements = {}, gradient = {};
+  bool async = false;
+};
+
+bool is_entry(const Json& value) {
+  return value.is_object() && (value.contains("placements") || value.contains("grad") || value.contains("async"));
+}
+
+Entry read_entry(const Json& value, const std::string& where) {
+  if (!value.is_object()) return {.placements = read_placements(value, where)};
+  check_keys(value, {"placements", "grad", "async"}, where);
+  Entry entry;
+  const auto given = [&](const char* key) { return value.contains(key) && !value[key].is_null(); };
+  if (given("placements")) entry.placements = read_placements(value["placements"], where + ".placements");
+  if (given("grad")) entry.gradient = read_placements(value["grad"], where + ".grad");
+  if (given("async")) {
+    if (!value["async"].is_boolean()) wrong_type(where + ".async", "true or false", value["async"]);
+    entry.async = value["async"].get<bool>();
+  }
+  return entry;
+}
+
 // A list with null for what is left alone; an object names arguments, "0" being the first.
 ArgumentsPlan read_arguments(const Json& value, const std::string& where) {
   ArgumentsPlan plan;
@@ -67,7 +91,14 @@ ArgumentsPlan read_arguments(const Json& value, const std::string& where) {
     if (plan.by_position.size() <= position) plan.by_position.resize(position + 1);
     return plan.by_position[position];
   };
-  const auto read = [&](const Json& one) { return ArgumentPlan{std::nullopt, read_placements(one, where), false}; };
+  const auto read = [&](const Json& one) {
+    Entry entry = read_entry(one, where);
+    return ArgumentPlan{.wanted = std::move(entry.placements), .gradient = std::move(entry.gradient), .async = entry.async};
+  };
+  if (is_entry(value)) {
+    at(0) = read(value);
+    return plan;
+  }
   if (value.is_object()) {
     for (const auto& [key, one] : value.items()) {
       if (one.is_null()) continue;
@@ -191,7 +222,11 @@ ParallelPlan read_plan(const Json& json, const std::string& source) {
       if (part == std::string("forward")) {
         read_forward(key, value, plan, source);
       } else {
-        plan.parameters.emplace_back(key, read_placements(value, source + ".parameter[\"" + key + "\"]"));
+        const std::string where = source + ".parameter[\"" + key + "\"]";
+        Entry entry = read_entry(value, where);
+        TORCH_CHECK_VALUE(!entry.async, where, ": async is for the inputs and outputs of modules");
+        if (entry.placements) plan.parameters.emplace_back(key, std::move(*entry.placements));
+        if (entry.gradient) plan.gradients.emplace_back(key, std::move(*entry.gradient));
       }
     }
   }
@@ -213,7 +248,14 @@ Json json_of(const ParallelStyle::Layouts& layouts) {
 }
 
 Json json_of(const ArgumentsPlan& plan) {
-  const auto one = [](const ArgumentPlan& argument) { return argument.wanted ? json_of(*argument.wanted) : Json(); };
+  const auto one = [](const ArgumentPlan& argument) {
+    const Json wanted = argument.wanted ? json_of(*argument.wanted) : Json();
+    if (!argument.gradient && !argument.async) return wanted;
+    Json object{{"placements", wanted}};
+    if (argument.gradient) object["grad"] = json_of(*argument.gradient);
+    if (argument.async) object["async"] = true;
+    return object;
+  };
   if (plan.by_name.empty()) {
     Json list = Json::array();
     for (const auto& argument : plan.by_position) list.push_back(argument ? one(*argument) : Json());
@@ -284,6 +326,11 @@ std::string to_json(const ParallelPlan& plan) {
   Json json = Json::object();
   for (const auto& [pattern, style] : plan.styles) json[pattern] = json_of(style);
   for (const auto& [pattern, placements] : plan.parameters) json["parameter"][pattern] = json_of(placements);
+  for (const auto& [pattern, placements] : plan.gradients) {
+    Json& entry = json["parameter"][pattern];
+    if (entry.is_array()) entry = Json{{"placements", entry}};
+    entry["grad"] = json_of(placements);
+  }
   const auto side = [](const std::string& pattern, const char* name) {
     const bool regex = pattern.find_first_of("\\%") != std::string::npos;
     return pattern.empty() ? name : pattern + (regex ? "\\." : ".") + name;

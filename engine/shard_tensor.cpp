@@ -48,6 +48,17 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
   spec_ = std::move(spec);
 }
 
+void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {
+  const bool inference = !base.key_set().has(c10::DispatchKey::ADInplaceOrView);
+  if (is_inference() == inference) return;
+  key_set_ = base.key_set_;
+  if (is_inference()) {
+    set_version_counter(c10::VariableVersion(c10::VariableVersion::DISABLED));
+  } else {
+    set_version_counter(c10::VariableVersion(0));
+  }
+}
+
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
@@ -77,6 +88,12 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   copied_from = source->copied_from;
   copied_at = source->copied_at;
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
+}
+
+const at::Storage& ShardTensorImpl::storage() const {
+  TORCH_CHECK_TYPE(false, "storage: a ShardTensor has no storage of its own; what asks for one (torch::save) needs a plain ",
+                   "tensor\n  have  ", spec_->to_string(),
+                   "\n  fix   give it full_tensor(x) or this rank's to_local(x)");
 }
 
 void refuse_foreign_impl() {

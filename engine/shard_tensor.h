@@ -39,6 +39,26 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
 /// back in the placements of `tensor` (Partial counts as Replicate).
 at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements);
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to);
+/// The same on another mesh of the same ranks, in any arrangement ({4} to {2, 2}). Collective over both; ValueError when a mesh holds
+/// other ranks than the tensor's.
+at::Tensor redistribute(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
+
+/// A redistribute whose messages travel while the program goes on. Sums (Partial) are made before it starts.
+class PendingTensor {
+ public:
+  /// The redistributed tensor, the same as redistribute gives, gradients included. Every rank that started it must wait, but none waits
+  /// for another's wait. Again: the same tensor. ValueError when the tensor was written since.
+  at::Tensor wait();
+
+ private:
+  friend PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to);
+  struct State;
+  std::shared_ptr<State> state_;
+};
+/// Starts a redistribute. Collective unless nothing moves; other collective calls may follow before wait().
+PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Placement>& placements);
+PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to);
+PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
 /// The global tensor, plain, on every rank. Collective. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor);
 /// This rank's block, plain and without a copy (a Partial tensor's addend). Differentiable: the gradient of each rank
@@ -71,6 +91,8 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from;
   uint32_t copied_at = 0;
   bool copied_view() const { return copied_from && !copied_from->expired(); }
+  /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
+  void take_mode_of(const ShardTensorImpl& base);
   /// The gradient hook of a leaf is in place (engine/boundary.h).
   bool guarded = false;
 
@@ -80,6 +102,7 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
                                                               bool allow_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override;
+  const at::Storage& storage() const override;  ///< throws TypeError
 
  private:
   void set_geometry();

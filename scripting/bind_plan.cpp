@@ -2,6 +2,7 @@
 // Parallel plans: read, matched with a model, carried out tensor by tensor. scripting/parallelize.lua walks the modules.
 #include <c10/util/Exception.h>
 
+#include "engine/factory_capture.h"
 #include "engine/parallel_plan.h"
 #include "engine/placing.h"
 #include "engine/shard_tensor.h"
@@ -26,6 +27,11 @@ int make_plan(lua_State* lua) {
 /// load_plan(path)
 int load_plan_file(lua_State* lua) {
   push_object(lua, std::make_shared<ParallelPlan>(load_plan(check_string(lua, 1))));
+  return 1;
+}
+
+int plan_has_styles(lua_State* lua) {
+  push(lua, !check_object<ParallelPlan>(lua, 1)->styles.empty());
   return 1;
 }
 
@@ -115,6 +121,10 @@ int plan_resolve(lua_State* lua) {
       lua_setfield(lua, -2, "placements");
       push(lua, tensor.listed);
       lua_setfield(lua, -2, "listed");
+      if (tensor.gradient) {
+        push_placements(lua, *tensor.gradient);
+        lua_setfield(lua, -2, "gradient");
+      }
       lua_setfield(lua, -2, name.c_str());
     }
     lua_setfield(lua, -2, "tensors");
@@ -129,10 +139,11 @@ int plan_resolve(lua_State* lua) {
   return 1;
 }
 
-/// argument:move(tensor, mesh, where): collective over the mesh.
-int argument_move(lua_State* lua) {
-  push(lua, move_argument(check_tensor(lua, 2), check_object<DeviceMesh>(lua, 3), *check_object<ArgumentPlan>(lua, 1),
-                          check_string(lua, 4)));
+/// move_arguments(plans, tensors, mesh, where): the tensors as their plans say. Collective over the mesh.
+int move_all(lua_State* lua) {
+  std::vector<ArgumentPlan> arguments;
+  each(lua, 1, [&] { arguments.push_back(*check_object<ArgumentPlan>(lua, -1)); });
+  push(lua, move_arguments(check_tensor_list(lua, 2), check_object<DeviceMesh>(lua, 3), arguments, check_string(lua, 4)));
   return 1;
 }
 
@@ -141,6 +152,45 @@ int place(lua_State* lua) {
   push(lua, place_tensor(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
                          is_nil(lua, 4) ? std::nullopt : std::optional(check_int(lua, 4))));
   return 1;
+}
+
+/// place_shard(block, mesh, placements, where): collective over the mesh.
+int place_own_shard(lua_State* lua) {
+  push(lua, place_shard(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3), check_string(lua, 4)));
+  return 1;
+}
+
+/// place_gradient(leaf, placements)
+int place_gradient_of(lua_State* lua) {
+  place_gradient(check_tensor(lua, 1), check_placements(lua, 2));
+  return 0;
+}
+
+/// factory_plan's table at `index`: true, or placements by name. Nothing for nil and false.
+FactoryPlan check_factory_plan(lua_State* lua, int index, const DeviceMesh& mesh) {
+  if (lua_isboolean(lua, index)) return replicated_factories(mesh);
+  FactoryPlan plan;
+  lua_pushnil(lua);
+  while (lua_next(lua, index) != 0) {
+    plan[check_string(lua, -2)] = check_placements(lua, -1);
+    lua_pop(lua, 1);
+  }
+  check_factories(plan, mesh);
+  return plan;
+}
+
+/// check_factories(plan, mesh)
+int check_factory_names(lua_State* lua) {
+  check_factory_plan(lua, 1, *check_object<DeviceMesh>(lua, 2));
+  return 0;
+}
+
+/// capture_factories(plan, mesh, fn, ...): calls fn, within which the named factories make ShardTensors.
+int capture_factories(lua_State* lua) {
+  const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
+  const CaptureFactories captured(mesh, check_factory_plan(lua, 1, *mesh));
+  lua_call(lua, lua_gettop(lua) - 3, LUA_MULTRET);
+  return lua_gettop(lua) - 2;
 }
 
 /// local_block(tensor, gradient placements)
@@ -160,14 +210,18 @@ int warn(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>}, {"to_json", guard<plan_text>}, {nullptr, nullptr}};
+const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>}, {"has_styles", guard<plan_has_styles>}, {"to_json", guard<plan_text>}, {nullptr, nullptr}};
 const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullptr}};
-const luaL_Reg kArgumentMethods[] = {{"move", guard<argument_move>}, {nullptr, nullptr}};
+const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 
 // What only the embedded Lua files call is kept out of `mh`.
 const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},       {"load_plan", guard<load_plan_file>},
                                {"place_tensor", guard<place>},        {"local_block", guard<local_block>},
                                {"finish_grad_sync", guard<finish_sync>}, {"warn", guard<warn>},
+                               {"move_arguments", guard<move_all>},      {"place_shard", guard<place_own_shard>},
+                               {"place_gradient", guard<place_gradient_of>},
+                               {"check_factories", guard<check_factory_names>},
+                               {"capture_factories", guard<capture_factories>},
                                {nullptr, nullptr}};
 
 void open_plan(lua_State* lua) {

@@ -2,7 +2,7 @@
 -- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is a
 -- folder: KEY.safetensors with the tensors of every entry (names as in state_dict) and checkpoint.json with everything
 -- else. ShardTensors are saved whole, so that any number of ranks can load it. All ranks call save and load together;
--- rank 0 writes.
+-- rank 0 writes. The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
 
 local mh = require "moonhalo"
 
@@ -137,4 +137,6 @@ function checkpoint.load(path, into)
   return rest
 end
 
-return checkpoint
+--- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for the
+--- backward pass but computed again there, with the same random numbers. Other arguments are passed on as they are.
+return setmetatable(checkpoint, {__call = function(_, fn, ...) return mh._checkpoint(fn, ...) end})

@@ -61,7 +61,14 @@ local function same_placements(a, b)
 end
 
 --- Replaces parameters and buffers; a tensor in several modules stays one, placed as the entry says that lists it.
-local function place_tensors(modules, resolved, mesh, src)
+--- `sharded`: every rank's tensors are its blocks.
+local function place_tensors(modules, resolved, mesh, src, sharded)
+  local function place(tensor, plan, name)
+    if sharded and not tensor:is_shard_tensor() then
+      return plans.place_shard(tensor, mesh, plan.placements, "parallelize_module: '" .. name .. "'")
+    end
+    return plans.place_tensor(tensor, mesh, plan.placements, src)
+  end
   local kWhole = {}
   for i = 1, mesh.ndim do kWhole[i] = mh.Replicate() end
   local wanted, order = {}, {}
@@ -74,7 +81,7 @@ local function place_tensors(modules, resolved, mesh, src)
           path(entry.name, slot.name)))
       end
       if not before or plan.listed and not before.listed then wanted[slot.tensor] = plan end
-      slot.owner = entry.module
+      slot.owner, slot.path = entry.module, path(entry.name, slot.name)
       order[#order + 1] = slot
     end
   end
@@ -83,11 +90,12 @@ local function place_tensors(modules, resolved, mesh, src)
     local old, plan = slot.tensor, wanted[slot.tensor]
     if plan.listed or not old:is_shard_tensor() then
       if not placed[old] then
-        local new = plans.place_tensor(old, mesh, plan.placements, src)
+        local new = place(old, plan, slot.path)
         if slot.registry == "_parameters" then
           local gradient = old.grad
           new = base.Parameter(new, new.requires_grad)
-          if gradient then new.grad = plans.place_tensor(gradient, mesh, plan.placements, src) end
+          if gradient then new.grad = place(gradient, plan, slot.path) end
+          if plan.gradient then plans.place_gradient(new, plan.gradient) end
         end
         placed[old] = new
       end
@@ -122,9 +130,14 @@ local function sorted(map)
   end
 end
 
-local function move(plan, value, mesh, where)
-  if not is_tensor(value) then return value end
-  return plan:move(value, mesh, where)
+--- Moves in order what is a tensor among `jobs` = {{plan, value, put}, ...}, and calls put(moved) for each.
+local function move(jobs, mesh, where)
+  local list, tensors, puts = {}, {}, {}
+  for _, job in ipairs(jobs) do
+    if is_tensor(job[2]) then list[#list + 1], tensors[#tensors + 1], puts[#puts + 1] = job[1], job[2], job[3] end
+  end
+  if #list == 0 then return end
+  for i, moved in ipairs(plans.move_arguments(list, tensors, mesh, where)) do puts[i](moved) end
 end
 
 local function input_hook(entry, plan, mesh)
@@ -137,21 +150,26 @@ local function input_hook(entry, plan, mesh)
     end
   end
   return function(_, args)
+    local jobs = {}
+    local function at(i) return function(moved) args[i] = moved end end
     for i, argument in sorted(plan.positions) do
       if i > args.n then fail(("%s lists %d arguments, the call has %d"):format(where, i, args.n)) end
-      args[i] = move(argument, args[i], mesh, where)
+      jobs[#jobs + 1] = {argument, args[i], at(i)}
     end
     for name, argument in sorted(plan.names) do
       local i, last = positions[name], args[args.n]
       if i then
-        if i <= args.n then args[i] = move(argument, args[i], mesh, where) end
+        if i <= args.n then jobs[#jobs + 1] = {argument, args[i], at(i)} end
       elseif arguments.is_options(last) and last[name] ~= nil then
-        local copy = {}
-        for key, value in pairs(last) do copy[key] = value end
-        copy[name] = move(argument, last[name], mesh, where)
-        args[args.n] = copy
+        jobs[#jobs + 1] = {argument, last[name], function(moved)
+          local copy = {}
+          for key, value in pairs(args[args.n]) do copy[key] = value end
+          copy[name] = moved
+          args[args.n] = copy
+        end}
       end
     end
+    move(jobs, mesh, where)
     return args
   end
 end
@@ -159,14 +177,19 @@ end
 local function output_hook(entry, plan, mesh)
   local where = "'" .. path(entry.name, "output") .. "'"
   local function each(list, count)
+    local jobs = {}
+    local function add(key, argument)
+      jobs[#jobs + 1] = {argument, list[key], function(moved) list[key] = moved end}
+    end
     for i, argument in sorted(plan.positions) do
       if i > count then fail(("%s lists %d results, there are %d"):format(where, i, count)) end
-      list[i] = move(argument, list[i], mesh, where)
+      add(i, argument)
     end
     for name, argument in sorted(plan.names) do
       if list[name] == nil then fail(where .. ": no result is named '" .. name .. "'") end
-      list[name] = move(argument, list[name], mesh, where)
+      add(name, argument)
     end
+    move(jobs, mesh, where)
     return list
   end
   return function(_, _, output)
@@ -181,7 +204,14 @@ end
 
 -- ---- parallelize_module ---------------------------------------------------------------------------------------------
 
-local kOptions = {"src_data_rank", "unmatched", "tp_mesh_dim"}
+local kOptions = {"src_data_rank", "unmatched", "tp_mesh_dim", "is_model_sharded", "factory"}
+
+local function factory_plan(given)
+  if given == true then return true end
+  local plan = {}
+  for name, placements in pairs(given) do plan[name] = type(placements) == "userdata" and {placements} or placements end
+  return plan
+end
 
 local function read_options(given, mesh)
   local options = {src_data_rank = 0, unmatched = "error"}
@@ -208,7 +238,10 @@ end
 
 --- Divides `module` over `mesh` as `plan` says, in place, and returns it. Collective over the mesh; make optimizers
 --- afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
---- unmatched ("error" or "warn": names in the plan that match nothing). A second call warns and changes nothing.
+--- unmatched ("error" or "warn": names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its
+--- blocks, cut as the plan says), factory (what zeros, ones, full, rand, randn, randint, arange, eye and linspace make within
+--- the module's forward: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
+--- A second call warns and changes nothing.
 function parallelize.parallelize_module(module, mesh, plan, given)
   check_module("parallelize_module", module)
   local options
@@ -221,6 +254,12 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   end
   local custom
   plan, custom = styles.read_plan(plan)
+  if options.is_model_sharded and plan:has_styles() then
+    fail("parallelize_module: is_model_sharded needs a plan of placements, since styles read the shapes of whole parameters"
+      .. "\n  fix   give {parameter = {...}, forward = {...}}")
+  end
+  local factory = options.factory and factory_plan(options.factory)
+  if factory then plans.check_factories(factory, mesh) end
   local modules, facts = facts_of(module)
   local resolved = plan:resolve(facts, mesh, options.unmatched)
   local hooks = {}
@@ -232,7 +271,11 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   for i, entry in ipairs(modules) do
     for _, number in ipairs(resolved[i].custom) do custom[number]:apply(entry.module, mesh) end
   end
-  place_tensors(modules, resolved, mesh, options.src_data_rank)
+  place_tensors(modules, resolved, mesh, options.src_data_rank, options.is_model_sharded)
+  if factory then
+    local forward = module.forward
+    rawset(module, "forward", function(...) return plans.capture_factories(factory, mesh, forward, ...) end)
+  end
   for _, hook in ipairs(hooks) do hook[1][hook[2]](hook[1], hook[3]) end
   kDone[module] = true
   return module
