@@ -26,17 +26,30 @@ if(support_files)
   target_compile_options(moonhalo_test_support PRIVATE ${test_warnings})
 endif()
 
+# Calls of every operator of ATen, for the test program and for the fuzzer.
+file(GLOB aten_files CONFIGURE_DEPENDS tests/aten/*.cpp)
+list(FILTER aten_files EXCLUDE REGEX "/(test_[^/]*|fuzz)\\.cpp$")
+moonhalo_add_objects(moonhalo_aten_calls ${aten_files})
+target_link_libraries(moonhalo_aten_calls PRIVATE GTest::gtest)
+target_compile_options(moonhalo_aten_calls PRIVATE ${test_warnings})
+
 # A test program holds the layers that its folder may use and no others, so a link fails where layers are mixed up.
 set(layers_engine engine ops)
 set(layers_ops engine ops)
+set(layers_aten engine ops)
 set(layers_mpi engine ops io)
 set(layers_io engine ops io)
 set(layers_gpu engine ops io scripting)
 set(layers_scripting engine ops io scripting)
 
+# moonhalo_add_test_program(FOLDER SOURCES [PROGRAM NAME])
 function(moonhalo_add_test_program folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "")
   set(target test_${folder})
-  add_executable(${target} ${ARGN})
+  if(arg_PROGRAM)
+    set(target ${arg_PROGRAM})
+  endif()
+  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   moonhalo_use_common(${target})
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
                                           PkgConfig::MOONHALO_EDIT $<$<BOOL:${MPI_CXX_FOUND}>:MPI::MPI_CXX>)
@@ -52,12 +65,15 @@ function(moonhalo_add_test_program folder)
   endforeach()
 endfunction()
 
-set(test_folders engine ops io scripting)
+set(test_folders engine ops aten io scripting)
 if(MOONHALO_CUDA)
   list(APPEND test_folders gpu)
 endif()
 foreach(folder IN LISTS test_folders)
   file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/test_*.cpp)
+  if(folder STREQUAL aten)
+    list(APPEND sources $<TARGET_OBJECTS:moonhalo_aten_calls>)
+  endif()
   if(sources)
     set(label quick)
     if(folder STREQUAL gpu)
@@ -76,6 +92,8 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
   endif()
 endforeach()
+
+moonhalo_add_test_program(aten tests/aten/fuzz.cpp $<TARGET_OBJECTS:moonhalo_aten_calls> PROGRAM moonhalo_fuzz)
 
 # The same program under mpirun with 2, 3 and 4 ranks.
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
@@ -124,16 +142,18 @@ endif()
 
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 if(TARGET moonhalo_cli)
-  foreach(case "float64;10;1e-9" "float32;30;1e-4")
+  foreach(case "float64;10;1e-9;0;float64" "float32;30;1e-4;0;float32" "float64;10;1e-9;0.2;dropout")
     list(GET case 0 dtype)
     list(GET case 1 steps)
     list(GET case 2 tolerance)
-    add_test(NAME examples.climate_${dtype}
+    list(GET case 3 dropout)
+    list(GET case 4 name)
+    add_test(NAME examples.climate_${name}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                     "-DOUTPUT=${PROJECT_BINARY_DIR}/climate_${dtype}" -DSTEPS=${steps} -DDTYPE=${dtype}
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/climate_${name}" -DSTEPS=${steps} -DDTYPE=${dtype} -DDROPOUT=${dropout}
                      -DTOLERANCE=${tolerance} "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/climate_losses.cmake")
-    set_tests_properties(examples.climate_${dtype} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(examples.climate_${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
                                                               "${mpi_environment}")
   endforeach()
   add_test(NAME examples.embed_threads COMMAND embed_heat 3)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls drawn operators of ATen on drawn blocks until the time is over: `./dev fuzz`. A failure is made small and printed
+// as a test; exit status 1 if there was any.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+
+#include "tests/aten/trial.h"
+
+namespace moonhalo::testing {
+namespace {
+
+struct Options {
+  double minutes = 1;
+  uint64_t seed = 0;
+  std::string name;      // one operator only
+  bool once = false;     // every operator once, with a table
+  bool shrink = true;
+};
+
+int usage() {
+  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--no-shrink]\n"
+             "  --minutes M      how long (default 1)\n"
+             "  --seed S         another sequence (default: drawn, and printed)\n"
+             "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
+             "  --once           every operator once, then stop; prints a line for each\n"
+             "  --no-shrink      report failures as they are\n",
+             stderr);
+  return 2;
+}
+
+void report(const Trial& trial, const Verdict& verdict, bool shrink) {
+  std::printf("WRONG %s\n%s\n", trial.to_string().c_str(), verdict.wrong.c_str());
+  std::fflush(stdout);
+  if (!shrink) return;
+  const Trial small = shrunk(trial);
+  std::printf("smallest: %s\n%s\nTEST(Found, %s) {\n%s\n}\n\n", small.to_string().c_str(),
+              run_trial_apart(small).wrong.c_str(), small.sample.op.base.c_str(), small.to_test().c_str());
+  std::fflush(stdout);
+}
+
+int fuzz(const Options& options) {
+  std::vector<Operator> operators;
+  for (const Operator& op : callable_operators()) {
+    if (options.name.empty() || op.base == options.name || op.name == options.name ||
+        op.name == "aten::" + options.name)
+      operators.push_back(op);
+  }
+  if (operators.empty()) {
+    std::fprintf(stderr, "fuzz: no operator \"%s\"\n  have  %zu operators that take tensors\n  fix   give its name as in aten::sum.dim_IntList\n",
+                 options.name.c_str(), callable_operators().size());
+    return 2;
+  }
+  std::stable_partition(operators.begin(), operators.end(), [](const Operator& op) {
+    return !op.out && !op.in_place && !op.base.starts_with("_foreach_");
+  });
+  std::printf("fuzz: %zu operators, seed %llu\n", operators.size(), static_cast<unsigned long long>(options.seed));
+  std::mt19937_64 random(options.seed);
+  std::map<std::string, std::vector<Sample>> samples;
+  Tally total;
+  std::map<std::string, int> failures;
+  size_t tried = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.minutes * 60);
+  for (size_t turn = 0; options.once ? turn < operators.size() : std::chrono::steady_clock::now() < end; ++turn) {
+    const Operator& op = operators[options.once ? turn : random() % operators.size()];
+    auto& known = samples[op.name];
+    if (known.empty()) known = samples_of(op, op.in_place || op.out ? 2 : 4);
+    if (known.empty()) {
+      if (options.once) std::printf("%-44s no sample\n", op.name.c_str());
+      continue;
+    }
+    ++tried;
+    Tally tally;
+    std::string seed = options.once ? "" : std::to_string(random());
+    std::vector<Trial> trials;
+    for (const Sample& sample : known) {
+      ++tally.samples;
+      const size_t ways = op.in_place || op.out ? 4 : tally.samples == 1 ? 10 : 5;
+      for (Trial& trial : trials_of(sample, ways, seed)) trials.push_back(std::move(trial));
+    }
+    run_trials_apart(trials, [&](const Trial& trial, const Verdict& verdict) {
+      tally.add(verdict);
+      total.add(verdict);
+      if (verdict.kind() == Verdict::Kind::kWrong && failures[op.name]++ < 2) report(trial, verdict, options.shrink);
+    });
+    if (options.once) std::printf("%s\n", tally.to_string(op.name).c_str());
+    std::fflush(stdout);
+  }
+  std::printf("fuzz: %zu operators tried; ways: %d on blocks, %d gathered, %d refused, %d wrong\n", tried, total.right,
+              total.gathered, total.refused, total.wrong);
+  for (const auto& [name, times] : failures) std::printf("  wrong: %s (%d)\n", name.c_str(), times);
+  return total.wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
+
+int main(int count, char** words) {
+  moonhalo::testing::Options options{.seed = std::random_device()()};
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const char* value = i + 1 < count ? words[i + 1] : nullptr;
+    if (word == "--once") {
+      options.once = true;
+    } else if (word == "--no-shrink") {
+      options.shrink = false;
+    } else if (value != nullptr && word == "--minutes") {
+      options.minutes = std::atof(value), ++i;
+    } else if (value != nullptr && word == "--seed") {
+      options.seed = std::strtoull(value, nullptr, 10), ++i;
+    } else if (value != nullptr && word == "--operator") {
+      options.name = value, ++i;
+    } else {
+      return moonhalo::testing::usage();
+    }
+  }
+  setenv("MOONHALO_TIMEOUT_S", "20", 0);  // ranks that part ways are found soon
+  at::set_num_threads(1);                 // forked processes must have no threads
+  return moonhalo::testing::fuzz(options);
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/aten/samples.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "engine/communicator.h"
+#include "engine/launch.h"
+#include "engine/mesh.h"
+#include "engine/random.h"
+#include "tests/aten/notation.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+
+// Puts `tensors` into the places of the tensors of `arguments`, in order.
+std::vector<IValue> with_tensors(const std::vector<IValue>& arguments, const List& tensors) {
+  std::vector<IValue> result;
+  size_t next = 0;
+  for (const IValue& value : arguments) {
+    if (value.isTensor()) {
+      result.emplace_back(tensors[next++]);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (size_t i = value.toTensorList().size(); i > 0; --i) list.push_back(tensors[next++]);
+      result.emplace_back(std::move(list));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& item : value.toOptionalTensorVector())
+        list.push_back(item ? std::optional(tensors[next++]) : std::nullopt);
+      result.emplace_back(std::move(list));
+    } else {
+      result.push_back(value);
+    }
+  }
+  return result;
+}
+
+void find_tensors(Sample& sample) {
+  const auto& arguments = sample.op.handle.schema().arguments();
+  sample.tensors.clear();
+  sample.written.clear();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const IValue& value = sample.arguments[i];
+    const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+    List found;
+    if (value.isTensor()) found.push_back(value.toTensor());
+    if (value.isTensorList()) found = value.toTensorVector();
+    if (value.isOptionalTensorList()) {
+      for (const auto& item : value.toOptionalTensorVector()) {
+        if (item) found.push_back(*item);
+      }
+    }
+    for (const at::Tensor& t : found) {
+      sample.tensors.push_back(t);
+      sample.written.push_back(written);
+    }
+  }
+}
+
+void flatten(const IValue& value, List& into) {
+  if (value.isTensor()) {
+    into.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorVector()) into.push_back(t);
+  } else if (value.isBool()) {
+    into.push_back(at::scalar_tensor(value.toBool(), at::kBool));
+  } else if (value.isScalar()) {
+    into.push_back(at::scalar_tensor(value.toScalar(), at::kDouble));
+  }
+}
+
+// A world of one rank in this thread, for random operators: their numbers do not depend on how many ranks there are.
+const MeshPtr& mesh_of_one() {
+  static thread_local const CommunicatorPtr world = make_world("threads", Launch{});
+  static thread_local const MeshPtr mesh = init_device_mesh(*world, "cpu", {1});
+  return mesh;
+}
+
+List on_one_rank(const List& tensors) {
+  List result;
+  for (const at::Tensor& t : tensors)
+    result.push_back(from_local(t, replicated(mesh_of_one(), t.sizes())));
+  return result;
+}
+
+List call_here(const Sample& sample, const List& tensors) {
+  List mine = tensors, written;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (!sample.written[i]) continue;
+    mine[i] = mine[i].clone();
+    written.push_back(mine[i]);
+  }
+  torch::jit::Stack stack = with_tensors(sample.arguments, mine);
+  sample.op.handle.callBoxed(stack);
+  List results;
+  for (const IValue& value : stack) flatten(value, results);
+  if (sample.op.handle.schema().returns().empty() || !sample.op.in_place)
+    results.insert(results.end(), written.begin(), written.end());
+  if (sample.values) return results;
+  for (at::Tensor& t : results) t = at::zeros_like(t.detach());
+  return results;
+}
+
+bool differentiable(const at::Tensor& t) { return t.is_floating_point() || t.is_complex(); }
+
+// How far the plain call can be differentiated with respect to the tensors of `wanted`; throws what LibTorch throws
+// where it cannot even be called so.
+int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
+  List leaves, tensors;
+  for (size_t i = 0; i < sample.tensors.size(); ++i) {
+    tensors.push_back(sample.tensors[i].detach().clone().requires_grad_(wanted[i]));
+    if (wanted[i]) leaves.push_back(tensors.back());
+  }
+  if (leaves.empty()) return 0;
+  const auto gradients = [&](const List& of, bool create_graph) {
+    torch::autograd::variable_list roots, cotangents;
+    for (const at::Tensor& t : of) {
+      if (!t.defined() || !t.requires_grad()) continue;
+      roots.push_back(t);
+      cotangents.push_back(make_tensor(t.sizes(), 3, t.scalar_type()));
+    }
+    return roots.empty() ? List{}
+                         : torch::autograd::grad(roots, leaves, cotangents, true, create_graph, true);
+  };
+  int reached = 0;
+  const List results = call(sample, tensors);
+  try {
+    List first = gradients(results, true);
+    if (first.empty()) return 0;
+    reached = 1;
+    if (std::any_of(first.begin(), first.end(),
+                    [](const at::Tensor& t) { return t.defined() && t.requires_grad(); })) {
+      gradients(first, false);
+      reached = 2;
+    }
+  } catch (const c10::Error&) {
+    return reached;
+  }
+  return reached;
+}
+
+void find_derivatives(Sample& sample) {
+  sample.wanted.assign(sample.tensors.size(), false);
+  if (sample.op.out || !sample.values) return;
+  std::vector<bool> all, first(sample.tensors.size(), false);
+  for (const at::Tensor& t : sample.tensors) all.push_back(differentiable(t));
+  const auto begin = std::find(all.begin(), all.end(), true);
+  if (begin == all.end()) return;
+  first[begin - all.begin()] = true;
+  for (const auto& wanted : {all, first}) {
+    try {
+      sample.derivatives = derivatives_of(sample, wanted);
+    } catch (const c10::Error&) {
+      continue;  // "the derivative for 'target' is not implemented": ask for fewer
+    }
+    if (sample.derivatives > 0) {
+      sample.wanted = wanted;
+      return;
+    }
+  }
+}
+
+// out= tensors: LibTorch gives empty ones their shape; their dtypes are found by trying.
+bool make_outs(Sample& sample, std::string* problem) {
+  static constexpr std::array kDtypes = {at::kDouble, at::kLong, at::kComplexDouble,
+                                         at::kBool,   at::kFloat, at::kInt};
+  const auto& arguments = sample.op.handle.schema().arguments();
+  std::vector<size_t> outs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_out() || !sample.arguments[i].isNone()) continue;
+    if (arguments[i].type()->kind() != TypeKind::TensorType) {
+      *problem = "an out= list";
+      return false;
+    }
+    outs.push_back(i);
+  }
+  int64_t ways = 1;
+  for (size_t i = 0; i < outs.size(); ++i) ways *= kDtypes.size();
+  for (int64_t way = 0; way < ways; ++way) {
+    int64_t rest = way;
+    for (const size_t i : outs) {
+      sample.arguments[i] = at::empty({0}, kDtypes[rest % kDtypes.size()]);
+      rest /= kDtypes.size();
+    }
+    find_tensors(sample);
+    try {
+      torch::jit::Stack stack = sample.arguments;
+      sample.op.handle.callBoxed(stack);
+    } catch (const std::exception& error) {
+      *problem = error.what();
+      continue;
+    }
+    for (const size_t i : outs) {  // now of the right shape; what they hold must not matter
+      const at::Tensor filled = sample.arguments[i].toTensor();
+      sample.arguments[i] = make_tensor(filled.sizes(), 50, filled.scalar_type());
+    }
+    find_tensors(sample);
+    return true;
+  }
+  return false;
+}
+
+// Whether anything can be seen in the results.
+bool telling(const List& results) {
+  return std::any_of(results.begin(), results.end(), [](const at::Tensor& t) {
+    return t.defined() && (t.numel() == 0 || t.isfinite().any().item<bool>());
+  });
+}
+
+double tolerance_for(const Sample& sample, const List& results) {
+  double tolerance = sample.op.base.starts_with("linalg_") ? 1e-8 : 1e-10;
+  for (const at::Tensor& t : results) {
+    if (!t.defined()) continue;
+    const at::ScalarType dtype = c10::toRealValueType(t.scalar_type());
+    if (dtype == at::kFloat) tolerance = std::max(tolerance, 2e-5);
+    if (dtype == at::kHalf || dtype == at::kBFloat16) tolerance = std::max(tolerance, 3e-2);
+  }
+  for (const at::Tensor& t : sample.tensors) {
+    if (t.scalar_type() == at::kFloat) tolerance = std::max(tolerance, 2e-5);
+    if (t.scalar_type() == at::kBFloat16) tolerance = std::max(tolerance, 3e-2);
+  }
+  return tolerance;
+}
+
+bool named_in(const Operator& op, std::string_view names) {
+  std::istringstream words{std::string(names)};
+  for (std::string word; words >> word;) {
+    if (word == op.base || "aten::" + word == op.name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+List call(const Sample& sample, const List& tensors) {
+  if (!sample.random) return call_here(sample, tensors);
+  manual_seed(11);
+  if (std::any_of(tensors.begin(), tensors.end(), is_shard_tensor)) return call_here(sample, tensors);
+  List results = call_here(sample, on_one_rank(tensors));
+  for (at::Tensor& t : results) t = t.defined() && is_shard_tensor(t) ? full_tensor(t) : t;
+  return results;
+}
+
+std::optional<Sample> make_sample(const Operator& op, const std::string& text, std::string* problem) {
+  std::string unused;
+  if (problem == nullptr) problem = &unused;
+  auto arguments = read_arguments(op.handle.schema(), text, problem);
+  if (!arguments) return std::nullopt;
+  Sample sample{.op = op, .text = text, .arguments = std::move(*arguments)};
+  sample.values = op.base.find("empty") == std::string::npos;
+  if (op.out && !make_outs(sample, problem)) return std::nullopt;
+  find_tensors(sample);
+  if (sample.tensors.empty()) {
+    *problem = "no tensors";
+    return std::nullopt;
+  }
+  try {
+    const at::NoGradGuard no_grad;
+    const List once = call(sample, sample.tensors), again = call(sample, sample.tensors);
+    if (!telling(once)) {
+      *problem = "nothing but NaN comes out";
+      return std::nullopt;
+    }
+    sample.random = sample.values && op.handle.hasTag(at::Tag::nondeterministic_seeded);
+    for (size_t i = 0; i < once.size(); ++i)
+      sample.random |= sample.values && !difference(once[i], again[i], 0).empty();
+    sample.tolerance = tolerance_for(sample, once);
+  } catch (const std::exception& error) {
+    *problem = error.what();
+    return std::nullopt;
+  }
+  find_derivatives(sample);
+  return sample;
+}
+
+std::vector<SampleLine> sample_lines() {
+  std::vector<SampleLine> all;
+  for (const auto* table : {&shape_samples(), &reduction_samples(), &index_samples(),
+                            &layer_samples(), &algebra_samples(), &other_samples()})
+    all.insert(all.end(), table->begin(), table->end());
+  return all;
+}
+
+std::vector<Sample> samples_of(const Operator& op, size_t most) {
+  static const std::vector<SampleLine> kLines = sample_lines();
+  std::vector<Sample> samples;
+  std::set<std::string> texts;
+  const auto add = [&](const std::string& text) {
+    if (samples.size() >= most || !texts.insert(text).second) return;
+    if (auto sample = make_sample(op, text)) samples.push_back(std::move(*sample));
+  };
+  for (const SampleLine& line : kLines) {
+    if (named_in(op, line.names)) add(std::string(line.text));
+  }
+  if (samples.size() < most) {
+    for (Sample& sample : guessed_samples(op, most - samples.size())) {
+      if (texts.insert(sample.text).second) samples.push_back(std::move(sample));
+    }
+  }
+  return samples;
+}
+
+}  // namespace moonhalo::testing

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/aten/operators.h"
+#include "tests/support/placements.h"
+
+namespace moonhalo::testing {
+
+/// One call of an operator that works on plain tensors.
+struct Sample {
+  Operator op;
+  std::string text;                   ///< its arguments (notation.h)
+  std::vector<c10::IValue> arguments;  ///< by position in the schema
+  List tensors;                        ///< those among them, lists flattened
+  std::vector<bool> written;           ///< per tensor: the operator writes to it
+  std::vector<bool> wanted;            ///< per tensor: a gradient can be asked for
+  int derivatives = 0;                 ///< 0 none, 1 gradients, 2 gradients of gradients
+  bool random = false;      ///< compared with a world of one rank and the same seed, not with plain tensors
+  bool values = true;       ///< false: contents are arbitrary (empty_like), only shapes and dtypes are compared
+  double tolerance = 1e-10;
+};
+
+/// The sample that `text` describes, or null (reason in `problem`) when it does not fit the schema or the plain call
+/// throws. Runs the plain call to find out what can be compared.
+std::optional<Sample> make_sample(const Operator& op, const std::string& text,
+                                  std::string* problem = nullptr);
+
+/// Up to `most` samples with arguments made from the schema: names and types suggest values, the plain call decides.
+std::vector<Sample> guessed_samples(const Operator& op, size_t most);
+
+/// Up to `most` samples of an operator: those of the tables, then arguments made from the schema by trying.
+std::vector<Sample> samples_of(const Operator& op, size_t most);
+
+/// Calls the operator on `tensors` (plain or ShardTensors) in the place of the sample's own. Tensors that are written are
+/// cloned first. Gives the results, lists flattened and numbers as 0-d tensors, then what was written.
+List call(const Sample& sample, const List& tensors);
+
+/// A line of a sample table: names of operators (bases, or one overload), then arguments.
+struct SampleLine {
+  std::string_view names;  ///< "softmax log_softmax" or "sum.dim_IntList"
+  std::string_view text;
+};
+/// The tables, by family.
+const std::vector<SampleLine>& shape_samples();
+const std::vector<SampleLine>& reduction_samples();
+const std::vector<SampleLine>& index_samples();
+const std::vector<SampleLine>& layer_samples();
+const std::vector<SampleLine>& algebra_samples();
+const std::vector<SampleLine>& other_samples();
+/// All of them.
+std::vector<SampleLine> sample_lines();
+
+}  // namespace moonhalo::testing
