@@ -33,15 +33,33 @@ TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
 }
 
-// The tensor takes block, spec and shape of its own view. The derivative of group norm's derivative does this to a result.
-at::Tensor& unsqueeze_in_place(at::Tensor& self, int64_t dim) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  self.unsafeGetTensorImpl()->shallow_copy_from(at::unsqueeze(self, dim).getIntrusivePtr());
+// In-place changes of dims: the tensor takes block, spec and shape of its own view. (The derivative of group norm's
+// derivative does this to a result.)
+at::Tensor& become(at::Tensor& self, const at::Tensor& view) {
+  self.unsafeGetTensorImpl()->shallow_copy_from(view.getIntrusivePtr());
   return self;
 }
 
-// Before the operators are claimed below, which leaves this one out.
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { library.impl("unsqueeze_", &unsqueeze_in_place); }
+template <auto view, typename... Arguments>
+at::Tensor& in_place(at::Tensor& self, Arguments... arguments) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return become(self, view(self, arguments...));
+}
+
+at::Tensor squeeze_all(const at::Tensor& self) { return at::squeeze(self); }
+at::Tensor squeeze_one(const at::Tensor& self, int64_t dim) { return at::squeeze(self, dim); }
+at::Tensor squeeze_some(const at::Tensor& self, at::IntArrayRef dims) { return at::squeeze(self, dims); }
+at::Tensor transpose_two(const at::Tensor& self, int64_t dim0, int64_t dim1) { return at::transpose(self, dim0, dim1); }
+
+// Before the operators are claimed below, which leaves these out.
+TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
+  library.impl("unsqueeze_", &in_place<&at::unsqueeze, int64_t>);
+  library.impl("squeeze_", &in_place<&squeeze_all>);
+  library.impl("squeeze_.dim", &in_place<&squeeze_one, int64_t>);
+  library.impl("squeeze_.dims", &in_place<&squeeze_some, at::IntArrayRef>);
+  library.impl("t_", &in_place<&at::t>);
+  library.impl("transpose_", &in_place<&transpose_two, int64_t, int64_t>);
+}
 
 [[maybe_unused]] const bool claimed_at_load = (claim_operators(), true);
 

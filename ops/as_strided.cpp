@@ -73,7 +73,8 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
   const SpecPtr wanted = uncut(self, changed);
   const SpecPtr result = follow(wanted, size, source);
   Plan plan = plan_one(call, wanted, {result});
-  plan.run = [geometry = *geometry, source, shape = result->local_shape()](
+  const bool fresh = call.name() == "aten::as_strided_copy";
+  plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape()](
                  const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor local = argument(op, stack, 0).toTensor();
     const auto ndim = local.dim();
@@ -99,7 +100,8 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
     for (size_t r = 0; r < geometry.walks.size(); ++r) {
       if (geometry.walks[r].from < 0) local = local.unsqueeze(static_cast<int64_t>(r));
     }
-    finish(op, stack, local.expand(shape));
+    local = local.expand(shape);
+    finish(op, stack, fresh ? local.clone(at::MemoryFormat::Contiguous) : local);
   };
   return plan;
 }
@@ -111,6 +113,10 @@ std::optional<Plan> refuse(const OpCall& call) {
 
 const Register rules{
     {.op = "aten::as_strided",
+     .plan = plan_as_strided,
+     .source = "PyTorch as_strided",
+     .supports = "strides that step along dims; whole dims keep their cut"},
+    {.op = "aten::as_strided_copy",
      .plan = plan_as_strided,
      .source = "PyTorch as_strided",
      .supports = "strides that step along dims; whole dims keep their cut"},

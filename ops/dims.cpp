@@ -95,62 +95,6 @@ std::optional<Plan> plan_expand(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> plan_diagonal(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
-  const auto shape = *call.output_shapes()[0];
-  const int64_t dim1 = call.dim("dim1", self->ndim()), dim2 = call.dim("dim2", self->ndim());
-  std::vector<int64_t> source;
-  for (int64_t d = 0; d < self->ndim(); ++d) {
-    if (d != dim1 && d != dim2) source.push_back(d);
-  }
-  source.push_back(-1);
-  const SpecPtr wanted = uncut(self, {dim1, dim2});
-  return plan_one(call, wanted, {follow(wanted, shape, source)});
-}
-
-std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
-  const SpecPtr grad = sums_only(call.spec("grad_output"));
-  const auto shape = call.integers("input_sizes");
-  const auto ndim = static_cast<int64_t>(shape.size());
-  const int64_t dim1 = call.dim("dim1", ndim), dim2 = call.dim("dim2", ndim);
-  std::vector<int64_t> source(ndim, -1);
-  for (int64_t d = 0, next = 0; d < ndim; ++d) {
-    if (d != dim1 && d != dim2) source[d] = next++;
-  }
-  const SpecPtr wanted = uncut(grad, {grad->ndim() - 1});
-  const SpecPtr result = follow(wanted, shape, source);
-  Plan plan = plan_one(call, wanted, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
-  return plan;
-}
-
-std::optional<Plan> plan_unfold(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
-  const auto shape = *call.output_shapes()[0];
-  if (self->ndim() == 0) return plan_one(call, self, {replicated(call.mesh(), shape)});
-  const int64_t dim = call.dim("dimension", self->ndim());
-  if (self->is_cut(dim)) return std::nullopt;
-  std::vector<int64_t> source = all_dims(self->ndim());
-  source[dim] = -1;
-  source.push_back(-1);
-  return plan_one(call, self, {follow(self, shape, source)});
-}
-
-std::optional<Plan> plan_unfold_backward(const OpCall& call) {
-  const SpecPtr grad = sums_only(call.spec("grad_in"));
-  const auto shape = call.integers("input_sizes");
-  const auto ndim = static_cast<int64_t>(shape.size());
-  if (ndim == 0) return std::nullopt;
-  const int64_t dim = call.dim("dim", ndim);
-  std::vector<int64_t> source = all_dims(ndim);
-  source[dim] = -1;
-  const SpecPtr wanted = uncut(grad, {dim, ndim});
-  const SpecPtr result = follow(wanted, shape, source);
-  Plan plan = plan_one(call, wanted, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
-  return plan;
-}
-
 std::optional<Plan> plan_view_as_real(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
@@ -182,13 +126,6 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
     finish(op, stack, physical(argument(op, stack, 0).toTensor()));
   };
   return plan;
-}
-
-std::optional<Plan> refuse_in_place(const OpCall& call) {
-  const std::string name = call.name().substr(std::string("aten::").size());
-  const std::string plain = name.substr(0, name.find('_', 1));
-  TORCH_CHECK_NOT_IMPLEMENTED(false, name, ": a ShardTensor's dims cannot be changed in place\n  have  ", call.describe(),
-                              "\n  fix   use ", plain, ", which returns a view of the same memory");
 }
 
 const char* const kAny = "any cut; nothing moves";
@@ -228,30 +165,26 @@ const Register rules{
      .supports = kAny},
     {.op = "aten::expand", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
     {.op = "aten::expand_copy", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
-    {.op = "aten::diagonal",
-     .plan = plan_diagonal,
-     .source = "PyTorch diagonal",
-     .supports = "cuts off both dims"},
-    {.op = "aten::diagonal_copy",
-     .plan = plan_diagonal,
-     .source = "PyTorch diagonal",
-     .supports = "cuts off both dims"},
-    {.op = "aten::diagonal_backward",
-     .plan = plan_diagonal_backward,
-     .source = "PyTorch diagonal",
-     .supports = "any cut of the gradient"},
-    {.op = "aten::unfold",
-     .plan = plan_unfold,
-     .source = "PyTorch Tensor.unfold",
-     .supports = "cuts off the dim"},
-    {.op = "aten::unfold_backward",
-     .plan = plan_unfold_backward,
-     .source = "PyTorch Tensor.unfold",
-     .supports = "cuts off the dim"},
     {.op = "aten::view_as_real",
      .plan = plan_view_as_real,
      .source = "PyTorch view_as_real",
      .supports = kAny},
+    {.op = "aten::view_as_real_copy",
+     .plan = plan_view_as_real,
+     .source = "PyTorch view_as_real",
+     .supports = kAny},
+    {.op = "aten::view_as_complex_copy",
+     .plan = plan_view_as_complex,
+     .source = "PyTorch view_as_complex",
+     .supports = "any cut; one of the last dim is gathered"},
+    {.op = "aten::_conj_copy",
+     .plan = plan_lazy_bit<at::conj_physical>,
+     .source = "PyTorch conj",
+     .supports = "any cut"},
+    {.op = "aten::_neg_view_copy",
+     .plan = plan_lazy_bit<at::neg>,
+     .source = "PyTorch _neg_view",
+     .supports = "any cut"},
     {.op = "aten::view_as_complex",
      .plan = plan_view_as_complex,
      .source = "PyTorch view_as_complex",
@@ -264,9 +197,6 @@ const Register rules{
      .plan = plan_lazy_bit<at::neg>,
      .source = "PyTorch _neg_view",
      .supports = "any cut; carried out at once"},
-    {.op = "aten::t_", .plan = refuse_in_place, .supports = "refused"},
-    {.op = "aten::transpose_", .plan = refuse_in_place, .supports = "refused"},
-    {.op = "aten::squeeze_", .plan = refuse_in_place, .supports = "refused"},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "engine/axes.h"
+#include "ops/masks.h"
 #include "ops/owned_rows.h"
 #include "ops/shape.h"
 
@@ -108,7 +109,10 @@ Plan gathered(const OpCall& call, std::vector<SpecPtr> outputs) {
 std::optional<Plan> plan_index(const OpCall& call) {
   const Pattern pattern = pattern_of(call);
   const SpecPtr& self = call.spec("self");
-  if (pattern.masks) return gathered(call, {});  // how many rows come out depends on the values
+  if (pattern.masks) {  // how many rows come out depends on the values
+    const auto mask = single_mask(call);
+    return mask ? plan_read_mask(call, *mask) : gathered(call, {});
+  }
   const auto shape = *call.output_shapes()[0];
   Axes axes;
   const int index_axes = static_cast<int>(self->ndim());
@@ -154,36 +158,13 @@ std::optional<Plan> plan_index(const OpCall& call) {
   return plan;
 }
 
-// x[mask] = number, the mask cut as x is. More values than one stand in the order of the whole mask.
-std::optional<Plan> plan_put_where(const OpCall& call, const SpecPtr& self) {
-  if (!self->has_cut()) {
-    return gathered(call, {self});
-  }
-  const int list = call.index("indices"), values = call.slot("values");
-  Plan plan = plan_one(call, self, {self});
-  int64_t masks = 0;
-  for (size_t s = 1; s < call.slots().size(); ++s) {
-    const Slot& slot = call.slots()[s];
-    if (!slot.spec || slot.arg != list) continue;
-    masks += is_mask(slot) ? 1 : 2;
-    std::vector<int64_t> source;
-    for (int64_t d = 0; d < slot.spec->ndim(); ++d) source.push_back(slot.item + d);
-    if (slot.item + slot.spec->ndim() > self->ndim()) return std::nullopt;
-    for (int64_t d = 0; d < slot.spec->ndim(); ++d) {
-      if (slot.spec->global_shape()[d] != self->global_shape()[slot.item + d]) return std::nullopt;
-    }
-    plan.inputs[s] = follow(self, slot.spec->global_shape(), source);
-  }
-  const SpecPtr& number = call.slots()[values].spec;
-  plan.inputs[values] = replicated(call.mesh(), number->global_shape());
-  if (masks == 1 && number->global_numel() == 1) return plan;
-  return std::nullopt;
-}
-
 std::optional<Plan> plan_index_put(const OpCall& call) {
   const Pattern pattern = pattern_of(call);
   const SpecPtr self = without_partial(call.spec("self"));
-  if (pattern.masks) return plan_put_where(call, self);
+  if (pattern.masks) {
+    if (const auto mask = single_mask(call)) return plan_write_mask(call, *mask);
+    return self->has_cut() ? std::nullopt : std::optional(gathered(call, {self}));
+  }
   Plan plan = plan_one(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     if (call.slots()[s].spec)
@@ -233,10 +214,8 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> plan_by_value(const OpCall& call) { return gathered(call, {}); }
-
-const char* const kGet = "any cut; rows of a cut dim come from their owners; masks gather";
-const char* const kPut = "any cut; each rank writes the rows it owns; masks with one value";
+const char* const kGet = "any cut; rows of a cut dim come from their owners; a mask beside other indices gathers";
+const char* const kPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
 
 const Register rules{
     {.op = "aten::index.Tensor",
@@ -263,14 +242,6 @@ const Register rules{
      .plan = plan_index_put,
      .source = "PyTorch index_put",
      .supports = kPut},
-    {.op = "aten::masked_select",
-     .plan = plan_by_value,
-     .source = "PyTorch masked_select",
-     .supports = "gathers: how many elements come out depends on the values"},
-    {.op = "aten::nonzero",
-     .plan = plan_by_value,
-     .source = "PyTorch nonzero",
-     .supports = "gathers: how many rows come out depends on the values"},
 };
 
 }  // namespace

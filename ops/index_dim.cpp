@@ -64,11 +64,45 @@ std::optional<Plan> plan_index_select(const OpCall& call) {
   return plan;
 }
 
+// A tensor with `rows` rows of a dim that is cut in blocks of `sizes`, row i beside row i: the blocks beyond its end are
+// empty. What a tensor has more than `used`, of which nothing is read or written, the last block holds.
+std::vector<int64_t> beside(std::vector<int64_t> sizes, int64_t used, int64_t rows) {
+  int64_t row = 0;
+  for (int64_t& size : sizes) {
+    size = std::clamp<int64_t>(used - row, 0, size);
+    row += size;
+  }
+  sizes.back() += rows - used;
+  return sizes;
+}
+
+// An index that is shorter than self in other dims goes with the first rows of these; blocks need not move for that.
+std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr& index = call.spec("index");
+  bool shorter = false;
+  Layout wanted(call.mesh(), index->global_shape());
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d == dim || !self->is_cut(d)) continue;
+    const int64_t rows = index->global_shape()[d];
+    shorter |= rows != self->global_shape()[d];
+    wanted.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, rows, rows)};
+  }
+  if (!shorter) return std::nullopt;
+  const SpecPtr held = uncut(self, {dim});
+  Layout result = wanted;
+  result.partials = held->layout().partials;
+  Plan plan = plan_one(call, held, {intern(std::move(result))});
+  plan.inputs[call.slot("index")] = intern(std::move(wanted));
+  return plan;
+}
+
 std::optional<Plan> plan_gather(const OpCall& call) {
   const SpecPtr &self = call.spec("self"), &index = call.spec("index");
   if (self->ndim() == 0 || index->ndim() != self->ndim()) return std::nullopt;
   const auto shape = *call.output_shapes()[0];
   const int64_t dim = call.dim("dim", self->ndim());
+  if (auto plan = plan_short_gather(call, dim)) return plan;
   const int ndim = static_cast<int>(self->ndim());
   // The index may be shorter than self in other dims; its rows then are not those of self's blocks.
   std::vector<AxisKind> kinds(2 * ndim, AxisKind::kKeep);
@@ -138,16 +172,17 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   const SpecPtr& index = call.spec("index");
   if (self->ndim() == 0 || (index->ndim() != self->ndim() && self->has_cut())) return std::nullopt;
   const int64_t dim = call.dim("dim", self->ndim());
+  call.output_shapes();
   Plan plan = plan_one(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     const auto& sizes = call.slots()[s].spec->global_shape();
-    std::vector<int64_t> source(sizes.size(), -1);
-    for (int64_t d = 0; d < self->ndim(); ++d) {
+    Layout layout(call.mesh(), sizes);
+    for (int64_t d = 0; d < self->ndim() && !sizes.empty(); ++d) {
       if (d == dim || !self->is_cut(d)) continue;
-      if (sizes[d] != self->global_shape()[d]) return std::nullopt;
-      source[d] = d;
+      layout.cuts[d] = {self->cut(d).mesh_dims,
+                        beside(self->cut(d).sizes, index->global_shape()[d], sizes[d])};
     }
-    plan.inputs[s] = follow(self, sizes, source);
+    plan.inputs[s] = intern(std::move(layout));
   }
   if (!self->is_cut(dim)) return plan;
   plan.run = [self, dim](const c10::OperatorHandle& op, Stack& stack) {
@@ -227,6 +262,14 @@ const Register rules{
      .source = "PyTorch scatter",
      .supports = kPut},
     {.op = "aten::scatter.reduce",
+     .plan = plan_scatter,
+     .source = "PyTorch scatter",
+     .supports = kPut},
+    {.op = "aten::scatter.value_reduce",
+     .plan = plan_scatter,
+     .source = "PyTorch scatter",
+     .supports = kPut},
+    {.op = "aten::scatter_.value_reduce",
      .plan = plan_scatter,
      .source = "PyTorch scatter",
      .supports = kPut},

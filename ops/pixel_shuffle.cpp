@@ -86,7 +86,35 @@ std::optional<Plan> plan_unshuffle(const OpCall& call) {
   return rearranged<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
 }
 
+// Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made again.
+std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const int64_t groups = call.integer("groups");
+  TORCH_CHECK_VALUE(self->ndim() > 2 && groups > 0 && self->global_shape()[1] % groups == 0, call.name(), ": ", groups,
+                    " groups do not divide the channels\n  have  ", call.describe());
+  Plan plan = plan_one(call, uncut(self, {1}), {self});
+  plan.run = [begin = self->offsets()[1], shape = self->local_shape()](const c10::OperatorHandle& op,
+                                                                        Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const int64_t groups = argument(op, stack, 1).toInt();
+    const at::Tensor shuffled =
+        local.unflatten(1, {groups, local.size(1) / groups}).transpose(1, 2).flatten(1, 2);
+    finish(op, stack, shuffled.narrow(1, begin, shape[1]).clone(at::MemoryFormat::Contiguous));
+  };
+  return plan;
+}
+
+const char* const kChannels = "any cut; one of the channels is gathered and made again";
+
 const Register rules{
+    {.op = "aten::channel_shuffle",
+     .plan = plan_channel_shuffle,
+     .source = "PyTorch channel_shuffle",
+     .supports = kChannels},
+    {.op = "aten::native_channel_shuffle",
+     .plan = plan_channel_shuffle,
+     .source = "PyTorch channel_shuffle",
+     .supports = kChannels},
     {.op = "aten::pixel_shuffle",
      .plan = plan_shuffle,
      .source = "PyTorch pixel_shuffle",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// repeat, roll, flip and constant padding: along a cut dim each says which rows of the input an output block reads.
+// repeat, roll, flip, rot90 and constant padding: along a cut dim each says which rows of the input an output block reads.
 //
 //     roll by 2     output [o, e) reads [o - 2, e - 2), round the ends
 //     flip          output [o, e) reads [extent - e, extent - o) backwards
@@ -65,6 +65,12 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
   return plan;
 }
 
+// Which row comes how often: a list as long as the counts add up to, the same on every rank.
+std::optional<Plan> plan_repeat_counts(const OpCall& call) {
+  const SpecPtr& repeats = call.spec("repeats");
+  return plan_one(call, replicated(call.mesh(), repeats->global_shape()), {});
+}
+
 std::optional<Plan> plan_roll(const OpCall& call) {
   SpecPtr self = sums_only(call.spec("self"));
   const auto shifts = call.integers("shifts");
@@ -116,6 +122,39 @@ std::optional<Plan> plan_flip(const OpCall& call) {
   if (!map) return plan;
   plan.run = [map, local_dims](const c10::OperatorHandle& op, Stack& stack) {
     finish(op, stack, map->apply(argument(op, stack, 0).toTensor()).flip(local_dims));
+  };
+  return plan;
+}
+
+// A quarter turn is a flip of one of the two dims and their exchange.
+std::optional<Plan> plan_rot90(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  auto dims = call.integers("dims");
+  TORCH_CHECK_VALUE(self->ndim() >= 2 && dims.size() == 2, call.name(), ": a turn takes two dims of a tensor of two or more\n  have  ",
+                    call.describe());
+  for (int64_t& d : dims) d = at::maybe_wrap_dim(d, self->ndim());
+  TORCH_CHECK_VALUE(dims[0] != dims[1], call.name(), ": both dims are ", dims[0], "\n  have  ", call.describe());
+  const int64_t turns = ((call.integer("k") % 4) + 4) % 4;
+  const std::vector<int64_t> flipped = turns == 0   ? std::vector<int64_t>{}
+                                       : turns == 1 ? std::vector<int64_t>{dims[1]}
+                                       : turns == 2 ? dims
+                                                    : std::vector<int64_t>{dims[0]};
+  std::vector<int64_t> source = all_dims(self->ndim()), local_dims, mapped;
+  std::vector<int64_t> shape = self->global_shape();
+  if (turns % 2 == 1) {
+    std::swap(source[dims[0]], source[dims[1]]);
+    std::swap(shape[dims[0]], shape[dims[1]]);
+  }
+  for (const int64_t d : flipped) (self->is_cut(d) ? mapped : local_dims).push_back(d);
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+    const int64_t extent = self->global_shape()[d];
+    return Need{extent - end, extent - begin, Edge::kZero, true};
+  });
+  Plan plan = plan_one(call, self, {follow(self, shape, source)});
+  if (!map) return plan;
+  plan.run = [map, local_dims, source](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    finish(op, stack, map->apply(local).flip(local_dims).permute(source));
   };
   return plan;
 }
@@ -183,11 +222,16 @@ const Register rules{
      .plan = plan_repeat,
      .source = "PyTorch Tensor.repeat",
      .supports = "any cut; blocks of a repeated cut dim grow alike"},
+    {.op = "aten::repeat_interleave.Tensor",
+     .plan = plan_repeat_counts,
+     .source = "PyTorch repeat_interleave",
+     .supports = "the counts are gathered; rows are then picked as index_select does"},
     {.op = "aten::roll",
      .plan = plan_roll,
      .source = "PyTorch roll",
      .supports = "any cut; without dims a tensor of several dims is gathered"},
     {.op = "aten::flip", .plan = plan_flip, .source = "PyTorch flip", .supports = "any cut"},
+    {.op = "aten::rot90", .plan = plan_rot90, .source = "PyTorch rot90", .supports = "any cut"},
     {.op = "aten::constant_pad_nd",
      .plan = plan_constant_pad,
      .source = "PyTorch constant_pad_nd",

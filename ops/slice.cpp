@@ -127,6 +127,27 @@ std::optional<Plan> plan_slice_scatter(const OpCall& call) {
   return plan;
 }
 
+std::optional<Plan> plan_narrow_copy(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int64_t dim = call.dim("dim", self->ndim()), extent = self->global_shape()[dim];
+  int64_t start = call.integer("start");
+  const int64_t length = call.integer("length");
+  if (start < 0) start += extent;
+  TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ", start + length,
+                    " of a dim of ", extent, "\n  have  ", call.describe());
+  const Range range{.start = start, .length = length};
+  Plan plan = plan_one(call, self, {sliced(self, dim, range)});
+  LocalRange local{start, start + length};
+  if (self->is_cut(dim)) {
+    const int64_t begin = self->offsets()[dim];
+    local = within(range, begin, begin + self->local_shape()[dim]);
+  }
+  plan.run = [dim, local](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, argument(op, stack, 0).toTensor().slice(dim, local.start, local.end).clone());
+  };
+  return plan;
+}
+
 std::vector<int64_t> without_dim(int64_t ndim, int64_t dim) {
   std::vector<int64_t> dims = all_dims(ndim);
   dims.erase(dims.begin() + dim);
@@ -223,10 +244,14 @@ std::optional<Plan> plan_split(const OpCall& call) {
   }
   Plan plan = plan_one(call, self, std::move(outputs));
   if (locals.empty()) return plan;
-  plan.run = [dim, locals](const c10::OperatorHandle& op, Stack& stack) {
+  const bool fresh = call.name().find("_copy") != std::string::npos;
+  plan.run = [dim, locals, fresh](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     std::vector<at::Tensor> parts;
-    for (const LocalRange& part : locals) parts.push_back(local.slice(dim, part.start, part.end));
+    for (const LocalRange& range : locals) {
+      const at::Tensor part = local.slice(dim, range.start, range.end);
+      parts.push_back(fresh ? part.clone() : part);
+    }
     finish(op, stack, std::move(parts));
   };
   return plan;
@@ -243,6 +268,7 @@ const Register rules{
      .source = kTorch,
      .supports = kStays},
     {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .source = kTorch, .supports = kStays},
+    {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .source = kTorch, .supports = kStays},
     {.op = "aten::select.int",
      .plan = plan_select,
      .source = kTorch,
@@ -263,6 +289,15 @@ const Register rules{
      .plan = plan_unbind,
      .source = kTorch,
      .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
+    {.op = "aten::unbind_copy.int",
+     .plan = plan_unbind,
+     .source = kTorch,
+     .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
+    {.op = "aten::split_copy.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::split_with_sizes_copy",
+     .plan = plan_split,
+     .source = kTorch,
+     .supports = kStays},
     {.op = "aten::split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
     {.op = "aten::split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
     {.op = "aten::unsafe_split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},

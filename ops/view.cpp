@@ -122,7 +122,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
   const SpecPtr result = intern(std::move(layouts.result));
   Plan plan = plan_one(call, intern(std::move(layouts.wanted)), {result});
   // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
-  const bool fresh = call.name() == "aten::view_copy";
+  const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
   plan.run = [shape = result->local_shape(), fresh](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     at::Tensor viewed = local.is_contiguous() ? local.view(shape) : local.reshape(shape);
@@ -169,6 +169,7 @@ const Register rules{
      .plan = plan_view_dtype,
      .source = kSource,
      .supports = "any cut off the last dim"},
+    {.op = "aten::_reshape_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
     {.op = "aten::_unsafe_view", .plan = plan_view, .source = kSource, .supports = kSupports},
     {.op = "aten::_reshape_alias", .plan = plan_view, .source = kSource, .supports = kSupports},
 };
