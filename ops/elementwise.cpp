@@ -26,6 +26,7 @@ constexpr Rule rule(std::string_view op) {
 }
 
 const Register rules{
+    rule("aten::_conj_physical"),
     rule("aten::_prelu_kernel"),
     rule("aten::_prelu_kernel_backward"),
     rule("aten::abs_"),

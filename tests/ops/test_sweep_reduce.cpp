@@ -121,8 +121,7 @@ TEST(SweepReduce, S20_Whole) {
       row("median", {flat},
           [](X x) {
             return List{x.median(), std::get<0>(x.mode(0))};
-          },
-          {.gather = true}),
+          }),
       row(
           "aminmax", {a}, [](X x) { return at::aminmax(x); }, kForward),
       row("int_sum", {whole},
@@ -143,14 +142,14 @@ TEST(SweepReduce, S20_Whole) {
           [](X x) {
             return List{x.sum(), x.mean(), x.amax(), x * x.softmax(0)};
           }),
-      row("dist", {a, b}, [](X x, X y) { return at::dist(x, y, 2); }, {.gather = true}),
+      row("dist", {a, b}, [](X x, X y) { return at::dist(x, y, 2); }),
       row("cosine_similarity", {a, b}, [](X x, X y) { return at::cosine_similarity(x, y, 1); }),
       row("normalize", {a}, [](X x) { return x / x.norm(2, 1, true).clamp_min(1e-6); }),
       row("standardise", {a},
           [](X x) {
             return (x - x.mean(Dims{0, 1}, true)) / x.std(Dims{0, 1}, 1, true);
           }),
-      row("trace", {m}, [](X x) { return x.trace(); }, {.gather = true}),
+      row("trace", {m}, [](X x) { return x.trace(); }),
       row("diff", {m},
           [](X x) {
             return List{x.diff(), x.diff(1, 0)};
@@ -160,10 +159,10 @@ TEST(SweepReduce, S20_Whole) {
           [](X x, X y) {
             return at::scalar_tensor(at::equal(x, y) || !at::equal(x, x) || at::allclose(x, y));
           }),
-      row("unique", {whole}, [](X x) { return std::get<0>(at::_unique2(x)); }, {.gather = true}),
-      row("bincount", {labels}, [](X x) { return at::bincount(x, {}, 6); }, {.gather = true}),
+      row("unique", {whole}, [](X x) { return std::get<0>(at::_unique2(x)); }),
+      row("bincount", {labels}, [](X x) { return at::bincount(x, {}, 6); }),
       row("histc", {m}, [](X x) { return at::histc(x, 4, -1, 1); },
-          {.gather = true, .backward = false}),
+          {.backward = false}),
   });
 }
 
@@ -193,13 +192,12 @@ TEST(SweepReduce, S20_Products) {
       row("outer", {flat, make_tensor({5}, 23)},
           [](X x, X y) {
             return List{x.outer(y), at::kron(x, y)};
-          },
-          {.gather = true}),
+          }),
       row("linear", {batch, make_tensor({6, 7}, 24), make_tensor({6}, 25)},
           [](X x, X w, X c) { return at::linear(x, w, c); }),
       row("linear_flat", {m, make_tensor({6, 7}, 24)}, [](X x, X w) { return at::linear(x, w); }),
       row("bilinear", {m, o, make_tensor({2, 7, 6}, 26)},
-          [](X x, X y, X w) { return at::bilinear(x, y, w, {}); }, {.gather = true}),
+          [](X x, X y, X w) { return at::bilinear(x, y, w, {}); }),
       row("einsum", {batch, batch2},
           [](X x, X y) {
             return at::einsum("bij,bjk->ik", {x, y});
@@ -216,9 +214,8 @@ TEST(SweepReduce, S20_Products) {
           "attention", {batch, batch, batch},
           [](X q, X k, X v) { return at::matmul(at::matmul(q, k.transpose(1, 2)).softmax(-1), v); },
           kOther),
-      row("cdist", {m, o.narrow(1, 0, 6).matmul(n.t())}, [](X x, X y) { return at::cdist(x, y); },
-          {.gather = true}),
-      row("cross", {a, b}, [](X x, X y) { return at::linalg_cross(x, y, 2); }, {.gather = true}),
+      row("cdist", {m, o.narrow(1, 0, 6).matmul(n.t())}, [](X x, X y) { return at::cdist(x, y); }),
+      row("cross", {a, b}, [](X x, X y) { return at::linalg_cross(x, y, 2); }),
       row("addmm_", {o, m, n}, [](X x, X y, X z) { return Tensor(x * 2).addmm_(y, z); }),
       row("baddbmm_", {make_tensor({3, 5, 4}, 21), batch, batch2},
           [](X x, X y, X z) { return Tensor(x * 2).baddbmm_(y, z); }),
@@ -231,22 +228,21 @@ TEST(SweepReduce, S20_Decompositions) {
   const Allowed gathers{.gather = true};
   sweep({
       row(
-          "inverse", {square}, [](X x) { return at::linalg_inv(x); }, gathers),
+          "inverse", {square}, [](X x) { return at::linalg_inv(x); }),
       row(
           "det", {square},
           [](X x) {
             return List{at::det(x), std::get<1>(at::slogdet(x))};
-          },
-          gathers),
+          }),
       row(
           "solve", {square, make_tensor({4, 2}, 31)},
-          [](X x, X y) { return at::linalg_solve(x, y); }, gathers),
+          [](X x, X y) { return at::linalg_solve(x, y); }),
       row(
-          "cholesky", {square}, [](X x) { return at::linalg_cholesky(x.mm(x.t())); }, gathers),
+          "cholesky", {square}, [](X x) { return at::linalg_cholesky(x.mm(x.t())); }),
       row(
-          "svdvals", {m}, [](X x) { return at::linalg_svdvals(x); }, gathers),
+          "svdvals", {m}, [](X x) { return at::linalg_svdvals(x); }),
       row(
-          "qr", {m.t().contiguous()}, [](X x) { return at::linalg_qr(x); }, gathers),
+          "qr", {m.t().contiguous()}, [](X x) { return at::linalg_qr(x); }),
       row(
           "fft", {m},
           [](X x) {
@@ -254,7 +250,7 @@ TEST(SweepReduce, S20_Decompositions) {
           },
           gathers),
       row(
-          "matrix_exp", {square}, [](X x) { return at::matrix_exp(x * 0.1); }, gathers),
+          "matrix_exp", {square}, [](X x) { return at::matrix_exp(x * 0.1); }),
   });
 }
 
@@ -301,8 +297,7 @@ TEST(SweepReduce, S24_LossesOfEveryReduction) {
       return at::cosine_embedding_loss(x, y, z.gt(1) * 2 - 1, 0, r);
     }));
     rows.push_back(row("multi_margin" + end, {logits, labels},
-                       [r = r](X x, X y) { return at::multi_margin_loss(x, y, 1, 1, {}, r); },
-                       {.gather = true}));
+                       [r = r](X x, X y) { return at::multi_margin_loss(x, y, 1, 1, {}, r); }));
   }
   sweep(rows);
 }
