@@ -239,8 +239,8 @@ end
 --- Divides `module` over `mesh` as `plan` says, in place, and returns it. Collective over the mesh; make optimizers
 --- afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
 --- unmatched ("error" or "warn": names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its
---- blocks, cut as the plan says), factory (what zeros, ones, full, rand, randn, randint, arange, eye and linspace make within
---- the module's forward: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
+--- blocks, cut as the plan says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward;
+--- random factories, which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
 --- A second call warns and changes nothing.
 function parallelize.parallelize_module(module, mesh, plan, given)
   check_module("parallelize_module", module)

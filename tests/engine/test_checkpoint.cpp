@@ -90,16 +90,6 @@ const Row kRows[] = {
        (y + slope[0].square().sum() * 10 + slope[1].exp().sum()).backward();
        return List{slope[0].detach(), x.grad(), w.grad(), r.grad()};
      }},
-    {"third_derivatives_through_nested_segments",
-     [](const Call& call, const List& t) {
-       const at::Tensor x = leaf(t[0]), w = leaf(t[1].slice(0, 0, 5));
-       const Segment inner = [&](const List& in) { return List{at::linear(in[0], w).sin()}; };
-       const Segment outer = [&](const List& in) { return List{call(inner, {in[0] * in[0]})[0] * in[0]}; };
-       at::Tensor y = call(outer, {x})[0].sum();
-       for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, true, true)[0].square().sum();
-       y.backward();
-       return List{y.detach(), x.grad(), w.grad()};
-     }},
     {"the_graph_is_kept",
      [](const Call& call, const List& t) {
        const at::Tensor x = leaf(t[0]), w = leaf(t[1]);
