@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "engine/boundary.h"
+#include "engine/factory_capture.h"
 
 namespace moonhalo {
 namespace {
@@ -203,6 +204,7 @@ Dispatch::Entry& Dispatch::entry(const c10::OperatorHandle& op) {
 }
 
 void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
+  const Uncaptured inside;
   ++counts.calls;
   Entry& e = entry(op);
   const OperatorFacts& facts = e.facts;
