@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
@@ -34,6 +35,15 @@ int64_t offset_of(at::IntArrayRef counts, int rank) {
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
+
+// From any strides to any strides: what one rank thread does with the memory of another.
+void copy_data(const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_contiguous() && from.is_contiguous()) {
+    return copy_bytes(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  to.copy_(from);
 }
 
 class ThreadExchange final : public Work {
@@ -118,11 +128,11 @@ class ThreadExchange final : public Work {
       hub_->check(rank_, "exchange");
       TORCH_INTERNAL_ASSERT(false, "exchange: a message was withdrawn from a sound group");
     }
+    const bool packed = parcel->data.is_contiguous() && receive.data.is_contiguous();
     const bool fits = parcel->data.scalar_type() == receive.data.scalar_type() &&
-                      parcel->data.numel() == receive.data.numel();
-    if (fits)
-      copy_bytes(receive.data.mutable_data_ptr(), parcel->data.const_data_ptr(),
-                 receive.data.nbytes());
+                      parcel->data.numel() == receive.data.numel() &&
+                      (packed || parcel->data.sizes() == receive.data.sizes());
+    if (fits) copy_data(receive.data, parcel->data);
     const int64_t sent = parcel->data.numel();
     const at::ScalarType sent_type = parcel->data.scalar_type();
     parcel->data.reset();
@@ -164,6 +174,7 @@ class ThreadsCommunicator final : public Communicator {
         next_receive_(size(), 0) {}
 
   const char* backend() const override { return "threads"; }
+  bool takes_strided() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
 
  protected:
@@ -180,9 +191,8 @@ class ThreadsCommunicator final : public Communicator {
       auto parcel = std::make_shared<Parcel>();
       if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
         parcel->data =
-            at::empty({message.data.numel()}, message.data.options().requires_grad(false));
-        copy_bytes(parcel->data.mutable_data_ptr(), message.data.const_data_ptr(),
-                   message.data.nbytes());
+            at::empty(message.data.sizes(), message.data.options().requires_grad(false));
+        copy_data(parcel->data, message.data);
       } else {
         parcel->data = std::move(message.data);
         waiting.push_back({message.peer, parcel});

@@ -78,34 +78,74 @@ std::vector<Overlap> overlaps(const std::vector<Piece>& pieces, std::pair<int64_
   return result;
 }
 
+bool inside(const std::vector<Piece>& pieces, std::pair<int64_t, int64_t> owned) {
+  return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return owned.first <= piece.begin && piece.begin + piece.length <= owned.second;
+  });
+}
+
+bool meet(const std::vector<Piece>& pieces, std::pair<int64_t, int64_t> owned) {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return std::max(piece.begin, owned.first) < std::min(piece.begin + piece.length, owned.second);
+  });
+}
+
+at::Tensor region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length) {
+  at::Tensor result = tensor;
+  for (size_t d = 0; d < start.size(); ++d) {
+    if (length[d] != result.size(d)) result = result.narrow(d, start[d], length[d]);
+  }
+  return result;
+}
+
 }  // namespace
 
-IntervalMap::IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int64_t)>& needs) : from_(std::move(from)) {
-  const DeviceMesh& mesh = *from_->mesh();
-  const int64_t me = mesh.rank(), ndim = from_->ndim();
-  std::vector<bool> cutting(mesh.ndim(), false);
-  for (int64_t d = 0; d < ndim; ++d) {
-    for (const int64_t m : from_->cut(d).mesh_dims) cutting[m] = true;
+Ownership Ownership::of(const SpecPtr& spec) {
+  std::vector<bool> cutting(spec->mesh()->ndim(), false);
+  for (int64_t d = 0; d < spec->ndim(); ++d) {
+    for (const int64_t m : spec->cut(d).mesh_dims) cutting[m] = true;
   }
-  const auto serves = [&](int64_t owner, int64_t user) {
-    for (int64_t m = 0; m < mesh.ndim(); ++m) {
-      if (!cutting[m] && mesh.coordinate(owner, m) != mesh.coordinate(user, m)) return false;
+  const auto owned = [spec](int64_t rank) {
+    Ranges box;
+    for (int64_t d = 0; d < spec->ndim(); ++d) box.push_back(spec->block_range(d, rank));
+    return box;
+  };
+  const auto serves = [mesh = spec->mesh(), cutting = std::move(cutting)](int64_t owner, int64_t user) {
+    for (int64_t m = 0; m < mesh->ndim(); ++m) {
+      if (!cutting[m] && mesh->coordinate(owner, m) != mesh->coordinate(user, m)) return false;
     }
     return true;
   };
+  return {spec->mesh(), spec->global_shape(), owned, serves};
+}
+
+IntervalMap::IntervalMap(const SpecPtr& from, const std::function<std::vector<Need>(int64_t)>& needs)
+    : IntervalMap(Ownership::of(from), needs) {}
+
+IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t)>& needs) : mesh_(from.mesh) {
+  const int64_t me = mesh_->rank(), ranks = mesh_->size(), ndim = static_cast<int64_t>(from.global_shape.size());
+  std::vector<Ranges> owned;
+  for (int64_t rank = 0; rank < ranks; ++rank) owned.push_back(from.owned(rank));
+  using Pieces = std::vector<std::vector<Piece>>;  // per dim
   const auto pieces_for = [&](int64_t rank) {
     const std::vector<Need> need = needs(rank);
     TORCH_INTERNAL_ASSERT(static_cast<int64_t>(need.size()) == ndim, "one need per dim");
-    std::vector<std::vector<Piece>> pieces;
-    for (int64_t d = 0; d < ndim; ++d) pieces.push_back(pieces_of(need[d], from_->global_shape()[d]));
+    Pieces pieces;
+    for (int64_t d = 0; d < ndim; ++d) pieces.push_back(pieces_of(need[d], from.global_shape[d]));
     return pieces;
   };
-  // All copies from `owner` to `user`, the last dim varying fastest: the same order on both of them.
-  const auto copies_between = [&](int64_t owner, const std::vector<std::vector<Piece>>& pieces) {
+  const auto all_dims = [&](const auto& holds, const Pieces& pieces, int64_t owner) {
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (!holds(pieces[d], owned[owner][d])) return false;
+    }
+    return true;
+  };
+  // All copies from `owner` to a user, the last dim varying fastest: the same order on both of them.
+  const auto copies_between = [&](int64_t owner, const Pieces& pieces) {
     std::vector<Copy> copies;
     std::vector<std::vector<Overlap>> found(ndim);
     for (int64_t d = 0; d < ndim; ++d) {
-      found[d] = overlaps(pieces[d], from_->block_range(d, owner));
+      found[d] = overlaps(pieces[d], owned[owner][d]);
       if (found[d].empty()) return copies;
     }
     std::vector<size_t> at(ndim, 0);
@@ -114,10 +154,9 @@ IntervalMap::IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int
       copy.numel = 1;
       for (int64_t d = 0; d < ndim; ++d) {
         const Overlap& o = found[d][at[d]];
-        copy.source.start.push_back(o.source);
-        copy.target.start.push_back(o.target);
-        copy.source.length.push_back(o.length);
-        copy.target.length.push_back(o.length);
+        copy.source.push_back(o.source);
+        copy.target.push_back(o.target);
+        copy.length.push_back(o.length);
         if (o.reversed) copy.flips.push_back(d);
         copy.numel *= o.length;
       }
@@ -130,25 +169,29 @@ IntervalMap::IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int
     }
     return copies;
   };
+  const auto total = [](const std::vector<Copy>& copies) {
+    int64_t numel = 0;
+    for (const Copy& copy : copies) numel += copy.numel;
+    return numel;
+  };
 
   // Who sends and receives nothing still takes part in the exchange, if there is one: every rank makes the same calls.
-  for (int64_t rank = 0; rank < mesh.size() && !exchanges_; ++rank) {
-    const std::vector<Need> need = needs(rank);
-    bool same = true, nothing = false;
-    for (int64_t d = 0; d < ndim; ++d) {
-      same &= std::pair(need[d].begin, need[d].end) == from_->block_range(d, rank) && !need[d].reversed;
-      nothing |= need[d].begin == need[d].end;
+  for (int64_t user = 0; user < ranks && !exchanges_; ++user) {
+    const Pieces pieces = pieces_for(user);
+    if (from.serves(user, user) && all_dims(inside, pieces, user)) continue;
+    for (int64_t owner = 0; owner < ranks && !exchanges_; ++owner) {
+      exchanges_ = owner != user && from.serves(owner, user) && all_dims(meet, pieces, owner);
     }
-    exchanges_ = !same && !nothing;
   }
+  for (const auto& [begin, end] : owned[me]) owned_shape_.push_back(end - begin);
   for (const Need& need : needs(me)) needed_shape_.push_back(need.end - need.begin);
-  const auto my_pieces = pieces_for(me);
+  const Pieces my_pieces = pieces_for(me);
   int64_t written = 0;
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    if (serves(rank, me)) {
-      auto copies = copies_between(rank, my_pieces);
-      int64_t numel = 0;
-      for (const Copy& copy : copies) numel += copy.numel;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (rank == me || exchanges_) {
+      std::vector<Copy> copies;
+      if (from.serves(rank, me)) copies = copies_between(rank, my_pieces);
+      const int64_t numel = total(copies);
       written += numel;
       if (rank == me) {
         local_ = std::move(copies);
@@ -156,149 +199,141 @@ IntervalMap::IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int
         receives_.push_back({static_cast<int>(rank), std::move(copies), numel});
       }
     }
-    if (rank != me && serves(me, rank)) {
+    if (rank != me && exchanges_ && from.serves(me, rank)) {
       auto copies = copies_between(me, pieces_for(rank));
-      int64_t numel = 0;
-      for (const Copy& copy : copies) numel += copy.numel;
+      const int64_t numel = total(copies);
       if (numel > 0) sends_.push_back({static_cast<int>(rank), std::move(copies), numel});
       elements_sent_ += numel;
     }
   }
   const int64_t needed = c10::multiply_integers(needed_shape_);
   covered_ = written == needed;
-  identity_ = receives_.empty() && needed_shape_ == from_->local_shape() && covered_ &&
+  identity_ = receives_.empty() && needed_shape_ == owned_shape_ && covered_ &&
               (needed == 0 || (local_.size() == 1 && local_[0].flips.empty()));
 }
 
-at::Tensor IntervalMap::view(const at::Tensor& tensor, const Box& box) {
-  at::Tensor result = tensor;
-  for (size_t d = 0; d < box.start.size(); ++d) {
-    if (box.length[d] != result.size(d)) result = result.narrow(d, box.start[d], box.length[d]);
-  }
-  return result;
+at::Tensor IntervalMap::source_part(const at::Tensor& owned, const Copy& copy) {
+  const at::Tensor part = region(owned, copy.source, copy.length);
+  return copy.flips.empty() ? part : part.flip(copy.flips);
 }
 
-IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, double fill) : map_(map) {
-  TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.from_->local_shape()), "interval map for a block of ",
-                        shape_string(map.from_->local_shape()), " got one of ", local.sizes());
-  const auto packed = [&](const Transfer& transfer) {
-    if (transfer.copies.size() == 1) {
-      at::Tensor part = view(local, transfer.copies[0].source);
-      if (!transfer.copies[0].flips.empty()) part = part.flip(transfer.copies[0].flips);
-      return part.contiguous();
-    }
-    at::Tensor buffer = at::empty({transfer.numel}, local.options());
-    int64_t at = 0;
-    for (const Copy& copy : transfer.copies) {
-      at::Tensor part = view(local, copy.source);
-      if (!copy.flips.empty()) part = part.flip(copy.flips);
-      buffer.narrow(0, at, copy.numel).view(part.sizes()).copy_(part);
-      at += copy.numel;
-    }
-    return buffer;
-  };
+at::Tensor IntervalMap::target_part(const at::Tensor& needed, const Copy& copy) {
+  return region(needed, copy.target, copy.length);
+}
+
+// A single part keeps its shape and, where the communicator can, its place; several are packed one behind the other.
+at::Tensor IntervalMap::buffer_for(const Transfer& transfer, const at::TensorOptions& options) {
+  return transfer.copies.size() == 1 ? at::empty(transfer.copies[0].length, options) : at::empty({transfer.numel}, options);
+}
+
+template <typename Part>
+at::Tensor IntervalMap::message(const Transfer& transfer, const at::Tensor& tensor, const Part& part) const {
+  if (transfer.copies.size() == 1) {
+    const at::Tensor one = part(tensor, transfer.copies[0]);
+    return mesh_->group().takes_strided() ? one : one.contiguous();
+  }
+  at::Tensor buffer = buffer_for(transfer, tensor.options());
+  unpack(transfer, buffer, [&](const Copy& copy, at::Tensor place) { place.copy_(part(tensor, copy)); });
+  return buffer;
+}
+
+template <typename Give>
+void IntervalMap::unpack(const Transfer& transfer, const at::Tensor& arrived, const Give& give) {
+  const at::Tensor flat = arrived.view({-1});
+  int64_t at = 0;
+  for (const Copy& copy : transfer.copies) {
+    give(copy, flat.narrow(0, at, copy.numel).view(copy.length));
+    at += copy.numel;
+  }
+}
+
+IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill) : map_(map) {
+  TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
+                        shape_string(map.owned_shape_), " got one of ", local.sizes());
+  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
+  if (map.identity_ || one_view) {
+    result_ = map.identity_ ? local : source_part(local, map.local_[0]);
+  } else {
+    result_ = map.covered_ ? at::empty(map.needed_shape_, local.options())
+                           : at::full(map.needed_shape_, fill, local.options());
+  }
   if (map.exchanges_) {
+    Communicator& group = map.mesh_->group();
     std::vector<Message> sends, receives;
     for (const Transfer& transfer : map.receives_) {
-      arrived_.push_back(at::empty({transfer.numel}, local.options()));
-      receives.push_back({transfer.peer, arrived_.back()});
+      at::Tensor place = transfer.copies.size() == 1 ? target_part(result_, transfer.copies[0]) : at::Tensor();
+      const bool fits = place.defined() && (place.is_contiguous() || group.takes_strided());
+      arrived_.push_back(fits ? at::Tensor() : buffer_for(transfer, local.options()));
+      receives.push_back({transfer.peer, fits ? place : arrived_.back()});
     }
-    for (const Transfer& transfer : map.sends_) sends.push_back({transfer.peer, packed(transfer)});
-    work_ = map.from_->mesh()->group().exchange_async(std::move(sends), std::move(receives));
+    for (const Transfer& transfer : map.sends_) {
+      sends.push_back({transfer.peer, map.message(transfer, local, source_part)});
+    }
+    work_ = group.exchange_async(std::move(sends), std::move(receives));
   }
-  if (map.identity_) {
-    result_ = local;
-    return;
-  }
-  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
-  if (one_view) {
-    result_ = view(local, map.local_[0].source);
-    return;
-  }
-  const auto options = local.options();
-  result_ = map.covered_ ? at::empty(map.needed_shape_, options)
-                         : (fill == 0 ? at::zeros(map.needed_shape_, options) : at::full(map.needed_shape_, fill, options));
-  for (const Copy& copy : map.local_) {
-    at::Tensor part = view(local, copy.source);
-    if (!copy.flips.empty()) part = part.flip(copy.flips);
-    view(result_, copy.target).copy_(part);
-  }
+  if (map.identity_ || one_view) return;
+  for (const Copy& copy : map.local_) target_part(result_, copy).copy_(source_part(local, copy));
 }
 
 at::Tensor IntervalMap::Pending::finish() {
   if (work_) work_->wait();
   work_.reset();
   for (size_t i = 0; i < arrived_.size(); ++i) {
-    int64_t at = 0;
-    for (const Copy& copy : map_.receives_[i].copies) {
-      view(result_, copy.target).copy_(arrived_[i].narrow(0, at, copy.numel).view(copy.target.length));
-      at += copy.numel;
-    }
+    if (!arrived_[i].defined()) continue;
+    unpack(map_.receives_[i], arrived_[i],
+           [&](const Copy& copy, const at::Tensor& part) { target_part(result_, copy).copy_(part); });
   }
+  arrived_.clear();
   return result_;
 }
 
-std::unique_ptr<IntervalMap::Pending> IntervalMap::start(const at::Tensor& local, double fill) const {
+std::unique_ptr<IntervalMap::Pending> IntervalMap::start(const at::Tensor& local, const at::Scalar& fill) const {
   return std::make_unique<Pending>(*this, local, fill);
 }
 
-at::Tensor IntervalMap::apply(const at::Tensor& local, double fill) const { return Pending(*this, local, fill).finish(); }
+at::Tensor IntervalMap::apply(const at::Tensor& local, const at::Scalar& fill) const { return Pending(*this, local, fill).finish(); }
 
 at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const { return add_adjoint(grad, {}); }
 
 at::Tensor IntervalMap::add_adjoint(const at::Tensor& grad, const at::Tensor& owned) const {
   TORCH_INTERNAL_ASSERT(grad.sizes() == at::IntArrayRef(needed_shape_), "adjoint of an interval map for ",
                         shape_string(needed_shape_), " got ", grad.sizes());
-  std::vector<Message> sends, receives;
   std::vector<at::Tensor> arrived;
-  for (const Transfer& transfer : sends_) {
-    arrived.push_back(at::empty({transfer.numel}, grad.options()));
-    receives.push_back({transfer.peer, arrived.back()});
-  }
-  for (const Transfer& transfer : receives_) {
-    at::Tensor buffer = at::empty({transfer.numel}, grad.options());
-    int64_t at = 0;
-    for (const Copy& copy : transfer.copies) {
-      buffer.narrow(0, at, copy.numel).view(copy.target.length).copy_(view(grad, copy.target));
-      at += copy.numel;
-    }
-    sends.push_back({transfer.peer, std::move(buffer)});
-  }
   WorkPtr work;
   if (exchanges_) {
-    work = from_->mesh()->group().exchange_async(std::move(sends), std::move(receives));
+    std::vector<Message> sends, receives;
+    for (const Transfer& transfer : sends_) {
+      arrived.push_back(buffer_for(transfer, grad.options()));
+      receives.push_back({transfer.peer, arrived.back()});
+    }
+    for (const Transfer& transfer : receives_) {
+      sends.push_back({transfer.peer, message(transfer, grad, target_part)});
+    }
+    work = mesh_->group().exchange_async(std::move(sends), std::move(receives));
   }
   auto whole = local_.end();
   at::Tensor result = owned;
   if (!result.defined()) {
     // The owned block, usually copied whole into the needed box, starts the sum.
-    const int64_t numel = c10::multiply_integers(from_->local_shape());
+    const int64_t numel = c10::multiply_integers(owned_shape_);
     whole = std::find_if(local_.begin(), local_.end(),
                          [&](const Copy& copy) { return copy.numel == numel && copy.flips.empty(); });
     if (whole == local_.end()) {
-      result = at::zeros(from_->local_shape(), grad.options());
+      result = at::zeros(owned_shape_, grad.options());
     } else {
-      result = view(grad, whole->target);
+      result = target_part(grad, *whole);
       const bool more = local_.size() > 1 || !arrived.empty();
       if (more) result = result.clone(at::MemoryFormat::Contiguous);
     }
   }
+  const auto add = [&](const Copy& copy, const at::Tensor& part) {
+    region(result, copy.source, copy.length).add_(copy.flips.empty() ? part : part.flip(copy.flips));
+  };
   for (auto copy = local_.begin(); copy != local_.end(); ++copy) {
-    if (copy == whole) continue;
-    at::Tensor part = view(grad, copy->target);
-    if (!copy->flips.empty()) part = part.flip(copy->flips);
-    view(result, copy->source).add_(part);
+    if (copy != whole) add(*copy, target_part(grad, *copy));
   }
   if (work) work->wait();
-  for (size_t i = 0; i < arrived.size(); ++i) {
-    int64_t at = 0;
-    for (const Copy& copy : sends_[i].copies) {
-      at::Tensor part = arrived[i].narrow(0, at, copy.numel).view(copy.target.length);
-      if (!copy.flips.empty()) part = part.flip(copy.flips);
-      view(result, copy.source).add_(part);
-      at += copy.numel;
-    }
-  }
+  for (size_t i = 0; i < arrived.size(); ++i) unpack(sends_[i], arrived[i], add);
   return result;
 }
 

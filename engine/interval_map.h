@@ -23,22 +23,39 @@ struct Need {
   bool reversed = false;
 };
 
+/// A box of the global index space: per dim the rows [begin, end).
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+/// Which box every rank of a mesh owns, and from whom it may be read. All ranks must give the same answers.
+struct Ownership {
+  MeshPtr mesh;
+  std::vector<int64_t> global_shape;
+  std::function<Ranges(int64_t rank)> owned;
+  /// Whether `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
+  std::function<bool(int64_t owner, int64_t user)> serves;
+
+  /// The blocks of `spec`. Where it is replicated over a mesh dim (or partial) each rank is served by the owners that share its
+  /// coordinate there.
+  static Ownership of(const SpecPtr& spec);
+};
+
 /// The one communication primitive: rank r owns the block of `from` and needs a box of the global index space.
 ///
 ///     owned   |0 1 2 3 4|5 6|7 8 9|        needed by rank 1 (halo 1 + 2): [4, 9)
 ///     rank       0       1     2           row 4 from rank 0, rows 7 8 from rank 2
 ///
 /// The plan is made from facts every rank holds (no negotiation); boxes are products over dims, so corners travel
-/// directly from their owner, and a need may reach over several blocks. Where `from` is replicated over a mesh dim
-/// each rank is served by the owners that share its coordinate there. Partial dims are carried along as they are.
+/// directly from their owner, and a need may reach over several blocks. What no owner serves is filled like the outside of
+/// the domain.
 class IntervalMap {
  public:
   /// `needs(rank)`: one Need per tensor dim, for any rank of the mesh; it must give the same answer on every rank.
-  IntervalMap(SpecPtr from, const std::function<std::vector<Need>(int64_t rank)>& needs);
+  IntervalMap(const SpecPtr& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
+  IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
 
-  /// The needed box, filled. Collective over the mesh. `local` is this rank's owned block; dtype is free.
-  /// Outside the domain with Edge::kZero stands `fill`. Returns `local` itself when nothing moves.
-  at::Tensor apply(const at::Tensor& local, double fill = 0) const;
+  /// The needed box, filled. Collective over the mesh if anything moves. `local` is this rank's owned block; dtype is free.
+  /// Outside the domain with Edge::kZero stands `fill`. May return `local` itself or a view of it.
+  at::Tensor apply(const at::Tensor& local, const at::Scalar& fill = 0) const;
   /// The adjoint: `grad` has the shape of the needed box; returns the sum, per owned element, of every place it was
   /// copied to. <apply(x), y> = <x, adjoint(y)> over all ranks. Collective over the mesh.
   at::Tensor adjoint(const at::Tensor& grad) const;
@@ -47,21 +64,19 @@ class IntervalMap {
 
   /// As apply, in two halves: between them the interior can be computed while edges travel.
   class Pending;
-  std::unique_ptr<Pending> start(const at::Tensor& local, double fill = 0) const;
+  std::unique_ptr<Pending> start(const at::Tensor& local, const at::Scalar& fill = 0) const;
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
   /// True on a rank whose needed box is its owned block (nothing is received). Others may still need its rows.
   bool identity() const { return identity_; }
+  /// Whether any rank sends anything. The same answer on every rank.
+  bool exchanges() const { return exchanges_; }
   /// Elements this rank sends.
   int64_t elements_sent() const { return elements_sent_; }
-  const SpecPtr& from() const { return from_; }
 
  private:
-  struct Box {  // a region of a local tensor: per dim start and length, flipped dims, source or target
-    std::vector<int64_t> start, length;
-  };
   struct Copy {  // needed[target] = owned[source], with the dims in `flips` reversed
-    Box source, target;
+    std::vector<int64_t> source, target, length;  // per dim: where the two regions start, and their common shape
     std::vector<int64_t> flips;
     int64_t numel = 0;
   };
@@ -70,29 +85,35 @@ class IntervalMap {
     std::vector<Copy> copies;
     int64_t numel = 0;
   };
-  static at::Tensor view(const at::Tensor& tensor, const Box& box);
+  static at::Tensor source_part(const at::Tensor& owned, const Copy& copy);
+  static at::Tensor target_part(const at::Tensor& needed, const Copy& copy);
+  template <typename Part>
+  at::Tensor message(const Transfer& transfer, const at::Tensor& tensor, const Part& part) const;
+  static at::Tensor buffer_for(const Transfer& transfer, const at::TensorOptions& options);
+  template <typename Give>
+  static void unpack(const Transfer& transfer, const at::Tensor& arrived, const Give& give);
 
-  SpecPtr from_;
-  std::vector<int64_t> needed_shape_;
+  MeshPtr mesh_;
+  std::vector<int64_t> owned_shape_, needed_shape_;
   std::vector<Copy> local_;
   std::vector<Transfer> sends_, receives_;
   bool identity_ = false;
-  bool exchanges_ = false;  // some rank needs more than it owns
+  bool exchanges_ = false;
   bool covered_ = false;  // every needed element is written, so the result need not be filled first
   int64_t elements_sent_ = 0;
-  friend class Pending;
 };
 
 class IntervalMap::Pending {
  public:
-  Pending(const IntervalMap& map, const at::Tensor& local, double fill);
+  /// `map` must outlive it, and `local` must not be written before finish().
+  Pending(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill);
   /// Waits for the edges and returns the needed box.
   at::Tensor finish();
 
  private:
   const IntervalMap& map_;
   at::Tensor result_;
-  std::vector<at::Tensor> arrived_;
+  std::vector<at::Tensor> arrived_;  // undefined where the message arrived in its place
   WorkPtr work_;
 };
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/mesh.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <numeric>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -80,6 +85,37 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
   return cached;
+}
+
+const std::vector<int64_t>& DeviceMesh::members() const {
+  if (!members_.empty()) return members_;
+  members_.resize(size());
+  if (fake_groups_) {  // only this rank exists: take equal ranks for the same
+    std::iota(members_.begin(), members_.end(), int64_t{0});
+    return members_;
+  }
+  // A rank's counters are one object in all groups of its world: with the process's own number they tell ranks apart.
+  static const int64_t process = [] {
+    std::random_device random;
+    return static_cast<int64_t>((uint64_t{random()} << 32) ^ random());
+  }();
+  const at::Tensor mine = at::full({1}, process ^ reinterpret_cast<int64_t>(&group_->stats()), at::kLong);
+  at::Tensor all = at::empty({size()}, at::kLong);
+  group_->all_gather(mine, std::vector<int64_t>(size(), 1), all);
+  std::copy_n(all.const_data_ptr<int64_t>(), size(), members_.begin());
+  return members_;
+}
+
+std::vector<int64_t> DeviceMesh::ranks_of(const DeviceMesh& other) const {
+  if (size() != other.size()) return {};
+  std::vector<int64_t> result;
+  const auto &mine = members(), &theirs = other.members();
+  for (const int64_t member : theirs) {
+    const auto found = std::find(mine.begin(), mine.end(), member);
+    if (found == mine.end()) return {};
+    result.push_back(found - mine.begin());
+  }
+  return result;
 }
 
 std::string DeviceMesh::to_string() const {

@@ -52,6 +52,10 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   Communicator& group(int64_t mesh_dim) const { return *groups_[mesh_dim]; }
   CommunicatorPtr group_ptr() const { return group_; }
 
+  /// For each rank of `other`, by its rank there, its rank in this mesh. Empty when the two do not hold the same ranks: made of the
+  /// same world's ranks, in any arrangement. Collective over both meshes at each mesh's first use, then no communication.
+  std::vector<int64_t> ranks_of(const DeviceMesh& other) const;
+
   /// The sub-mesh through this rank along the named dimensions. Several names: collective over the mesh at first use.
   std::shared_ptr<DeviceMesh> slice(const std::vector<std::string>& names);
   std::shared_ptr<DeviceMesh> operator[](const std::string& name) { return slice({name}); }
@@ -62,6 +66,8 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   SpecTable& specs() const { return *specs_; }
 
  private:
+  const std::vector<int64_t>& members() const;
+
   CommunicatorPtr group_;
   std::string device_type_;
   std::vector<int64_t> shape_;
@@ -71,6 +77,7 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   bool fake_groups_;
   std::map<std::vector<std::string>, std::shared_ptr<DeviceMesh>> slices_;
   std::unique_ptr<SpecTable> specs_;
+  mutable std::vector<int64_t> members_;  // what tells the ranks apart in every mesh of one world; asked for once
 };
 using MeshPtr = std::shared_ptr<DeviceMesh>;
 

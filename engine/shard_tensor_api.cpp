@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/factory_capture.h"
 #include "engine/redistribute.h"
 #include "engine/shard_tensor.h"
 
@@ -16,21 +17,14 @@ namespace {
 // Below autograd: what is done here to blocks is not recorded; gradients are connected explicitly.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
-// `tensor` (plain counts as replicated) as a ShardTensor of spec `to`, no gradient recorded.
-at::Tensor moved(const at::Tensor& tensor, const SpecPtr& to) {
-  const BelowAutograd guard;
-  ShardTensorImpl* impl = shard_impl(tensor);
-  const SpecPtr from = impl ? impl->spec() : replicated(to->mesh(), tensor.sizes());
-  at::Tensor source = impl ? impl->local() : tensor;
-  at::Tensor local = redistribute_local(source, from, to);
-  if (impl && from->has_partial() && to == without_partial(from)) impl->replace(local, to);
-  // The new tensor is no view of the old one.
-  if (local.is_alias_of(source)) local = from == to ? local.alias() : local.clone();
-  return wrap(std::move(local), to);
-}
-
 at::Tensor gradient_of(const at::Tensor& grad, const SpecPtr& to) {
   return is_shard_tensor(grad) ? redistribute(grad, to) : from_local(grad, replicated(to->mesh(), grad.sizes()));
+}
+
+// In inference mode nobody counts.
+uint32_t version_of(const at::Tensor& tensor) {
+  const c10::VariableVersion& counter = shard_impl(tensor)->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;
 }
 
 void check_placements_given(const MeshPtr& mesh, const std::vector<Placement>& placements, const char* what) {
@@ -130,6 +124,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  const Uncaptured inside;
   check_placements_given(mesh, placements, "from_local");
   // Every rank learns every block's shape, and all reach the same verdict.
   constexpr int64_t kWords = Header::kMaxDims + 2;
@@ -247,16 +242,80 @@ at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const 
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
-  const SpecPtr from = spec(tensor);
-  if (from == to) return tensor;
-  at::Tensor result = moved(tensor, to);
-  connect(tensor, result, [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); });
-  return result;
+  return spec(tensor) == to ? tensor : redistribute_async(tensor, to).wait();
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements) {
+  return redistribute(tensor, spec(tensor)->mesh(), placements);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  check_placements_given(mesh, placements, "redistribute");
+  return redistribute(tensor, make_spec(mesh, spec(tensor)->global_shape(), placements));
+}
+
+struct PendingTensor::State {
+  at::Tensor tensor, source;
+  SpecPtr to;
+  std::optional<Redistribution::Pending> block;
+  at::Tensor result;
+  uint32_t version = 0;
+  bool records = false;
+};
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
+  const Uncaptured inside;
   const SpecPtr from = spec(tensor);
-  return redistribute(tensor, make_spec(from->mesh(), from->global_shape(), placements));
+  TORCH_CHECK_VALUE(from->global_shape() == to->global_shape(), "redistribute: the target is of another shape\n  have  ",
+                    from->to_string(), " and ", to->to_string(), "\n  fix   make the target spec for this tensor's shape");
+  PendingTensor pending;
+  pending.state_ = std::make_shared<PendingTensor::State>();
+  PendingTensor::State& state = *pending.state_;
+  if (from == to) {
+    state.result = tensor;
+    return pending;
+  }
+  const BelowAutograd guard;
+  state.tensor = tensor;
+  state.source = shard_impl(tensor)->local();
+  state.to = to;
+  state.version = version_of(tensor);
+  state.records = c10::GradMode::is_enabled();
+  state.block = Redistribution(from, to).start(state.source);
+  return pending;
+}
+
+at::Tensor PendingTensor::wait() {
+  const Uncaptured inside;
+  TORCH_CHECK_VALUE(state_ != nullptr, "PendingTensor: nothing was started\n  fix   use the result of redistribute_async");
+  State& state = *state_;
+  if (state.result.defined()) return state.result;
+  const SpecPtr from = spec(state.tensor);
+  {
+    const BelowAutograd guard;
+    at::Tensor local = state.block->finish();
+    TORCH_CHECK_VALUE(version_of(state.tensor) == state.version,
+                      "redistribute_async: the tensor was written in place before wait()\n  have  ", from->to_string(),
+                      "\n  fix   wait first, or write to a clone()");
+    if (local.is_alias_of(state.source)) local = local.clone();  // the new tensor is no view of the old one
+    state.result = wrap(std::move(local), state.to);
+  }
+  const c10::AutoGradMode as_at_the_start(state.records);
+  connect(state.tensor, state.result,
+          [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); });
+  state.tensor.reset();
+  state.source.reset();
+  state.block.reset();
+  return state.result;
+}
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Placement>& placements) {
+  return redistribute_async(tensor, spec(tensor)->mesh(), placements);
+}
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  check_placements_given(mesh, placements, "redistribute");
+  return redistribute_async(tensor, make_spec(mesh, spec(tensor)->global_shape(), placements));
 }
 
 at::Tensor full_tensor(const at::Tensor& tensor) {
