@@ -5,5 +5,6 @@ return {
   batch = 8,         -- samples (target years) per step
   lr = 2e-3,         -- AdamW's first learning rate; decays to 0 along a cosine
   width = 8,         -- channels of the U-Net at full resolution
+  dropout = 0.0,     -- probability with which an activation is dropped in training
   plot = false,      -- write no pictures
 }

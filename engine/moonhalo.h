@@ -6,8 +6,10 @@
 #include <ATen/ATen.h>
 
 #include "engine/communicator.h"
+#include "engine/deferred.h"
 #include "engine/mesh.h"
 #include "engine/parallelize.h"
+#include "engine/random.h"
 #include "engine/shard_tensor.h"
 #include "engine/spec.h"
 #include "io/domain_file.h"

@@ -14,6 +14,7 @@
 #include <typeinfo>
 
 #include "engine/communicator.h"
+#include "engine/random.h"
 #include "engine/thread_hub.h"
 
 namespace moonhalo {
@@ -118,6 +119,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
       try {
         at::set_num_threads(threads_per_rank);
         const at::ThreadLocalStateGuard state(callers_state);
+        const ElementwiseRandom random;
         const CommunicatorPtr communicator = make_threads_communicator(hub, rank);
         fn(*communicator);
       } catch (...) {

@@ -3,6 +3,7 @@
 // thread ranks share.
 #include <ATen/ATen.h>
 
+#include "engine/random.h"
 #include "engine/shard_tensor.h"
 #include "scripting/state.h"
 
@@ -37,6 +38,7 @@ at::Tensor alpha_scaled(const at::Tensor& input, const at::Tensor& kept, double 
 template <const Kind& kKind, bool kInPlace>
 int dropout(lua_State* lua) {
   const at::Tensor input = check_tensor(lua, 1);
+  const ElementwiseRandom random;
   const double p = is_nil(lua, 2) ? 0.5 : check_number(lua, 2);
   const bool train = is_nil(lua, 3) || check_bool(lua, 3);
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, kKind.name, ": probability ", p, " is not within 0 and 1");

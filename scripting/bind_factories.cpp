@@ -5,6 +5,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>
 
+#include <mutex>
+
 #include "scripting/state.h"
 #include "scripting/values.h"
 
@@ -146,6 +148,62 @@ int generator_seed(lua_State* lua) {
   return 1;
 }
 
+at::Tensor generator_state(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void restore_generator(at::Generator& generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state.cpu().contiguous());
+}
+
+int generator_get_state(lua_State* lua) {
+  push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
+  return 1;
+}
+
+int generator_set_state(lua_State* lua) {
+  restore_generator(*check_object<at::Generator>(lua, 1), check_tensor(lua, 2));
+  lua_settop(lua, 1);
+  return 1;
+}
+
+/// As modules and optimizers have them, so that mh.checkpoint saves and restores a generator.
+int generator_state_dict(lua_State* lua) {
+  lua_createtable(lua, 0, 1);
+  push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
+  lua_setfield(lua, -2, "state");
+  return 1;
+}
+
+int generator_load_state_dict(lua_State* lua) {
+  const Options saved(lua, 2, "Generator:load_state_dict", {"state"});
+  const at::Tensor state = saved.get_tensor("state");
+  TORCH_CHECK_VALUE(state.defined(), "Generator:load_state_dict: the state is missing",
+                    "\n  fix   give what state_dict returned");
+  restore_generator(*check_object<at::Generator>(lua, 1), state);
+  return 0;
+}
+
+/// mh.default_generator(): the one that random operators of this rank draw from.
+int rank_generator(lua_State* lua) {
+  push_object(lua, std::make_shared<at::Generator>(context(lua).generator(c10::Device(c10::kCPU))));
+  return 1;
+}
+
+/// mh.get_rng_state() and mh.set_rng_state(state): of mh.default_generator().
+int get_rng_state(lua_State* lua) {
+  push(lua, generator_state(context(lua).generator(c10::Device(c10::kCPU))));
+  return 1;
+}
+
+int set_rng_state(lua_State* lua) {
+  at::Generator generator = context(lua).generator(c10::Device(c10::kCPU));
+  restore_generator(generator, check_tensor(lua, 1));
+  return 0;
+}
+
 /// mh.fail(message): an error at the script's line, for Lua code that is part of Moonhalo.
 int fail(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
 
@@ -180,12 +238,20 @@ void add_constants(lua_State* lua) {
 }
 
 void open_factories(lua_State* lua) {
-  static const luaL_Reg generator_methods[] = {{"manual_seed", guard<generator_seed>},
-                                               {nullptr, nullptr}};
+  static const luaL_Reg generator_methods[] = {
+      {"manual_seed", guard<generator_seed>},
+      {"get_state", guard<generator_get_state>},
+      {"set_state", guard<generator_set_state>},
+      {"state_dict", guard<generator_state_dict>},
+      {"load_state_dict", guard<generator_load_state_dict>},
+      {nullptr, nullptr}};
   define_object<at::Generator>(lua, generator_methods);
   static const luaL_Reg functions[] = {{"tensor", guard<tensor>},
                                        {"is_tensor", guard<is_tensor>},
                                        {"Generator", guard<make_generator>},
+                                       {"default_generator", guard<rank_generator>},
+                                       {"get_rng_state", guard<get_rng_state>},
+                                       {"set_rng_state", guard<set_rng_state>},
                                        {"fail", guard<fail>},
                                        {"get_default_dtype", guard<get_default_dtype>},
                                        {"set_default_dtype", guard<set_default_dtype>},

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "engine/deferred.h"
 #include "engine/shard_tensor.h"
 #include "scripting/state.h"
 
@@ -163,6 +164,7 @@ bool is_default_dtype(const at::Tensor& tensor) {
 }
 
 void write_attributes(std::ostream& out, const at::Tensor& tensor) {
+  if (is_deferred(tensor)) out << ", deferred";
   if (!is_default_dtype(tensor) || tensor.numel() == 0)
     out << ", dtype=" << dtype_name(tensor.scalar_type());
   if (!tensor.device().is_cpu()) out << ", device='" << tensor.device() << "'";
@@ -200,7 +202,7 @@ std::string tensor_text(const at::Tensor& tensor) {
   }
   const std::string open = "tensor(";
   out << open;
-  if (tensor.is_meta()) {
+  if (tensor.is_meta() || is_deferred(tensor)) {
     out << "..., size=" << tensor.sizes();
   } else if (tensor.layout() != at::kStrided) {
     out << "..., layout=" << tensor.layout() << ", size=" << tensor.sizes();

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "engine/deferred.h"
 #include "engine/shard_tensor.h"
+#include "scripting/bind_mesh.h"
 #include "scripting/schema_convert.h"
 #include "scripting/state.h"
 #include "scripting/values.h"
@@ -55,7 +57,9 @@ class Trial {
     if (drop_last) positional_.pop_back();
   }
 
-  bool fits() { return bind_positional() && bind_keywords() && has_required() && convert_all(); }
+  bool fits() {
+    return bind_positional() && bind_keywords() && place() && has_required() && convert_all();
+  }
   ChosenOverload take() { return std::move(chosen_); }
   const std::string& why() const { return why_; }
   std::pair<int, int> rank() const { return {chosen_.cost, defaults_}; }
@@ -71,6 +75,7 @@ class Trial {
   bool bind_positional();
   bool pack_rest(size_t from);
   bool bind_keywords();
+  bool place();
   bool has_required();
   bool convert_all();
   bool fill_absent(size_t position);
@@ -145,6 +150,15 @@ bool Trial::bind_keywords() {
       chosen_.requires_grad = lua_toboolean(lua_, index);
       continue;
     }
+    if (!position && keyword == "mesh" && is_factory() && !has_tensor()) {
+      chosen_.mesh = to_object<DeviceMesh>(lua_, index);
+      if (!chosen_.mesh) return fail("argument 'mesh' wants DeviceMesh");
+      continue;
+    }
+    if (!position && keyword == "placements" && is_factory() && !has_tensor()) {
+      chosen_.placements = check_placements(lua_, index);
+      continue;
+    }
     if (!position) {
       std::vector<std::string> names;
       for (const Argument& argument : arguments()) names.push_back(argument.name());
@@ -154,6 +168,14 @@ bool Trial::bind_keywords() {
     values_[*position] = index;
   }
   return true;
+}
+
+/// PyTorch's factories of DTensors replicate what they are given no placements for.
+bool Trial::place() {
+  if (chosen_.mesh && chosen_.placements.empty()) {
+    chosen_.placements.assign(chosen_.mesh->ndim(), replicate());
+  }
+  return chosen_.mesh || chosen_.placements.empty() || fail("'placements' wants a 'mesh' too");
 }
 
 bool Trial::has_tensor() const {
@@ -328,7 +350,15 @@ int call_operator(lua_State* lua, const OperatorSet& set, bool method) {
   ChosenOverload chosen = choose_overload(set, call);
   const FunctionSchema& schema = chosen.op->schema();
   try {
-    chosen.op->callBoxed(chosen.stack);
+    const ElementwiseRandom random;
+    if (chosen.mesh) {
+      chosen.stack = {make_on_mesh(chosen.mesh, chosen.placements, [&] {
+        chosen.op->callBoxed(chosen.stack);
+        return chosen.stack[0].toTensor();
+      })};
+    } else {
+      chosen.op->callBoxed(chosen.stack);
+    }
   } catch (const c10::Error& error) {
     std::string message = error.what_without_backtrace();
     if (message.find(set.name) == std::string::npos) message = set.name + ": " + message;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/mesh.h"
+#include "engine/spec.h"
 #include "scripting/operators.h"
 
 namespace moonhalo::scripting {
@@ -34,6 +36,9 @@ struct ChosenOverload {
   int cost = 0;
   /// The option of PyTorch's Python factories, which no schema has.
   bool requires_grad = false;
+  /// `mesh` and `placements` of a factory: only the owned block is made.
+  MeshPtr mesh;
+  std::vector<Placement> placements;
 };
 
 /// The overload whose schema types fit the arguments best (see `Cost`; ties: fewer defaults, then

@@ -64,17 +64,14 @@ void add_all(lua_State* lua, const luaL_Reg* functions) {
 }  // namespace
 
 at::Generator Context::generator(c10::Device device) {
+  if (device.is_cpu()) return default_generator();
   c10::DeviceIndex index = device.index();
-  if (!device.is_cpu() && index < 0) {
+  if (index < 0) {
     index = at::globalContext().getAcceleratorHooksInterface(device.type()).getCurrentDevice();
   }
-  at::Generator& generator =
-      generators_[{device.type(), device.is_cpu() ? c10::DeviceIndex(-1) : index}];
+  at::Generator& generator = generators_[{device.type(), index}];
   if (!generator.defined()) {
-    generator =
-        device.is_cpu()
-            ? at::detail::createCPUGenerator(seed_)
-            : at::globalContext().defaultGenerator(c10::Device(device.type(), index)).clone();
+    generator = at::globalContext().defaultGenerator(c10::Device(device.type(), index)).clone();
     generator.set_current_seed(seed_);
   }
   return generator;

@@ -38,8 +38,9 @@ struct Context {
   int64_t rank() const { return world->rank(); }
   int64_t world_size() const { return world->size(); }
 
-  /// The generator that random operators of this rank draw from on `device` (made on first use from
-  /// the seed).
+  /// The generator that random operators of this rank draw from on `device`: the engine's on the
+  /// CPU, so that plain tensors and ShardTensors draw alike; others are made on first use from the
+  /// seed.
   at::Generator generator(c10::Device device);
   /// Restarts all generators of this rank. The same seed on every rank gives the same numbers on
   /// every rank.

@@ -2,7 +2,7 @@
 -- shows:
 --  * a NetCDF-4 field read block by block: every rank reads its own latitudes only
 --  * a U-Net (strided and transposed convolutions, group norm, skip connections) trained on uneven blocks,
---    with the losses that one rank gives
+--    with the losses that one rank gives, with dropout too (--set dropout=0.1)
 --  * predictions, checkpoint and pictures written from ShardTensors
 --
 -- Next year's surface air temperature over North America from the eight years before: trained on the A1B scenario,
@@ -22,6 +22,7 @@ local cfg = mh.config {
   lr = 2e-3,                       -- AdamW; decays to 0 along a cosine
   weight_decay = 1e-2,
   width = 16,                      -- channels at full resolution
+  dropout = 0.0,                   -- probability with which an activation is dropped in training
   dtype = "float32",
   seed = 7,
   plot = true,
@@ -67,8 +68,9 @@ local Block = nn.Module:extend("Block")
 function Block:init(conv, channels)
   self.conv = conv
   self.norm = nn.GroupNorm(4, channels)
+  self.drop = nn.Dropout(cfg.dropout)
 end
-function Block:forward(x) return mh.gelu(self.norm(self.conv(x))) end
+function Block:forward(x) return self.drop(mh.gelu(self.norm(self.conv(x)))) end
 
 local UNet = nn.Module:extend("UNet")
 function UNet:init(width)
@@ -120,6 +122,7 @@ local step_bytes = (mh.comm_stats().bytes - bytes) / cfg.steps
 
 local e1 = read "E1"
 local years, truth = windows(e1)
+net:eval()
 local prediction = mh.inference_mode(function() return net(years) end)
 local function rmse(guess) return (guess - truth):square():mean():sqrt():item() end
 local persistence, mean8, network = rmse(years[":, -1:"]), rmse(years:mean({1}, true)), rmse(prediction)
