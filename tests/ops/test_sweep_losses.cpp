@@ -79,6 +79,7 @@ TEST(SweepReduceLosses, S24_WeightsAndTargets) {
     rows.push_back(row("triplet_swap" + end, {m, n, m + n}, [r = r](X x, X y, X z) {
       return at::triplet_margin_loss(x, y, z, 1.5, 1, 1e-6, true, r);
     }));
+    // _ctc_loss and _ctc_loss_backward.
     rows.push_back(row("ctc" + end, {make_tensor({9, 4, 5}, 14), words},
                        [r = r](X x, X y) {
                          return at::ctc_loss(x.log_softmax(2), y, Dims{9, 8, 9, 7}, Dims{3, 3, 2, 1}, 0, r);
