@@ -204,8 +204,8 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
       if (!constant) EXPECT_TRUE(spec(on[i])->is_replicate()) << i;
     }
     EXPECT_EQ(to_local(planned[2]).size(0), spec(x)->local_shape()[0]);
-    EXPECT_EQ(spec(planned[3])->placements()[0].to_string(), "Shard(1, {2, 2, 2})json");
-    EXPECT_EQ(spec(planned[7])->placements()[0].to_string(), "Shard(1, {2, 2, 2})json");
+    EXPECT_EQ(spec(planned[3])->placements()[0].to_string(), "Shard(1, {2, 2, 2})");
+    EXPECT_EQ(spec(planned[7])->placements()[0].to_string(), "Shard(1, {2, 2, 2})");
 
     EXPECT_THAT(message_of([&] { run(FactoryPlan{{"zeroes", {replicate()}}}, x); }), HasSubstr("factory: 'zeroes' cannot be captured (did you mean \"zeros\"?)"));
     EXPECT_THAT(message_of([&] { run(FactoryPlan{{"zeros", {replicate(), replicate()}}}, x); }), HasSubstr("factory: 'zeros' has 2 placements for"));
