@@ -211,6 +211,7 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   if (facts.functional) return run_functional(facts, stack);
   if (!facts.rule && ((facts.composite_implicit && !facts.pointwise) || facts.decomposes)) {
     ++counts.decomposed;
+    if (facts.host_argument >= 0) to_host(argument(op, stack, facts.host_argument));
     op.callBoxedForDispatchKey(facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd
                                                 : c10::DispatchKey::CompositeImplicitAutograd,
                                stack);

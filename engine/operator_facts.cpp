@@ -8,6 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "engine/shard_tensor.h"
+
 namespace moonhalo {
 namespace {
 
@@ -59,6 +61,10 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
   return std::nullopt;
 }
 
+void to_host(c10::IValue& numbers) {
+  if (is_shard_tensor(numbers.toTensor())) numbers = full_tensor(numbers.toTensor().detach()).contiguous();
+}
+
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& name = op.operator_name().name;
@@ -69,11 +75,19 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 3> kMadeOfOthers = {"aten::affine_grid_generator", "aten::block_diag",
+  static constexpr std::array<const char*, 4> kMadeOfOthers = {"aten::_pack_padded_sequence",
+                                                               "aten::affine_grid_generator", "aten::block_diag",
                                                                "aten::dist"};
   const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
   decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  if (decomposes) {
+    const auto is_tensor = [&](const char* called) {
+      const auto index = schema.argumentIndexWithName(called);
+      return index && *schema.arguments()[*index].type() == *c10::TensorType::get() ? *index : -1;
+    };
+    host_argument = std::max(is_tensor("lengths"), starts_with(name, "aten::_foreach_addc") ? is_tensor("scalars") : -1);
+  }
   arguments = schema.arguments().size();
   for (const auto& argument : schema.arguments()) written.push_back(writes(argument));
   for (const auto& result : schema.returns()) {

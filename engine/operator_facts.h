@@ -20,6 +20,7 @@ struct OperatorFacts {
   bool view = false;               ///< a result aliases an argument that is not written
   bool composite_implicit = false;
   bool decomposes = false;         ///< a composite kernel that only calls other operators (foreach, fused)
+  int host_argument = -1;          ///< a tensor that this kernel reads from memory: given plain to it
   bool gives_out = false;          ///< out=: what is written is not read
   size_t arguments = 0;
   std::vector<bool> written;           ///< per argument
@@ -33,5 +34,9 @@ struct OperatorFacts {
 /// `add.Tensor(self, other, *, alpha)`, for `cumsum_` it is `cumsum`. Nullopt for operators that write nothing, and
 /// where there is none.
 std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle& op);
+
+/// A tensor whose numbers a kernel reads from memory: a ShardTensor becomes a plain tensor, whole on every rank.
+/// Collective.
+void to_host(c10::IValue& numbers);
 
 }  // namespace moonhalo

@@ -60,7 +60,7 @@ ChannelAxes channel_axes(const OpCall& call) {
 struct Norm {
   SpecPtr spec;      // input
   SpecPtr channels;  // a vector with one number per channel, cut as the input's channels
-  SpecPtr running;   // as the running statistics are held; null without them
+  SpecPtr running_mean, running_var;  // as each is held; null without them
   CutGroup ranks;    // that share a channel
   bool training;
   double momentum, eps;
@@ -68,7 +68,8 @@ struct Norm {
   // Every rank has whole channels and their running statistics: the operator itself will do.
   bool is_local() const {
     const auto sizes = spec->block_sizes(1);
-    return ranks.alone() && (!running || running == channels) &&
+    const auto fits = [&](const SpecPtr& held) { return !held || held == channels; };
+    return ranks.alone() && fits(running_mean) && fits(running_var) &&
            std::find(sizes.begin(), sizes.end(), 0) == sizes.end();
   }
 };
@@ -77,15 +78,14 @@ struct Norm {
 Norm norm_of(const OpCall& call, Plan& plan, bool training) {
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const auto dims = dims_but(spec->ndim(), 1);
-  SpecPtr running;
-  for (const char* name : {"running_mean", "running_var"}) {
-    if (!call.has(name) || !call.spec(name)) continue;
-    running = without_partial(call.spec(name));
-    plan.inputs[call.slot(name)] = running;
-  }
+  const auto held = [&](const char* name) -> SpecPtr {
+    if (!call.has(name) || !call.spec(name)) return nullptr;
+    return plan.inputs[call.slot(name)] = without_partial(call.spec(name));
+  };
   return {.spec = spec,
           .channels = reduced_spec(spec, dims, false),
-          .running = running,
+          .running_mean = held("running_mean"),
+          .running_var = held("running_var"),
           .ranks = CutGroup(spec, dims),
           .training = training,
           .momentum = number(call, {"momentum", "exponential_average_factor"}),
@@ -100,22 +100,23 @@ Statistics batch_statistics(const Norm& norm, const at::Tensor& x, at::Tensor ru
                             at::Tensor running_var) {
   Moments moments = global_moments(x, norm.spec, dims_but(x.dim(), 1));
   const at::Tensor mean = moments.mean.reshape(x.size(1)), m2 = moments.m2.reshape(x.size(1));
-  const auto update = [&](at::Tensor& running, const at::Tensor& batch) {
+  const auto update = [&](at::Tensor& running, const SpecPtr& spec, const at::Tensor& batch) {
     if (!running.defined()) return;
-    const at::Tensor held = redistribute_local(batch, norm.channels, norm.running);
+    const at::Tensor held = redistribute_local(batch, norm.channels, spec);
     running.mul_(1 - norm.momentum).add_(held.to(running.scalar_type()), norm.momentum);
   };
-  update(running_mean, mean);
-  update(running_var, m2 / static_cast<double>(moments.count - 1));
+  update(running_mean, norm.running_mean, mean);
+  update(running_var, norm.running_var, m2 / static_cast<double>(moments.count - 1));
   return {mean, at::div(m2, moments.count).add_(norm.eps).rsqrt_()};
 }
 
 Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean,
                               const at::Tensor& running_var) {
-  const auto held = [&](const at::Tensor& t) {
-    return widen(redistribute_local(t, norm.running, norm.channels));
+  const auto held = [&](const at::Tensor& t, const SpecPtr& spec) {
+    return widen(redistribute_local(t, spec, norm.channels));
   };
-  return {held(running_mean), (held(running_var) + norm.eps).rsqrt_()};
+  return {held(running_mean, norm.running_mean),
+          (held(running_var, norm.running_var) + norm.eps).rsqrt_()};
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
@@ -131,7 +132,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   Plan plan = solve(call, channels.axes);
   const Norm norm = norm_of(call, plan, training);
   TORCH_CHECK_VALUE(
-      training || norm.running, call.name(), ": evaluation needs running statistics\n  have  ",
+      training || (norm.running_mean && norm.running_var), call.name(), ": evaluation needs running statistics\n  have  ",
       call.describe(),
       "\n  fix   give running_mean and running_var, or normalize with the batch's own");
   const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
