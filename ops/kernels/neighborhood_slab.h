@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/kernels/neighborhood_block.h"
+
+// A slab of one unit, forward and backward. See neighborhood.h.
+namespace moonhalo::neighborhood {
+namespace {
+
+template <typename T, typename A, int kBytes>
+class Slab {
+  using B = Block<T, A, kBytes>;
+  using L = Lanes<A, kBytes>;
+  using Vector = typename L::Vector;
+  using Mask = typename L::Mask;
+  static constexpr int kWidth = L::kWidth;
+  static constexpr int64_t kScores = kPair * kChunk * kWidth;
+  static constexpr A kNone = -__builtin_huge_valf();
+
+ public:
+  static int64_t padded(int64_t features) { return B::padded(features); }
+
+  static int64_t scratch_bytes(const Problem& p) {
+    const int64_t rows = most_keys(p, 0) * most_keys(p, 1), keys = most_keys(p, 2);
+    const int64_t features = p.head_dim + p.value_dim,
+                  width = padded(p.head_dim) + padded(p.value_dim);
+    return 64 * 16 +
+           static_cast<int64_t>(sizeof(A)) *
+               (rows * features * B::key_stride(keys) + rows * keys * width + 2 * kScores +
+                4 * kPair * width) +
+           rows * static_cast<int64_t>(sizeof(int64_t));
+  }
+
+  static void forward(const Problem& p, int64_t unit, int64_t slab, void* scratch) {
+    Slab s(p, unit, slab, scratch);
+    if (s.empty()) return;
+    B::pack_transposed(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_t_);
+    B::pack(p, p.value, p.value_dim, s.groups_, s.batch_, s.head_, s.values_);
+    s.for_each_pair([&](auto count, int64_t first) { s.attend<count.kValue>(first); });
+  }
+
+  static void backward(const Problem& p, int64_t unit, int64_t slab, void* scratch) {
+    Slab s(p, unit, slab, scratch);
+    if (s.empty()) return;
+    B::pack_transposed(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_t_);
+    B::pack_transposed(p, p.value, p.value_dim, s.groups_, s.batch_, s.head_, s.values_t_);
+    B::pack(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_);
+    s.for_each_pair([&](auto count, int64_t first) { s.attend_back<count.kValue>(first); });
+  }
+
+  static void store_sums(const Problem& p, int64_t unit) {
+    Slab s(p, unit, 0, nullptr);
+    s.store_sums_of(p.grad_key, p.head_dim, static_cast<const A*>(p.key_sums));
+    s.store_sums_of(p.grad_value, p.value_dim, static_cast<const A*>(p.value_sums));
+  }
+
+ private:
+  template <int kCount>
+  struct Count {
+    static constexpr int kValue = kCount;
+  };
+
+  Slab(const Problem& p, int64_t unit, int64_t slab, void* scratch) : p_(p), unit_(unit) {
+    int64_t rest = unit;
+    for (int i = 2; i >= 0; --i) {
+      groups_[i] = group_of(p.axes[i], rest % p.axes[i].dilation);
+      rest /= p.axes[i].dilation;
+    }
+    head_ = rest % p.heads;
+    batch_ = rest / p.heads;
+    Group& cut = groups_[p.slab_axis];
+    const int64_t skipped = slab * p.slab_queries, left = cut.queries - skipped;
+    cut.first_query += skipped;
+    cut.queries = left < p.slab_queries ? left : p.slab_queries;
+    for (int i = 0; i < 3; ++i) find_keys(p.axes[i], groups_[i]);
+    width_ = padded(p.head_dim);
+    value_width_ = padded(p.value_dim);
+    if (scratch != nullptr && !empty()) divide(static_cast<char*>(scratch));
+  }
+
+  bool empty() const {
+    return groups_[0].queries <= 0 || groups_[1].queries <= 0 || groups_[2].queries <= 0;
+  }
+
+  void divide(char* scratch) {
+    const auto take = [&](int64_t bytes) {
+      char* begin = scratch;
+      scratch += (bytes + 63) / 64 * 64;
+      return begin;
+    };
+    const auto numbers = [&](int64_t count) {
+      return reinterpret_cast<A*>(take(count * static_cast<int64_t>(sizeof(A))));
+    };
+    const int64_t rows = groups_[0].keys * groups_[1].keys, keys = groups_[2].keys;
+    stride_ = B::key_stride(keys);
+    keys_t_ = numbers(rows * p_.head_dim * stride_);
+    values_t_ = numbers(rows * p_.value_dim * stride_);
+    keys_ = numbers(rows * keys * width_);
+    values_ = numbers(rows * keys * value_width_);
+    scores_ = numbers(kScores);
+    more_scores_ = numbers(kScores);
+    for (int i = 0; i < kPair; ++i) {
+      query_[i] = numbers(width_);
+      sums_[i] = numbers(width_ > value_width_ ? width_ : value_width_);
+      grad_[i] = numbers(value_width_);
+    }
+    output_ = numbers(value_width_);
+    rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
+  }
+
+  // Calls give(Count<n>, number of the first of n queries along the last dim), n = 2 or 1, with rows_ as they see them.
+  template <typename Give>
+  void for_each_pair(const Give& give) {
+    for (int64_t i = 0; i < groups_[0].queries; ++i) {
+      for (int64_t j = 0; j < groups_[1].queries; ++j) {
+        outer_[0] = groups_[0].first_query + i;
+        outer_[1] = groups_[1].first_query + j;
+        const Span a = window_of(p_.axes[0], groups_[0].length, outer_[0]),
+                   b = window_of(p_.axes[1], groups_[1].length, outer_[1]);
+        row_count_ = 0;
+        for (int64_t r = a.begin; r < a.end; ++r) {
+          for (int64_t c = b.begin; c < b.end; ++c)
+            rows_[row_count_++] =
+                (r - groups_[0].first_key) * groups_[1].keys + c - groups_[1].first_key;
+        }
+        const int64_t end = groups_[2].first_query + groups_[2].queries;
+        int64_t query = groups_[2].first_query;
+        for (; query + kPair <= end; query += kPair) give(Count<kPair>{}, query);
+        if (query < end) give(Count<1>{}, query);
+      }
+    }
+  }
+
+  // Keys that a pair sees in every row: columns [base, base + span) of the slab's keys, and of these each query its own part.
+  struct View {
+    int64_t base = 0, span = 0, vectors = 0;
+    int32_t begin[kPair], end[kPair];
+  };
+  template <int kQueries>
+  View view_of(int64_t first) const {
+    Span windows[kQueries];
+    for (int i = 0; i < kQueries; ++i)
+      windows[i] = window_of(p_.axes[2], groups_[2].length, first + i);
+    View view;
+    view.base = windows[0].begin;
+    view.span = windows[kQueries - 1].end - view.base;
+    for (int i = 0; i < kQueries; ++i) {
+      view.begin[i] = static_cast<int32_t>(windows[i].begin - view.base);
+      view.end[i] = static_cast<int32_t>(windows[i].end - view.base);
+    }
+    view.base -= groups_[2].first_key;
+    view.vectors = (view.span + kWidth - 1) / kWidth;
+    return view;
+  }
+
+  // The next vectors of keys in a walk over all rows of a view.
+  struct Walk {
+    int64_t row = 0, vector = 0, count = 0;
+    int64_t starts[kChunk];  ///< row * keys + column of the first key
+    int32_t counts[kChunk];  ///< keys of the view in the vector
+    int32_t columns[kChunk];
+    int64_t row_of[kChunk];
+  };
+  bool next(const View& view, Walk& walk) const {
+    walk.count = 0;
+    for (; walk.row < row_count_ && walk.count < kChunk; ++walk.count) {
+      const int64_t column = walk.vector * kWidth, left = view.span - column, n = walk.count;
+      walk.starts[n] = view.base + column;
+      walk.row_of[n] = rows_[walk.row];
+      walk.columns[n] = static_cast<int32_t>(column);
+      walk.counts[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
+      if (++walk.vector == view.vectors) {
+        walk.vector = 0;
+        ++walk.row;
+      }
+    }
+    return walk.count > 0;
+  }
+  void transposed_keys(const Walk& walk, const A* keys, int64_t features,
+                       const A** pointers) const {
+    for (int64_t j = 0; j < walk.count; ++j)
+      pointers[j] = keys + walk.row_of[j] * features * stride_ + walk.starts[j];
+  }
+  template <typename Pointer>
+  void packed_keys(const Walk& walk, Pointer keys, int64_t width, Pointer* pointers) const {
+    for (int64_t j = 0; j < walk.count; ++j)
+      pointers[j] = keys + (walk.row_of[j] * groups_[2].keys + walk.starts[j]) * width;
+  }
+  Mask inside(const View& view, int query, int32_t column) const {
+    Mask lane;
+    for (int i = 0; i < kWidth; ++i) lane[i] = i;
+    return (lane >= view.begin[query] - column) & (lane < view.end[query] - column);
+  }
+
+  int64_t offset(const Strided& t, int64_t query) const {
+    return batch_ * t.batch + head_ * t.head + at_query(t, 0, outer_[0]) +
+           at_query(t, 1, outer_[1]) + at_query(t, 2, query);
+  }
+  int64_t at_query(const Strided& t, int axis, int64_t number) const {
+    return place(p_.axes[axis], groups_[axis], number, p_.axes[axis].query_begin) * t.dims[axis];
+  }
+  template <typename E>
+  E* at(const Strided& t, int64_t query) const {
+    return static_cast<E*>(t.data) + offset(t, query);
+  }
+
+  // Online softmax: what is summed so far is scaled down where a chunk brings a larger score.
+  template <int kQueries>
+  void attend(int64_t first) {
+    const View view = view_of<kQueries>(first);
+    A most[kQueries], total[kQueries] = {};
+    for (int i = 0; i < kQueries; ++i) {
+      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
+                  query_[i]);
+      for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] = 0;
+      most[i] = kNone;
+    }
+    Walk walk;
+    const A* keys[kChunk];
+    const A* values[kChunk];
+    while (next(view, walk)) {
+      transposed_keys(walk, keys_t_, p_.head_dim, keys);
+      B::template scores<kQueries>(query_, keys, walk.count, stride_, p_.head_dim, scores_);
+      for (int i = 0; i < kQueries; ++i) {
+        const A before = most[i];
+        total[i] = weigh(view, walk, i, most[i], total[i]);
+        if (before != kNone && before != most[i]) {
+          const A smaller = L::exp(L::all(before - most[i]))[0];
+          for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] *= smaller;
+        }
+      }
+      packed_keys<const A*>(walk, values_, value_width_, values);
+      B::template gather<kQueries>(scores_, values, walk.counts, walk.count, value_width_, sums_);
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
+      *at<A>(p_.logsumexp, first + i) = most[i] + static_cast<A>(__builtin_log(total[i]));
+    }
+  }
+
+  // Scores of a query become exp(score - most); returns the new sum of all.
+  A weigh(const View& view, const Walk& walk, int query, A& most, A total) {
+    A* scores = scores_ + query * kChunk * kWidth;
+    Vector largest = L::all(most);
+    for (int64_t j = 0; j < walk.count; ++j) {
+      const Vector s = L::load(scores + j * kWidth);
+      const Vector masked = inside(view, query, walk.columns[j]) ? s : L::all(kNone);
+      largest = masked > largest ? masked : largest;
+      L::store(scores + j * kWidth, masked);
+    }
+    const A before = most;
+    most = L::largest(largest);
+    const Vector shift = L::all(most == kNone ? 0 : most);
+    Vector sum{};
+    for (int64_t j = 0; j < walk.count; ++j) {
+      const Vector weight = L::exp(L::load(scores + j * kWidth) - shift);
+      sum += weight;
+      L::store(scores + j * kWidth, weight);
+    }
+    if (before != kNone && before != most) total *= L::exp(L::all(before - most))[0];
+    return total + L::sum(sum);
+  }
+
+  // With P = exp(scale q.k - logsumexp), delta = grad.output - grad_logsumexp and D = P (grad.v - delta): grad_value += P grad,
+  // grad_query += scale D k, grad_key += scale D q. Source: T. Dao et al., FlashAttention, 2022, algorithm 4.
+  template <int kQueries>
+  void attend_back(int64_t first) {
+    const View view = view_of<kQueries>(first);
+    Vector logsumexp[kQueries], delta[kQueries];
+    for (int i = 0; i < kQueries; ++i) {
+      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
+                  query_[i]);
+      B::read_row(at<const T>(p_.grad_output, first + i), p_.value_dim, A{1}, grad_[i]);
+      for (int64_t c = 0; c < width_; ++c) sums_[i][c] = 0;
+      logsumexp[i] = L::all(*at<const A>(p_.logsumexp, first + i));
+      delta[i] = L::all(delta_of(first + i, grad_[i]));
+    }
+    Walk walk;
+    const A* pointers[kChunk];
+    A* targets[kChunk];
+    while (next(view, walk)) {
+      transposed_keys(walk, keys_t_, p_.head_dim, pointers);
+      B::template scores<kQueries>(query_, pointers, walk.count, stride_, p_.head_dim, scores_);
+      transposed_keys(walk, values_t_, p_.value_dim, pointers);
+      B::template scores<kQueries>(grad_, pointers, walk.count, stride_, p_.value_dim,
+                                   more_scores_);
+      for (int i = 0; i < kQueries; ++i) {
+        for (int64_t j = 0; j < walk.count; ++j) {
+          A* score = scores_ + (i * kChunk + j) * kWidth;
+          A* grad = more_scores_ + (i * kChunk + j) * kWidth;
+          const Mask mine = inside(view, i, walk.columns[j]);
+          const Vector weight = L::exp(mine ? L::load(score) - logsumexp[i] : L::all(kNone));
+          L::store(score, weight);
+          L::store(grad, mine ? weight * (L::load(grad) - delta[i]) : Vector{});
+        }
+      }
+      packed_keys<const A*>(walk, keys_, width_, pointers);
+      B::template gather<kQueries>(more_scores_, pointers, walk.counts, walk.count, width_, sums_);
+      sums_of_keys(walk, static_cast<A*>(p_.value_sums), value_width_, targets);
+      B::template scatter<kQueries>(scores_, targets, walk.counts, walk.count, value_width_, grad_);
+      sums_of_keys(walk, static_cast<A*>(p_.key_sums), width_, targets);
+      B::template scatter<kQueries>(more_scores_, targets, walk.counts, walk.count, width_, query_);
+    }
+    for (int i = 0; i < kQueries; ++i)
+      B::write_row(at<T>(p_.grad_query, first + i), p_.head_dim, static_cast<A>(p_.scale),
+                   sums_[i]);
+  }
+
+  A delta_of(int64_t query, const A* grad) {
+    B::read_row(at<const T>(p_.output, query), p_.value_dim, A{1}, output_);
+    Vector sum{};
+    for (int64_t c = 0; c < value_width_; c += kWidth)
+      sum += L::load(grad + c) * L::load(output_ + c);
+    const A of_logsumexp =
+        p_.grad_logsumexp.data == nullptr ? 0 : *at<const A>(p_.grad_logsumexp, query);
+    return L::sum(sum) - of_logsumexp;
+  }
+
+  int64_t sum_row(int64_t i, int64_t j) const {
+    return i * group_rows(p_.axes[1], p_.axes[1].keys) + j;
+  }
+  void sums_of_keys(const Walk& walk, A* sums, int64_t width, A** pointers) const {
+    const int64_t keys = group_rows(p_.axes[2], p_.axes[2].keys);
+    A* unit = sums + unit_ * unit_keys(p_) * width;
+    for (int64_t j = 0; j < walk.count; ++j) {
+      const int64_t r = walk.row_of[j] / groups_[1].keys, c = walk.row_of[j] % groups_[1].keys;
+      const int64_t row = sum_row(held(0, r), held(1, c));
+      pointers[j] = unit + (row * keys + held(2, walk.starts[j])) * width;
+    }
+  }
+  // Number of a key of the slab among the keys of the group that the block holds.
+  int64_t held(int axis, int64_t key) const {
+    return key + groups_[axis].first_key - groups_[axis].held_key;
+  }
+
+  void store_sums_of(const Strided& to, int64_t features, const A* sums) const {
+    const int64_t width = padded(features), keys = group_rows(p_.axes[2], p_.axes[2].keys);
+    const A* unit = sums + unit_ * unit_keys(p_) * width;
+    int64_t count[3];
+    for (int i = 0; i < 3; ++i)
+      count[i] = rows_before(p_.axes[i], groups_[i].index, p_.axes[i].key_begin + p_.axes[i].keys) -
+                 groups_[i].held_key;
+    const auto place_of = [&](int axis, int64_t key) {
+      return place(p_.axes[axis], groups_[axis], groups_[axis].held_key + key,
+                   p_.axes[axis].key_begin) *
+             to.dims[axis];
+    };
+    for (int64_t i = 0; i < count[0]; ++i) {
+      for (int64_t j = 0; j < count[1]; ++j) {
+        T* row = static_cast<T*>(to.data) + batch_ * to.batch + head_ * to.head + place_of(0, i) +
+                 place_of(1, j);
+        for (int64_t k = 0; k < count[2]; ++k)
+          B::write_row(row + place_of(2, k), features, A{1},
+                       unit + (sum_row(i, j) * keys + k) * width);
+      }
+    }
+  }
+
+  const Problem& p_;
+  int64_t unit_, batch_ = 0, head_ = 0;
+  Group groups_[3];
+  int64_t width_ = 0, value_width_ = 0, stride_ = 0;
+  A *keys_t_ = nullptr, *values_t_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
+  A *scores_ = nullptr, *more_scores_ = nullptr;
+  A *query_[kPair] = {}, *sums_[kPair] = {}, *grad_[kPair] = {}, *output_ = nullptr;
+  int64_t* rows_ = nullptr;
+  int64_t row_count_ = 0;
+  int64_t outer_[2] = {0, 0};
+};
+
+template <typename T, typename A, int kBytes>
+constexpr Kernels kernels_of() {
+  using S = Slab<T, A, kBytes>;
+  return {sizeof(A), &S::padded, &S::scratch_bytes, &S::forward, &S::backward, &S::store_sums};
+}
+template <int kBytes>
+constexpr KernelSet kernel_set(const char* name) {
+  return {name, kernels_of<float, float, kBytes>(), kernels_of<double, double, kBytes>(),
+          kernels_of<BFloat16, float, kBytes>()};
+}
+
+}  // namespace
+}  // namespace moonhalo::neighborhood

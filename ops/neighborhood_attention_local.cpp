@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Neighbourhood attention of one block on the CPU: arguments, slabs and threads around the kernels.
+#include "ops/neighborhood_attention_local.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/spec.h"
+
+namespace moonhalo {
+namespace {
+
+using neighborhood::Axis;
+using neighborhood::Kernels;
+using neighborhood::KernelSet;
+using neighborhood::Problem;
+using neighborhood::Span;
+using neighborhood::Strided;
+
+// Bytes of packed keys and values that a slab aims at: a part of the second cache is reused from row to row.
+constexpr int64_t kSlabBytes = int64_t{1} << 20;
+// Slabs in all that keep the threads of a machine busy, where slabs can be cut so small.
+constexpr int64_t kTasks = 64;
+
+const Kernels& kernels_for(const KernelSet& set, at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return set.float32;
+    case at::kDouble:
+      return set.float64;
+    default:
+      return set.bfloat16;
+  }
+}
+
+at::Tensor features_adjacent(const at::Tensor& tensor) {
+  return tensor.size(-1) == 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
+
+// `feature_dims` is 1, or 0 for logsumexp.
+Strided strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims) {
+  Strided result{tensor.data_ptr(), tensor.stride(0), {0, 0, 0}, tensor.stride(-1 - feature_dims)};
+  for (int64_t i = 0; i < spatial; ++i) result.dims[3 - spatial + i] = tensor.stride(i + 1);
+  return result;
+}
+
+int64_t group_queries(const Axis& axis, int64_t group) {
+  return neighborhood::rows_before(axis, group, axis.query_begin + axis.queries) -
+         neighborhood::rows_before(axis, group, axis.query_begin);
+}
+
+// Slab s and slab s + 2 share no key in any group, so every other slab can add to the sums of keys at once.
+bool every_other_apart(const Axis& axis, int64_t slab_queries) {
+  for (int64_t g = 0; g < axis.dilation; ++g) {
+    const int64_t length = neighborhood::rows_before(axis, g, axis.extent),
+                  count = group_queries(axis, g);
+    const int64_t first = neighborhood::rows_before(axis, g, axis.query_begin);
+    for (int64_t q = 2 * slab_queries; q < count; q += slab_queries) {
+      const Span before = neighborhood::window_of(axis, length, first + q - slab_queries - 1);
+      if (neighborhood::window_of(axis, length, first + q).begin < before.end) return false;
+    }
+  }
+  return true;
+}
+
+// Facts of sizes alone, so that sums are made alike by any number of threads.
+void choose_slabs(Problem& p, int64_t element_bytes) {
+  p.slab_axis = 2;
+  for (int i = 1; i >= 0; --i) {
+    if (neighborhood::group_rows(p.axes[i], p.axes[i].queries) > 1) p.slab_axis = i;
+  }
+  const Axis& axis = p.axes[p.slab_axis];
+  int64_t row_bytes = (p.head_dim + p.value_dim) * element_bytes;
+  for (int64_t i = p.slab_axis + 1; i < 3; ++i)
+    row_bytes *= neighborhood::group_rows(p.axes[i], p.axes[i].keys);
+  const int64_t count = neighborhood::group_rows(axis, axis.queries);
+  const int64_t wanted = std::max<int64_t>(1, kTasks / std::max<int64_t>(1, p.units()));
+  const int64_t fits = kSlabBytes / std::max<int64_t>(1, row_bytes) - axis.window;
+  int64_t size = std::min(fits, (count + wanted - 1) / wanted);
+  size = std::clamp<int64_t>(std::max(size, 2 * (axis.window + axis.stride)), 1,
+                             std::max<int64_t>(count, 1));
+  while (size < count && !every_other_apart(axis, size)) size = std::min(count, 2 * size);
+  p.slab_queries = size;
+  p.slabs = std::max<int64_t>(1, (count + size - 1) / size);
+}
+
+Problem problem_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                   const NeighborhoodCall& call) {
+  Problem p;
+  p.batch = query.size(0);
+  p.heads = query.size(-2);
+  p.head_dim = query.size(-1);
+  p.value_dim = value.size(-1);
+  std::copy(call.axes.begin(), call.axes.end(), p.axes);
+  p.scale = call.scale;
+  p.query = strided(query, call.spatial, 1);
+  p.key = strided(key, call.spatial, 1);
+  p.value = strided(value, call.spatial, 1);
+  return p;
+}
+
+// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit.
+template <typename Work>
+void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes,
+               const Work& work) {
+  const int64_t slabs = (p.slabs - first + step - 1) / step;
+  if (slabs <= 0) return;
+  at::parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = at::empty({scratch_bytes}, at::kByte);
+    for (int64_t i = begin; i < end; ++i)
+      work(i / slabs, first + i % slabs * step, scratch.data_ptr());
+  });
+}
+
+std::vector<int64_t> per_dim(std::vector<int64_t> values, int64_t count, int64_t otherwise) {
+  if (values.empty()) values = {otherwise};
+  return values.size() == 1 ? std::vector<int64_t>(count, values[0]) : values;
+}
+
+}  // namespace
+
+NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
+                                    at::IntArrayRef value, const Neighborhood& neighborhood,
+                                    std::optional<double> scale, const std::string& blocks) {
+  constexpr const char* kLayout = " (batch, 1 to 3 dims, heads, head_dim)";
+  const auto have = [&] {
+    return "\n  have  query " + shape_string(query) + ", key " + shape_string(key) + ", value " +
+           shape_string(value) + kLayout + blocks;
+  };
+  const auto ndim = static_cast<int64_t>(query.size()), spatial = ndim - 3;
+  TORCH_CHECK_VALUE(spatial >= 1 && spatial <= 3, "neighborhood_attention: a query of ", ndim, " dims", have(),
+                    "\n  fix   give tensors of 4, 5 or 6 dims", kLayout);
+  TORCH_CHECK_VALUE(query == key, "neighborhood_attention: query and key differ in shape", have(),
+                    "\n  fix   every query needs a key at its own place");
+  TORCH_CHECK_VALUE(query.slice(0, ndim - 1) == value.slice(0, std::min<size_t>(ndim - 1, value.size())) &&
+                        value.size() == query.size(),
+                    "neighborhood_attention: value differs in more than its last dim", have(),
+                    "\n  fix   every key needs a value at its own place");
+  TORCH_CHECK_VALUE(query.back() > 0, "neighborhood_attention: a head_dim of zero", have());
+
+  NeighborhoodCall call;
+  call.spatial = spatial;
+  call.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(query.back()));
+  const std::vector<int64_t> causal_numbers(neighborhood.is_causal.begin(),
+                                            neighborhood.is_causal.end());
+  TORCH_CHECK_VALUE(!neighborhood.window.empty(), "neighborhood_attention: no window given", have(),
+                    "\n  fix   give one number, or one for each of the ", spatial, " dims");
+  const auto window = per_dim(neighborhood.window, spatial, 0),
+             stride = per_dim(neighborhood.stride, spatial, 1),
+             dilation = per_dim(neighborhood.dilation, spatial, 1),
+             causal = per_dim(causal_numbers, spatial, 0);
+  const std::pair<const char*, const std::vector<int64_t>*> lists[] = {
+      {"window", &window}, {"stride", &stride}, {"dilation", &dilation}, {"is_causal", &causal}};
+  for (const auto& [name, list] : lists) {
+    TORCH_CHECK_VALUE(static_cast<int64_t>(list->size()) == spatial, "neighborhood_attention: ", name, " has ",
+                      list->size(), " numbers for ", spatial, " dims", have(), "\n  fix   give one number, or ", spatial);
+  }
+  for (int64_t i = 0; i < spatial; ++i) {
+    const int64_t extent = query[i + 1];
+    TORCH_CHECK_VALUE(window[i] > 0 && stride[i] > 0 && dilation[i] > 0, "neighborhood_attention: window ", window[i],
+                      ", stride ", stride[i], ", dilation ", dilation[i], " along dim ", i + 1, have(),
+                      "\n  fix   use positive numbers");
+    TORCH_CHECK_VALUE(window[i] <= extent, "neighborhood_attention: window ", window[i], " along dim ", i + 1,
+                      " is larger than the domain of ", extent, have(), "\n  fix   use a window of at most ", extent,
+                      " there, or pad the field first");
+    TORCH_CHECK_VALUE(window[i] * dilation[i] <= extent, "neighborhood_attention: window ", window[i], " of dilation ",
+                      dilation[i], " along dim ", i + 1, " needs ", window[i] * dilation[i], " rows of the domain's ",
+                      extent, have(), "\n  fix   use a dilation of at most ", extent / window[i], ", or a smaller window");
+    TORCH_CHECK_VALUE(stride[i] <= window[i], "neighborhood_attention: stride ", stride[i], " along dim ", i + 1,
+                      " is larger than the window of ", window[i], have(), "\n  fix   use a stride of at most ", window[i]);
+    call.axis(i) = {.extent = extent,
+                    .window = window[i],
+                    .stride = stride[i],
+                    .dilation = dilation[i],
+                    .causal = causal[i] != 0,
+                    .queries = extent,
+                    .keys = extent};
+  }
+  return call;
+}
+
+void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value) {
+  TORCH_CHECK_TYPE(query == key && query == value, "neighborhood_attention: query is ", query, ", key ", key, ", value ",
+                   value, "\n  fix   convert them to one type");
+  TORCH_CHECK_TYPE(query == at::kFloat || query == at::kDouble || query == at::kBFloat16,
+                   "neighborhood_attention: no kernel for ", query, "\n  fix   use float32, float64 or bfloat16");
+}
+
+at::ScalarType neighborhood_sum_type(at::ScalarType query) {
+  return query == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Span keys_reached(const Axis& axis, Span queries) {
+  if (queries.begin >= queries.end) return {0, 0};
+  Span reached{axis.extent, 0};
+  const auto add = [&](int64_t query) {
+    const int64_t group = query % axis.dilation,
+                  length = neighborhood::rows_before(axis, group, axis.extent);
+    const Span window = neighborhood::window_of(axis, length, query / axis.dilation);
+    reached.begin = std::min(reached.begin, window.begin * axis.dilation + group);
+    reached.end = std::max(reached.end, (window.end - 1) * axis.dilation + group + 1);
+  };
+  // Windows move on with their queries, so a group's first and last query tell.
+  for (int64_t i = 0; i < std::min(axis.dilation, queries.end - queries.begin); ++i) {
+    add(queries.begin + i);
+    add(queries.end - 1 - i);
+  }
+  return reached;
+}
+
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
+                                                        const at::Tensor& key,
+                                                        const at::Tensor& value,
+                                                        const NeighborhoodCall& call,
+                                                        const KernelSet& set) {
+  std::vector<int64_t> shape = query.sizes().vec();
+  shape.pop_back();
+  const at::Tensor logsumexp =
+      at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
+  shape.push_back(value.size(-1));
+  const at::Tensor output = at::empty(shape, query.options());
+  if (logsumexp.numel() == 0) return {output, logsumexp};
+
+  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
+                   v = features_adjacent(value);
+  const Kernels& kernels = kernels_for(set, query.scalar_type());
+  Problem p = problem_of(q, k, v, call);
+  p.output = strided(output, call.spatial, 1);
+  p.logsumexp = strided(logsumexp, call.spatial, 0);
+  choose_slabs(p, kernels.accumulator_bytes);
+  for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
+    kernels.forward(p, unit, slab, scratch);
+  });
+  return {output, logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+    const at::Tensor& logsumexp, const NeighborhoodCall& call, const KernelSet& set) {
+  const auto contiguous = at::MemoryFormat::Contiguous;
+  if (logsumexp.numel() == 0) {
+    return {at::zeros_like(query, {}, contiguous), at::zeros_like(key, {}, contiguous),
+            at::zeros_like(value, {}, contiguous)};
+  }
+  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
+                   v = features_adjacent(value);
+  const at::Tensor grad = features_adjacent(grad_output), out = features_adjacent(output);
+  const at::Tensor grad_query = at::empty_like(query, contiguous),
+                   grad_key = at::empty_like(key, contiguous),
+                   grad_value = at::empty_like(value, contiguous);
+  const Kernels& kernels = kernels_for(set, query.scalar_type());
+  Problem p = problem_of(q, k, v, call);
+  p.output = strided(out, call.spatial, 1);
+  p.logsumexp = strided(logsumexp, call.spatial, 0);
+  p.grad_output = strided(grad, call.spatial, 1);
+  if (grad_logsumexp.defined()) p.grad_logsumexp = strided(grad_logsumexp, call.spatial, 0);
+  p.grad_query = strided(grad_query, call.spatial, 1);
+  p.grad_key = strided(grad_key, call.spatial, 1);
+  p.grad_value = strided(grad_value, call.spatial, 1);
+  choose_slabs(p, kernels.accumulator_bytes);
+
+  const int64_t rows = p.units() * neighborhood::unit_keys(p);
+  const auto sums = logsumexp.options();
+  const at::Tensor key_sums = at::zeros({rows, kernels.padded(p.head_dim)}, sums),
+                   value_sums = at::zeros({rows, kernels.padded(p.value_dim)}, sums);
+  p.key_sums = key_sums.data_ptr();
+  p.value_sums = value_sums.data_ptr();
+  for (const int64_t first : {0, 1}) {
+    for_slabs(p, first, 2, kernels.scratch_bytes(p),
+              [&](int64_t unit, int64_t slab, void* scratch) {
+                kernels.backward(p, unit, slab, scratch);
+              });
+  }
+  at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
+  });
+  return {grad_query, grad_key, grad_value};
+}
+
+}  // namespace moonhalo

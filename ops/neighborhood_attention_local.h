@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ops/kernels/neighborhood.h"
+#include "ops/neighborhood_attention.h"
+
+namespace moonhalo {
+
+/// A checked call in global terms: the spatial dims are the last `spatial` of the three axes.
+struct NeighborhoodCall {
+  std::array<neighborhood::Axis, 3> axes;
+  int64_t spatial = 0;
+  double scale = 1;
+
+  neighborhood::Axis& axis(int64_t i) { return axes[3 - spatial + i]; }
+  const neighborhood::Axis& axis(int64_t i) const { return axes[3 - spatial + i]; }
+};
+
+/// Checks global shapes and arguments. The queries and keys of the result are the whole dims. `blocks` is added to the messages.
+NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
+                                    at::IntArrayRef value, const Neighborhood& neighborhood,
+                                    std::optional<double> scale, const std::string& blocks = "");
+/// Tensors of one type that the kernels know.
+void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value);
+/// Of logsumexp.
+at::ScalarType neighborhood_sum_type(at::ScalarType query);
+
+/// The keys [begin, end) of the dim that the windows of the queries [begin, end) reach; {0, 0} for no query.
+neighborhood::Span keys_reached(const neighborhood::Axis& axis, neighborhood::Span queries);
+
+/// Output and logsumexp of the queries of a block. `key` and `value` hold the rows that the call's axes say; at least those that
+/// the windows reach. Plain CPU tensors; no autograd.
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const NeighborhoodCall& call,
+    const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+/// Gradients of query, and of key and value as far as this block's queries see them. `grad_logsumexp` may be undefined.
+/// The same sums in the same order for any number of threads.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+    const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+
+}  // namespace moonhalo

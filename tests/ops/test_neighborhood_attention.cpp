@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// ops/neighborhood_attention_local.cpp and its kernels against dense attention with a mask: results and all gradients.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "ops/neighborhood_attention_local.h"
+#include "tests/support/dense_neighborhood.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+using Tensors = std::vector<at::Tensor>;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Case {
+  const char* name;
+  Sizes dims;
+  Neighborhood n;
+  int64_t head_dim = 5, value_dim = 5, batch = 1, heads = 2;
+  std::optional<double> scale = std::nullopt;
+};
+
+Tensors inputs_of(const Case& c, at::ScalarType type) {
+  Sizes shape = {c.batch};
+  shape.insert(shape.end(), c.dims.begin(), c.dims.end());
+  shape.push_back(c.heads);
+  shape.push_back(c.head_dim);
+  Sizes value = shape;
+  value.back() = c.value_dim;
+  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2,
+          make_tensor(value, 3, type)};
+}
+
+// Output, logsumexp and the gradients of query, key, value for fixed cotangents of both results.
+template <typename Function>
+Tensors outcome(Tensors inputs, const Function& attend) {
+  for (at::Tensor& t : inputs) t = t.detach().requires_grad_();
+  const auto [output, logsumexp] = attend(inputs[0], inputs[1], inputs[2]);
+  const auto gradients =
+      torch::autograd::grad({output, logsumexp}, {inputs[0], inputs[1], inputs[2]},
+                            {make_tensor(output.sizes(), 7).to(output.scalar_type()),
+                             make_tensor(logsumexp.sizes(), 8).to(logsumexp.scalar_type())});
+  Tensors all = {output.detach(), logsumexp.detach()};
+  all.insert(all.end(), gradients.begin(), gradients.end());
+  return all;
+}
+
+void expect_dense(const Case& c, at::ScalarType type, double tolerance) {
+  const Tensors inputs = inputs_of(c, type);
+  Tensors doubles;
+  for (const at::Tensor& t : inputs) doubles.push_back(t.to(at::kDouble));
+  const Tensors expected = outcome(doubles, [&](const auto& q, const auto& k, const auto& v) {
+    return dense_neighborhood_attention(q, k, v, c.n, c.scale);
+  });
+  const Tensors actual = outcome(inputs, [&](const auto& q, const auto& k, const auto& v) {
+    return neighborhood_attention(q, k, v, c.n, c.scale);
+  });
+  const char* names[] = {"output", "logsumexp", "grad_query", "grad_key", "grad_value"};
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_EQ(difference(actual[i].to(at::kDouble), expected[i], tolerance), "")
+        << c.name << ": " << names[i];
+}
+
+const std::vector<Case> kCases = {
+    {"one_key", {7}, {{1}}},
+    {"whole_domain", {7}, {{7}}},
+    {"one_row", {1}, {{1}}},
+    {"batches_and_heads", {9}, {{3}}, 4, 4, 3, 3},
+    {"long_window", {300}, {{290}}, 3, 3, 1, 1},
+    {"longer_than_a_chunk", {1100}, {{1080}}, 3, 3, 1, 1},
+    {"causal_longer_than_a_chunk", {1100}, {{1050}, {3}, {1}, {true}}, 2, 2, 1, 1},
+    {"many_slabs", {700}, {{5}, {2}}, 33, 17, 1, 1},
+    {"wide_heads", {6, 7}, {{3, 5}}, 40, 72},
+    {"narrow_values", {6, 7}, {{3, 5}}, 16, 1},
+    {"scale", {6, 7}, {{3}}, 8, 8, 1, 1, 0.7},
+    {"negative_scale", {6, 7}, {{3}}, 8, 8, 1, 1, -0.7},
+    {"even_2d", {8, 9}, {{4, 6}}},
+    {"mixed_2d", {9, 11}, {{2, 5}, {2, 3}, {3, 2}, {true, false}}},
+    {"causal_2d", {9, 8}, {{4, 3}, {1}, {2, 1}, {true, true}}},
+    {"thin_2d", {1, 9}, {{1, 4}}},
+    {"cube", {4, 5, 6}, {{3, 2, 5}}, 8, 8},
+    {"mixed_3d", {6, 5, 7}, {{2, 3, 3}, {1, 3, 2}, {3, 1, 2}, {false, true, false}}},
+    {"causal_3d", {4, 5, 6}, {{2, 3, 4}, {2, 1, 3}, {2, 1, 1}, {true, true, true}}},
+    {"flat_3d", {1, 1, 9}, {{1, 1, 5}}},
+};
+
+TEST(NeighborhoodAttention, S06_X04_EqualsDenseMaskedAttentionAndItsGradients) {
+  for (const Case& c : kCases) {
+    expect_dense(c, at::kDouble, 1e-10);
+    expect_dense(c, at::kFloat, 1e-5);
+  }
+}
+
+TEST(NeighborhoodAttention, S06_X04_EveryWindowDilationStrideAndCausality) {
+  for (int64_t window = 2; window <= 9; ++window) {
+    for (int64_t dilation = 1; dilation <= 3; ++dilation) {
+      for (const int64_t stride : {int64_t{1}, int64_t{2}, window}) {
+        for (const bool causal : {false, true}) {
+          for (const int64_t rest : {0, 1, 4}) {
+            SCOPED_TRACE(::testing::Message()
+                         << "window " << window << " dilation " << dilation << " stride " << stride
+                         << " causal " << causal << " rest " << rest);
+            expect_dense({"1d",
+                          {window * dilation + rest},
+                          {{window}, {stride}, {dilation}, {causal}},
+                          3,
+                          2},
+                         at::kDouble, 1e-10);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Both sets of kernels, and BFloat16 against its own inputs in float64.
+TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
+  const std::pair<at::ScalarType, double> types[] = {
+      {at::kDouble, 1e-10}, {at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}};
+  for (const auto* kernels : {&neighborhood::kernels_generic(), &neighborhood::kernels_native()}) {
+    for (const Case& c : kCases) {
+      for (const auto& [type, tolerance] : types) {
+        const Tensors inputs = inputs_of(c, type);
+        const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(),
+                                             inputs[2].sizes(), c.n, c.scale);
+        const auto [output, logsumexp] =
+            neighborhood_forward(inputs[0], inputs[1], inputs[2], call, *kernels);
+        const at::Tensor cotangent = make_tensor(output.sizes(), 7).to(type);
+        const auto [q, k, v] = neighborhood_backward(cotangent, {}, inputs[0], inputs[1], inputs[2],
+                                                     output, logsumexp, call, *kernels);
+        Tensors doubles;
+        for (const at::Tensor& t : inputs) doubles.push_back(t.to(at::kDouble).requires_grad_());
+        const auto [dense, sums] =
+            dense_neighborhood_attention(doubles[0], doubles[1], doubles[2], c.n, c.scale);
+        const auto expected = torch::autograd::grad({dense}, {doubles[0], doubles[1], doubles[2]},
+                                                    {cotangent.to(at::kDouble)});
+        EXPECT_EQ(logsumexp.scalar_type(), type == at::kDouble ? at::kDouble : at::kFloat);
+        const Tensors actual = {output, logsumexp, q, k, v},
+                      wanted = {dense, sums, expected[0], expected[1], expected[2]};
+        for (size_t i = 0; i < actual.size(); ++i) {
+          EXPECT_EQ(difference(actual[i].to(at::kDouble), wanted[i].detach(), tolerance), "")
+              << kernels->name << " " << type << " " << c.name << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// What needs no reference: equal scores average the window, one key gives its value, and sums of large scores stay finite.
+TEST(NeighborhoodAttention, S06_ClosedCases) {
+  const at::Tensor zero = at::zeros({1, 9, 1, 4}, at::kDouble);
+  const at::Tensor v = at::arange(9, at::kDouble).view({1, 9, 1, 1});
+  const auto values = [](const at::Tensor& t) {
+    const at::Tensor flat = t.contiguous().view({-1});
+    return std::vector<double>(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+  };
+  using Doubles = std::vector<double>;
+  const auto mean = [&](const Neighborhood& n) {
+    return values(std::get<0>(neighborhood_attention(zero, zero, v, n)));
+  };
+  EXPECT_EQ(mean({{3}}), (Doubles{1, 1, 2, 3, 4, 5, 6, 7, 7}));
+  EXPECT_EQ(mean({{2}}), (Doubles{0.5, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5}));
+  EXPECT_EQ(mean({{3}, {3}}), (Doubles{1, 1, 1, 4, 4, 4, 7, 7, 7}));
+  EXPECT_EQ(mean({{3}, {1}, {2}}), (Doubles{2, 3, 2, 3, 4, 5, 6, 5, 6}));
+  EXPECT_EQ(mean({{3}, {1}, {1}, {true}}), (Doubles{0, 0.5, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(mean({{3}, {3}, {1}, {true}}), (Doubles{0, 0.5, 1, 3, 3.5, 4, 6, 6.5, 7}));
+  const auto sums = std::get<1>(neighborhood_attention(zero, zero, v, {{3}, {1}, {1}, {true}}));
+  EXPECT_NEAR(sums[0][0][0].item<double>(), 0, 1e-15);
+  EXPECT_NEAR(sums[0][8][0].item<double>(), std::log(3.0), 1e-15);
+
+  const at::Tensor large = at::full({1, 9, 1, 4}, 1e4, at::kFloat),
+                   small = at::full({1, 9, 1, 4}, -1e4, at::kFloat);
+  for (const at::Tensor& key : {large, small}) {
+    const auto [output, logsumexp] = neighborhood_attention(large, key, v.to(at::kFloat), {{3}});
+    EXPECT_FLOAT_EQ(output[0][4][0][0].item<float>(), 4);
+    EXPECT_TRUE(logsumexp.isfinite().all().item<bool>());
+  }
+  at::Tensor spoilt = zero.clone();
+  spoilt[0][4][0][0] = std::nan("");
+  const auto output = values(std::get<0>(neighborhood_attention(zero, spoilt, v, {{3}})));
+  for (int64_t i = 0; i < 9; ++i) EXPECT_EQ(std::isnan(output[i]), i >= 3 && i <= 5) << i;
+}
+
+// Any strides of the inputs, and the same bits for any number of threads.
+TEST(NeighborhoodAttention, X04_StridesAndThreads) {
+  const Case c{"", {12, 13}, {{5, 4}, {1, 2}}, 8, 8, 2, 3};
+  const Tensors inputs = inputs_of(c, at::kFloat);
+  const auto attend = [&](const auto& q, const auto& k, const auto& v) {
+    return neighborhood_attention(q, k, v, c.n);
+  };
+  const Tensors one = outcome(inputs, attend);
+  at::set_num_threads(2);
+  const Tensors two = outcome(inputs, attend);
+  at::set_num_threads(1);
+  const Tensors packed = outcome(
+      {at::cat(inputs, -1).narrow(-1, 0, 8), inputs[1].transpose(1, 2).contiguous().transpose(1, 2),
+       inputs[2].transpose(-1, -2).contiguous().transpose(-1, -2)},
+      attend);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::equal(one[i], two[i])) << i;
+    EXPECT_TRUE(at::equal(one[i], packed[i])) << i;
+  }
+}
+
+TEST(NeighborhoodAttention, X04_GradientsThatAreNotAskedForAndEmptyBatches) {
+  const Case c{"", {5, 6}, {{3}}};
+  Tensors t = inputs_of(c, at::kDouble);
+  t[2].requires_grad_();
+  const auto [output, logsumexp] = neighborhood_attention(t[0], t[1], t[2], c.n);
+  const at::Tensor cotangent = make_tensor(output.sizes(), 9);
+  const at::Tensor only_value = torch::autograd::grad({output}, {t[2]}, {cotangent})[0];
+  const auto [dense, sums] = dense_neighborhood_attention(t[0], t[1], t[2], c.n);
+  EXPECT_EQ(difference(only_value, torch::autograd::grad({dense}, {t[2]}, {cotangent})[0], 1e-10),
+            "");
+
+  const at::Tensor query = t[0].detach().requires_grad_();
+  const at::Tensor by_sums = std::get<1>(neighborhood_attention(query, t[1], t[2].detach(), c.n));
+  const at::Tensor dense_sums =
+      std::get<1>(dense_neighborhood_attention(query, t[1], t[2].detach(), c.n));
+  const at::Tensor cotangent_of_sums = make_tensor(by_sums.sizes(), 10);
+  EXPECT_EQ(difference(torch::autograd::grad({by_sums}, {query}, {cotangent_of_sums})[0],
+                       torch::autograd::grad({dense_sums}, {query}, {cotangent_of_sums})[0], 1e-10),
+            "");
+
+  Case empty = c;
+  empty.batch = 0;
+  const Tensors none =
+      outcome(inputs_of(empty, at::kFloat), [&](const auto& q, const auto& k, const auto& v) {
+        return neighborhood_attention(q, k, v, c.n);
+      });
+  EXPECT_EQ(none[0].sizes(), (Sizes{0, 5, 6, 2, 5}));
+  EXPECT_EQ(none[2].sizes(), (Sizes{0, 5, 6, 2, 5}));
+}
+
+TEST(NeighborhoodAttention, X04_MetaTensorsAndSecondDerivatives) {
+  const Tensors t = inputs_of({"", {5, 6}, {{3}}, 4, 7}, at::kBFloat16);
+  const auto meta = [](const at::Tensor& x) { return x.to(at::kMeta); };
+  const auto [output, logsumexp] =
+      neighborhood_attention(meta(t[0]), meta(t[1]), meta(t[2]), {{3}});
+  EXPECT_EQ(output.sizes(), (Sizes{1, 5, 6, 2, 7}));
+  EXPECT_EQ(logsumexp.sizes(), (Sizes{1, 5, 6, 2}));
+  EXPECT_EQ(logsumexp.scalar_type(), at::kFloat);
+
+  const at::Tensor x = t[0].to(at::kDouble).requires_grad_();
+  const at::Tensor y = std::get<0>(neighborhood_attention(x, x, x, {{3}}));
+  const at::Tensor gradient =
+      torch::autograd::grad({y.sum()}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
+  EXPECT_TRUE(gradient.requires_grad());
+  EXPECT_THAT(message_of([&] { torch::autograd::grad({gradient.sum()}, {x}); }),
+              StartsWith("neighborhood_attention: its second derivative is asked for"));
+}
+
+TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
+  const at::Tensor x = make_tensor({2, 7, 12, 4, 8}, 1, at::kFloat);
+  const auto message = [&](const Neighborhood& n) {
+    return message_of([&] { neighborhood_attention(x, x, x, n); });
+  };
+  EXPECT_THAT(
+      message({{9}}),
+      StartsWith("neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
+  EXPECT_THAT(message({{9}}), HasSubstr("\n  have  query [2, 7, 12, 4, 8]"));
+  EXPECT_THAT(message({{9}}), HasSubstr("\n  fix   use a window of at most 7 there"));
+  EXPECT_THAT(message({{3, 5}, {1}, {1, 3}}),
+              StartsWith("neighborhood_attention: window 5 of dilation 3 along dim 2 needs 15 rows "
+                         "of the domain's 12"));
+  EXPECT_THAT(
+      message({{3}, {1, 4}}),
+      StartsWith("neighborhood_attention: stride 4 along dim 2 is larger than the window of 3"));
+  EXPECT_THAT(message({{3, 3, 3}}),
+              StartsWith("neighborhood_attention: window has 3 numbers for 2 dims"));
+  EXPECT_THAT(message({{}}), StartsWith("neighborhood_attention: no window given"));
+  EXPECT_THAT(message({{0}}),
+              StartsWith("neighborhood_attention: window 0, stride 1, dilation 1 along dim 1"));
+  const auto with = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return message_of([&] { neighborhood_attention(q, k, v, {{3}}); });
+  };
+  EXPECT_THAT(with(x[0][0], x[0][0], x[0][0]),
+              StartsWith("neighborhood_attention: a query of 3 dims"));
+  EXPECT_THAT(with(x, x.narrow(1, 0, 6), x),
+              StartsWith("neighborhood_attention: query and key differ in shape"));
+  EXPECT_THAT(with(x, x, x.narrow(3, 0, 2)),
+              StartsWith("neighborhood_attention: value differs in more than its last dim"));
+  EXPECT_THAT(with(x, x, x.to(at::kDouble)),
+              StartsWith("neighborhood_attention: query is Float, key Float, value Double"));
+  EXPECT_THAT(with(x.to(at::kHalf), x.to(at::kHalf), x.to(at::kHalf)),
+              StartsWith("neighborhood_attention: no kernel for Half"));
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
