@@ -14,3 +14,4 @@
 #include "engine/spec.h"
 #include "io/domain_file.h"
 #include "io/scatter.h"
+#include "ops/neighborhood_attention.h"

@@ -98,6 +98,9 @@ struct Kernels {
 struct KernelSet {
   const char* name;  ///< instruction set
   Kernels float32, float64, bfloat16;
+  /// For measuring a processor's peak: so many rounds of 12 multiply-adds on vectors of float32 in registers. Returns the
+  /// number of floating point operations.
+  double (*multiply_adds)(int64_t rounds);
 };
 
 /// For any processor; and for the instruction set of this one, which may be the same.

@@ -374,9 +374,25 @@ constexpr Kernels kernels_of() {
   return {sizeof(A), &S::padded, &S::scratch_bytes, &S::forward, &S::backward, &S::store_sums};
 }
 template <int kBytes>
+double multiply_adds(int64_t rounds) {
+  using L = Lanes<float, kBytes>;
+  constexpr int kSums = 12;
+  volatile float source = 0.5f;
+  const typename L::Vector factor = L::all(source), addend = L::all(source);
+  typename L::Vector sums[kSums] = {};
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kSums; ++j) sums[j] = sums[j] * factor + addend;
+  }
+  for (int j = 1; j < kSums; ++j) sums[0] += sums[j];
+  source = L::sum(sums[0]);
+  return 2.0 * kSums * L::kWidth * static_cast<double>(rounds);
+}
+
+template <int kBytes>
 constexpr KernelSet kernel_set(const char* name) {
   return {name, kernels_of<float, float, kBytes>(), kernels_of<double, double, kBytes>(),
-          kernels_of<BFloat16, float, kBytes>()};
+          kernels_of<BFloat16, float, kBytes>(), &multiply_adds<kBytes>};
 }
 
 }  // namespace

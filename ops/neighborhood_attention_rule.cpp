@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are borrowed,
+// both in one exchange; backward, their gradients go home the same way.
+#include <ATen/ATen.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "engine/interval_map.h"
+#include "engine/redistribute.h"
+#include "engine/rules.h"
+#include "ops/neighborhood_attention_local.h"
+#include "ops/window.h"
+
+namespace moonhalo {
+namespace {
+
+// `spec`'s cuts but for the last dim, for a tensor of another last extent.
+SpecPtr with_features(const SpecPtr& spec, int64_t features) {
+  Layout layout = without_partial(spec)->layout();
+  layout.global_shape.back() = features;
+  layout.cuts.back() = {};
+  return intern(std::move(layout));
+}
+
+SpecPtr without_features(const SpecPtr& spec) {
+  Layout layout = spec->layout();
+  layout.global_shape.pop_back();
+  layout.cuts.pop_back();
+  return intern(std::move(layout));
+}
+
+int64_t mesh_dims_used(const ShardSpec& spec) {
+  int64_t count = 0;
+  for (int64_t d = 0; d < spec.ndim(); ++d)
+    count += static_cast<int64_t>(spec.cut(d).mesh_dims.size());
+  return count;
+}
+
+// How one call is divided: all tensors are cut alike, keys and values with what the windows reach beyond.
+struct Division {
+  SpecPtr query, value, logsumexp;  // of query and key; value and output; logsumexp
+  std::shared_ptr<const IntervalMap>
+      borrow;              // of keys beside values; null where no rank needs another's
+  NeighborhoodCall local;  // of this rank
+};
+
+Neighborhood neighborhood_of(const OpCall& call) {
+  Neighborhood n{call.integers("window"), call.integers("stride"), call.integers("dilation"), {}};
+  for (const bool causal : call.value("is_causal").toBoolList()) n.is_causal.push_back(causal);
+  return n;
+}
+
+NeighborhoodCall checked(const OpCall& call) {
+  const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
+  const auto& slots = call.slots();
+  check_neighborhood_types(slots[call.slot("query")].dtype, slots[call.slot("key")].dtype,
+                           slots[call.slot("value")].dtype);
+  std::string blocks;
+  for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
+    if (query->is_cut(d))
+      blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
+  }
+  const auto scale = call.value("scale").toOptional<double>();
+  return check_neighborhood(query->global_shape(), key->global_shape(), value->global_shape(),
+                            neighborhood_of(call), scale, blocks);
+}
+
+// The rows of the keys that `rank` works with.
+neighborhood::Span rows_needed(const NeighborhoodCall& whole, const SpecPtr& query, int64_t i,
+                               int64_t rank) {
+  const auto [begin, end] = query->block_range(i + 1, rank);
+  if (!divided(query, i + 1)) return {begin, end};
+  return keys_reached(whole.axis(i), {begin, end});
+}
+
+Division divide(const NeighborhoodCall& whole, const SpecPtr& query, int64_t value_dim) {
+  Division division{query, with_features(query, value_dim), without_features(query), nullptr,
+                    whole};
+  const SpecPtr both = with_features(query, query->global_shape().back() + value_dim);
+  auto map = std::make_shared<const IntervalMap>(both, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < both->ndim(); ++d) {
+      Rows rows = both->block_range(d, rank);
+      if (d >= 1 && d <= whole.spatial) {
+        const auto needed = rows_needed(whole, query, d - 1, rank);
+        rows = {needed.begin, needed.end};
+      }
+      needs.push_back({.begin = rows.first, .end = rows.second});
+    }
+    return needs;
+  });
+  if (map->exchanges()) division.borrow = std::move(map);
+
+  for (int64_t i = 0; i < whole.spatial; ++i) {
+    neighborhood::Axis& axis = division.local.axis(i);
+    axis.query_begin = axis.key_begin = query->offsets()[i + 1];
+    axis.queries = axis.keys = query->local_shape()[i + 1];
+    if (!division.borrow) continue;
+    const auto needed = rows_needed(whole, query, i, query->mesh()->rank());
+    axis.key_begin = needed.begin;
+    axis.keys = needed.end - needed.begin;
+  }
+  return division;
+}
+
+// Follows the cuts of query, key or value: those that cost the least to give to all three, and of equals the finest.
+SpecPtr choose(const OpCall& call) {
+  const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
+  const int64_t features = query->global_shape().back(), value_dim = value->global_shape().back();
+  SpecPtr best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const SpecPtr& candidate : {query, key, value}) {
+    const SpecPtr as_query = with_features(candidate, features),
+                  as_value = with_features(candidate, value_dim);
+    const double cost = redistribution_cost(*query, *as_query) +
+                        redistribution_cost(*key, *as_query) +
+                        redistribution_cost(*value, *as_value);
+    if (best &&
+        (cost > least || (cost == least && mesh_dims_used(*as_query) <= mesh_dims_used(*best))))
+      continue;
+    best = as_query;
+    least = cost;
+  }
+  return best;
+}
+
+struct KeysAndValues {
+  at::Tensor key, value;
+};
+
+// What this rank works with. Collective where there is something to borrow.
+KeysAndValues borrowed(const Division& division, const at::Tensor& key, const at::Tensor& value) {
+  if (!division.borrow) return {key, value};
+  const at::Tensor both = division.borrow->apply(at::cat({key, value}, -1));
+  return {both.narrow(-1, 0, key.size(-1)), both.narrow(-1, key.size(-1), value.size(-1))};
+}
+
+// Gradients of what was borrowed, summed by the owners.
+KeysAndValues returned(const Division& division, const at::Tensor& key, const at::Tensor& value) {
+  if (!division.borrow) return {key, value};
+  const at::Tensor both = division.borrow->adjoint(at::cat({key, value}, -1));
+  return {both.narrow(-1, 0, key.size(-1)).contiguous(),
+          both.narrow(-1, key.size(-1), value.size(-1)).contiguous()};
+}
+
+std::optional<Plan> plan_forward(const OpCall& call) {
+  const NeighborhoodCall whole = checked(call);
+  auto division = std::make_shared<const Division>(
+      divide(whole, choose(call), call.spec("value")->global_shape().back()));
+  Plan plan;
+  plan.inputs = {division->query, division->query, division->value};
+  plan.outputs = {division->value, division->logsumexp};
+  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
+    const auto [key, value] =
+        borrowed(*division, argument(op, stack, 1).toTensor(), argument(op, stack, 2).toTensor());
+    auto [output, logsumexp] =
+        neighborhood_forward(argument(op, stack, 0).toTensor(), key, value, division->local);
+    finish(op, stack, std::move(output), std::move(logsumexp));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_backward(const OpCall& call) {
+  const NeighborhoodCall whole = checked(call);
+  const SpecPtr query =
+      with_features(call.spec("output"), call.spec("query")->global_shape().back());
+  auto division = std::make_shared<const Division>(
+      divide(whole, query, call.spec("value")->global_shape().back()));
+  const Division& d = *division;
+  Plan plan;
+  plan.inputs.resize(call.slots().size());
+  const std::pair<const char*, SpecPtr> wanted[] = {
+      {"grad_output", d.value},  {"grad_logsumexp", d.logsumexp},
+      {"query", d.query},        {"key", d.query},
+      {"value", d.value},        {"output", d.value},
+      {"logsumexp", d.logsumexp}};
+  for (const auto& [name, spec] : wanted) {
+    const int slot = call.slot(name);
+    if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
+  }
+  plan.outputs = {d.query, d.query, d.value};
+  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
+    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
+    const at::Tensor grad_logsumexp =
+        argument(op, stack, 1).toOptional<at::Tensor>().value_or(at::Tensor());
+    const auto [key, value] = borrowed(*division, tensor(3), tensor(4));
+    auto [grad_query, grad_key, grad_value] = neighborhood_backward(
+        tensor(0), grad_logsumexp, tensor(2), key, value, tensor(5), tensor(6), division->local);
+    auto [owned_key, owned_value] = returned(*division, grad_key, grad_value);
+    finish(op, stack, std::move(grad_query), std::move(owned_key), std::move(owned_value));
+  };
+  return plan;
+}
+
+constexpr const char* kSource =
+    "NATTEN 0.21; Hassani et al., Neighborhood Attention Transformer, 2023";
+constexpr const char* kSupports =
+    "1-3 dims, any window, stride, dilation, causal or not; cuts of batch, heads and space, "
+    "uneven, empty, thinner than the window";
+
+const Register rules{
+    {.op = "moonhalo::neighborhood_attention",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "moonhalo::neighborhood_attention_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo

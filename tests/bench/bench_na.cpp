@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Neighbourhood attention in float32, 8 heads of 32: forward and backward of the operator, of a version on unfolded keys and values,
+// and of LibTorch's attention with a dense mask, in one run. Prints times, ratios, the share of the measured FMA peak that the
+// operator's useful products reach (2 forward and 5 backward, of window keys each), and the peak memory that each adds.
+// usage: bench_na [rounds] [all | quick]     quick leaves the dense mask out
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "ops/kernels/neighborhood.h"
+#include "ops/neighborhood_attention.h"
+#include "tests/support/dense_neighborhood.h"
+
+namespace {
+
+namespace mh = moonhalo;
+using Sizes = std::vector<int64_t>;
+constexpr int64_t kHeads = 8, kHeadDim = 32;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Floating point operations per second of multiply-adds on registers, all threads together.
+double fma_peak() {
+  double best = 0;
+  for (int round = 0; round < 5; ++round) {
+    const double start = seconds();
+    std::vector<double> done(at::get_num_threads());
+    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        done[i] = mh::neighborhood::kernels_native().multiply_adds(20'000'000);
+    });
+    double total = 0;
+    for (const double operations : done) total += operations;
+    best = std::max(best, total / (seconds() - start));
+  }
+  return best;
+}
+
+// Megabytes of a line of /proc/self/status.
+double resident(const std::string& line) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kilobytes = 0;
+    if (word == line && status >> kilobytes) return kilobytes / 1024;
+  }
+  return 0;
+}
+
+struct Measured {
+  double forward = 1e30, backward = 1e30, megabytes = 0;
+  double both() const { return forward + backward; }
+};
+
+using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
+
+// The best of `rounds`, after one that warms up (unless there is but one).
+Measured measure(const Attend& attend, const Sizes& dims, int rounds) {
+  Sizes shape = {1};
+  shape.insert(shape.end(), dims.begin(), dims.end());
+  shape.insert(shape.end(), {kHeads, kHeadDim});
+  std::vector<at::Tensor> inputs;
+  for (int i = 0; i < 3; ++i) {
+    const int64_t numel = c10::multiply_integers(shape);
+    inputs.push_back(
+        (at::arange(numel, at::kFloat) * (0.37 + i)).sin().view(shape).requires_grad_());
+  }
+  const at::Tensor cotangent = inputs[1].detach().cos();
+  Measured best;
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const double before = resident("VmRSS:");
+  for (int round = rounds > 1 ? -1 : 0; round < rounds; ++round) {
+    const double start = seconds();
+    const at::Tensor output = attend(inputs[0], inputs[1], inputs[2]);
+    const double middle = seconds();
+    torch::autograd::grad({output}, {inputs[0], inputs[1], inputs[2]}, {cotangent});
+    const double end = seconds();
+    if (round < 0) continue;
+    best.forward = std::min(best.forward, middle - start);
+    best.backward = std::min(best.backward, end - middle);
+  }
+  best.megabytes = resident("VmHWM:") - before;
+  return best;
+}
+
+// Keys and values of every window as copies, by index along each dim; scores as products and sums.
+at::Tensor unfolded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window) {
+  const int64_t spatial = q.dim() - 3;
+  const auto windows =
+      [&](at::Tensor t) {  // [batch, dims..., heads, c] -> [batch, dims..., heads, keys, c]
+        for (int64_t d = 0; d < spatial; ++d) {
+          const int64_t extent = t.size(d + 1);
+          const at::Tensor first = (at::arange(extent) - window / 2).clamp(0, extent - window);
+          t = t.unfold(d + 1, window, 1).index_select(d + 1, first);
+        }
+        return t.flatten(spatial + 3).transpose(-1, -2);
+      };
+  const at::Tensor scores =
+      windows(k).matmul(q.unsqueeze(-1)).squeeze(-1) / std::sqrt(static_cast<double>(q.size(-1)));
+  return scores.softmax(-1).unsqueeze(-2).matmul(windows(v)).squeeze(-2);
+}
+
+at::Tensor dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                 const at::Tensor& mask) {
+  const auto heads_first = [](const at::Tensor& t) {
+    return t.flatten(1, t.dim() - 3).transpose(1, 2);
+  };
+  return at::scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), mask)
+      .transpose(1, 2)
+      .reshape(q.sizes());
+}
+
+struct Case {
+  const char* name;
+  Sizes dims;
+  int64_t window;
+};
+
+void run(const Case& c, int rounds, bool with_dense, double peak) {
+  const auto ours = [&](const auto& q, const auto& k, const auto& v) {
+    return std::get<0>(mh::neighborhood_attention(q, k, v, {{c.window}}));
+  };
+  const int64_t tokens = c10::multiply_integers(c.dims);
+  double keys = 1;
+  for (size_t i = 0; i < c.dims.size(); ++i) keys *= static_cast<double>(c.window);
+  const double product = 2.0 * static_cast<double>(tokens) * kHeads * keys * kHeadDim;
+  const Measured na = measure(ours, c.dims, rounds);
+  const auto row = [&](const char* name, const Measured& m) {
+    std::printf(
+        "  %-22s forward %9.2f ms  backward %9.2f ms  memory %8.1f MB   ratio %7.1f forward %7.1f "
+        "both\n",
+        name, 1e3 * m.forward, 1e3 * m.backward, m.megabytes, m.forward / na.forward,
+        m.both() / na.both());
+  };
+  std::printf("%s\n", c.name);
+  row("neighborhood_attention", na);
+  std::printf("  %-22s forward %8.1f %%   backward %8.1f %%\n", "of the FMA peak",
+              100 * 2 * product / na.forward / peak, 100 * 5 * product / na.backward / peak);
+  std::fflush(stdout);
+  // Copies of all windows: keys and values, and as much again for their gradients.
+  const double copies = 4.0 * static_cast<double>(tokens) * kHeads * keys * kHeadDim * 4;
+  if (copies < 8e9) {
+    row("unfolded", measure([&](const auto& q, const auto& k,
+                                const auto& v) { return unfolded(q, k, v, c.window); },
+                            c.dims, std::min(rounds, 3)));
+  } else {
+    std::printf("  %-22s left out: its copies would take %.0f GB\n", "unfolded", copies / 1e9);
+  }
+  std::fflush(stdout);
+  if (!with_dense) return;
+  const at::Tensor mask = mh::testing::dense_neighborhood_mask(c.dims, {{c.window}});
+  const at::Tensor added =
+      at::zeros(mask.sizes(), at::kFloat)
+          .masked_fill_(mask.logical_not(), -std::numeric_limits<float>::infinity());
+  row("dense mask, SDPA",
+      measure([&](const auto& q, const auto& k, const auto& v) { return dense(q, k, v, added); },
+              c.dims, 1));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
+  const bool with_dense = argc <= 2 || std::strcmp(argv[2], "quick") != 0;
+  at::set_num_threads(2);
+  const double peak = fma_peak();
+  std::printf("float32, %lld heads of %lld, %d threads, FMA peak %.1f GFLOP/s (measured)\n",
+              static_cast<long long>(kHeads), static_cast<long long>(kHeadDim),
+              at::get_num_threads(), peak / 1e9);
+  const Case cases[] = {
+      {"2-D 128 x 128, window 7 x 7", {128, 128}, 7},
+      {"2-D 128 x 128, window 13 x 13", {128, 128}, 13},
+      {"1-D 16384, window 49", {16384}, 49},
+      {"3-D 24 x 24 x 24, window 7 x 7 x 7", {24, 24, 24}, 7},
+  };
+  for (const Case& c : cases) run(c, rounds, with_dense, peak);
+  return 0;
+}
