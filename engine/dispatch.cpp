@@ -258,14 +258,24 @@ void Dispatch::reset_operator_counts() {
 void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const size_t base = stack.size() - facts.arguments;
-  Stack results;
   std::vector<at::Tensor> targets;
   for (size_t i = 0; i < facts.arguments; ++i) {
-    const c10::IValue& value = stack[base + i];
-    if (!facts.written[i] || !facts.gives_out) results.push_back(value);
     if (!facts.written[i]) continue;
-    const std::vector<at::Tensor> tensors = tensors_of(value);
+    const std::vector<at::Tensor> tensors = tensors_of(stack[base + i]);
     targets.insert(targets.end(), tensors.begin(), tensors.end());
+  }
+  Stack results;
+  const auto& wanted = facts.functional->schema().arguments();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (facts.functional_from[i] >= 0) {
+      results.push_back(stack[base + facts.functional_from[i]]);
+    } else if (wanted[i].name() == "dtype") {  // a factory: how to make the tensor
+      results.emplace_back(targets.at(0).scalar_type());
+    } else if (wanted[i].name() == "device") {
+      results.emplace_back(targets.at(0).device());
+    } else {
+      results.push_back(*wanted[i].default_value());
+    }
   }
   facts.functional->callBoxed(results);
   std::vector<at::Tensor> made;

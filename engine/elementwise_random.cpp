@@ -78,10 +78,10 @@ void random_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   carry_out(op, *stack, base);
 }
 
-// Its old value matters, to the result and to its gradient.
+// Its old value matters, to the result and to its gradient: the derivative keeps a copy of it.
 at::Tensor& rrelu_in_place(at::Tensor& self, at::Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
                            bool training, std::optional<at::Generator> generator) {
-  return self.copy_(at::rrelu_with_noise(self, noise, lower, upper, training, generator));
+  return self.copy_(at::rrelu_with_noise(self.clone(), noise, lower, upper, training, generator));
 }
 
 // A permutation is no matter of elements; it is drawn from this rank's generator instead of the process's.

@@ -33,6 +33,18 @@ std::vector<c10::OperatorName> overloads_of(const std::string& name) {
   return found == known->end() ? std::vector<c10::OperatorName>{} : found->second;
 }
 
+bool tensor_free(const c10::TypePtr& type) {
+  const auto inner = type->containedTypes();
+  return type->kind() != c10::TypeKind::TensorType && std::all_of(inner.begin(), inner.end(), tensor_free);
+}
+
+// What factories take beyond the arguments of their out= form: how the tensor is made.
+bool tells_how_to_make(const c10::Argument& argument) {
+  static constexpr std::array<std::string_view, 5> kNames = {"dtype", "layout", "device", "pin_memory", "memory_format"};
+  return argument.kwarg_only() && argument.default_value() &&
+         std::find(kNames.begin(), kNames.end(), argument.name()) != kNames.end();
+}
+
 }  // namespace
 
 std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle& op) {
@@ -48,17 +60,22 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
     if (name.back() != '_') return std::nullopt;
     name.pop_back();
   }
+  std::optional<c10::OperatorHandle> factory;
   for (const auto& candidate : overloads_of(name)) {
     const auto other = c10::Dispatcher::singleton().findSchema(candidate);
     if (!other) continue;
     const auto& others = other->schema().arguments();
-    const bool same = std::equal(others.begin(), others.end(), wanted.begin(), wanted.end(),
-                                 [](const c10::Argument& a, const c10::Argument* b) {
-                                   return !writes(a) && a.name() == b->name() && *a.type() == *b->type();
-                                 });
-    if (same) return other;
+    size_t found = 0;
+    const bool fits = std::all_of(others.begin(), others.end(), [&](const c10::Argument& a) {
+      const bool same = found < wanted.size() && !writes(a) && a.name() == wanted[found]->name() && *a.type() == *wanted[found]->type();
+      if (same) ++found;
+      return same || (out && tells_how_to_make(a));
+    });
+    if (!fits || found < wanted.size()) continue;
+    if (found == others.size()) return other;
+    factory = other;
   }
-  return std::nullopt;
+  return factory;
 }
 
 void to_host(c10::IValue& numbers) {
@@ -75,9 +92,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 4> kMadeOfOthers = {"aten::_pack_padded_sequence",
-                                                               "aten::affine_grid_generator", "aten::block_diag",
-                                                               "aten::dist"};
+  static constexpr std::array<const char*, 6> kMadeOfOthers = {"aten::_pack_padded_sequence", "aten::affine_grid_generator",
+                                                               "aten::block_diag", "aten::dist", "aten::linspace",
+                                                               "aten::logspace"};
   const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
   decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
@@ -88,6 +105,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
     };
     host_argument = std::max(is_tensor("lengths"), starts_with(name, "aten::_foreach_addc") ? is_tensor("scalars") : -1);
   }
+  // LibTorch's composites write through this one (kron.out).
+  view = name == "aten::_unsafe_view";
   arguments = schema.arguments().size();
   for (const auto& argument : schema.arguments()) written.push_back(writes(argument));
   for (const auto& result : schema.returns()) {
@@ -110,6 +129,15 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   }
   const bool knows_how = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
   if (!knows_how) functional = functional_variant(op);
+  if (!functional) return;
+  bool takes_tensors = false;
+  for (const auto& argument : functional->schema().arguments()) {
+    const auto index = schema.argumentIndexWithName(argument.name());
+    functional_from.push_back(index ? *index : -1);
+    takes_tensors |= !tensor_free(argument.type());
+  }
+  // Numbers that are drawn for nobody's elements would be each rank's own.
+  if (random && !takes_tensors) functional.reset();
 }
 
 }  // namespace moonhalo

@@ -28,10 +28,12 @@ struct OperatorFacts {
   /// The operator that makes what this one writes (add for add.out, cumsum for cumsum_), where no rule knows how to
   /// write: it is called instead, and its results are copied to where they belong.
   std::optional<c10::OperatorHandle> functional;
+  std::vector<int> functional_from;  ///< per argument of `functional`: the argument that it is, or -1 (dtype, device ...)
 };
 
 /// The operator with the same arguments that writes nothing: for `add.out(self, other, *, alpha, out)` it is
-/// `add.Tensor(self, other, *, alpha)`, for `cumsum_` it is `cumsum`. Nullopt for operators that write nothing, and
+/// `add.Tensor(self, other, *, alpha)`, for `cumsum_` it is `cumsum`, for `zeros.out` it is `zeros` (whose dtype and
+/// device are those of the out= tensor). Nullopt for operators that write nothing, and
 /// where there is none.
 std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle& op);
 

@@ -133,6 +133,7 @@ const Register rules{
      .supports = "any cut on either side, plain tensors too; the written one keeps its cut"},
     {.op = "aten::fill_", .plan = plan_fill, .source = "PyTorch fill_", .supports = "any cut"},
     {.op = "aten::fill", .plan = plan_filled, .source = "PyTorch fill", .supports = "any cut"},
+    {.op = "aten::zero", .plan = plan_zero, .source = "PyTorch zeros_like", .supports = kMoves},
     {.op = "aten::zero_", .plan = plan_zero, .source = "PyTorch zero_", .supports = kMoves},
     {.op = "aten::_local_scalar_dense",
      .plan = plan_item,

@@ -26,12 +26,16 @@ constexpr Rule rule(std::string_view op) {
 }
 
 const Register rules{
+    rule("aten::__ilshift__"),
+    rule("aten::__irshift__"),
     rule("aten::_conj_physical"),
     rule("aten::_prelu_kernel"),
     rule("aten::_prelu_kernel_backward"),
+    rule("aten::_standard_gamma_grad"),
     rule("aten::abs_"),
     rule("aten::celu_"),
     rule("aten::complex"),
+    rule("aten::copy"),
     rule("aten::copysign_"),
     rule("aten::elu_"),
     rule("aten::elu_backward"),
@@ -68,6 +72,7 @@ const Register rules{
     rule("aten::mish_backward"),
     rule("aten::ne_"),
     rule("aten::polar"),
+    rule("aten::rrelu_with_noise_backward"),
     rule("aten::rsub.Tensor"),
     rule("aten::softplus_backward"),
     rule("aten::softshrink_backward"),

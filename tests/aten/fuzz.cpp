@@ -71,9 +71,10 @@ int fuzz(const Options& options) {
   for (size_t turn = 0; options.once ? turn < operators.size() : std::chrono::steady_clock::now() < end; ++turn) {
     const Operator& op = operators[options.once ? turn : random() % operators.size()];
     auto& known = samples[op.name];
-    if (known.empty()) known = samples_of(op, op.in_place || op.out ? 2 : 4);
+    std::string problem = "no arguments fit";
+    if (known.empty()) known = samples_of(op, op.in_place || op.out ? 2 : 4, &problem);
     if (known.empty()) {
-      if (options.once) std::printf("%-44s no sample\n", op.name.c_str());
+      if (options.once) std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
       continue;
     }
     ++tried;

@@ -20,6 +20,8 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
+constexpr int64_t kMostPieces = 5;  // of a split
+
 // Puts `tensors` into the places of the tensors of `arguments`, in order.
 std::vector<IValue> with_tensors(const std::vector<IValue>& arguments, const List& tensors) {
   std::vector<IValue> result;
@@ -168,26 +170,41 @@ void find_derivatives(Sample& sample) {
   }
 }
 
-// out= tensors: LibTorch gives empty ones their shape; their dtypes are found by trying.
-bool make_outs(Sample& sample, std::string* problem) {
+int64_t tensors_in(const IValue& value) {
+  return value.isTensorList() ? static_cast<int64_t>(value.toTensorList().size()) : 0;
+}
+
+// out= tensors: LibTorch gives empty ones their shape; their dtypes are found by trying. A list has as many as the first
+// list of tensors, or `pieces` (split).
+bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
   static constexpr std::array kDtypes = {at::kDouble, at::kLong, at::kComplexDouble,
                                          at::kBool,   at::kFloat, at::kInt};
   const auto& arguments = sample.op.handle.schema().arguments();
   std::vector<size_t> outs;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].is_out() || !sample.arguments[i].isNone()) continue;
-    if (arguments[i].type()->kind() != TypeKind::TensorType) {
-      *problem = "an out= list";
-      return false;
-    }
     outs.push_back(i);
   }
+  if (const int64_t most = tensors_in(sample.arguments[0])) pieces = most;
+  const auto empty_like = [&](size_t i, at::ScalarType dtype) -> IValue {
+    if (arguments[i].type()->kind() == TypeKind::TensorType) return at::empty({0}, dtype);
+    c10::List<at::Tensor> list;
+    for (int64_t n = 0; n < pieces; ++n) list.push_back(at::empty({0}, dtype));
+    return list;
+  };
+  const auto filled_like = [&](const IValue& out) -> IValue {
+    const auto fill = [](const at::Tensor& t) { return make_tensor(t.sizes(), 50, t.scalar_type()); };
+    if (out.isTensor()) return fill(out.toTensor());
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& t : out.toTensorVector()) list.push_back(fill(t));
+    return list;
+  };
   int64_t ways = 1;
   for (size_t i = 0; i < outs.size(); ++i) ways *= kDtypes.size();
   for (int64_t way = 0; way < ways; ++way) {
     int64_t rest = way;
     for (const size_t i : outs) {
-      sample.arguments[i] = at::empty({0}, kDtypes[rest % kDtypes.size()]);
+      sample.arguments[i] = empty_like(i, kDtypes[rest % kDtypes.size()]);
       rest /= kDtypes.size();
     }
     find_tensors(sample);
@@ -198,10 +215,8 @@ bool make_outs(Sample& sample, std::string* problem) {
       *problem = error.what();
       continue;
     }
-    for (const size_t i : outs) {  // now of the right shape; what they hold must not matter
-      const at::Tensor filled = sample.arguments[i].toTensor();
-      sample.arguments[i] = make_tensor(filled.sizes(), 50, filled.scalar_type());
-    }
+    // Now of the right shape; what they hold must not matter.
+    for (const size_t i : outs) sample.arguments[i] = filled_like(sample.arguments[i]);
     find_tensors(sample);
     return true;
   }
@@ -233,7 +248,7 @@ double tolerance_for(const Sample& sample, const List& results) {
 bool named_in(const Operator& op, std::string_view names) {
   std::istringstream words{std::string(names)};
   for (std::string word; words >> word;) {
-    if (word == op.base || "aten::" + word == op.name) return true;
+    if (word == op.base || word == op.name || "aten::" + word == op.name) return true;
   }
   return false;
 }
@@ -256,7 +271,12 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text, s
   if (!arguments) return std::nullopt;
   Sample sample{.op = op, .text = text, .arguments = std::move(*arguments)};
   sample.values = op.base.find("empty") == std::string::npos;
-  if (op.out && !make_outs(sample, problem)) return std::nullopt;
+  if (op.out) {
+    const auto given = sample.arguments;
+    int64_t pieces = 1;
+    for (; pieces <= kMostPieces && !make_outs(sample, pieces, problem); ++pieces) sample.arguments = given;
+    if (pieces > kMostPieces) return std::nullopt;
+  }
   find_tensors(sample);
   if (sample.tensors.empty()) {
     *problem = "no tensors";
@@ -289,13 +309,13 @@ std::vector<SampleLine> sample_lines() {
   return all;
 }
 
-std::vector<Sample> samples_of(const Operator& op, size_t most) {
+std::vector<Sample> samples_of(const Operator& op, size_t most, std::string* problem) {
   static const std::vector<SampleLine> kLines = sample_lines();
   std::vector<Sample> samples;
   std::set<std::string> texts;
   const auto add = [&](const std::string& text) {
     if (samples.size() >= most || !texts.insert(text).second) return;
-    if (auto sample = make_sample(op, text)) samples.push_back(std::move(*sample));
+    if (auto sample = make_sample(op, text, problem)) samples.push_back(std::move(*sample));
   };
   for (const SampleLine& line : kLines) {
     if (named_in(op, line.names)) add(std::string(line.text));

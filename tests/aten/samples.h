@@ -33,8 +33,9 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text,
 /// Up to `most` samples with arguments made from the schema: names and types suggest values, the plain call decides.
 std::vector<Sample> guessed_samples(const Operator& op, size_t most);
 
-/// Up to `most` samples of an operator: those of the tables, then arguments made from the schema by trying.
-std::vector<Sample> samples_of(const Operator& op, size_t most);
+/// Up to `most` samples of an operator: those of the tables, then arguments made from the schema by trying. `problem`: why
+/// the last line of the tables does not fit.
+std::vector<Sample> samples_of(const Operator& op, size_t most, std::string* problem = nullptr);
 
 /// Calls the operator on `tensors` (plain or ShardTensors) in the place of the sample's own. Tensors that are written are
 /// cloned first. Gives the results, lists flattened and numbers as 0-d tensors, then what was written.
@@ -42,7 +43,7 @@ List call(const Sample& sample, const List& tensors);
 
 /// A line of a sample table: names of operators (bases, or one overload), then arguments.
 struct SampleLine {
-  std::string_view names;  ///< "softmax log_softmax" or "sum.dim_IntList"
+  std::string_view names;  ///< "softmax log_softmax", "sum.dim_IntList", or "aten::sum" for one overload
   std::string_view text;
 };
 /// The tables, by family.

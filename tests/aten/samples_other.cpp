@@ -27,6 +27,23 @@ const std::vector<SampleLine>& other_samples() {
       {"mvlgamma special_multigammaln", "w[5,4], 2"},
       {"gcd lcm bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __ilshift__ __irshift__", "l[5,4]<6, l[5,4]<4"},
       {"gcd lcm bitwise_and bitwise_or bitwise_xor", "l[5,4], l[4]"},
+      {"__lshift__.Scalar __rshift__.Scalar __ilshift__.Scalar __irshift__.Scalar __lshift__.Scalar_out "
+       "__rshift__.Scalar_out bitwise_left_shift.Tensor_Scalar bitwise_left_shift_.Tensor_Scalar "
+       "bitwise_left_shift.Tensor_Scalar_out bitwise_right_shift.Tensor_Scalar bitwise_right_shift_.Tensor_Scalar "
+       "bitwise_right_shift.Tensor_Scalar_out bitwise_and.Scalar bitwise_and_.Scalar bitwise_and.Scalar_out bitwise_or.Scalar "
+       "bitwise_or_.Scalar bitwise_or.Scalar_out bitwise_xor.Scalar bitwise_xor_.Scalar bitwise_xor.Scalar_out",
+       "l[5,4]<6, 2"},
+      {"bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor bitwise_left_shift.Scalar_Tensor "
+       "bitwise_right_shift.Scalar_Tensor bitwise_and.Scalar_Tensor_out bitwise_or.Scalar_Tensor_out "
+       "bitwise_xor.Scalar_Tensor_out bitwise_left_shift.Scalar_Tensor_out bitwise_right_shift.Scalar_Tensor_out",
+       "5, l[5,4]<4"},
+      {"abs_", "d[5,4,3]"},
+      {"clamp_.Tensor clip_.Tensor clamp.Tensor_out clip.Tensor_out", "d[5,4,3], d[4,1], p[3]"},
+      {"max.other min.other max.out min.out", "d[5,4], d[4]"},
+      {"polygamma_", "p[5,4], 1"},
+      {"special_zeta.other_scalar_out", "w[5,4], 1.5"},
+      {"special_zeta.self_scalar_out", "1.5, w[5,4]"},
+      {"where.self_out", "b[5,4], d[5,4], d[4]"},
       {"ldexp.Tensor ldexp", "d[5,4], l[5,4]<3"},
       {"lerp.Scalar lerp", "d[5,4], d[5,4], 0.3"},
       {"lerp.Tensor lerp", "d[5,4], d[5,4], p[4]"},
@@ -87,6 +104,9 @@ const std::vector<SampleLine>& other_samples() {
       {"_fused_sgd.tensor_lr _fused_sgd",
        "{d[5,4], d[3]}, {d[5,4], d[3]}, {d[5,4], d[3]}, weight_decay=0.01, momentum=0.9, lr=d(0.1), dampening=0.1, "
        "nesterov=false, maximize=false, is_first_step=false"},
+      {"_fused_adagrad.tensor_lr _fused_adagrad_.tensor_lr _fused_adagrad.tensor_lr_out",
+       "{d[5,4], d[3]}, {d[5,4], d[3]}, {p[5,4], p[3]}, {f(1), f(1)}, lr=d(0.1), lr_decay=0.01, weight_decay=0.01, "
+       "eps=0.0000001, maximize=false"},
       {"_fused_adagrad",
        "{d[5,4], d[3]}, {d[5,4], d[3]}, {p[5,4], p[3]}, {f(1), f(1)}, lr=0.1, lr_decay=0.01, weight_decay=0.01, eps=0.0000001, "
        "maximize=false"},
