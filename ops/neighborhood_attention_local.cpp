@@ -20,10 +20,11 @@ using neighborhood::Problem;
 using neighborhood::Span;
 using neighborhood::Strided;
 
-// Bytes of packed keys and values that a slab aims at: a part of the second cache is reused from row to row.
-constexpr int64_t kSlabBytes = int64_t{1} << 20;
+// Bytes of packed keys and values that a slab of a single dim aims at, to stay in the second cache. (In more dims a few rows
+// are kept packed at a time.)
+constexpr int64_t kSlabBytes = int64_t{1} << 18;
 // Slabs in all that keep the threads of a machine busy, where slabs can be cut so small.
-constexpr int64_t kTasks = 64;
+constexpr int64_t kTasks = 32;
 
 const Kernels& kernels_for(const KernelSet& set, at::ScalarType type) {
   switch (type) {
@@ -73,13 +74,11 @@ void choose_slabs(Problem& p, int64_t element_bytes) {
     if (neighborhood::group_rows(p.axes[i], p.axes[i].queries) > 1) p.slab_axis = i;
   }
   const Axis& axis = p.axes[p.slab_axis];
-  int64_t row_bytes = (p.head_dim + p.value_dim) * element_bytes;
-  for (int64_t i = p.slab_axis + 1; i < 3; ++i)
-    row_bytes *= neighborhood::group_rows(p.axes[i], p.axes[i].keys);
+  const int64_t row_bytes = (p.head_dim + p.value_dim) * element_bytes;
   const int64_t count = neighborhood::group_rows(axis, axis.queries);
   const int64_t wanted = std::max<int64_t>(1, kTasks / std::max<int64_t>(1, p.units()));
-  const int64_t fits = kSlabBytes / std::max<int64_t>(1, row_bytes) - axis.window;
-  int64_t size = std::min(fits, (count + wanted - 1) / wanted);
+  int64_t size = (count + wanted - 1) / wanted;
+  if (p.slab_axis == 2) size = std::min(size, kSlabBytes / row_bytes - axis.window);
   size = std::clamp<int64_t>(std::max(size, 2 * (axis.window + axis.stride)), 1,
                              std::max<int64_t>(count, 1));
   while (size < count && !every_other_apart(axis, size)) size = std::min(count, 2 * size);
@@ -102,7 +101,7 @@ Problem problem_of(const at::Tensor& query, const at::Tensor& key, const at::Ten
   return p;
 }
 
-// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit.
+// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit. A slab of all heads shares its pages.
 template <typename Work>
 void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes,
                const Work& work) {
@@ -111,7 +110,7 @@ void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_by
   at::parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
     const at::Tensor scratch = at::empty({scratch_bytes}, at::kByte);
     for (int64_t i = begin; i < end; ++i)
-      work(i / slabs, first + i % slabs * step, scratch.data_ptr());
+      work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
   });
 }
 

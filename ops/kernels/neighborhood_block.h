@@ -13,9 +13,10 @@ namespace {
 constexpr int kPair = 2;
 /// Vectors of scores in flight: longer windows are taken in chunks, so scores never leave the first cache.
 constexpr int64_t kChunk = 128;
-constexpr int kColumns =
-    6;  ///< vectors of keys in one product of scores: 2 x 6 sums, 2 queries, a vector of keys
-constexpr int kFeatures = 4;  ///< vectors of features in one product with values
+/// From a query's scores to the next query's, in vectors: not a multiple of 4 KiB, which would make loads wait for stores.
+constexpr int64_t kScoreStride = kChunk + 1;
+constexpr int64_t kAhead = 8;  ///< rows that are asked for before they are read
+constexpr int kFeatures = 4;   ///< vectors of features in one product with values
 
 /// A group's part of one axis.
 struct Group {
@@ -44,13 +45,19 @@ inline int64_t place(const Axis& axis, const Group& g, int64_t number, int64_t b
   return number * axis.dilation + g.index - block_begin;
 }
 
-/// Most keys of one axis that a slab needs.
+/// Along the slab's axis, unless it is the last, only as many rows of keys are kept packed as a window holds: the row that is
+/// next takes the place of one that no window reaches any more.
+inline int64_t kept_keys(const Problem& p, int axis, int64_t needed) {
+  const bool rolls = axis == p.slab_axis && axis < 2;
+  return rolls && p.axes[axis].window < needed ? p.axes[axis].window : needed;
+}
+
+/// Most keys of one axis that a slab keeps.
 inline int64_t most_keys(const Problem& p, int axis) {
   const Axis& a = p.axes[axis];
   const int64_t held = group_rows(a, a.keys);
-  if (axis != p.slab_axis) return held;
-  const int64_t needed = p.slab_queries + a.window + a.stride;
-  return needed < held ? needed : held;
+  const int64_t needed = axis == p.slab_axis ? p.slab_queries + a.window + a.stride : held;
+  return kept_keys(p, axis, needed < held ? needed : held);
 }
 
 template <typename T, typename A, int kBytes>
@@ -60,50 +67,23 @@ struct Block {
   static constexpr int kWidth = L::kWidth;
 
   static int64_t padded(int64_t features) { return (features + kWidth - 1) / kWidth * kWidth; }
-  /// Room for whole vectors behind the last key; an odd number of vectors, so that features do not share cache sets.
-  static int64_t key_stride(int64_t keys) {
-    return (((keys + kWidth - 1) / kWidth + 1) | 1) * kWidth;
+  /// A row of `keys` keys (or values), `step` apart: [keys, padded features], zeros behind the last feature.
+  static void pack(const T* row, int64_t keys, int64_t step, int64_t features, A* to) {
+    for (int64_t key = 0; key < keys; ++key, to += padded(features)) {
+      prefetch(row + (key + kAhead) * step, features);
+      read_row(row + key * step, features, A{1}, to);
+    }
   }
 
-  /// Keys (or values) of the slab with the features outermost in a row of keys: [rows, features, key_stride].
-  static void pack_transposed(const Problem& p, const Strided& from, int64_t features,
-                              const Group (&groups)[3], int64_t batch, int64_t head, A* to) {
-    const int64_t stride = key_stride(groups[2].keys), step = p.axes[2].dilation * from.dims[2];
-    for_each_row(p, from, groups, batch, head, [&](const T* row, int64_t index) {
-      A* out = to + index * features * stride;
-      int64_t key = 0;
-      for (; key + kWidth <= groups[2].keys; key += kWidth) {
-        int64_t c = 0;
-        for (; c + kWidth <= features; c += kWidth) {
-          Vector block[kWidth];
-#pragma GCC unroll 16
-          for (int i = 0; i < kWidth; ++i) block[i] = L::load(row + (key + i) * step + c);
-          L::transpose(block);
-#pragma GCC unroll 16
-          for (int i = 0; i < kWidth; ++i) L::store(out + (c + i) * stride + key, block[i]);
-        }
-        for (; c < features; ++c)
-          for (int i = 0; i < kWidth; ++i)
-            out[c * stride + key + i] = read(row[(key + i) * step + c]);
-      }
-      for (; key < groups[2].keys; ++key)
-        for (int64_t c = 0; c < features; ++c) out[c * stride + key] = read(row[key * step + c]);
-    });
-  }
-
-  /// The same with the features innermost: [rows, keys, padded features], zeros behind the last feature.
-  static void pack(const Problem& p, const Strided& from, int64_t features,
-                   const Group (&groups)[3], int64_t batch, int64_t head, A* to) {
-    const int64_t step = p.axes[2].dilation * from.dims[2], width = padded(features);
-    for_each_row(p, from, groups, batch, head, [&](const T* row, int64_t index) {
-      A* out = to + index * groups[2].keys * width;
-      for (int64_t key = 0; key < groups[2].keys; ++key, out += width)
-        read_row(row + key * step, features, A{1}, out);
-    });
+  /// Rows of one head lie far apart, where the processor does not look ahead by itself.
+  [[gnu::always_inline]] static inline void prefetch(const T* row, int64_t features) {
+    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+    for (int64_t c = 0; c < features; c += kLine) __builtin_prefetch(row + c);
   }
 
   /// features of one row, times `factor`, padded with zeros.
-  static void read_row(const T* from, int64_t features, A factor, A* to) {
+  [[gnu::always_inline]] static inline void read_row(const T* from, int64_t features, A factor,
+                                                     A* to) {
     int64_t c = 0;
     for (; c + kWidth <= features; c += kWidth) L::store(to + c, L::load(from + c) * factor);
     for (; c < features; ++c) to[c] = read(from[c]) * factor;
@@ -113,71 +93,47 @@ struct Block {
     for (int64_t c = 0; c < features; ++c) write(to[c], static_cast<A>(from[c] * factor));
   }
 
-  template <typename Give>
-  static void for_each_row(const Problem& p, const Strided& from, const Group (&groups)[3],
-                           int64_t batch, int64_t head, const Give& give) {
-    const auto at = [&](int axis, int64_t key) {
-      return place(p.axes[axis], groups[axis], key, p.axes[axis].key_begin) * from.dims[axis];
-    };
-    const T* base = static_cast<const T*>(from.data) + batch * from.batch + head * from.head +
-                    at(2, groups[2].first_key);
-    for (int64_t i = 0; i < groups[0].keys; ++i) {
-      for (int64_t j = 0; j < groups[1].keys; ++j)
-        give(base + at(0, groups[0].first_key + i) + at(1, groups[1].first_key + j),
-             i * groups[1].keys + j);
-    }
-  }
-
-  /// scores[q][j] = sum over c of queries[q][c] * keys[j][c], a vector of adjacent keys for each j.
-  template <int kQueries, int kVectors>
-  static inline void scores_of(const A* const* queries, const A* const* keys, int64_t stride,
-                               int64_t features, A* scores) {
-    Vector sums[kQueries][kVectors] = {};
-    for (int64_t c = 0; c < features; ++c) {
-      Vector q[kQueries];
+  /// scores[q][k] = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay in lanes of
+  /// features until the end: keys lie as they do for the products with values, and share the cache with them.
+  template <int kQueries>
+  [[gnu::always_inline]] static inline void scores_of(const A* const* queries, const A* row,
+                                                      int64_t keys, int64_t width, A* scores) {
+    constexpr int kRows = kWidth < 4 ? kWidth : 4, kParts = kWidth / L::kPart;
+    Vector sums[kQueries][kParts] = {};
+#pragma GCC unroll 2
+    for (int first = 0; first < kWidth; first += kRows) {
+      if (first >= keys) break;
+      Vector part[kQueries][kRows] = {};
+      const A* rows = row + first * width;
+      for (int64_t c = 0; c < width; c += kWidth) {
+        Vector q[kQueries];
 #pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) q[i] = L::all(queries[i][c]);
-#pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) {
-        const Vector k = L::load(keys[j] + c * stride);
+        for (int i = 0; i < kQueries; ++i) q[i] = L::load(queries[i] + c);
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) sums[i][j] += q[i] * k;
+        for (int k = 0; k < kRows; ++k) {
+          Vector v = L::load(rows + k * width + c);
+          L::hold(v);
+#pragma GCC unroll 4
+          for (int i = 0; i < kQueries; ++i) part[i][k] += q[i] * v;
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 4
+        for (int k = 0; k < kRows; k += L::kPart)
+          sums[i][(first + k) / L::kPart] = L::sums_in_parts(part[i] + k);
       }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < kQueries; ++i)
-      for (int j = 0; j < kVectors; ++j) L::store(scores + (i * kChunk + j) * kWidth, sums[i][j]);
+      L::store(scores + i * kScoreStride * kWidth, L::join_parts(sums[i]));
   }
 
   template <int kQueries>
-  static void scores(const A* const* queries, const A* const* keys, int64_t count, int64_t stride,
-                     int64_t features, A* out) {
-    for (int64_t left = count; left > 0;) {
-      // Even shares: 7 vectors are 4 + 3, as a single one would wait for its own sums.
-      const int64_t shares = (left + kColumns - 1) / kColumns, take = (left + shares - 1) / shares;
-      switch (take) {
-        case 1:
-          scores_of<kQueries, 1>(queries, keys, stride, features, out);
-          break;
-        case 2:
-          scores_of<kQueries, 2>(queries, keys, stride, features, out);
-          break;
-        case 3:
-          scores_of<kQueries, 3>(queries, keys, stride, features, out);
-          break;
-        case 4:
-          scores_of<kQueries, 4>(queries, keys, stride, features, out);
-          break;
-        case 5:
-          scores_of<kQueries, 5>(queries, keys, stride, features, out);
-          break;
-        default:
-          scores_of<kQueries, 6>(queries, keys, stride, features, out);
-          break;
-      }
-      keys += take;
-      out += take * kWidth;
-      left -= take;
-    }
+  static void scores(const A* const* queries, const A* const* rows, const int32_t* counts,
+                     int64_t count, int64_t width, A* out) {
+    for (int64_t j = 0; j < count; ++j)
+      scores_of<kQueries>(queries, rows[j], counts[j], width, out + j * kWidth);
   }
 
   /// sums[q][features] += sum over keys of weights[q][key] * rows[key][features]; `rows[j]` is the first of `counts[j]` rows.
@@ -190,17 +146,20 @@ struct Block {
     for (int64_t j = 0; j < count; ++j) {
       const A* row = rows[j] + offset;
       const A* weight = weights + j * kWidth;
-      for (int32_t k = 0; k < counts[j]; ++k, row += width) {
+      const auto add = [&](int k) __attribute__((always_inline)) {
         Vector w[kQueries];
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kChunk * kWidth + k]);
+        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
 #pragma GCC unroll 4
         for (int f = 0; f < kVectors; ++f) {
-          const Vector v = L::load(row + f * kWidth);
+          Vector v = L::load(row + f * kWidth);
+          L::hold(v);
 #pragma GCC unroll 4
           for (int i = 0; i < kQueries; ++i) total[i][f] += w[i] * v;
         }
-      }
+        row += width;
+      };
+      for (int k = 0; k < counts[j]; ++k) add(k);
     }
     for (int i = 0; i < kQueries; ++i)
       for (int f = 0; f < kVectors; ++f) L::store(sums[i] + offset + f * kWidth, total[i][f]);
@@ -230,7 +189,7 @@ struct Block {
       for (int32_t k = 0; k < counts[j]; ++k, row += width) {
         Vector w[kQueries];
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kChunk * kWidth + k]);
+        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
 #pragma GCC unroll 4
         for (int f = 0; f < kVectors; ++f) {
           Vector sum = L::load(row + f * kWidth);

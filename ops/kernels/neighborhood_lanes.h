@@ -17,14 +17,14 @@ struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   using Int = int32_t;
-  static constexpr int kMantissa = 23, kBias = 127, kDegree = 7;
+  static constexpr int kMantissa = 23, kBias = 127, kDegree = 7, kLogTerms = 6;
   static constexpr float kLowest = -87.0f, kMagic = 12582912.0f;  // 1.5 * 2^23
   static constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
 };
 template <>
 struct ExpConstants<double> {
   using Int = int64_t;
-  static constexpr int kMantissa = 52, kBias = 1023, kDegree = 13;
+  static constexpr int kMantissa = 52, kBias = 1023, kDegree = 13, kLogTerms = 12;
   static constexpr double kLowest = -708.0, kMagic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double kLn2High = 6.93147180369123816490e-01,
                           kLn2Low = 1.90821492927058770002e-10;
@@ -53,15 +53,52 @@ struct Lanes {
   }
   [[gnu::always_inline]] static inline Vector all(A value) { return value - Vector{}; }
 
+  /// Holds a vector that is used several times in a register, where GCC would load it for each use. Vectors of 32 bytes are
+  /// x86's alone.
+  [[gnu::always_inline]] static inline void hold(Vector& v) {
+    if constexpr (kBytes == 32) asm("" : "+x"(v));
+  }
+
+  /// Lanes moved down by `kBy`, the rest unspecified.
+  template <int kBy, int... i>
+  [[gnu::always_inline]] static inline Vector down(Vector v, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(v, v, ((i + kBy) % kWidth)...);
+  }
+  template <typename Combine>
+  [[gnu::always_inline]] static inline A reduce(Vector v, const Combine& combine) {
+    constexpr std::make_integer_sequence<int, kWidth> kAll;
+    if constexpr (kWidth > 4) v = combine(v, down<kWidth / 2>(v, kAll));
+    if constexpr (kWidth > 2) v = combine(v, down<2>(v, kAll));
+    return combine(v, down<1>(v, kAll))[0];
+  }
   [[gnu::always_inline]] static inline A largest(Vector v) {
-    A result = v[0];
-    for (int i = 1; i < kWidth; ++i) result = v[i] > result ? v[i] : result;
-    return result;
+    return reduce(v, [](Vector a, Vector b) { return a > b ? a : b; });
   }
   [[gnu::always_inline]] static inline A sum(Vector v) {
-    A result = v[0];
-    for (int i = 1; i < kWidth; ++i) result += v[i];
-    return result;
+    return reduce(v, [](Vector a, Vector b) { return a + b; });
+  }
+
+  /// Natural logarithm of a positive normal number, to a few units in the last place: x = 2^n m with m near 1, and
+  /// log m = 2 artanh((m - 1) / (m + 1)), its series. NaN stays.
+  static inline A log(A x) {
+    using C = ExpConstants<A>;
+    if (!(x < __builtin_huge_val())) return x;
+    Int bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    Int n = (bits >> C::kMantissa) - C::kBias;
+    bits -= n * (Int{1} << C::kMantissa);
+    A m;
+    __builtin_memcpy(&m, &bits, sizeof m);
+    if (m > static_cast<A>(1.41421356237309504880)) {
+      m *= static_cast<A>(0.5);
+      ++n;
+    }
+    const A s = (m - 1) / (m + 1), square = s * s;
+    A series = 0;
+#pragma GCC unroll 16
+    for (int k = C::kLogTerms; k > 0; --k)
+      series = series * square + A{2} / static_cast<A>(2 * k - 1);
+    return static_cast<A>(n) * C::kLn2High + (series * s + static_cast<A>(n) * C::kLn2Low);
   }
 
   /// e^x for x <= 0 to a few units in the last place: x = n ln 2 + r, Taylor's series of e^r. Zero below the smallest
@@ -86,26 +123,44 @@ struct Lanes {
     return static_cast<A>(1 / product);
   }
 
-  /// Rows become columns.
-  [[gnu::always_inline]] static inline void transpose(Vector (&rows)[kWidth]) {
-#pragma GCC unroll 8
-    for (int step = 1; step < kWidth; step *= 2) {
-      Vector next[kWidth];
-#pragma GCC unroll 16
-      for (int i = 0; i < kWidth / 2; ++i) {
-        next[2 * i] =
-            interleave<0>(rows[i], rows[i + kWidth / 2], std::make_integer_sequence<int, kWidth>{});
-        next[2 * i + 1] = interleave<kWidth / 2>(rows[i], rows[i + kWidth / 2],
-                                                 std::make_integer_sequence<int, kWidth>{});
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) rows[i] = next[i];
+  /// Elements of 16 bytes, between which shuffles cost nothing extra.
+  static constexpr int kPart = 16 / static_cast<int>(sizeof(A));
+
+  /// Lane k of part p of the result is the sum of the lanes in part p of rows[k]; there are kPart rows.
+  [[gnu::always_inline]] static inline Vector sums_in_parts(Vector* rows) {
+    constexpr std::make_integer_sequence<int, kWidth> kAll;
+    if constexpr (kPart == 4) {
+      const Vector a = alternate<0>(rows[0], rows[1], kAll) + alternate<1>(rows[0], rows[1], kAll);
+      const Vector b = alternate<0>(rows[2], rows[3], kAll) + alternate<1>(rows[2], rows[3], kAll);
+      return alternate<0>(a, b, kAll) + alternate<1>(a, b, kAll);
+    } else {
+      return alternate<0>(rows[0], rows[1], kAll) + alternate<1>(rows[0], rows[1], kAll);
     }
   }
-  template <int kFirst, int... i>
-  [[gnu::always_inline]] static inline Vector interleave(Vector a, Vector b,
-                                                         std::integer_sequence<int, i...>) {
-    return __builtin_shufflevector(a, b, (kFirst + i / 2 + (i % 2 ? kWidth : 0))...);
+  /// The sums of all kWidth rows in order, from those in parts.
+  [[gnu::always_inline]] static inline Vector join_parts(const Vector* sums) {
+    static_assert(kWidth <= 2 * kPart);
+    if constexpr (kWidth == kPart) {
+      return sums[0];
+    } else {
+      constexpr std::make_integer_sequence<int, kWidth> kAll;
+      return halves<0>(sums[0], sums[1], kAll) + halves<1>(sums[0], sums[1], kAll);
+    }
+  }
+  // In every part: the even (odd) elements of a, then those of b.
+  template <int kOdd, int... i>
+  [[gnu::always_inline]] static inline Vector alternate(Vector a, Vector b,
+                                                        std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b,
+                                   (i / kPart * kPart + i % kPart * 2 % kPart + kOdd +
+                                    (i % kPart >= kPart / 2 ? kWidth : 0))...);
+  }
+  // The lower (upper) half of a, then that of b.
+  template <int kUpper, int... i>
+  [[gnu::always_inline]] static inline Vector halves(Vector a, Vector b,
+                                                     std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(
+        a, b, (i % (kWidth / 2) + kUpper * kWidth / 2 + (i >= kWidth / 2 ? kWidth : 0))...);
   }
 };
 

@@ -14,7 +14,7 @@ class Slab {
   using Vector = typename L::Vector;
   using Mask = typename L::Mask;
   static constexpr int kWidth = L::kWidth;
-  static constexpr int64_t kScores = kPair * kChunk * kWidth;
+  static constexpr int64_t kScores = kPair * kScoreStride * kWidth;
   static constexpr A kNone = -__builtin_huge_valf();
 
  public:
@@ -22,29 +22,22 @@ class Slab {
 
   static int64_t scratch_bytes(const Problem& p) {
     const int64_t rows = most_keys(p, 0) * most_keys(p, 1), keys = most_keys(p, 2);
-    const int64_t features = p.head_dim + p.value_dim,
-                  width = padded(p.head_dim) + padded(p.value_dim);
+    const int64_t width = padded(p.head_dim) + padded(p.value_dim);
     return 64 * 16 +
            static_cast<int64_t>(sizeof(A)) *
-               (rows * features * B::key_stride(keys) + rows * keys * width + 2 * kScores +
-                4 * kPair * width) +
-           rows * static_cast<int64_t>(sizeof(int64_t));
+               ((rows * keys + kWidth) * width + 2 * kScores + 4 * kPair * width) +
+           2 * rows * static_cast<int64_t>(sizeof(int64_t));
   }
 
   static void forward(const Problem& p, int64_t unit, int64_t slab, void* scratch) {
     Slab s(p, unit, slab, scratch);
     if (s.empty()) return;
-    B::pack_transposed(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_t_);
-    B::pack(p, p.value, p.value_dim, s.groups_, s.batch_, s.head_, s.values_);
     s.for_each_pair([&](auto count, int64_t first) { s.attend<count.kValue>(first); });
   }
 
   static void backward(const Problem& p, int64_t unit, int64_t slab, void* scratch) {
     Slab s(p, unit, slab, scratch);
     if (s.empty()) return;
-    B::pack_transposed(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_t_);
-    B::pack_transposed(p, p.value, p.value_dim, s.groups_, s.batch_, s.head_, s.values_t_);
-    B::pack(p, p.key, p.head_dim, s.groups_, s.batch_, s.head_, s.keys_);
     s.for_each_pair([&](auto count, int64_t first) { s.attend_back<count.kValue>(first); });
   }
 
@@ -91,12 +84,11 @@ class Slab {
     const auto numbers = [&](int64_t count) {
       return reinterpret_cast<A*>(take(count * static_cast<int64_t>(sizeof(A))));
     };
-    const int64_t rows = groups_[0].keys * groups_[1].keys, keys = groups_[2].keys;
-    stride_ = B::key_stride(keys);
-    keys_t_ = numbers(rows * p_.head_dim * stride_);
-    values_t_ = numbers(rows * p_.value_dim * stride_);
-    keys_ = numbers(rows * keys * width_);
-    values_ = numbers(rows * keys * value_width_);
+    for (int i = 0; i < 2; ++i) kept_[i] = kept_keys(p_, i, groups_[i].keys);
+    const int64_t rows = kept_[0] * kept_[1], keys = groups_[2].keys;
+    // Vectors of keys may reach over the last.
+    keys_ = numbers((rows * keys + kWidth) * width_);
+    values_ = numbers((rows * keys + kWidth) * value_width_);
     scores_ = numbers(kScores);
     more_scores_ = numbers(kScores);
     for (int i = 0; i < kPair; ++i) {
@@ -106,6 +98,7 @@ class Slab {
     }
     output_ = numbers(value_width_);
     rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
+    sum_rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
   }
 
   // Calls give(Count<n>, number of the first of n queries along the last dim), n = 2 or 1, with rows_ as they see them.
@@ -117,18 +110,51 @@ class Slab {
         outer_[1] = groups_[1].first_query + j;
         const Span a = window_of(p_.axes[0], groups_[0].length, outer_[0]),
                    b = window_of(p_.axes[1], groups_[1].length, outer_[1]);
+        pack_until(p_.slab_axis == 0 ? a.end : p_.slab_axis == 1 ? b.end : p_.axes[2].extent);
         row_count_ = 0;
-        for (int64_t r = a.begin; r < a.end; ++r) {
-          for (int64_t c = b.begin; c < b.end; ++c)
-            rows_[row_count_++] =
-                (r - groups_[0].first_key) * groups_[1].keys + c - groups_[1].first_key;
+        for (int64_t r = a.begin - groups_[0].first_key; r < a.end - groups_[0].first_key; ++r) {
+          for (int64_t c = b.begin - groups_[1].first_key; c < b.end - groups_[1].first_key; ++c) {
+            rows_[row_count_] = kept_row(r, c);
+            sum_rows_[row_count_++] = sum_row(held(0, r), held(1, c));
+          }
         }
+        known_queries_ = 0;
         const int64_t end = groups_[2].first_query + groups_[2].queries;
         int64_t query = groups_[2].first_query;
         for (; query + kPair <= end; query += kPair) give(Count<kPair>{}, query);
         if (query < end) give(Count<1>{}, query);
       }
     }
+  }
+
+  // Where a row of keys of the slab is kept.
+  int64_t kept_row(int64_t i, int64_t j) const { return i % kept_[0] * kept_[1] + j % kept_[1]; }
+
+  // Packs keys and values up to row `end` of the group's slab axis; where that is the last axis, all of them.
+  void pack_until(int64_t end) {
+    const int axis = static_cast<int>(p_.slab_axis);
+    const int64_t wanted = axis == 2 ? 1 : end - groups_[axis].first_key;
+    for (; packed_ < wanted; ++packed_) {
+      const int64_t first[2] = {axis == 0 ? packed_ : 0, axis == 1 ? packed_ : 0};
+      const int64_t last[2] = {axis == 0 ? packed_ + 1 : groups_[0].keys,
+                               axis == 1 ? packed_ + 1 : groups_[1].keys};
+      for (int64_t i = first[0]; i < last[0]; ++i) {
+        for (int64_t j = first[1]; j < last[1]; ++j) {
+          pack_row(p_.key, p_.head_dim, i, j, keys_);
+          pack_row(p_.value, p_.value_dim, i, j, values_);
+        }
+      }
+    }
+  }
+  void pack_row(const Strided& from, int64_t features, int64_t i, int64_t j, A* to) const {
+    const auto at = [&](int axis, int64_t key) {
+      const Group& g = groups_[axis];
+      return place(p_.axes[axis], g, g.first_key + key, p_.axes[axis].key_begin) * from.dims[axis];
+    };
+    const T* row = static_cast<const T*>(from.data) + batch_ * from.batch + head_ * from.head +
+                   at(0, i) + at(1, j) + at(2, 0);
+    B::pack(row, groups_[2].keys, p_.axes[2].dilation * from.dims[2], features,
+            to + kept_row(i, j) * groups_[2].keys * padded(features));
   }
 
   // Keys that a pair sees in every row: columns [base, base + span) of the slab's keys, and of these each query its own part.
@@ -153,43 +179,65 @@ class Slab {
     return view;
   }
 
-  // The next vectors of keys in a walk over all rows of a view.
-  struct Walk {
-    int64_t row = 0, vector = 0, count = 0;
-    int64_t starts[kChunk];  ///< row * keys + column of the first key
-    int32_t counts[kChunk];  ///< keys of the view in the vector
-    int32_t columns[kChunk];
-    int64_t row_of[kChunk];
+  bool alike(const View& view, int queries) const {
+    bool same = known_queries_ == queries && known_.span == view.span;
+    for (int i = 0; i < queries; ++i)
+      same &= known_.begin[i] == view.begin[i] && known_.end[i] == view.end[i];
+    return same;
+  }
+
+  // Vectors of keys, at most kChunk of them, in a walk over all rows of a view; without the view's base, so that most
+  // pairs find them as the pair before left them.
+  struct Chunk {
+    int64_t count = 0;
+    int64_t row[kChunk];      ///< among those kept
+    int64_t sum_row[kChunk];  ///< among the sums'
+    int64_t column[kChunk];   ///< of the first key
+    int32_t keys[kChunk];     ///< of the view in the vector
+    Mask mine[kPair][kChunk];
   };
-  bool next(const View& view, Walk& walk) const {
-    walk.count = 0;
-    for (; walk.row < row_count_ && walk.count < kChunk; ++walk.count) {
-      const int64_t column = walk.vector * kWidth, left = view.span - column, n = walk.count;
-      walk.starts[n] = view.base + column;
-      walk.row_of[n] = rows_[walk.row];
-      walk.columns[n] = static_cast<int32_t>(column);
-      walk.counts[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
-      if (++walk.vector == view.vectors) {
-        walk.vector = 0;
-        ++walk.row;
+  template <int kQueries, typename Give>
+  void for_chunks(const View& view, const Give& give) {
+    if (row_count_ * view.vectors <= kChunk) {
+      if (!alike(view, kQueries)) {
+        fill<kQueries>(view, 0, 0);
+        known_ = view;
+        known_queries_ = kQueries;
       }
+      return give();
     }
-    return walk.count > 0;
+    known_queries_ = 0;
+    for (int64_t row = 0, vector = 0; row < row_count_;) {
+      fill<kQueries>(view, row, vector);
+      give();
+      vector += chunk_.count;
+      row += vector / view.vectors;
+      vector %= view.vectors;
+    }
   }
-  void transposed_keys(const Walk& walk, const A* keys, int64_t features,
-                       const A** pointers) const {
-    for (int64_t j = 0; j < walk.count; ++j)
-      pointers[j] = keys + walk.row_of[j] * features * stride_ + walk.starts[j];
-  }
-  template <typename Pointer>
-  void packed_keys(const Walk& walk, Pointer keys, int64_t width, Pointer* pointers) const {
-    for (int64_t j = 0; j < walk.count; ++j)
-      pointers[j] = keys + (walk.row_of[j] * groups_[2].keys + walk.starts[j]) * width;
-  }
-  Mask inside(const View& view, int query, int32_t column) const {
+  template <int kQueries>
+  void fill(const View& view, int64_t row, int64_t vector) {
     Mask lane;
     for (int i = 0; i < kWidth; ++i) lane[i] = i;
-    return (lane >= view.begin[query] - column) & (lane < view.end[query] - column);
+    int64_t& n = chunk_.count;
+    for (n = 0; row < row_count_ && n < kChunk; ++n) {
+      const int64_t column = vector * kWidth, left = view.span - column;
+      chunk_.row[n] = rows_[row];
+      chunk_.sum_row[n] = sum_rows_[row];
+      chunk_.column[n] = column;
+      chunk_.keys[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
+      const Mask place = lane + static_cast<typename L::Int>(column);
+      for (int i = 0; i < kQueries; ++i)
+        chunk_.mine[i][n] = (place >= view.begin[i]) & (place < view.end[i]);
+      if (++vector == view.vectors) {
+        vector = 0;
+        ++row;
+      }
+    }
+  }
+  void packed_keys(const View& view, const A* keys, int64_t width, const A** pointers) const {
+    for (int64_t j = 0; j < chunk_.count; ++j)
+      pointers[j] = keys + (chunk_.row[j] * groups_[2].keys + view.base + chunk_.column[j]) * width;
   }
 
   int64_t offset(const Strided& t, int64_t query) const {
@@ -215,50 +263,55 @@ class Slab {
       for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] = 0;
       most[i] = kNone;
     }
-    Walk walk;
-    const A* keys[kChunk];
-    const A* values[kChunk];
-    while (next(view, walk)) {
-      transposed_keys(walk, keys_t_, p_.head_dim, keys);
-      B::template scores<kQueries>(query_, keys, walk.count, stride_, p_.head_dim, scores_);
-      for (int i = 0; i < kQueries; ++i) {
-        const A before = most[i];
-        total[i] = weigh(view, walk, i, most[i], total[i]);
-        if (before != kNone && before != most[i]) {
-          const A smaller = L::exp(L::all(before - most[i]))[0];
-          for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] *= smaller;
-        }
-      }
-      packed_keys<const A*>(walk, values_, value_width_, values);
-      B::template gather<kQueries>(scores_, values, walk.counts, walk.count, value_width_, sums_);
-    }
+    const A* pointers[kChunk];
+    for_chunks<kQueries>(view, [&] {
+      packed_keys(view, keys_, width_, pointers);
+      B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
+      weigh<kQueries>(most, total);
+      packed_keys(view, values_, value_width_, pointers);
+      B::template gather<kQueries>(scores_, pointers, chunk_.keys, chunk_.count, value_width_,
+                                   sums_);
+    });
     for (int i = 0; i < kQueries; ++i) {
       B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
-      *at<A>(p_.logsumexp, first + i) = most[i] + static_cast<A>(__builtin_log(total[i]));
+      *at<A>(p_.logsumexp, first + i) = most[i] + L::log(total[i]);
     }
   }
 
-  // Scores of a query become exp(score - most); returns the new sum of all.
-  A weigh(const View& view, const Walk& walk, int query, A& most, A total) {
-    A* scores = scores_ + query * kChunk * kWidth;
-    Vector largest = L::all(most);
-    for (int64_t j = 0; j < walk.count; ++j) {
-      const Vector s = L::load(scores + j * kWidth);
-      const Vector masked = inside(view, query, walk.columns[j]) ? s : L::all(kNone);
-      largest = masked > largest ? masked : largest;
-      L::store(scores + j * kWidth, masked);
+  // Scores become exp(score - most); `total` is their sum, of this chunk and, scaled alike, those before.
+  template <int kQueries>
+  [[gnu::always_inline]] inline void weigh(A (&most)[kQueries], A (&total)[kQueries]) {
+    const int64_t count = chunk_.count;
+    Vector largest[kQueries], sum[kQueries] = {}, shift[kQueries];
+    for (int i = 0; i < kQueries; ++i) largest[i] = L::all(most[i]);
+    for (int64_t j = 0; j < count; ++j) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) {
+        A* at = scores_ + (i * kScoreStride + j) * kWidth;
+        const Vector score = chunk_.mine[i][j] ? L::load(at) : L::all(kNone);
+        largest[i] = score > largest[i] ? score : largest[i];
+        L::store(at, score);
+      }
     }
-    const A before = most;
-    most = L::largest(largest);
-    const Vector shift = L::all(most == kNone ? 0 : most);
-    Vector sum{};
-    for (int64_t j = 0; j < walk.count; ++j) {
-      const Vector weight = L::exp(L::load(scores + j * kWidth) - shift);
-      sum += weight;
-      L::store(scores + j * kWidth, weight);
+    for (int i = 0; i < kQueries; ++i) {
+      const A before = most[i];
+      most[i] = L::largest(largest[i]);
+      shift[i] = L::all(most[i] == kNone ? 0 : most[i]);
+      if (before == kNone || before == most[i]) continue;
+      const A smaller = L::exp(L::all(before - most[i]))[0];
+      total[i] *= smaller;
+      for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] *= smaller;
     }
-    if (before != kNone && before != most) total *= L::exp(L::all(before - most))[0];
-    return total + L::sum(sum);
+    for (int64_t j = 0; j < count; ++j) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) {
+        A* at = scores_ + (i * kScoreStride + j) * kWidth;
+        const Vector weight = L::exp(L::load(at) - shift[i]);
+        sum[i] += weight;
+        L::store(at, weight);
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) total[i] += L::sum(sum[i]);
   }
 
   // With P = exp(scale q.k - logsumexp), delta = grad.output - grad_logsumexp and D = P (grad.v - delta): grad_value += P grad,
@@ -275,32 +328,33 @@ class Slab {
       logsumexp[i] = L::all(*at<const A>(p_.logsumexp, first + i));
       delta[i] = L::all(delta_of(first + i, grad_[i]));
     }
-    Walk walk;
     const A* pointers[kChunk];
     A* targets[kChunk];
-    while (next(view, walk)) {
-      transposed_keys(walk, keys_t_, p_.head_dim, pointers);
-      B::template scores<kQueries>(query_, pointers, walk.count, stride_, p_.head_dim, scores_);
-      transposed_keys(walk, values_t_, p_.value_dim, pointers);
-      B::template scores<kQueries>(grad_, pointers, walk.count, stride_, p_.value_dim,
+    for_chunks<kQueries>(view, [&] {
+      packed_keys(view, values_, value_width_, pointers);
+      B::template scores<kQueries>(grad_, pointers, chunk_.keys, chunk_.count, value_width_,
                                    more_scores_);
+      packed_keys(view, keys_, width_, pointers);
+      B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
       for (int i = 0; i < kQueries; ++i) {
-        for (int64_t j = 0; j < walk.count; ++j) {
-          A* score = scores_ + (i * kChunk + j) * kWidth;
-          A* grad = more_scores_ + (i * kChunk + j) * kWidth;
-          const Mask mine = inside(view, i, walk.columns[j]);
+        for (int64_t j = 0; j < chunk_.count; ++j) {
+          A* score = scores_ + (i * kScoreStride + j) * kWidth;
+          A* grad = more_scores_ + (i * kScoreStride + j) * kWidth;
+          const Mask mine = chunk_.mine[i][j];
           const Vector weight = L::exp(mine ? L::load(score) - logsumexp[i] : L::all(kNone));
           L::store(score, weight);
           L::store(grad, mine ? weight * (L::load(grad) - delta[i]) : Vector{});
         }
       }
-      packed_keys<const A*>(walk, keys_, width_, pointers);
-      B::template gather<kQueries>(more_scores_, pointers, walk.counts, walk.count, width_, sums_);
-      sums_of_keys(walk, static_cast<A*>(p_.value_sums), value_width_, targets);
-      B::template scatter<kQueries>(scores_, targets, walk.counts, walk.count, value_width_, grad_);
-      sums_of_keys(walk, static_cast<A*>(p_.key_sums), width_, targets);
-      B::template scatter<kQueries>(more_scores_, targets, walk.counts, walk.count, width_, query_);
-    }
+      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, width_,
+                                   sums_);
+      sums_of_keys(view, static_cast<A*>(p_.value_sums), value_width_, targets);
+      B::template scatter<kQueries>(scores_, targets, chunk_.keys, chunk_.count, value_width_,
+                                    grad_);
+      sums_of_keys(view, static_cast<A*>(p_.key_sums), width_, targets);
+      B::template scatter<kQueries>(more_scores_, targets, chunk_.keys, chunk_.count, width_,
+                                    query_);
+    });
     for (int i = 0; i < kQueries; ++i)
       B::write_row(at<T>(p_.grad_query, first + i), p_.head_dim, static_cast<A>(p_.scale),
                    sums_[i]);
@@ -319,14 +373,11 @@ class Slab {
   int64_t sum_row(int64_t i, int64_t j) const {
     return i * group_rows(p_.axes[1], p_.axes[1].keys) + j;
   }
-  void sums_of_keys(const Walk& walk, A* sums, int64_t width, A** pointers) const {
+  void sums_of_keys(const View& view, A* sums, int64_t width, A** pointers) const {
     const int64_t keys = group_rows(p_.axes[2], p_.axes[2].keys);
-    A* unit = sums + unit_ * unit_keys(p_) * width;
-    for (int64_t j = 0; j < walk.count; ++j) {
-      const int64_t r = walk.row_of[j] / groups_[1].keys, c = walk.row_of[j] % groups_[1].keys;
-      const int64_t row = sum_row(held(0, r), held(1, c));
-      pointers[j] = unit + (row * keys + held(2, walk.starts[j])) * width;
-    }
+    A* unit = sums + (unit_ * unit_keys(p_) + held(2, view.base)) * width;
+    for (int64_t j = 0; j < chunk_.count; ++j)
+      pointers[j] = unit + (chunk_.sum_row[j] * keys + chunk_.column[j]) * width;
   }
   // Number of a key of the slab among the keys of the group that the block holds.
   int64_t held(int axis, int64_t key) const {
@@ -359,12 +410,17 @@ class Slab {
   const Problem& p_;
   int64_t unit_, batch_ = 0, head_ = 0;
   Group groups_[3];
-  int64_t width_ = 0, value_width_ = 0, stride_ = 0;
-  A *keys_t_ = nullptr, *values_t_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
+  int64_t width_ = 0, value_width_ = 0;
+  A *keys_ = nullptr, *values_ = nullptr;
   A *scores_ = nullptr, *more_scores_ = nullptr;
   A *query_[kPair] = {}, *sums_[kPair] = {}, *grad_[kPair] = {}, *output_ = nullptr;
-  int64_t* rows_ = nullptr;
+  int64_t *rows_ = nullptr, *sum_rows_ = nullptr;
+  Chunk chunk_;
+  View known_;  ///< that the chunk was filled for
+  int known_queries_ = 0;
   int64_t row_count_ = 0;
+  int64_t kept_[2] = {1, 1};  ///< rows of keys that are kept packed at a time
+  int64_t packed_ = 0;        ///< rows of the slab's axis that were packed so far
   int64_t outer_[2] = {0, 0};
 };
 
@@ -379,7 +435,8 @@ double multiply_adds(int64_t rounds) {
   constexpr int kSums = 12;
   volatile float source = 0.5f;
   const typename L::Vector factor = L::all(source), addend = L::all(source);
-  typename L::Vector sums[kSums] = {};
+  typename L::Vector sums[kSums];
+  for (int j = 0; j < kSums; ++j) sums[j] = L::all(source + static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
     for (int j = 0; j < kSums; ++j) sums[j] = sums[j] * factor + addend;
