@@ -116,7 +116,6 @@ at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
   Plan plan;
   plan.inputs = {p.input};
@@ -142,7 +141,6 @@ std::optional<Plan> plan_average(const OpCall& call) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const auto& grad_shape = call.spec("grad_output")->global_shape();
   const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
   Plan plan;
@@ -208,7 +206,6 @@ void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t l
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
   Plan plan;
   plan.inputs = {p.input};
@@ -227,7 +224,6 @@ std::optional<Plan> plan_max(const OpCall& call) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const auto& grad_shape = call.spec("grad_output")->global_shape();
   const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
   Plan plan;

@@ -282,7 +282,6 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr input = call.spec("input"), weight = call.spec("weight");
   const Geometry g = geometry_of(call, *input, *weight);
   const Layouts layouts = choose(g, input, weight, /*may_contract=*/true);
@@ -304,7 +303,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr input = call.spec("input"), weight = call.spec("weight");
   const Geometry g = geometry_of(call, *input, *weight);
   TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == g.output_shape,

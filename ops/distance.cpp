@@ -12,8 +12,6 @@
 namespace moonhalo {
 namespace {
 
-bool writes(const OpCall& call) { return call.op.schema().is_mutable(); }
-
 // x1 [batch..., p, m] and x2 [batch..., r, m]; the axes are the batch dims, then p, r, m.
 struct RowAxes {
   Axes axes;
@@ -66,7 +64,6 @@ RowAxes row_axes(const OpCall& call, AxisKind features) {
 }
 
 std::optional<Plan> plan_cdist(const OpCall& call) {
-  if (writes(call)) return std::nullopt;
   RowAxes rows = row_axes(call, AxisKind::kWhole);
   rows.axes.outputs = {rows.pairs};
   rows.axes.output_shapes = {rows.shape};
@@ -75,7 +72,6 @@ std::optional<Plan> plan_cdist(const OpCall& call) {
 
 // A sum over the rows of x2, feature by feature.
 std::optional<Plan> plan_cdist_backward(const OpCall& call) {
-  if (writes(call)) return std::nullopt;
   RowAxes rows = row_axes(call, AxisKind::kKeep);
   rows.axes.kinds[rows.pairs.back()] = AxisKind::kReduce;
   rows.axes.inputs[call.slot("grad")] = rows.pairs;
@@ -182,7 +178,6 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
 
 // Slices along `dim` whose norm exceeds the limit are scaled down to it; the norms are those of whole slices.
 std::optional<Plan> plan_renorm(const OpCall& call) {
-  if (writes(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const int64_t dim = call.dim("dim", from->ndim());
   std::vector<int64_t> dims = all_dims(from->ndim());

@@ -31,7 +31,6 @@ Axes column_axes(const OpCall& call, std::initializer_list<const char*> with_col
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   Axes axes = column_axes(call, {"weight"}, AxisKind::kKeep);
   const SpecPtr& offsets = call.spec("offsets");
   const int64_t bags = offsets->global_numel() - (call.flag("include_last_offset") ? 1 : 0);
@@ -56,7 +55,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   TORCH_CHECK_NOT_IMPLEMENTED(!call.has("sparse") || !call.flag("sparse"), call.name(),
                               ": sparse gradients of ShardTensors\n  have  ", call.describe(),
                               "\n  fix   give sparse = false");
@@ -69,7 +67,6 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 
 // A word's weight meets all columns: sums over cut ones.
 std::optional<Plan> plan_weights_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   Axes axes = column_axes(call, {"grad", "weight"}, AxisKind::kReduce);
   axes.outputs = {{-1}};
   axes.output_shapes = {call.spec("indices")->global_shape()};
@@ -105,28 +102,22 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch embedding_bag";
-constexpr auto* kSupports = "any cut of columns; cut words, indices and offsets are gathered";
+using Planner = std::optional<Plan> (*)(const OpCall& call);
+
+constexpr Rule rule(std::string_view op, Planner plan, std::string_view supports) {
+  return {.op = op, .plan = plan, .source = "PyTorch embedding_bag", .supports = supports};
+}
+
+constexpr auto* kColumns = "any cut of columns; cut words, indices and offsets are gathered";
 
 const Register rules{
-    {.op = "aten::_embedding_bag", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_embedding_bag_forward_only",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_embedding_bag_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_embedding_bag_dense_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_embedding_bag_per_sample_weights_backward",
-     .plan = plan_weights_backward,
-     .source = kSource,
-     .supports = "any cut of columns; leaves sums"},
-    {.op = "aten::embedding_renorm_",
-     .plan = plan_renorm,
-     .source = "PyTorch embedding, max_norm",
-     .supports = "any cut of the table"},
+    rule("aten::_embedding_bag", plan_forward, kColumns),
+    rule("aten::_embedding_bag_forward_only", plan_forward, kColumns),
+    rule("aten::_embedding_bag_backward", plan_backward, kColumns),
+    rule("aten::_embedding_bag_dense_backward", plan_backward, kColumns),
+    rule("aten::_embedding_bag_per_sample_weights_backward", plan_weights_backward,
+         "any cut of columns; leaves sums"),
+    rule("aten::embedding_renorm_", plan_renorm, "any cut of the table"),
 };
 
 }  // namespace

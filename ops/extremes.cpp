@@ -67,7 +67,6 @@ Extreme local_extreme_of_all(const at::Tensor& x, const ShardSpec& spec, ReduceO
 // max and min along one dim: values and where they stand.
 template <ReduceOp kOp>
 std::optional<Plan> plan_with_indices(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool keepdim = keeps_dims(call);
   const auto dims = reduced_dims(call, from->ndim());
@@ -87,7 +86,6 @@ std::optional<Plan> plan_with_indices(const OpCall& call) {
 // argmax and argmin, along one dim or of the flattened tensor.
 template <ReduceOp kOp>
 std::optional<Plan> plan_arg(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool keepdim = keeps_dims(call), all = !call.given("dim");
   const auto dims = reduced_dims(call, from->ndim());
@@ -106,7 +104,6 @@ std::optional<Plan> plan_arg(const OpCall& call) {
 }
 
 std::optional<Plan> plan_aminmax(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool keepdim = keeps_dims(call);
   const auto dims = reduced_dims(call, from->ndim());

@@ -54,7 +54,6 @@ Cut times(Cut cut, int64_t factor) {
 }
 
 std::optional<Plan> plan_unfold(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), rows = ndim - 2, columns = ndim - 1;
   TORCH_CHECK_VALUE(ndim == 3 || ndim == 4, call.name(), ": an input of ", ndim, " dims\n  have  ",
@@ -100,7 +99,6 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
 }
 
 std::optional<Plan> plan_fold(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), last = ndim - 1;
   TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ",

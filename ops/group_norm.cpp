@@ -48,7 +48,7 @@ struct GroupAxes {
 
 std::optional<GroupAxes> group_axes(const OpCall& call) {
   const SpecPtr input = call.spec("input");
-  if (call.op.schema().is_mutable() || input->ndim() < 2) return std::nullopt;
+  if (input->ndim() < 2) return std::nullopt;
   if (input->global_shape()[0] != call.integer("N") ||
       input->global_shape()[1] != call.integer("C"))
     return std::nullopt;

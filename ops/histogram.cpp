@@ -35,7 +35,6 @@ Range global_range(const at::Tensor& x, const CutGroup& group) {
 }
 
 std::optional<Plan> plan_histc(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const auto dims = all_dims(from->ndim());
   const SpecPtr sums = reduced_spec(from, dims, false, ReduceOp::kSum);
@@ -90,7 +89,6 @@ at::Tensor densities(at::Tensor counts, const std::vector<at::Tensor>& edges) {
 // everywhere.
 template <bool kColumns>
 std::optional<Plan> plan_histogram(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   Plan plan = plan_rows(call, kColumns);
   const SpecPtr from = plan.inputs[call.slot("self")], sums = plan.outputs[0];
   const bool edges_alone = call.op.operator_name().name == "aten::_histogramdd_bin_edges";
@@ -144,7 +142,6 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
 
 // As many counts as the greatest number of all ranks asks for.
 std::optional<Plan> plan_bincount(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   Axes axes;
   axes.kinds = {AxisKind::kReduce};
   for (const Slot& slot : call.slots()) axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, 0);

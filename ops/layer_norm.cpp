@@ -49,7 +49,6 @@ LayerAxes layer_axes(const OpCall& call) {
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   LayerAxes layer = layer_axes(call);
   const auto& shape = call.spec("input")->global_shape();
   layer.axes.outputs = {layer.every, layer.statistics, layer.statistics};
@@ -79,7 +78,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 //     dx = rstd (g - mean(g) - x^ mean(g x^)),   dweight = sum over lead dims of dy x^,
 //     dbias = that of dy.
 std::optional<Plan> plan_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   LayerAxes layer = layer_axes(call);
   layer.axes.inputs[call.slot("grad_out")] = layer.every;
   layer.axes.inputs[call.slot("mean")] = layer.axes.inputs[call.slot("rstd")] = layer.statistics;

@@ -145,7 +145,6 @@ class Batch {
 };
 
 std::optional<Plan> plan_batched(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const auto* found = std::find_if(std::begin(kBatched), std::end(kBatched), [&](const Batched& b) {
     return b.op == call.name() || b.op == call.op.operator_name().name;
   });
@@ -163,7 +162,6 @@ std::optional<Plan> plan_batched(const OpCall& call) {
 
 // Whether gelss and gelsd give residuals depends on the ranks of all matrices, so these two see the whole batch.
 std::optional<Plan> plan_lstsq(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const SpecPtr &a = call.spec("self"), &b = call.spec("b");
   const std::string driver = call.given("driver") ? call.value("driver").toStringRef() : "gelsy";
   if (driver == "gelss" || driver == "gelsd" || a->ndim() < 2) {
@@ -199,7 +197,6 @@ std::optional<Plan> plan_check_errors(const OpCall& call) {
 
 // Three components along `dim`, which is whole.
 std::optional<Plan> plan_cross(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const auto shape = call.output_shapes()[0].value();
   Axes axes = broadcast_axes(call);
   axes.kinds[call.dim("dim", static_cast<int64_t>(shape.size()))] = AxisKind::kWhole;

@@ -8,12 +8,9 @@
 namespace moonhalo {
 namespace {
 
-bool writes_out(const OpCall& call) { return call.op.schema().is_mutable(); }
-
 // Elementwise losses: `mean` is the sum over the block divided by the global count, Partial(sum)
 // over cut dims.
 std::optional<Plan> plan_elementwise(const OpCall& call) {
-  if (writes_out(call)) return std::nullopt;
   const int64_t reduction = call.integer("reduction");
   Axes axes = broadcast_axes(call);
   if (reduction == at::Reduction::None) return solve(call, axes);
@@ -33,7 +30,6 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
 
 // Backward of a mean is the backward of a sum, its gradient divided by the global count.
 std::optional<Plan> plan_elementwise_backward(const OpCall& call) {
-  if (writes_out(call)) return std::nullopt;
   Plan plan = solve(call, broadcast_axes(call));
   if (call.integer("reduction") != at::Reduction::Mean) return plan;
   const int64_t count = call.spec("self")->global_numel();
@@ -121,7 +117,6 @@ Run with_own_target(const OpCall& call, const ShardSpec& scores, Plan& plan, Run
 }
 
 std::optional<Plan> plan_nll(const OpCall& call) {
-  if (writes_out(call)) return std::nullopt;
   const int64_t reduction = call.integer("reduction");
   Axes axes = scores_axes(call);
   const bool none = reduction == at::Reduction::None;
@@ -164,7 +159,6 @@ std::optional<Plan> plan_nll(const OpCall& call) {
 }
 
 std::optional<Plan> plan_nll_backward(const OpCall& call) {
-  if (writes_out(call)) return std::nullopt;
   Axes axes = scores_axes(call);
   std::fill(axes.kinds.begin(), axes.kinds.end(), AxisKind::kKeep);
   if (call.spec("grad_output")->ndim() > 0) {

@@ -37,7 +37,6 @@ RowLoss row_loss(const OpCall& call) {
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const int64_t reduction = call.integer("reduction");
   RowLoss loss = row_loss(call);
   const bool marks = call.op.schema().returns().size() == 2;  // which scores are targets, [rows, classes]
@@ -67,7 +66,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   RowLoss loss = row_loss(call);
   loss.axes.outputs = {loss.axes.inputs[call.slot("self")]};
   loss.axes.output_shapes = {call.spec("self")->global_shape()};

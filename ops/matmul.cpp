@@ -42,9 +42,7 @@ const Product& product_of(const OpCall& call) {
 
 std::optional<Plan> plan_product(const OpCall& call) {
   const Product& product = product_of(call);
-  const auto& schema = call.op.schema();
-  const bool in_place = schema.is_mutable() && schema.arguments()[0].alias_info() != nullptr;
-  if (schema.is_mutable() && !in_place) return std::nullopt;  // out=
+  const bool in_place = call.op.schema().is_mutable();
 
   const auto comma = product.dims.find(','), arrow = product.dims.find("->");
   const std::string_view left = product.dims.substr(0, comma), out = product.dims.substr(arrow + 2);

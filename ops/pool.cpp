@@ -182,7 +182,6 @@ double lowest(at::ScalarType dtype) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const Pooling p = pooling_of(call, kPooled, true);
   Plan plan;
   plan.inputs = {p.input};
@@ -206,7 +205,6 @@ std::optional<Plan> plan_max(const OpCall& call) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   const Pooling p = pooling_of(call, kPooled, true);
   check_gradient(call, p);
   Plan plan;
@@ -267,7 +265,6 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   Pooling p = pooling_of(call, kPooled, false);
   if (at::isIntegralType(call.slots()[0].dtype, true)) return std::nullopt;
   Plan plan;
@@ -291,7 +288,6 @@ std::optional<Plan> plan_average(const OpCall& call) {
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;  // out=
   Pooling p = pooling_of(call, kPooled, false);
   check_gradient(call, p);
   Plan plan;

@@ -89,8 +89,6 @@ at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype) {
   });
 }
 
-bool has_out(const OpCall& call) { return call.slots().size() != 1; }
-
 bool keeps_dims(const OpCall& call) { return call.has("keepdim") && call.flag("keepdim"); }
 
 Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops) {
@@ -125,7 +123,6 @@ bool is_linear(const OpCall& call) {
 }
 
 std::optional<Plan> plan_sum(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = is_linear(call) ? call.spec("self") : without_partial(call.spec("self"));
   const auto dims = reduced_dims(call, from->ndim());
   return Plan{.inputs = {from},
@@ -150,7 +147,6 @@ std::optional<Plan> plan_mean(const OpCall& call) {
 
 template <ReduceOp kLeft>
 std::optional<Plan> plan_reduce(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool empty_is_none = call.name() == "aten::any.dims" || call.name() == "aten::all.dims";
   const auto dims = reduced_dims(call, from->ndim(), empty_is_none);

@@ -44,8 +44,7 @@ class CutGroup {
 /// operator must refuse.)
 bool blocks_may_be_empty(const SpecPtr& spec, at::IntArrayRef dims);
 
-/// Out= variants, which a reduction's plan leaves to the fallback; whether `keepdim` is set.
-bool has_out(const OpCall& call);
+/// Whether `keepdim` is set.
 bool keeps_dims(const OpCall& call);
 
 /// Runs the operator itself, or, where this rank's block has no rows to reduce (kernels refuse

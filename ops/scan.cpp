@@ -23,7 +23,6 @@ at::Tensor totals_of_blocks(const at::Tensor& total, const SpecPtr& spec, int64_
 
 template <Scan kScan>
 std::optional<Plan> plan_scan(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   // Only a running sum of numbers that stay what they are is linear.
   const bool linear = kScan == Scan::kSum && !at::isIntegralType(call.slots()[0].dtype, true) &&
                       !call.given("dtype");

@@ -9,8 +9,6 @@
 namespace moonhalo {
 namespace {
 
-bool writes(const OpCall& call) { return call.op.schema().is_mutable(); }
-
 std::vector<int> axes_from(int first, int64_t count) {
   std::vector<int> axes;
   for (int d = 0; d < static_cast<int>(count); ++d) axes.push_back(first + d);
@@ -19,7 +17,6 @@ std::vector<int> axes_from(int first, int64_t count) {
 
 // `values` is null for a number.
 std::optional<Plan> plan_places(const OpCall& call, const char* boundaries, const SpecPtr& values) {
-  if (writes(call)) return std::nullopt;
   const SpecPtr& edges = call.spec(boundaries);
   const bool lines = edges->ndim() > 1;
   TORCH_CHECK_VALUE(edges->ndim() > 0 && (!lines || (values && values->ndim() == edges->ndim())), call.name(),
@@ -56,7 +53,6 @@ std::optional<Plan> plan_bucketize(const OpCall& call) {
 
 // Present is present anywhere; with `invert`, absent is absent everywhere.
 std::optional<Plan> plan_isin(const OpCall& call) {
-  if (writes(call)) return std::nullopt;
   const int elements = call.has("elements") ? call.slot("elements") : -1;
   const int tests = call.has("test_elements") ? call.slot("test_elements") : -1;
   const SpecPtr values = elements < 0 ? nullptr : call.slots()[elements].spec;

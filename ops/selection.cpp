@@ -47,7 +47,6 @@ int64_t select(at::Tensor keys, int64_t place, const CutGroup& group) {
 
 template <bool kSkipNan>
 std::optional<Plan> plan_median(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const auto dims = all_dims(from->ndim());
   const CutGroup group(from, dims);

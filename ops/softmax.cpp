@@ -12,7 +12,6 @@ namespace {
 // per line, so the traffic is two all-reduces of a slice, never the tensor.
 template <bool kLog>
 std::optional<Plan> plan_softmax(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   Plan plan{.inputs = {from}, .outputs = {from}};
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim());

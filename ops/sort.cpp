@@ -30,7 +30,6 @@ SpecPtr with_whole(const SpecPtr& spec, int64_t dim) {
 // but none holds all of it.
 template <bool kReduces>
 std::optional<Plan> plan_lines(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim());
   const bool keepdim = keeps_dims(call);
@@ -56,7 +55,6 @@ std::optional<Plan> plan_lines(const OpCall& call) {
 
 // The k greatest of all are among the k greatest of every block, so only these travel.
 std::optional<Plan> plan_topk(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim()), k = call.integer("k");
   if (from->ndim() == 0) return Plan{.inputs = {from}, .outputs = {from, from}};

@@ -25,7 +25,6 @@ Moments moments_of(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dim
 
 template <bool kRoot, bool kMean>
 std::optional<Plan> plan_moments(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool keepdim = keeps_dims(call);
   const auto dims = reduced_dims(call, from->ndim());

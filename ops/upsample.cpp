@@ -236,21 +236,15 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
 }
 
 bool covered(const OpCall& call) {
-  if (call.op.schema().is_mutable() || call.has("scale_factors")) return false;
+  if (call.has("scale_factors")) return false;
   const Mode mode = mode_of(call.name());
   return mode == Mode::kNearest || mode == Mode::kNearestExact ||
          at::isFloatingType(call.slots()[0].dtype);
 }
 
-std::optional<Plan> plan_upsample(const OpCall& call) {
-  if (!covered(call)) return std::nullopt;
-  const Resampling r = resampling_of(call, call.slots()[0].spec, false);
-  Plan plan;
-  plan.inputs = {r.input};
-  plan.outputs = {r.output};
-  plan.edits = r.edits;
-  plan.run = [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](
-                 const c10::OperatorHandle& op, Stack& stack) {
+Run resample(const Resampling& r) {
+  return [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](
+             const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor x = argument(op, stack, 0).toTensor();
     if (halo) x = halo->apply(x);
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
@@ -261,18 +255,11 @@ std::optional<Plan> plan_upsample(const OpCall& call) {
     argument(op, stack, 0) = x;
     op.callBoxed(stack);
   };
-  return plan;
 }
 
-std::optional<Plan> plan_upsample_backward(const OpCall& call) {
-  if (!covered(call)) return std::nullopt;
-  const Resampling r = resampling_of(call, call.slots()[0].spec, true);
-  Plan plan;
-  plan.inputs = {r.output};
-  plan.outputs = {r.input};
-  plan.edits = r.edits;
-  plan.run = [halo = r.halo, taps = r.taps, in = r.input->local_shape()](
-                 const c10::OperatorHandle& op, Stack& stack) {
+Run resample_back(const Resampling& r) {
+  return [halo = r.halo, taps = r.taps, in = r.input->local_shape()](const c10::OperatorHandle& op,
+                                                                     Stack& stack) {
     at::Tensor grad = argument(op, stack, 0).toTensor();
     if (grad.numel() == 0) {
       grad = at::zeros(halo ? halo->needed_shape() : in, grad.options());
@@ -287,93 +274,49 @@ std::optional<Plan> plan_upsample_backward(const OpCall& call) {
     for (const Taps& t : taps) grad = t.adjoint(grad);
     stack.back() = halo ? halo->adjoint(grad) : grad;
   };
+}
+
+template <bool kBackward>
+std::optional<Plan> plan_upsample(const OpCall& call) {
+  if (!covered(call)) return std::nullopt;
+  const Resampling r = resampling_of(call, call.slots()[0].spec, kBackward);
+  Plan plan;
+  plan.inputs = {kBackward ? r.output : r.input};
+  plan.outputs = {kBackward ? r.input : r.output};
+  plan.edits = r.edits;
+  plan.run = kBackward ? resample_back(r) : resample(r);
   return plan;
 }
 
-constexpr const char* kSource = "PyTorch interpolate";
-constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
+template <bool kBackward>
+constexpr Rule rule(std::string_view op) {
+  return {.op = op,
+          .plan = plan_upsample<kBackward>,
+          .source = "PyTorch interpolate",
+          .supports = "any sizes; cuts of batch, channels and space"};
+}
 
 const Register rules{
-    {.op = "aten::upsample_nearest1d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_nearest2d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_nearest3d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact1d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact2d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact3d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_linear1d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_bilinear2d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_trilinear3d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_bicubic2d",
-     .plan = plan_upsample,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_nearest1d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_nearest2d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_nearest3d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact1d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact2d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_upsample_nearest_exact3d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_linear1d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_bilinear2d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_trilinear3d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::upsample_bicubic2d_backward",
-     .plan = plan_upsample_backward,
-     .source = kSource,
-     .supports = kSupports},
+    rule<false>("aten::upsample_nearest1d"),
+    rule<false>("aten::upsample_nearest2d"),
+    rule<false>("aten::upsample_nearest3d"),
+    rule<false>("aten::_upsample_nearest_exact1d"),
+    rule<false>("aten::_upsample_nearest_exact2d"),
+    rule<false>("aten::_upsample_nearest_exact3d"),
+    rule<false>("aten::upsample_linear1d"),
+    rule<false>("aten::upsample_bilinear2d"),
+    rule<false>("aten::upsample_trilinear3d"),
+    rule<false>("aten::upsample_bicubic2d"),
+    rule<true>("aten::upsample_nearest1d_backward"),
+    rule<true>("aten::upsample_nearest2d_backward"),
+    rule<true>("aten::upsample_nearest3d_backward"),
+    rule<true>("aten::_upsample_nearest_exact1d_backward"),
+    rule<true>("aten::_upsample_nearest_exact2d_backward"),
+    rule<true>("aten::_upsample_nearest_exact3d_backward"),
+    rule<true>("aten::upsample_linear1d_backward"),
+    rule<true>("aten::upsample_bilinear2d_backward"),
+    rule<true>("aten::upsample_trilinear3d_backward"),
+    rule<true>("aten::upsample_bicubic2d_backward"),
 };
 
 }  // namespace

@@ -15,7 +15,6 @@ bool is_empty(const at::Tensor& x, at::IntArrayRef dims) {
 // Norms of order 0 and 1 add up and infinite orders are maxima, so they stay Partial. Otherwise the
 // sum of powers goes over the ranks: (sum over all |x|^p)^(1/p).
 std::optional<Plan> plan_norm(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const c10::IValue& order = call.value(call.has("p") ? "p" : "ord");
   const double p = order.isNone() ? 2 : order.toScalar().toDouble();
   const SpecPtr from = without_partial(call.spec("self"));
@@ -60,7 +59,6 @@ std::optional<Plan> plan_norm(const OpCall& call) {
 
 // log sum exp(x) = m + log sum exp(x - m), m the maximum over all ranks.
 std::optional<Plan> plan_logsumexp(const OpCall& call) {
-  if (has_out(call)) return std::nullopt;
   const SpecPtr from = without_partial(call.spec("self"));
   const bool keepdim = keeps_dims(call);
   const auto dims = reduced_dims(call, from->ndim());

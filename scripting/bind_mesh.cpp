@@ -217,14 +217,16 @@ int barrier(lua_State* lua) {
   return 0;
 }
 
+void set_count(lua_State* lua, const char* name, int64_t count) {
+  push(lua, count);
+  lua_setfield(lua, -2, name);
+}
+
 void push_counts(lua_State* lua, const CommStats::Count& count) {
   lua_createtable(lua, 0, 3);
-  push(lua, count.calls);
-  lua_setfield(lua, -2, "calls");
-  push(lua, count.messages);
-  lua_setfield(lua, -2, "messages");
-  push(lua, count.bytes);
-  lua_setfield(lua, -2, "bytes");
+  set_count(lua, "calls", count.calls);
+  set_count(lua, "messages", count.messages);
+  set_count(lua, "bytes", count.bytes);
 }
 
 /// {["aten::sum.dim_IntList"] = {calls, bytes, gathered}}: every operator that ran on ShardTensors.
@@ -232,12 +234,9 @@ void push_operator_counts(lua_State* lua) {
   lua_newtable(lua);
   for (const auto& [name, counts] : Dispatch::of_this_thread().operator_counts()) {
     lua_createtable(lua, 0, 3);
-    push(lua, counts.calls);
-    lua_setfield(lua, -2, "calls");
-    push(lua, counts.bytes);
-    lua_setfield(lua, -2, "bytes");
-    push(lua, counts.gathered);
-    lua_setfield(lua, -2, "gathered");
+    set_count(lua, "calls", counts.calls);
+    set_count(lua, "bytes", counts.bytes);
+    set_count(lua, "gathered", counts.gathered);
     lua_setfield(lua, -2, name.c_str());
   }
 }
