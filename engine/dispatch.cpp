@@ -86,9 +86,15 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool r
   if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   check_copied_view(*impl, move.written, op);
   // The same tensor may stand twice in a call, and have been resolved the first time.
-  if (!move.redistribution || impl->spec() == move.wanted) {
+  const bool changed = impl->spec() != move.given;
+  const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
+  if (changed ? impl->spec() == wanted : !move.redistribution) {
     views.read(tensor);
     return impl->local();
+  }
+  if (changed) {
+    views.read(tensor);
+    return redistribute_local(impl->local(), impl->spec(), wanted);
   }
   // A Partial that shares its addends with a view cannot part from it.
   const bool shared = move.resolves && impl->local().storage().use_count() > 1;

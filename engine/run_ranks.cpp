@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
@@ -120,6 +121,9 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
         at::set_num_threads(threads_per_rank);
         const at::ThreadLocalStateGuard state(callers_state);
         const ElementwiseRandom random;
+        // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others', and
+        // ranks whose graphs differ talk at cross-purposes.
+        if (ranks > 1) at::autocast::set_autocast_cache_enabled(false);
         const CommunicatorPtr communicator = make_threads_communicator(hub, rank);
         fn(*communicator);
       } catch (...) {

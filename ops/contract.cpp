@@ -2,6 +2,7 @@
 #include "ops/contract.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -92,11 +93,17 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   return plan;
 }
 
-// The gradient of either operand is a contraction of the other with the gradient of the result.
+struct Operands {
+  at::Tensor left, right;
+};
+
+// The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for that is
+// `whole`, the operands with their tangents: the gradient has a tangent too.
 struct Contract : torch::autograd::Function<Contract> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left,
-                            const at::Tensor& right, Ints l, Ints r, Ints o) {
-    context->save_for_backward({left, right});
+                            const at::Tensor& right, const Operands& whole, Ints l, Ints r,
+                            Ints o) {
+    context->save_for_backward({whole.left, whole.right});
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor out = call_operator(left, right, l, r, o);
     context->saved_data["left"] = std::move(l);
@@ -112,29 +119,47 @@ struct Contract : torch::autograd::Function<Contract> {
                r = context->saved_data["right"].toIntVector(),
                o = context->saved_data["out"].toIntVector();
     at::Tensor left, right;
-    if (grads[0].defined() && context->needs_input_grad(0))
-      left = contract(grads[0], saved[1].conj(), o, r, l);
-    if (grads[0].defined() && context->needs_input_grad(1))
-      right = contract(grads[0], saved[0].conj(), o, l, r);
-    return {left, right, {}, {}, {}};
+    // A product without a sum takes operands of two types; a gradient has the type of its own.
+    const auto gradient = [&](int own, const Ints& other_axes, const Ints& own_axes) {
+      const at::Tensor& other = saved[1 - own];
+      const at::ScalarType wide = at::result_type(grads[0], other), type = saved[own].scalar_type();
+      const at::Tensor whole =
+          contract(grads[0].to(wide), other.conj().to(wide), o, other_axes, own_axes);
+      return (whole.is_complex() && !c10::isComplexType(type) ? at::real(whole) : whole).to(type);
+    };
+    if (grads[0].defined() && context->needs_input_grad(0)) left = gradient(0, r, l);
+    if (grads[0].defined() && context->needs_input_grad(1)) right = gradient(1, l, r);
+    return {left, right, {}, {}, {}, {}};
   }
 };
 
 at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
                              at::IntArrayRef r, at::IntArrayRef o) {
-  const auto differentiates = [](const at::Tensor& tensor) {
-    return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
-           tensor._fw_grad(/*level=*/0).defined();
+  const auto recorded = [](const at::Tensor& tensor) {
+    return c10::GradMode::is_enabled() && tensor.requires_grad();
   };
-  if (!differentiates(left) && !differentiates(right)) {
+  const at::Tensor &left_tangent = left._fw_grad(/*level=*/0), &right_tangent = right._fw_grad(0);
+  const bool dual = left_tangent.defined() || right_tangent.defined();
+  if (!dual && !recorded(left) && !recorded(right)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return call_operator(left, right, l, r, o);
   }
   // The function below runs without recording, so the boundary is guarded here.
   for (const at::Tensor* tensor : {&left, &right}) {
-    if (c10::GradMode::is_enabled() && tensor->requires_grad()) guard_gradient(*tensor);
+    if (recorded(*tensor)) guard_gradient(*tensor);
   }
-  return Contract::apply(left, right, l.vec(), r.vec(), o.vec());
+  const at::Tensor a = left_tangent.defined() ? left._fw_primal(/*level=*/0) : left;
+  const at::Tensor b = right_tangent.defined() ? right._fw_primal(/*level=*/0) : right;
+  const at::Tensor out = Contract::apply(a, b, Operands{left, right}, l.vec(), r.vec(), o.vec());
+  if (!dual) return out;
+  at::Tensor tangent;
+  if (left_tangent.defined()) tangent = call_operator(left_tangent, b, l, r, o);
+  if (right_tangent.defined()) {
+    const at::Tensor addend = call_operator(a, right_tangent, l, r, o);
+    tangent = tangent.defined() ? tangent + addend : addend;
+  }
+  out._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
+  return out;
 }
 
 const Register rules{
@@ -171,6 +196,14 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_a
         shape_string(right.sizes()));
   }
   return call_operator(left, right, left_axes, right_axes, out_axes);
+}
+
+at::Tensor cast_as_factor(const at::Tensor& tensor) {
+  namespace autocast = at::autocast;
+  const c10::DeviceType device = tensor.device().type();
+  if (!autocast::is_autocast_available(device) || !autocast::is_autocast_enabled(device))
+    return tensor;
+  return autocast::cached_cast(autocast::get_autocast_dtype(device), tensor, device);
 }
 
 }  // namespace moonhalo

@@ -13,9 +13,13 @@ namespace moonhalo {
 ///     contract(x, w, {0, 1, 2}, {3, 2}, {0, 1, 3})     linear of [batch, rows, features], no bias
 ///
 /// Unlike LibTorch's matmul and einsum it merges no dims, so a cut of any of them survives.
-/// Differentiable any number of times. ValueError when extents differ. With ShardTensors among its
+/// Differentiable any number of times, backward and forward. ValueError when extents differ. With ShardTensors among its
 /// operands: collective as their placements need.
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector<int64_t> left_axes,
                     std::vector<int64_t> right_axes, std::vector<int64_t> out_axes);
+
+/// What LibTorch's mm and bmm multiply under autocast: `tensor` in the lower precision, if autocast is on
+/// for its device and the tensor one that it casts. contract() does not cast by itself.
+at::Tensor cast_as_factor(const at::Tensor& tensor);
 
 }  // namespace moonhalo

@@ -2,9 +2,8 @@
 // What forward-mode derivatives ask of a tensor and its tangent. LibTorch keeps a tangent in the memory layout of its
 // tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and the dims that
 // are not cut in the same order in memory. Every rank must come to the same answer.
-// Limit: products of more than two dims, einsum, padding and what is built on them have derivatives of their own
-// (torch::autograd::Function), which have no forward mode: LibTorch refuses. A dual level belongs to the process, so thread ranks
-// share one.
+// What is met above autograd (products of more than two dims, einsum, circular padding) sets the tangents of its results
+// itself: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
 #include <ATen/ATen.h>
 
 #include "ops/shape.h"

@@ -42,8 +42,8 @@ struct Halves {
   }
 };
 
-Halves halves_of(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
+Halves halves_of(const OpCall& call, const char* argument = "self") {
+  const SpecPtr self = without_partial(call.spec(argument));
   TORCH_CHECK_VALUE(self->ndim() > 0, call.name(), ": a tensor without dims has no halves\n  have  ", call.describe());
   Halves halves{.self = self, .dim = call.dim("dim", self->ndim())};
   const int64_t rows = self->global_shape()[halves.dim];
@@ -85,11 +85,25 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
   return plan;
 }
 
+// The derivative of glu along dx. `glu` is its result.
+std::optional<Plan> plan_glu_jvp(const OpCall& call) {
+  const Halves halves = halves_of(call, "x");
+  Plan plan{.inputs = {halves.result, halves.self, halves.self}, .outputs = {halves.result}};
+  if (!halves.first) return plan;
+  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
+    const auto fetched = [&](int arg) { return halves.fetch(argument(op, stack, arg).toTensor()); };
+    const at::Tensor x = fetched(1), dx = fetched(2);
+    finish(op, stack, at::glu_jvp(argument(op, stack, 0).toTensor(), x, dx, halves.dim));
+  };
+  return plan;
+}
+
 const char* const kAny = "any cut; along the dim each rank fetches the two runs of rows it needs";
 
 const Register rules{
     {.op = "aten::glu", .plan = plan_glu, .source = "PyTorch glu", .supports = kAny},
     {.op = "aten::glu_backward", .plan = plan_glu_backward, .source = "PyTorch glu", .supports = kAny},
+    {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .source = "PyTorch glu", .supports = kAny},
 };
 
 }  // namespace

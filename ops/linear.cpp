@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, matmul, einsum and tensordot are composite: LibTorch merges dims ([batch, rows, features]
-// -> [batch
-// * rows, features]) before it multiplies, and a cut inside a merged dim would be lost. They are
-// met above autograd, on the keys where their composite kernels would run, and carried out as
-// contractions when a ShardTensor takes part; plain tensors go on to LibTorch's own kernel.
+// -> [batch * rows, features]) before it multiplies, and a cut inside a merged dim would be lost.
+// They are met above autograd, on the keys where their composite kernels would run, and carried out
+// as contractions when a ShardTensor takes part; plain tensors go on to LibTorch's own kernel. What
+// autocast does to linear and matmul is done by then; what it does to the mm and bmm that einsum and
+// tensordot are made of is done here.
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/einsum_native.h>
@@ -232,8 +233,7 @@ at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntAr
   auto equation = sharded && !path && given.size() > 1 ? parse(text, given) : std::nullopt;
   std::vector<at::Tensor> operands = given.vec();
   if (!equation || !simplify(operands, *equation)) return at::native::einsum(text, given, path);
-  // From left to right; what no later operand and not the result needs is summed as early as may
-  // be.
+  // From left to right; what no later operand and not the result needs is summed as early as may be.
   const auto needed_after = [&](int64_t axis, size_t next) {
     if (contains(equation->out, axis)) return true;
     return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next),
@@ -254,7 +254,17 @@ at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntAr
   for (size_t i = 1; i < operands.size(); ++i) {
     Ints right_axes = equation->terms[i];
     result = sum_alone(result, axes, right_axes, i + 1);
-    const at::Tensor right = sum_alone(operands[i], right_axes, axes, i + 1);
+    at::Tensor right = sum_alone(operands[i], right_axes, axes, i + 1);
+    // Without a sum over both, LibTorch multiplies elementwise.
+    bool sums = false;
+    for (size_t d = 0; d < axes.size(); ++d) {
+      sums |= result.size(static_cast<int64_t>(d)) != 1 && contains(right_axes, axes[d]) &&
+              !needed_after(axes[d], i + 1);
+    }
+    if (sums) {
+      result = cast_as_factor(result);
+      right = cast_as_factor(right);
+    }
     Ints out;
     if (i + 1 == operands.size()) {
       out = equation->out;
@@ -303,7 +313,7 @@ at::Tensor tensordot(const at::Tensor& left, const at::Tensor& right, at::IntArr
   for (const int64_t axis : r) {
     if (axis >= left.dim()) out.push_back(axis);
   }
-  return contract(left, right, l, r, out);
+  return contract(cast_as_factor(left), cast_as_factor(right), l, r, out);
 }
 
 // Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a

@@ -6,8 +6,8 @@
 //
 // PyTorch pads circularly by writing into a plain tensor, so that is met above autograd, as an operator of our own.
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_pad_circular_native.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -148,10 +148,6 @@ std::optional<Plan> plan_circular_backward(const OpCall& call) {
   return plan;
 }
 
-using Ints = std::vector<int64_t>;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef padding) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moonhalo::pad_circular", "")
@@ -166,44 +162,35 @@ at::Tensor pad_circular_backward(const at::Tensor& grad, at::IntArrayRef sizes, 
   return op.call(grad, sizes, padding);
 }
 
-struct PadCircular : torch::autograd::Function<PadCircular> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& self, Ints padding) {
+// Both are linear, and each is the other's adjoint. What they do runs without recording, so the boundary is guarded here.
+template <typename Linear, typename Adjoint>
+at::Tensor record(const at::Tensor& self, const Linear& linear, Adjoint adjoint) {
+  at::Tensor result;
+  {
     const at::AutoDispatchBelowADInplaceOrView below;
-    at::Tensor padded = pad_circular(self, padding);
-    context->saved_data["sizes"] = self.sizes().vec();
-    context->saved_data["padding"] = std::move(padding);
-    return padded;
+    result = linear(self);
   }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    if (!grads[0].defined()) return {{}, {}};
-    return {pad_circular_backward(grads[0], context->saved_data["sizes"].toIntVector(),
-                                  context->saved_data["padding"].toIntVector()),
-            {}};
-  }
-};
-
-struct PadCircularBackward : torch::autograd::Function<PadCircularBackward> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& grad, Ints sizes, Ints padding) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    at::Tensor result = pad_circular_backward(grad, sizes, padding);
-    context->saved_data["padding"] = std::move(padding);
-    return result;
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    if (!grads[0].defined()) return {{}, {}, {}};
-    return {pad_circular(grads[0], context->saved_data["padding"].toIntVector()), {}, {}};
-  }
-};
-
-// The functions above run without recording, so the boundary is guarded here.
-at::Tensor record_pad(const at::Tensor& self, at::IntArrayRef padding) {
   if (c10::GradMode::is_enabled() && self.requires_grad()) guard_gradient(self);
-  return PadCircular::apply(self, padding.vec());
+  connect(self, result, std::move(adjoint));
+  const at::Tensor& tangent = self._fw_grad(/*level=*/0);
+  if (tangent.defined())
+    result._set_fw_grad(linear(tangent), /*level=*/0, /*is_inplace_op=*/false);
+  return result;
 }
 
-at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes, at::IntArrayRef padding) {
-  if (c10::GradMode::is_enabled() && grad.requires_grad()) guard_gradient(grad);
-  return PadCircularBackward::apply(grad, sizes.vec(), padding.vec());
+at::Tensor record_pad(const at::Tensor& self, at::IntArrayRef padding) {
+  return record(
+      self, [&](const at::Tensor& x) { return pad_circular(x, padding); },
+      [sizes = self.sizes().vec(), padding = padding.vec()](const at::Tensor& grad) {
+        return pad_circular_backward(grad, sizes, padding);
+      });
+}
+
+at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes,
+                               at::IntArrayRef padding) {
+  return record(
+      grad, [&](const at::Tensor& x) { return pad_circular_backward(x, sizes, padding); },
+      [padding = padding.vec()](const at::Tensor& padded) { return pad_circular(padded, padding); });
 }
 
 at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {

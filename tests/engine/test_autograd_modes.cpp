@@ -73,6 +73,24 @@ const std::vector<Program1> kForward = {
        y.slice(3, 0, 3).copy_(x.slice(3, 2, 5));
        return List{y, y.sum(2)};
      }},
+    {"products", [](X x) {
+       return List{x.matmul(make_tensor({5, 3}, 8)), x.matmul(x.transpose(2, 3)), x.matmul(make_tensor({5}, 8)),
+                   at::linear(x, make_tensor({2, 5}, 8), make_tensor({2}, 9)), at::tensordot(x, x, {2, 3}, {2, 3})};
+     }},
+    {"einsum", [](X x) {
+       return List{at::einsum("bcij,bdij->bcd", {x, x}), at::einsum("...ij,jk->...ik", {x, make_tensor({5, 2}, 8)}),
+                   at::einsum("bcij,c,bcik->bjk", {x, make_tensor({4}, 9), x.sin()}), at::einsum("bcij->jb", {x})};
+     }},
+    {"circular", [](X x) { return List{at::pad(x, {1, 2, 3, 0}, "circular"), at::pad(x * x, {0, 0, 1, 1}, "circular")}; }},
+    {"padded", [](X x) { return List{at::pad(x, {1, 2, 3, 0}, "reflect"), at::pad(x, {1, 2, 3, 0}, "replicate"), at::pad(x, {1, 0, 2, 0}, "constant", 2)}; }},
+    {"resampled", [](X x) {
+       return List{at::upsample_nearest2d(x, {14, 6}), at::_upsample_nearest_exact2d(x, {5, 9}), at::upsample_bilinear2d(x, {9, 4}, true),
+                   at::upsample_bicubic2d(x, {4, 11}, false)};
+     }},
+    {"shapes", [](X x) {
+       return List{x.unfold(2, 3, 2), at::glu(x, 1), x.diagonal(0, 2, 3), x.rot90(1, {2, 3}), x.repeat({1, 2, 2, 1}), x.triu(), at::pixel_shuffle(x, 2),
+                   at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1})};
+     }},
     {"losses", [](X x) { return List{at::mse_loss(x, at::zeros_like(x)), at::l1_loss(x, x.detach() * 2), at::huber_loss(x, x.detach() * 0)}; }},
 };
 
@@ -104,6 +122,23 @@ TEST(ForwardMode, OverReverse) {
                      const at::Tensor x = t[0].detach().requires_grad_();
                      const at::Tensor dual = at::_make_dual(x, t[1], level.index());
                      const at::Tensor y = at::conv2d(dual, make_tensor({2, 4, 3, 3}, 8), {}, 1, 1).sin().square().sum();
+                     const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
+                     return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
+                   }}},
+                 [](const Way& way) {
+                   return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+                 },
+                 {.backward = false});
+}
+
+// The same through what is met above autograd.
+TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
+  const DualLevel level;
+  expect_on_ways({{"hessian_vector", [&](const List& t) {
+                     const at::Tensor x = t[0].detach().requires_grad_();
+                     const at::Tensor dual = at::_make_dual(x, t[1], level.index());
+                     const at::Tensor h = at::pad(dual, {1, 1, 2, 0}, "circular").sin();
+                     const at::Tensor y = at::einsum("bcij,bdij->bcd", {h, h.square()}).square().sum() + h.matmul(h.transpose(2, 3)).sin().sum();
                      const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
                      return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
                    }}},
@@ -194,6 +229,31 @@ const std::vector<ProgramN> kCast = {
        return List{h, at::linear(h, t[2]).softmax(-1), at::mse_loss(h, at::zeros_like(h))};
      }},
     {"attention", [](const List& t) { return List{at::scaled_dot_product_attention(t[0], t[0], t[0])}; }},
+    {"einsum", [](const List& t) {
+       const at::Tensor v = t[0].sum({0, 1, 3});
+       return List{at::einsum("bcij,kj->bcik", {t[0], t[2]}), at::einsum("bcij,bdij->bcd", {t[0], t[0]}), at::einsum("i,j->ij", {v, v}),
+                   at::einsum("bcij,bci,kj->bck", {t[0], t[0].mean(3), t[2] * 0.25}), at::einsum("bcij->cj", {t[0]}), at::einsum("bci,bci->bci", {t[0].sum(3), t[0].mean(3)})};
+     }},
+    {"tensordot", [](const List& t) {
+       return List{at::tensordot(t[0], t[2], {3}, {1}), at::tensordot(t[0], t[0], {1, 2}, {1, 2}), at::tensordot(t[2], t[2], {}, {})};
+     }},
+    {"batches", [](const List& t) {
+       const at::Tensor a = t[0].flatten(0, 1), b = a.transpose(1, 2);
+       const at::Tensor c = make_tensor({7, 7}, 6, at::kFloat).expand({12, 7, 7});
+       return List{a.bmm(b), at::baddbmm(c, a, b), at::addbmm(c[0], a, b), a[0].mm(t[2].t()), at::addmm(a[0], a[0].matmul(b[0]), a[1]),
+                   at::linalg_vecdot(t[0], t[0]), at::linalg_multi_dot({a[0], b[0], a[1]}), a[0].mv(t[2][0]), at::bilinear(t[0], t[0], make_tensor({2, 5, 5}, 9, at::kFloat))};
+     }},
+    {"convs", [](const List& t) {
+       // Gradients of 1, about: those of w add up over all of them.
+       const at::Tensor x = t[0] * 0.125, line = x.select(3, 2), volume = x.unsqueeze(2), w = t[1];
+       return List{at::conv1d(line, w.select(3, 0), {}, 1, 1), at::conv_transpose1d(line, w.select(3, 0)), at::conv3d(volume, w.unsqueeze(2)),
+                   at::conv_transpose2d(x, w, {}, 2), at::conv_transpose3d(volume, w.unsqueeze(2)), at::conv2d(at::pad(x, {1, 1, 1, 1}, "circular"), w)};
+     }},
+    {"wide_again", [](const List& t) {
+       const at::Tensor low = at::linear(t[0], t[2]);
+       return List{at::mse_loss(low, low * 0), low.prod(), at::cdist(low, low * 2), low.cumsum(2), at::cat({low, t[0]}, 3), at::stack({low, t[0].narrow(3, 0, 1).expand({3, 4, 7, 6})}),
+                   at::upsample_bilinear2d(low, {3, 4}, false), low.std(), low.softmax(-1), at::layer_norm(low, {6}), at::group_norm(low, 2)};
+     }},
     {"kept_wide", [](const List& t) { return List{at::linear(t[0], t[2]).to(at::kFloat).sum(), t[0].exp(), t[0] + t[0].to(at::kBFloat16)}; }},
 };
 

@@ -133,6 +133,29 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
   }
 }
 
+// Resolved in one of its places, a tensor is no longer the sum of addends that the other was planned with.
+TEST(Matmul, APartialTensorMeetsItself) {
+  const std::vector<std::pair<const char*, std::function<at::Tensor(const at::Tensor&)>>> calls{
+      {"mm", [](const at::Tensor& x) { return x.mm(x); }},
+      {"addmm", [](const at::Tensor& x) { return at::addmm(x, x, x); }},
+      {"mul", [](const at::Tensor& x) { return x * x; }},
+      {"addcmul", [](const at::Tensor& x) { return at::addcmul(x, x, x); }},
+      {"einsum", [](const at::Tensor& x) { return at::einsum("ij,kj->ik", {x, x}); }},
+      {"outer", [](const at::Tensor& x) { return at::einsum("ij,kl->ijkl", {x, x}); }},
+      {"tensordot", [](const at::Tensor& x) { return at::tensordot(x, x, {0, 1}, {1, 0}); }},
+      {"cat", [](const at::Tensor& x) { return at::cat({x, x.sin(), x}); }},
+      {"linear", [](const at::Tensor& x) { return at::linear(x.unsqueeze(0), x, x[0]); }}};
+  for (const auto& [name, call] : calls) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
+      SCOPED_TRACE(std::string(name) + " " + partial(op).to_string());
+      const auto program = [&](const Tensors& t) { return Tensors{call(t[0] * 1)}; };
+      expect_same_as_plain({2}, {{make_tensor({4, 4}, 1), {partial(op)}}}, program);
+      expect_same_as_plain({2, 2}, {{make_tensor({4, 4}, 1), {partial(op), shard(0, {1, 3})}}},
+                           program);
+    }
+  }
+}
+
 TEST(Matmul, InPlaceKeepsItsOwnCut) {
   const auto program = [](const Tensors& t) {
     at::Tensor sum = t[0] * 1.0;
