@@ -48,6 +48,17 @@ end
 --- Options rtol, atol (1e-10 for float64, else 1e-5 and 1e-6), equal_nan.
 function testing.assert_close(actual, expected, options) compare(actual, expected, options) end
 
+--- assert_close for every entry of the table `expected`; `actual` has the same names.
+function testing.assert_all_close(actual, expected, options)
+  for name, value in pairs(expected) do
+    if actual[name] == nil then error("'" .. tostring(name) .. "' is missing", 2) end
+    compare(actual[name], value, options)
+  end
+  for name in pairs(actual) do
+    if expected[name] == nil then error("'" .. tostring(name) .. "' is not expected", 2) end
+  end
+end
+
 local function equal(a, b)
   if mh.is_tensor(a) and mh.is_tensor(b) then
     return table.concat(a.shape, ",") == table.concat(b.shape, ",") and a.dtype == b.dtype and mh.equal(a, b)

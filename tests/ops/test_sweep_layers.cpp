@@ -73,14 +73,12 @@ TEST(SweepLayers, S03_Convolutions) {
           }),
       row("conv_relu_conv", {image, w2, make_tensor({2, 3, 3, 3}, 18)},
           [](X x, X w, X v) { return at::conv2d(at::conv2d(x, w, {}, 1, 1).relu(), v, {}, 2, 1); }),
-      row(
-          "unfold_fold", {image},
+      row("unfold_fold", {image},
           [](X x) {
             return List{at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1}),
                         at::col2im(at::im2col(x, {2, 2}, {1, 1}, {0, 0}, {1, 1}), {7, 6}, {2, 2},
                                    {1, 1}, {0, 0}, {1, 1})};
-          },
-          kGathers),
+          }),
   });
 }
 
@@ -105,28 +103,20 @@ TEST(SweepLayers, S12_Pools) {
           [](X x) {
             return at::adaptive_avg_pool2d(x, {1, 1});
           }),
-      row(
-          "adaptive_avg", {image},
+      row("adaptive_avg", {image},
           [](X x) {
             return at::adaptive_avg_pool2d(x, {3, 2});
-          },
-          kGathers),
-      row(
-          "adaptive_avg1d", {line}, [](X x) { return at::adaptive_avg_pool1d(x, 4); }, kGathers),
-      row(
-          "adaptive_avg3d", {solid},
+          }),
+      row("adaptive_avg1d", {line}, [](X x) { return at::adaptive_avg_pool1d(x, 4); }),
+      row("adaptive_avg3d", {solid},
           [](X x) {
             return at::adaptive_avg_pool3d(x, {2, 3, 1});
-          },
-          kGathers),
-      row(
-          "adaptive_max", {image},
+          }),
+      row("adaptive_max", {image},
           [](X x) {
             return at::adaptive_max_pool2d(x, {3, 2});
-          },
-          kGathers),
-      row(
-          "adaptive_max1d", {line}, [](X x) { return at::adaptive_max_pool1d(x, 4); }, kGathers),
+          }),
+      row("adaptive_max1d", {line}, [](X x) { return at::adaptive_max_pool1d(x, 4); }),
       row(
           "max_unpool", {make_tensor({2, 4, 4, 6}, 20)},
           [](X x) {
@@ -179,49 +169,35 @@ TEST(SweepLayers, S18_Norms) {
 
 TEST(SweepLayers, S20_ResamplingAndTheRest) {
   sweep({
-      row(
-          "nearest2d", {image},
+      row("nearest2d", {image},
           [](X x) {
             return at::upsample_nearest2d(x, {14, 9});
-          },
-          kGathers),
-      row(
-          "nearest1d", {line}, [](X x) { return at::upsample_nearest1d(x, {5}); }, kGathers),
-      row(
-          "bilinear", {image},
+          }),
+      row("nearest1d", {line}, [](X x) { return at::upsample_nearest1d(x, {5}); }),
+      row("bilinear", {image},
           [](X x) {
             return at::upsample_bilinear2d(x, {10, 12}, false);
-          },
-          kGathers),
-      row(
-          "bilinear_corners", {image},
+          }),
+      row("bilinear_corners", {image},
           [](X x) {
             return at::upsample_bilinear2d(x, {10, 12}, true);
-          },
-          kGathers),
-      row(
-          "bicubic", {image},
+          }),
+      row("bicubic", {image},
           [](X x) {
             return at::upsample_bicubic2d(x, {10, 12}, false);
-          },
-          kGathers),
-      row(
-          "trilinear", {solid},
+          }),
+      row("trilinear", {solid},
           [](X x) {
             return at::upsample_trilinear3d(x, {7, 6, 8}, false);
-          },
-          kGathers),
-      row(
-          "linear1d", {line}, [](X x) { return at::upsample_linear1d(x, {13}, false); }, kGathers),
+          }),
+      row("linear1d", {line}, [](X x) { return at::upsample_linear1d(x, {13}, false); }),
       row(
           "grid_sample", {image, make_tensor({2, 5, 4, 2}, 21)},
           [](X x, X g) { return at::grid_sampler(x, g, 0, 0, false); }, kGathers),
-      row(
-          "affine_grid", {make_tensor({2, 2, 3}, 22)},
+      row("affine_grid", {make_tensor({2, 2, 3}, 22)},
           [](X x) {
             return at::affine_grid_generator(x, {2, 1, 4, 5}, false);
-          },
-          kGathers),
+          }),
       row("dropout_none", {image},
           [](X x) {
             return List{at::dropout(x, 0, true), at::dropout(x, 0.5, false),
@@ -231,13 +207,11 @@ TEST(SweepLayers, S20_ResamplingAndTheRest) {
           [](X x) {
             return List{at::feature_dropout(x, 0.5, false), at::alpha_dropout(x, 0.3, false)};
           }),
-      row(
-          "attention",
+      row("attention",
           {make_tensor({2, 2, 5, 4}, 23), make_tensor({2, 2, 6, 4}, 24),
            make_tensor({2, 2, 6, 4}, 25)},
           [](X q, X k, X v) { return at::scaled_dot_product_attention(q, k, v); }),
-      row(
-          "attention_causal",
+      row("attention_causal",
           {make_tensor({2, 2, 5, 4}, 23), make_tensor({2, 2, 5, 4}, 24),
            make_tensor({2, 2, 5, 4}, 25)},
           [](X q, X k, X v) { return at::scaled_dot_product_attention(q, k, v, {}, 0, true); }),
@@ -246,18 +220,15 @@ TEST(SweepLayers, S20_ResamplingAndTheRest) {
       row("gru_cell",
           {make_tensor({5, 4}, 28), make_tensor({5, 3}, 29), make_tensor({9, 4}, 30),
            make_tensor({9, 3}, 31)},
-          [](X x, X h, X w, X u) { return at::gru_cell(x, h, w, u); },
-          {.gather = true, .other_cut = true}),
+          [](X x, X h, X w, X u) { return at::gru_cell(x, h, w, u); }, {.other_cut = true}),
       row("bfloat16_conv", {image.to(at::kBFloat16), w2.to(at::kBFloat16)},
           [](X x, X w) { return at::conv2d(x, w, {}, 1, 1); }, {.tolerance = 0.1}),
       row("float_conv", {image.to(at::kFloat), w2.to(at::kFloat)},
           [](X x, X w) { return at::conv2d(x, w, {}, 1, 1); }, {.tolerance = 1e-4}),
-      row(
-          "complex_conv", {image, w2},
+      row("complex_conv", {image, w2},
           [](X x, X w) {
             return at::conv2d(at::complex(x, x * 2), at::complex(w, w + 1), {}, 1, 1);
-          },
-          kGathers),
+          }),
   });
 }
 

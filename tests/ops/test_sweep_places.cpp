@@ -83,8 +83,7 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
       row("repeat_interleave_by", {m, at::tensor({2, 0, 1, 3, 1}, at::kLong)},
           [](X x, X n) {
             return List{x.repeat_interleave(n, 0), x.repeat_interleave(n, 0, 7)};
-          },
-          {.gather = true}),
+          }),
       row("unflatten_flatten", {make_tensor({6, 4, 5}, 24)},
           [](X x) {
             return List{x.unflatten(0, {2, 3}), x.flatten(1, 2), x.flatten(0, 1).unflatten(0, {6, 4}),

@@ -35,7 +35,7 @@ TEST(SweepPointwise, S20_Unary) {
       row("hardtanh", {a}, [](X x) { return at::hardtanh(x, -0.3, 0.4); }),
       row("mish", {a}, [](X x) { return at::mish(x); }),
       row("log_sigmoid", {a}, [](X x) { return at::log_sigmoid(x); }),
-      row("glu", {make_tensor({5, 8}, 1)}, [](X x) { return at::glu(x, 1); }, {.gather = true}),
+      row("glu", {make_tensor({5, 8}, 1)}, [](X x) { return at::glu(x, 1); }),
       row("sigmoid", {a}, [](X x) { return x.sigmoid(); }),
       row("tanh", {a}, [](X x) { return x.tanh(); }),
       row("exp", {a}, [](X x) { return x.exp(); }),
@@ -279,8 +279,7 @@ TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
             Tensor out = at::zeros_like(x.detach());
             at::where_out(out, m, x.detach(), y.detach());
             return out;
-          },
-          {.gather = true}),
+          }),
       row("foreach_add", {a, last, b, last},
           [](const List& t) {
             return at::_foreach_add({t[0], t[1]}, {t[2], t[3]}, 0.5);

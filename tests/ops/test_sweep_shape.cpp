@@ -91,17 +91,15 @@ TEST(SweepShape, S26_Views) {
             return List{x.diagonal(), x.diagonal(1), x.diag(-1)};
           },
           {.other_cut = true}),
-      row(
-          "diag_embed", {flat},
+      row("diag_embed", {flat},
           [](X x) {
             return List{at::diag_embed(x), at::diag(x)};
-          },
-          kGathers),
+          }),
       row("unfold", {a},
           [](X x) {
             return List{x.unfold(0, 3, 1), x.unfold(1, 2, 2), x.unfold(2, 3, 2)};
           },
-          {.gather = true, .other_cut = true}),
+          {.other_cut = true}),
       row("broadcast_tensors", {m, flat},
           [](X x, X y) {
             return at::broadcast_tensors({x, y});
@@ -110,15 +108,12 @@ TEST(SweepShape, S26_Views) {
           [](X x, X y) {
             return at::meshgrid({x, y}, "ij");
           }),
-      row(
-          "pixel_shuffle", {make_tensor({2, 8, 3, 5}, 19)},
-          [](X x) { return at::pixel_shuffle(x, 2); }, kGathers),
-      row(
-          "pixel_unshuffle", {make_tensor({2, 2, 4, 6}, 20)},
-          [](X x) { return at::pixel_unshuffle(x, 2); }, kGathers),
-      row(
-          "channel_shuffle", {make_tensor({2, 4, 3, 5}, 21)},
-          [](X x) { return at::channel_shuffle(x, 2); }, kGathers),
+      row("pixel_shuffle", {make_tensor({2, 8, 3, 5}, 19)},
+          [](X x) { return at::pixel_shuffle(x, 2); }),
+      row("pixel_unshuffle", {make_tensor({2, 2, 4, 6}, 20)},
+          [](X x) { return at::pixel_unshuffle(x, 2); }),
+      row("channel_shuffle", {make_tensor({2, 4, 3, 5}, 21)},
+          [](X x) { return at::channel_shuffle(x, 2); }),
       row("channels_last", {make_tensor({2, 4, 3, 5}, 22)},
           [](X x) { return x.contiguous(at::MemoryFormat::ChannelsLast) * 2; }),
   });
@@ -168,12 +163,10 @@ TEST(SweepShape, S26_JoinsAndParts) {
           [](X x) {
             return x.tile({2, 3});
           }),
-      row(
-          "repeat_interleave", {m},
+      row("repeat_interleave", {m},
           [](X x) {
             return List{x.repeat_interleave(2, 0), x.repeat_interleave(3, 1)};
-          },
-          kGathers),
+          }),
       row("split_product", {a},
           [](X x) {
             auto p = x.chunk(2, 1);
@@ -218,15 +211,13 @@ TEST(SweepShape, S26_SlicesAndIndices) {
             return x.index({i, j});
           }),
       row("index_mask", {m, coin}, [](X x, X c) { return x.index({c}).sum(); }),
-      row(
-          "masked_select", {m, coin}, [](X x, X c) { return x.masked_select(c); }, kGathers),
+      row("masked_select", {m, coin}, [](X x, X c) { return x.masked_select(c); }),
       row("nonzero", {coin}, [](X x) { return x.nonzero(); }),
       row("index_select_0", {m, rows}, [](X x, X i) { return x.index_select(0, i); }),
       row("index_select_1", {m, rows}, [](X x, X i) { return x.index_select(1, i); }),
       row("gather_0", {m, picks}, [](X x, X i) { return x.gather(0, i); }),
       row("gather_1", {m, cells}, [](X x, X i) { return x.gather(1, i); }),
-      row(
-          "take", {m, rows}, [](X x, X i) { return x.take(i); }, kGathers),
+      row("take", {m, rows}, [](X x, X i) { return x.take(i); }),
       row("scatter", {m, cells, source},
           [](X x, X i, X y) {
             return x.scatter(1, i.cumsum(1).remainder(7) * 0 + at::arange(3), y) + i.sum();
@@ -249,12 +240,10 @@ TEST(SweepShape, S26_SlicesAndIndices) {
           [](X x, X c, X y) { return x.masked_scatter(c, y); }, kGathers),
       row("embedding", {table, picks.remainder(6)}, [](X w, X i) { return at::embedding(w, i); }),
       row("one_hot", {rows}, [](X i) { return at::one_hot(i, 6); }),
-      row(
-          "bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
-          [](X x, X e) { return at::bucketize(x.detach(), e.detach()); }, kGathers),
-      row(
-          "searchsorted", {at::tensor({-0.5, 0.0, 0.5}, at::kDouble), m},
-          [](X e, X x) { return at::searchsorted(e.detach(), x.detach()); }, kGathers),
+      row("bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
+          [](X x, X e) { return at::bucketize(x.detach(), e.detach()); }),
+      row("searchsorted", {at::tensor({-0.5, 0.0, 0.5}, at::kDouble), m},
+          [](X e, X x) { return at::searchsorted(e.detach(), x.detach()); }),
   });
 }
 
@@ -264,8 +253,7 @@ TEST(SweepShape, S20_Rearrangements) {
           [](X x) {
             return List{x.flip({0}), x.flip({1, 2}), x.fliplr()};
           }),
-      row(
-          "rot90", {m}, [](X x) { return x.rot90(); }, kGathers),
+      row("rot90", {m}, [](X x) { return x.rot90(); }),
       row("roll", {a},
           [](X x) {
             return List{x.roll(2, 0), x.roll({1, -2}, {1, 2}), x.roll(3)};
@@ -315,85 +303,52 @@ TEST(SweepShape, S20_Rearrangements) {
           }),
       row(
           "vander", {flat}, [](X x) { return at::vander(x, 3); }, kForward),
-      row(
-          "block_diag", {m, tall},
+      row("block_diag", {m, tall},
           [](X x, X y) {
             return at::block_diag({x, y});
-          },
-          kGathers),
+          }),
   });
 }
 
-// Each row's view stays with its owner on some ways and is copied, and then refused, on others.
+// A tensor made from x, written to, and read with x: `write` takes it and what follows x.
+template <typename Write>
+Row written(std::string name, List inputs, Write write, Allowed allowed = {}) {
+  const auto run = [write](const List& t) {
+    Tensor z = t[0] * t[0];
+    if constexpr (std::is_invocable_v<Write, Tensor&>) {
+      write(z);
+    } else if constexpr (std::is_invocable_v<Write, Tensor&, X>) {
+      write(z, t[1]);
+    } else {
+      write(z, t[1], t[2]);
+    }
+    return z * t[0];
+  };
+  return row(std::move(name), std::move(inputs), run, allowed);
+}
+
+// Where `refuses` stands, the row's view stays with its owner on some ways and is copied, and then refused, on others.
 TEST(SweepShape, S26_WritingThroughViews) {
   const Allowed refuses{.refuse = true};
   sweep({
-      row(
-          "slice_mul_", {m, flat},
-          [](X x, X y) {
-            Tensor z = x * x;
-            z.slice(0, 1, 4).mul_(y);
-            return z * x;
-          },
-          refuses),
-      row(
-          "select_add_", {m},
-          [](X x) {
-            Tensor z = x * x;
-            z.select(1, 2).add_(1);
-            return z * x;
-          },
-          refuses),
-      row(
+      written("slice_mul_", {m, flat}, [](Tensor& z, X y) { z.slice(0, 1, 4).mul_(y); }),
+      written(
+          "select_add_", {m}, [](Tensor& z) { z.select(1, 2).add_(1); }, refuses),
+      written(
           "view_mul_", {a},
-          [](X x) {
-            Tensor z = x * x;
+          [](Tensor& z) {
             z.view({20, 6}).mul_(2);
-            return z * x;
           },
           refuses),
-      row(
-          "transpose_copy_", {m, m.t().contiguous()},
-          [](X x, X y) {
-            Tensor z = x * x;
-            z.t().copy_(y);
-            return z * x;
-          },
-          refuses),
-      row(
-          "index_put_", {m, rows, make_tensor({6, 7}, 33)},
-          [](X x, X i, X y) {
-            Tensor z = x * x;
-            z.index_put_({i}, y, true);
-            return z * x;
-          },
-          refuses),
-      row(
-          "mask_assign", {m, coin},
-          [](X x, X c) {
-            Tensor z = x * x;
-            z.index_put_({c}, at::scalar_tensor(0.5, at::kDouble));
-            return z * x;
-          },
-          refuses),
-      row(
-          "slice_assign", {m, flat},
-          [](X x, X y) {
-            Tensor z = x * x;
-            z.slice(0, 2, 4).copy_(y);
-            return z * x;
-          },
-          refuses),
-      row(
-          "unbind_mul_", {m},
-          [](X x) {
-            Tensor z = x * x;
-            z.detach().unbind(1)[3].mul_(2);
-            return z * x;
-          },
-          refuses),
-      row("fill_diagonal_", {square}, [](X x) { return Tensor(x.detach() * 2).fill_diagonal_(1); },
-          {.gather = true, .refuse = true}),
+      written("transpose_copy_", {m, m.t().contiguous()}, [](Tensor& z, X y) { z.t().copy_(y); }),
+      written("index_put_", {m, rows, make_tensor({6, 7}, 33)},
+              [](Tensor& z, X i, X y) { z.index_put_({i}, y, true); }),
+      written("mask_assign", {m, coin},
+              [](Tensor& z, X c) { z.index_put_({c}, at::scalar_tensor(0.5, at::kDouble)); }),
+      written("slice_assign", {m, flat}, [](Tensor& z, X y) { z.slice(0, 2, 4).copy_(y); }),
+      written(
+          "unbind_mul_", {m}, [](Tensor& z) { z.detach().unbind(1)[3].mul_(2); }, refuses),
+      row("fill_diagonal_", {square}, [](X x) { return Tensor(x.detach() * 2).fill_diagonal_(1); }),
       row("scatter_add_", {m, cells, source},
           [](X x, X i, X y) {
             Tensor z = x * x;
@@ -408,8 +363,7 @@ TEST(SweepShape, S26_WritingThroughViews) {
           [](X x, X y) {
             return List{x.slice_scatter(y.expand({2, 7}), 0, 1, 3), x.select_scatter(y, 0, 2)};
           }),
-      row(
-          "cumsum_", {m}, [](X x) { return Tensor(x * x).cumsum_(0); }, kGathers),
+      row("cumsum_", {m}, [](X x) { return Tensor(x * x).cumsum_(0); }),
       row("unsqueeze_", {m},
           [](X x) {
             return List{(x * x).unsqueeze_(1) * 2, x.sum(0).unsqueeze_(-1),
