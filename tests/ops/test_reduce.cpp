@@ -228,22 +228,6 @@ TEST(Reduce, S12_VariancesUseTrueCounts) {
         make_tensor({9, 7, 2}, 12, at::kFloat));
 }
 
-// sum(mask * (output - target)^2, 1) / sum(mask), then the mean, cut along the reduced dim.
-TEST(Reduce, MaskedReductionsOverUnevenBlocksFollowOneAnother) {
-  for (const auto& sizes : {std::vector<int64_t>{201, 200}, {1, 400}, {150, 251}}) {
-    const std::vector<Placement> cut{shard(1, sizes)};
-    expect_same_as_plain({2},
-                         {{make_tensor({2, 401, 5}, 1), cut},
-                          {make_tensor({2, 401, 5}, 2), cut},
-                          {make_tensor({2, 401, 5}, 3, at::kBool).to(at::kDouble), cut, false}},
-                         [](const std::vector<Tensor>& t) {
-                           const Tensor error = t[2] * (t[0] - t[1]).pow(2);
-                           const Tensor loss = error.sum(1) / t[2].sum();
-                           return List{loss.mean(), error.sum(1) / t[2].sum(1)};
-                         });
-  }
-}
-
 TEST(Reduce, S01_SumOverCutRowsStaysPartialAndMovesNothing) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({10, 4}, 1), mesh, {shard(0, {5, 1, 4})});
