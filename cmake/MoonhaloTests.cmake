@@ -94,6 +94,13 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
 endforeach()
 
 moonhalo_add_test_program(aten tests/aten/fuzz.cpp $<TARGET_OBJECTS:moonhalo_aten_calls> PROGRAM moonhalo_fuzz)
+# Every operator of ATen on blocks (X09), in parts.
+set(sweep_parts 8)
+foreach(part RANGE 1 ${sweep_parts})
+  add_test(NAME aten.sweep_${part} COMMAND moonhalo_fuzz --once --check --no-shrink --part ${part}/${sweep_parts})
+  math(EXPR sweep_timeout "${test_timeout} * 4")
+  set_tests_properties(aten.sweep_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
+endforeach()
 
 # The same program under mpirun with 2, 3 and 4 ranks.
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)

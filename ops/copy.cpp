@@ -110,6 +110,18 @@ std::optional<Plan> refuse_new_storage(const OpCall& call) {
                               "\n  fix   make a new tensor (new_empty, clone) and copy_ into it");
 }
 
+// LibTorch's composites resize what they write, mostly to the shape that it has.
+std::optional<Plan> plan_resize(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  if (call.integers("size") != self->global_shape()) return refuse_new_storage(call);
+  Plan plan = plan_one(call, nullptr, {self});
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor same = argument(op, stack, 0).toTensor();
+    finish(op, stack, same);
+  };
+  return plan;
+}
+
 const char* const kMoves = "any cut, Partial kept; nothing moves";
 
 const Register rules{
@@ -152,7 +164,7 @@ const Register rules{
      .source = "PyTorch is_same_size",
      .supports = "any cut"},
     {.op = "aten::set_", .plan = refuse_new_storage, .supports = "refused"},
-    {.op = "aten::resize_", .plan = refuse_new_storage, .supports = "refused"},
+    {.op = "aten::resize_", .plan = plan_resize, .supports = "to the same shape; others are refused"},
     {.op = "aten::resize_as_", .plan = refuse_new_storage, .supports = "refused"},
 };
 

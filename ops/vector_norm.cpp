@@ -57,6 +57,14 @@ std::optional<Plan> plan_norm(const OpCall& call) {
   return plan;
 }
 
+// Without the root: sums of powers, which stay Partial.
+std::optional<Plan> plan_powers(const OpCall& call) {
+  if (std::isinf(call.value("ord").toScalar().toDouble())) return std::nullopt;
+  const SpecPtr from = without_partial(call.spec("self"));
+  const auto dims = reduced_dims(call, from->ndim());
+  return Plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keeps_dims(call), ReduceOp::kSum)}};
+}
+
 // log sum exp(x) = m + log sum exp(x - m), m the maximum over all ranks.
 std::optional<Plan> plan_logsumexp(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
@@ -90,6 +98,10 @@ const Register rules{
      .plan = plan_norm,
      .source = "PyTorch linalg.vector_norm",
      .supports = kSupports},
+    {.op = "aten::linalg__powsum",
+     .plan = plan_powers,
+     .source = "PyTorch linalg._powsum",
+     .supports = "any cut, stays Partial"},
     {.op = "aten::logsumexp",
      .plan = plan_logsumexp,
      .source = "PyTorch logsumexp",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls drawn operators of ATen on drawn blocks until the time is over: `./dev fuzz`. A failure is made small and printed
-// as a test; exit status 1 if there was any.
+// as a test; exit status 1 if there was any. With --once every operator on the same ways in every run: the sweep of row X09.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "tests/aten/exceptions.h"
 #include "tests/aten/trial.h"
 
 namespace moonhalo::testing {
@@ -23,14 +24,18 @@ struct Options {
   std::string name;      // one operator only
   bool once = false;     // every operator once, with a table
   bool shrink = true;
+  size_t part = 0, parts = 1;  // of the operators
+  bool check = false;          // fail for what exceptions.h does not expect
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--no-shrink]\n"
+  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--no-shrink]\n"
              "  --minutes M      how long (default 1)\n"
              "  --seed S         another sequence (default: drawn, and printed)\n"
              "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
              "  --once           every operator once, then stop; prints a line for each\n"
+             "  --part I/N       every Nth operator, beginning with the Ith (1 to N)\n"
+             "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
              "  --no-shrink      report failures as they are\n",
              stderr);
   return 2;
@@ -61,12 +66,21 @@ int fuzz(const Options& options) {
   std::stable_partition(operators.begin(), operators.end(), [](const Operator& op) {
     return !op.out && !op.in_place && !op.base.starts_with("_foreach_");
   });
+  if (options.parts > 1) {
+    std::vector<Operator> mine;
+    for (size_t i = options.part; i < operators.size(); i += options.parts) mine.push_back(operators[i]);
+    operators = std::move(mine);
+  }
   std::printf("fuzz: %zu operators, seed %llu\n", operators.size(), static_cast<unsigned long long>(options.seed));
   std::mt19937_64 random(options.seed);
   std::map<std::string, std::vector<Sample>> samples;
   Tally total;
   std::map<std::string, int> failures;
   size_t tried = 0;
+  std::vector<std::string> surprises;
+  const auto note = [&](std::string what) {
+    if (!what.empty()) surprises.push_back(std::move(what));
+  };
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.minutes * 60);
   for (size_t turn = 0; options.once ? turn < operators.size() : std::chrono::steady_clock::now() < end; ++turn) {
     const Operator& op = operators[options.once ? turn : random() % operators.size()];
@@ -74,6 +88,7 @@ int fuzz(const Options& options) {
     std::string problem = "no arguments fit";
     if (known.empty()) known = samples_of(op, op.in_place || op.out ? 2 : 4, &problem);
     if (known.empty()) {
+      if (options.check) note(unexpected(op, {}));
       if (options.once) std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
       continue;
     }
@@ -91,13 +106,15 @@ int fuzz(const Options& options) {
       total.add(verdict);
       if (verdict.kind() == Verdict::Kind::kWrong && failures[op.name]++ < 2) report(trial, verdict, options.shrink);
     });
+    if (options.check) note(unexpected(op, tally));
     if (options.once) std::printf("%s\n", tally.to_string(op.name).c_str());
     std::fflush(stdout);
   }
   std::printf("fuzz: %zu operators tried; ways: %d on blocks, %d gathered, %d refused, %d wrong\n", tried, total.right,
               total.gathered, total.refused, total.wrong);
   for (const auto& [name, times] : failures) std::printf("  wrong: %s (%d)\n", name.c_str(), times);
-  return total.wrong == 0 ? 0 : 1;
+  for (const std::string& surprise : surprises) std::printf("  unexpected: %s\n", surprise.c_str());
+  return total.wrong == 0 && surprises.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -110,6 +127,12 @@ int main(int count, char** words) {
     const char* value = i + 1 < count ? words[i + 1] : nullptr;
     if (word == "--once") {
       options.once = true;
+    } else if (word == "--check") {
+      options.check = true;
+    } else if (value != nullptr && word == "--part" &&
+               std::sscanf(value, "%zu/%zu", &options.part, &options.parts) == 2 && options.part >= 1 &&
+               options.part <= options.parts) {
+      --options.part, ++i;
     } else if (word == "--no-shrink") {
       options.shrink = false;
     } else if (value != nullptr && word == "--minutes") {

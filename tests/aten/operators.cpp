@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/operator_facts.h"
 #include "engine/spec.h"
 
 namespace moonhalo::testing {
@@ -39,12 +40,17 @@ bool public_underscored(const std::string& base) {
          (base.starts_with("_fused_") && contains_any(base, {"adam", "sgd", "adagrad"}));
 }
 
+bool runs_on_cpu(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto keys = {DispatchKey::CPU, DispatchKey::CompositeImplicitAutograd, DispatchKey::CompositeExplicitAutograd,
+                     DispatchKey::CompositeExplicitAutogradNonFunctional};
+  return std::any_of(keys.begin(), keys.end(), [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
+}
+
 // Why users do not call it on tensors, or "".
 std::string why_outside(const Operator& op) {
-  using c10::DispatchKey;
   const auto& schema = op.handle.schema();
   const std::string& overload = op.handle.operator_name().overload_name;
-  const auto has_kernel = [&](DispatchKey key) { return op.handle.hasKernelForDispatchKey(key); };
 
   if (std::none_of(schema.arguments().begin(), schema.arguments().end(),
                    [](const auto& a) { return holds_tensors(a.type()); }))
@@ -89,9 +95,10 @@ std::string why_outside(const Operator& op) {
   if (op.base == "requires_grad" || op.base == "retain_grad") return "asks for a fact, returns no tensor";
   if (op.base.starts_with("_") && !public_underscored(op.base))
     return "internal (leading underscore)";
-  if (!has_kernel(DispatchKey::CPU) && !has_kernel(DispatchKey::CompositeImplicitAutograd) &&
-      !has_kernel(DispatchKey::CompositeExplicitAutograd) &&
-      !has_kernel(DispatchKey::CompositeExplicitAutogradNonFunctional))
+  if (!runs_on_cpu(op.handle)) return "no kernel for CPU";
+  // out= forms that LibTorch generates call the functional one.
+  const auto functional = op.out ? functional_variant(op.handle) : std::nullopt;
+  if (!op.handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) && functional && !runs_on_cpu(*functional))
     return "no kernel for CPU";
   return "";
 }

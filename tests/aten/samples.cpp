@@ -213,6 +213,7 @@ bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
       sample.op.handle.callBoxed(stack);
     } catch (const std::exception& error) {
       *problem = error.what();
+      if (problem->find("Could not run") != std::string::npos) return false;  // no other dtype will help
       continue;
     }
     // Now of the right shape; what they hold must not matter.
@@ -273,7 +274,8 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text, s
   sample.values = op.base.find("empty") == std::string::npos;
   if (op.out) {
     const auto given = sample.arguments;
-    int64_t pieces = 1;
+    // Lists are written, not returned; only a split's length is not known.
+    int64_t pieces = op.handle.schema().returns().empty() ? 1 : kMostPieces;
     for (; pieces <= kMostPieces && !make_outs(sample, pieces, problem); ++pieces) sample.arguments = given;
     if (pieces > kMostPieces) return std::nullopt;
   }
