@@ -49,6 +49,7 @@ const std::vector<SampleLine>& shape_samples() {
       {"diag_embed", "d[5,4], 1, 0, 2"},
       {"unfold unfold_copy", "d[9,4], 0, 3, 2"},
       {"unfold unfold_copy", "d[9,4], 1, 2, 1"},
+      {"split_copy.Tensor_out", "d[9,4], 4, out={d[4,4], d[4,4], d[1,4]}"},
       {"split.Tensor split_copy unsafe_split.Tensor unsafe_split split_copy.Tensor", "d[9,4], 2"},
       {"split.Tensor split_copy unsafe_split.Tensor unsafe_split split_copy.Tensor", "d[9,4], 3, 1"},
       {"split.sizes split_with_sizes split_with_sizes_copy unsafe_split_with_sizes", "d[9,4], [2,6,1]"},
