@@ -39,8 +39,9 @@ std::vector<int64_t> per_dim(std::vector<int64_t> values, size_t count) {
 
 Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
   Geometry g;
-  g.transposed = call.flag("transposed");
-  g.groups = call.integer("groups");
+  g.transposed = call.has("transposed") ? call.flag("transposed")
+                                        : call.name().find("transpose") != std::string::npos;
+  if (call.has("groups")) g.groups = call.integer("groups");
   const auto& x = input.global_shape();
   const auto& w = weight.global_shape();
   const auto have = [&] {
@@ -59,8 +60,12 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
                     x[1], " channels");
   const auto stride = per_dim(call.integers("stride"), spatial),
              padding = per_dim(call.integers("padding"), spatial);
-  const auto dilation = per_dim(call.integers("dilation"), spatial);
-  g.output_padding = per_dim(call.integers("output_padding"), spatial);
+  const auto given = [&](const char* argument, int64_t otherwise) {
+    return call.has(argument) ? per_dim(call.integers(argument), spatial)
+                              : std::vector<int64_t>(spatial, otherwise);
+  };
+  const auto dilation = given("dilation", 1);
+  g.output_padding = given("output_padding", 0);
   g.output_shape = {x[0], g.transposed ? w[1] * g.groups : w[0]};
   for (size_t i = 0; i < spatial; ++i) {
     const Window window{w[i + 2], stride[i], dilation[i], padding[i], g.transposed};
@@ -281,18 +286,26 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   return local;
 }
 
+// Operators that stand for one way to compute a convolution, by other names and with fewer arguments, are carried out as
+// convolutions. They also take an input without a batch, which the fallback serves.
+bool covered(const OpCall& call, const char* input) {
+  return call.has("groups") || call.spec(input)->ndim() == call.spec("weight")->ndim();
+}
+
 std::optional<Plan> plan_forward(const OpCall& call) {
-  const SpecPtr input = call.spec("input"), weight = call.spec("weight");
+  const char* const x = call.has("input") ? "input" : "self";
+  if (!covered(call, x)) return std::nullopt;
+  const SpecPtr input = call.spec(x), weight = call.spec("weight");
   const Geometry g = geometry_of(call, *input, *weight);
   const Layouts layouts = choose(g, input, weight, /*may_contract=*/true);
   Plan plan;
   plan.inputs.resize(call.slots().size());
-  plan.inputs[call.slot("input")] = layouts.input;
+  plan.inputs[call.slot(x)] = layouts.input;
   plan.inputs[call.slot("weight")] = layouts.weight;
   if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec)
     plan.inputs[slot] = layouts.bias;
   plan.outputs = {layouts.output};
-  plan.run = [local = localize(g, layouts), x = call.index("input"), w = call.index("weight"),
+  plan.run = [local = localize(g, layouts), x = call.index(x), w = call.index("weight"),
               b = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
     const auto bias = argument(op, stack, b).toOptional<at::Tensor>();
     at::Tensor out =
@@ -303,7 +316,9 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_backward(const OpCall& call) {
-  const SpecPtr input = call.spec("input"), weight = call.spec("weight");
+  const char* const x = call.has("input") ? "input" : "self";
+  if (!covered(call, x)) return std::nullopt;
+  const SpecPtr input = call.spec(x), weight = call.spec("weight");
   const Geometry g = geometry_of(call, *input, *weight);
   TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == g.output_shape,
                     "convolution_backward: the gradient of the output has shape ",
@@ -335,6 +350,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
+constexpr Rule one_way(std::string_view op) {
+  return {.op = op,
+          .plan = plan_forward,
+          .source = "PyTorch convolution",
+          .supports = "as convolution, with a batch"};
+}
+
 const Register rules{
     {.op = "aten::convolution",
      .plan = plan_forward,
@@ -350,6 +372,16 @@ const Register rules{
      .plan = plan_backward,
      .source = "PyTorch convolution_backward",
      .supports = "as convolution; gradients of weight and bias stay sums over the mesh"},
+    one_way("aten::_slow_conv2d_forward"),
+    one_way("aten::slow_conv3d_forward"),
+    one_way("aten::slow_conv_dilated2d"),
+    one_way("aten::slow_conv_dilated3d"),
+    one_way("aten::slow_conv_transpose2d"),
+    one_way("aten::slow_conv_transpose3d"),
+    {.op = "aten::_slow_conv2d_backward.output_mask",
+     .plan = plan_backward,
+     .source = "PyTorch convolution_backward",
+     .supports = "as convolution_backward, with a batch"},
 };
 
 }  // namespace

@@ -58,6 +58,20 @@ std::vector<int64_t> all_dims(int64_t ndim) {
 
 c10::IValue int_list(const std::vector<int64_t>& values) { return c10::IValue(values); }
 
+std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64_t extent) {
+  const int64_t from = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (from == 0) return balanced_sizes(extent, static_cast<int64_t>(sizes.size()));
+  std::vector<int64_t> result;
+  int64_t end = 0, previous = 0;
+  for (const int64_t size : sizes) {
+    end += size;
+    const int64_t boundary = (2 * end * extent + from) / (2 * from);
+    result.push_back(boundary - previous);
+    previous = boundary;
+  }
+  return result;
+}
+
 std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low,
                                      const std::vector<int64_t>& high) {
   const std::vector<int64_t> balanced =

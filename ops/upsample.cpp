@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
-// sum of one, two or four input rows. Cut dims are resampled here, from the owned rows and the few
+// sum of one, two or four input rows, or with antialiasing of as many as its window covers. Cut dims are resampled here, from the owned rows and the few
 // borrowed ones; the others by LibTorch's kernel, for which the cut dims already have their size.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,7 +18,9 @@
 namespace moonhalo {
 namespace {
 
-enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
+enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic, kSmoothLinear, kSmoothCubic };
+
+bool is_smooth(Mode mode) { return mode == Mode::kSmoothLinear || mode == Mode::kSmoothCubic; }
 
 // One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with
 // align_corners the end rows' centres meet, otherwise the domain's ends do.
@@ -34,7 +35,16 @@ class Dim {
       scale_ =
           factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
     }
-    if (mode != Mode::kNearest && mode != Mode::kNearestExact) return;
+    if (is_smooth(mode)) {
+      if (in == out) scale_ = 1;  // left as it is, whatever the factor
+      // A window of the filter, as wide as the rows that fall on one output are apart.
+      const double half = mode == Mode::kSmoothCubic ? 2 : 1;
+      support_ = half * std::max(scale_, 1.0);
+      taps_ = 2 * static_cast<int64_t>(std::ceil(support_)) + 1;
+      return;
+    }
+    taps_ = mode == Mode::kCubic ? 4 : mode == Mode::kLinear ? 2 : 1;
+    if (taps_ > 1) return;
     // Which row is nearest hangs on rounding: ask LibTorch, in the precision it will use.
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
@@ -45,7 +55,7 @@ class Dim {
     nearest_.assign(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + out);
   }
 
-  int64_t taps() const { return mode_ == Mode::kCubic ? 4 : mode_ == Mode::kLinear ? 2 : 1; }
+  int64_t taps() const { return taps_; }
 
   // Rows and weights of output `o`.
   void read(int64_t o, std::vector<int64_t>& rows, std::vector<double>& weights) const {
@@ -55,6 +65,7 @@ class Dim {
       weights.push_back(1);
       return;
     }
+    if (is_smooth(mode_)) return read_window(o, rows, weights);
     const auto at = static_cast<double>(o);
     double source = align_corners_ ? at * scale_ : (at + 0.5) * scale_ - 0.5;
     if (mode_ == Mode::kLinear) source = std::max(source, 0.0);
@@ -66,10 +77,8 @@ class Dim {
       weights.insert(weights.end(), {1 - t, t});
       return;
     }
-    const auto near = [](double x) { return ((kA + 2) * x - (kA + 3)) * x * x + 1; };
-    const auto far = [](double x) { return ((kA * x - 5 * kA) * x + 8 * kA) * x - 4 * kA; };
     rows.insert(rows.end(), {inside(row - 1), inside(row), inside(row + 1), inside(row + 2)});
-    weights.insert(weights.end(), {far(t + 1), near(t), near(1 - t), far(2 - t)});
+    weights.insert(weights.end(), {keys(t + 1, kA), keys(t, kA), keys(1 - t, kA), keys(2 - t, kA)});
   }
 
   Rows needed(Rows out) const {
@@ -83,27 +92,42 @@ class Dim {
   }
 
  private:
-  static constexpr double kA = -0.75;  // Keys' cubic convolution, the value that LibTorch uses
+  // Parameter of Keys' cubic convolution in LibTorch, without and with antialiasing.
+  static constexpr double kA = -0.75, kSmoothA = -0.5;
+
+  // R. Keys, Cubic convolution interpolation for digital image processing, 1981; x >= 0.
+  static double keys(double x, double a) {
+    if (x >= 2) return 0;
+    return x < 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+  }
+
+  // The rows inside the window around output `o`; the filter's weights add up to one. Filled up with weights of zero.
+  void read_window(int64_t o, std::vector<int64_t>& rows, std::vector<double>& weights) const {
+    const double centre = scale_ * (static_cast<double>(o) + 0.5);
+    const auto first = std::max<int64_t>(static_cast<int64_t>(centre - support_ + 0.5), 0);
+    const auto end = std::min<int64_t>(static_cast<int64_t>(centre + support_ + 0.5), in_);
+    const size_t begin = weights.size();
+    double sum = 0;
+    for (int64_t tap = 0; tap < taps_; ++tap) {
+      const int64_t row = first + tap;
+      const double x = std::abs(static_cast<double>(row) - centre + 0.5) / std::max(scale_, 1.0);
+      const double weight = row >= end                    ? 0
+                            : mode_ == Mode::kSmoothCubic ? keys(x, kSmoothA)
+                                                          : std::max(1 - x, 0.0);
+      rows.push_back(row < end ? row : std::min(first, in_ - 1));
+      weights.push_back(weight);
+      sum += weight;
+    }
+    for (size_t i = begin; sum != 0 && i < weights.size(); ++i) weights[i] /= sum;
+  }
+
   Mode mode_;
   int64_t in_;
   bool align_corners_;
-  double scale_ = 1;
+  double scale_ = 1, support_ = 0;
+  int64_t taps_ = 1;
   std::vector<int64_t> nearest_;
 };
-
-// Boundaries at the same place of the domain, rounded.
-std::vector<int64_t> proportional(const std::vector<int64_t>& sizes, int64_t to) {
-  const int64_t from = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  std::vector<int64_t> result;
-  int64_t end = 0, previous = 0;
-  for (const int64_t size : sizes) {
-    end += size;
-    const int64_t boundary = (2 * end * to + from) / (2 * from);
-    result.push_back(boundary - previous);
-    previous = boundary;
-  }
-  return result;
-}
 
 // A cut dim on one rank: output row o is the sum over t of weights[o, t] * row rows[o, t] of the
 // extended block.
@@ -150,12 +174,48 @@ struct Resampling {
   std::vector<int64_t>
       kernel_input;  // shape that the local kernel starts from: the cut dims resampled
   std::vector<std::pair<int, c10::IValue>> edits;
+
+  // Whether a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
+  bool kernel_runs(const at::Tensor& x) const {
+    return static_cast<int64_t>(taps.size()) < x.dim() - 2;
+  }
+
+  void forward(const c10::OperatorHandle& op, Stack& stack) const {
+    at::Tensor x = argument(op, stack, 0).toTensor();
+    if (halo) x = halo->apply(x);
+    const auto& shape = output->local_shape();
+    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    for (const Taps& t : taps) x = t.apply(x);
+    if (!kernel_runs(x)) return finish(op, stack, x);
+    argument(op, stack, 0) = x;
+    op.callBoxed(stack);
+  }
+
+  void backward(const c10::OperatorHandle& op, Stack& stack) const {
+    at::Tensor grad = argument(op, stack, 0).toTensor();
+    const auto owned = [&] { return halo ? halo->adjoint(grad) : grad; };
+    if (grad.numel() == 0) {
+      grad = at::zeros(halo ? halo->needed_shape() : input->local_shape(), grad.options());
+      return finish(op, stack, owned());
+    }
+    if (kernel_runs(grad)) {
+      op.callBoxed(stack);
+      grad = torch::jit::pop(stack).toTensor();
+    } else {
+      torch::jit::drop(stack, op.schema().arguments().size());
+    }
+    for (const Taps& t : taps) grad = t.adjoint(grad);
+    stack.emplace_back(owned());
+  }
 };
 
 Mode mode_of(std::string_view name) {
   if (name.find("nearest_exact") != std::string_view::npos) return Mode::kNearestExact;
   if (name.find("nearest") != std::string_view::npos) return Mode::kNearest;
-  return name.find("cubic") != std::string_view::npos ? Mode::kCubic : Mode::kLinear;
+  const bool cubic = name.find("cubic") != std::string_view::npos;
+  if (name.find("_aa") != std::string_view::npos)
+    return cubic ? Mode::kSmoothCubic : Mode::kSmoothLinear;
+  return cubic ? Mode::kCubic : Mode::kLinear;
 }
 
 // `given` is the spec of the tensor that is passed; `backward` says that it is the output's
@@ -183,7 +243,7 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   for (int64_t d = 2; d < spatial + 2; ++d) {
     Layout& other = backward ? in : out;
     if (other.cuts[d])
-      other.cuts[d].sizes = proportional(other.cuts[d].sizes, other.global_shape[d]);
+      other.cuts[d].sizes = proportional_sizes(other.cuts[d].sizes, other.global_shape[d]);
   }
   Resampling r;
   r.input = intern(std::move(in));
@@ -197,11 +257,15 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   std::vector<std::optional<Dim>> dims(spatial + 2);
   std::vector<int64_t> local_size = out_size;
   r.kernel_input = r.input->local_shape();
+  const Mode mode = mode_of(call.name());
+  // LibTorch's antialiasing goes wrong on blocks of one column, so it gets no blocks.
+  bool all = false;
+  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= r.input->is_cut(d);
   for (int64_t d = 2; d < spatial + 2; ++d) {
-    if (!r.input->is_cut(d)) continue;
+    if (!all && !r.input->is_cut(d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
-    dims[d].emplace(mode_of(call.name()), in_shape[d], out_shape[d], align_corners,
-                    factor.toOptional<double>(), call.slots()[0].dtype);
+    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
+                    call.slots()[0].dtype);
     r.edits.emplace_back(factor_args[d - 2], c10::IValue());
     local_size[d - 2] = r.kernel_input[d] = r.output->local_shape()[d];
   }
@@ -242,81 +306,52 @@ bool covered(const OpCall& call) {
          at::isFloatingType(call.slots()[0].dtype);
 }
 
-Run resample(const Resampling& r) {
-  return [halo = r.halo, taps = r.taps, shape = r.output->local_shape()](
-             const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor x = argument(op, stack, 0).toTensor();
-    if (halo) x = halo->apply(x);
-    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
-    for (const Taps& t : taps) x = t.apply(x);
-    if (x.sizes() == at::IntArrayRef(shape) && static_cast<int64_t>(taps.size()) == x.dim() - 2) {
-      return finish(op, stack, x);
-    }
-    argument(op, stack, 0) = x;
-    op.callBoxed(stack);
-  };
-}
-
-Run resample_back(const Resampling& r) {
-  return [halo = r.halo, taps = r.taps, in = r.input->local_shape()](const c10::OperatorHandle& op,
-                                                                     Stack& stack) {
-    at::Tensor grad = argument(op, stack, 0).toTensor();
-    if (grad.numel() == 0) {
-      grad = at::zeros(halo ? halo->needed_shape() : in, grad.options());
-      return finish(op, stack, halo ? halo->adjoint(grad) : grad);
-    }
-    if (static_cast<int64_t>(taps.size()) < grad.dim() - 2) {
-      op.callBoxed(stack);
-      grad = stack.back().toTensor();
-    } else {
-      finish(op, stack, grad);
-    }
-    for (const Taps& t : taps) grad = t.adjoint(grad);
-    stack.back() = halo ? halo->adjoint(grad) : grad;
-  };
-}
-
 template <bool kBackward>
 std::optional<Plan> plan_upsample(const OpCall& call) {
   if (!covered(call)) return std::nullopt;
-  const Resampling r = resampling_of(call, call.slots()[0].spec, kBackward);
-  Plan plan;
-  plan.inputs = {kBackward ? r.output : r.input};
-  plan.outputs = {kBackward ? r.input : r.output};
-  plan.edits = r.edits;
-  plan.run = kBackward ? resample_back(r) : resample(r);
-  return plan;
+  Resampling r = resampling_of(call, call.slots()[0].spec, kBackward);
+  return Plan{.inputs = {kBackward ? r.output : r.input},
+              .outputs = {kBackward ? r.input : r.output},
+              .edits = r.edits,
+              .run = [r](const c10::OperatorHandle& op, Stack& stack) {
+                return kBackward ? r.backward(op, stack) : r.forward(op, stack);
+              }};
 }
 
-template <bool kBackward>
+template <bool kBackward = false>
 constexpr Rule rule(std::string_view op) {
   return {.op = op,
           .plan = plan_upsample<kBackward>,
           .source = "PyTorch interpolate",
           .supports = "any sizes; cuts of batch, channels and space"};
 }
+constexpr auto* back = rule<true>;
 
 const Register rules{
-    rule<false>("aten::upsample_nearest1d"),
-    rule<false>("aten::upsample_nearest2d"),
-    rule<false>("aten::upsample_nearest3d"),
-    rule<false>("aten::_upsample_nearest_exact1d"),
-    rule<false>("aten::_upsample_nearest_exact2d"),
-    rule<false>("aten::_upsample_nearest_exact3d"),
-    rule<false>("aten::upsample_linear1d"),
-    rule<false>("aten::upsample_bilinear2d"),
-    rule<false>("aten::upsample_trilinear3d"),
-    rule<false>("aten::upsample_bicubic2d"),
-    rule<true>("aten::upsample_nearest1d_backward"),
-    rule<true>("aten::upsample_nearest2d_backward"),
-    rule<true>("aten::upsample_nearest3d_backward"),
-    rule<true>("aten::_upsample_nearest_exact1d_backward"),
-    rule<true>("aten::_upsample_nearest_exact2d_backward"),
-    rule<true>("aten::_upsample_nearest_exact3d_backward"),
-    rule<true>("aten::upsample_linear1d_backward"),
-    rule<true>("aten::upsample_bilinear2d_backward"),
-    rule<true>("aten::upsample_trilinear3d_backward"),
-    rule<true>("aten::upsample_bicubic2d_backward"),
+    rule("aten::upsample_nearest1d"),
+    rule("aten::upsample_nearest2d"),
+    rule("aten::upsample_nearest3d"),
+    rule("aten::_upsample_nearest_exact1d"),
+    rule("aten::_upsample_nearest_exact2d"),
+    rule("aten::_upsample_nearest_exact3d"),
+    rule("aten::upsample_linear1d"),
+    rule("aten::upsample_bilinear2d"),
+    rule("aten::upsample_trilinear3d"),
+    rule("aten::upsample_bicubic2d"),
+    rule("aten::_upsample_bilinear2d_aa"),
+    rule("aten::_upsample_bicubic2d_aa"),
+    back("aten::upsample_nearest1d_backward"),
+    back("aten::upsample_nearest2d_backward"),
+    back("aten::upsample_nearest3d_backward"),
+    back("aten::_upsample_nearest_exact1d_backward"),
+    back("aten::_upsample_nearest_exact2d_backward"),
+    back("aten::_upsample_nearest_exact3d_backward"),
+    back("aten::upsample_linear1d_backward"),
+    back("aten::upsample_bilinear2d_backward"),
+    back("aten::upsample_trilinear3d_backward"),
+    back("aten::upsample_bicubic2d_backward"),
+    back("aten::_upsample_bilinear2d_aa_backward"),
+    back("aten::_upsample_bicubic2d_aa_backward"),
 };
 
 }  // namespace

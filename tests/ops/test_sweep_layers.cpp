@@ -20,7 +20,6 @@ const Tensor back1 = make_tensor({4, 3, 3}, 10), back2 = make_tensor({4, 3, 2, 3
              back3 = make_tensor({2, 3, 2, 3, 2}, 12);
 const Tensor bias3 = make_tensor({3}, 13), bias4 = make_tensor({4}, 14),
              scale4 = make_tensor({4}, 15), scale6 = make_tensor({6}, 16);
-const Allowed kGathers{.gather = true};
 
 TEST(SweepLayers, S03_Convolutions) {
   sweep({
@@ -117,13 +116,11 @@ TEST(SweepLayers, S12_Pools) {
             return at::adaptive_max_pool2d(x, {3, 2});
           }),
       row("adaptive_max1d", {line}, [](X x) { return at::adaptive_max_pool1d(x, 4); }),
-      row(
-          "max_unpool", {make_tensor({2, 4, 4, 6}, 20)},
+      row("max_unpool", {make_tensor({2, 4, 4, 6}, 20)},
           [](X x) {
             const auto [y, i] = at::max_pool2d_with_indices(x, 2, 2);
             return at::max_unpool2d(y, i, {4, 6});
-          },
-          kGathers),
+          }),
   });
 }
 
@@ -191,9 +188,8 @@ TEST(SweepLayers, S20_ResamplingAndTheRest) {
             return at::upsample_trilinear3d(x, {7, 6, 8}, false);
           }),
       row("linear1d", {line}, [](X x) { return at::upsample_linear1d(x, {13}, false); }),
-      row(
-          "grid_sample", {image, make_tensor({2, 5, 4, 2}, 21)},
-          [](X x, X g) { return at::grid_sampler(x, g, 0, 0, false); }, kGathers),
+      row("grid_sample", {image, make_tensor({2, 5, 4, 2}, 21)},
+          [](X x, X g) { return at::grid_sampler(x, g, 0, 0, false); }),
       row("affine_grid", {make_tensor({2, 2, 3}, 22)},
           [](X x) {
             return at::affine_grid_generator(x, {2, 1, 4, 5}, false);

@@ -48,6 +48,25 @@ TEST(Upsample, TwoDimsInEveryModeEqualTheWholeTensor) {
   }
 }
 
+TEST(Upsample, AntialiasedWindowsGrowWithTheFactor) {
+  const std::vector<std::vector<int64_t>> sizes = {{18, 12}, {4, 6}, {2, 3}, {1, 11}, {9, 2}};
+  for (const auto& size : sizes) {
+    for (const Cut& cut : kCuts) {
+      SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
+      expect_same_as_plain(
+          cut.mesh, {{.full = make_tensor({2, 2, 9, 6}, 1), .placements = cut.placements}},
+          [&](const Tensors& t) {
+            return Tensors{at::_upsample_bilinear2d_aa(t[0], size, false),
+                           at::_upsample_bilinear2d_aa(t[0], size, true),
+                           at::_upsample_bicubic2d_aa(t[0], size, false),
+                           at::_upsample_bicubic2d_aa(t[0], size, true),
+                           at::_upsample_bicubic2d_aa(t[0], {4, 5}, false, 0.47, 0.9)};
+          },
+          {.double_backward = size[0] == 4});
+    }
+  }
+}
+
 TEST(Upsample, FactorsOneAndThreeDims) {
   const auto factor = [](double value) { return std::optional<double>(value); };
   const auto one = [&](const Tensors& t) {
