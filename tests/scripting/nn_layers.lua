@@ -206,4 +206,43 @@ function tests.test_wrong_calls_name_the_option()
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
 end
 
+-- A window as large as the domain is plain attention, causal or not.
+function tests.test_X04_neighborhood_attention_of_the_whole_domain()
+  for _, causal in ipairs{false, true} do
+    local x = (mh.arange(2 * 6 * 12, kF64):reshape{2, 6, 12} * 0.37):sin()
+    local dense = filled(nn.MultiheadAttention(12, 3, with{batch_first = true}))
+    local near = nn.NeighborhoodAttention1d(12, 3, 6, with{is_causal = causal})
+    testing.assert_equal(#near:parameters(), 4)
+    mh.no_grad(function()
+      near.qkv.weight:copy_(dense.in_proj_weight)
+      near.qkv.bias:copy_(dense.in_proj_bias)
+      near.proj.weight:copy_(dense.out_proj.weight)
+      near.proj.bias:copy_(dense.out_proj.bias)
+    end)
+    testing.assert_close(near(x), dense(x, x, x, {need_weights = false, is_causal = causal}))
+  end
+  testing.assert_equal(nn.NeighborhoodAttention2d(8, 2, {3, 5}, {dilation = 2}):extra_repr(),
+    "embed_dim=8, num_heads=2, window=(3, 5), dilation=(2, 2)")
+  testing.assert_equal(nn.NeighborhoodAttention2d(8, 2, 3, {is_causal = {false, true}}):extra_repr(),
+    "embed_dim=8, num_heads=2, window=(3, 3), is_causal=(false, true)")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 5, 3) end,
+    "NeighborhoodAttention2d: embed_dim 12 is not divisible by num_heads 5")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, {3, 3, 3}) end, "window has 3 numbers, wanted one or 2")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3, {is_causal = {true}}) end, "wanted true, false or a list of 2")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3)(mh.zeros{1, 6, 12}) end,
+    "NeighborhoodAttention2d: the input has 3 dimensions, wanted 4")
+  testing.assert_error(function() nn.NeighborhoodAttention1d(12, 3, 9)(mh.zeros{1, 6, 12}) end,
+    "neighborhood_attention: window 9 along dim 1 is larger than the domain of 6")
+end
+
+-- The operator by name: one number for all dims, names in a last table, both results.
+function tests.test_X04_neighborhood_attention_by_name()
+  local zero, v = mh.zeros({1, 9, 1, 2}, kF64), mh.arange(9, kF64):reshape{1, 9, 1, 1}
+  local output, logsumexp = mh.neighborhood_attention(zero, zero, v, 3, {is_causal = {true}})
+  testing.assert_close(output:flatten(), mh.tensor({0, 0.5, 1, 2, 3, 4, 5, 6, 7}, kF64))
+  testing.assert_close(logsumexp:flatten():exp(), mh.tensor({1, 2, 3, 3, 3, 3, 3, 3, 3}, kF64))
+  testing.assert_close((zero:neighborhood_attention(zero, v, {2}, {stride = 2})):flatten(),
+    mh.tensor({0.5, 0.5, 2.5, 2.5, 4.5, 4.5, 6.5, 6.5, 7.5}, kF64))
+end
+
 return tests

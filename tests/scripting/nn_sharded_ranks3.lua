@@ -72,6 +72,13 @@ local cases = {
     function(x, net) return (net(x, x, x)) end, {2, 9, 12}, 1},
   {"attention_without_weights", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end,
     function(x, net) return net(x, x, x, {need_weights = false}) end, {2, 9, 12}, 1},
+  {"X04_neighborhood_1d", function() return nn.NeighborhoodAttention1d(12, 3, 4, {dilation = 2}) end, forward, {2, 9, 12}, 1},
+  {"X04_neighborhood_2d", function() return nn.NeighborhoodAttention2d(12, 3, {5, 4}, {stride = {2, 1}, scale = 0.4}) end,
+    forward, {2, 9, 6, 12}, 1},
+  {"X04_neighborhood_2d_columns", function() return nn.NeighborhoodAttention2d(8, 2, 7, {bias = false}) end,
+    forward, {1, 7, 9, 8}, 2},
+  {"X04_neighborhood_3d", function() return nn.NeighborhoodAttention3d(8, 2, {2, 3, 3}, {is_causal = {true, false, true}}) end,
+    forward, {1, 4, 9, 3, 8}, 2},
 }
 for _, reduction in ipairs{"mean", "sum", "none"} do
   for _, loss in ipairs{"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div"} do
