@@ -59,21 +59,35 @@ void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {
   }
 }
 
+namespace {
+
+// A copy may count its versions from another point than its source: what was fresh stays fresh, what was stale stale.
+void take_view(const ShardTensorImpl& source, ShardTensorImpl& copy) {
+  const auto version = [](const ShardTensorImpl& impl) {
+    return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
+  };
+  copy.copied_from = source.copied_from;
+  copy.copied_at = source.copied_at;
+  if (!source.copied_from || version(copy) == version(source)) return;
+  copy.copied_at = version(copy);
+  if (version(source) > source.copied_at && copy.version_counter().enabled()) copy.bump_version();
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
-  copy->copied_from = copied_from;
-  copy->copied_at = copied_at;
   copy_tensor_metadata(this, copy.get(), version, allow_change);
+  take_view(*this, *copy);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
-  copy->copied_from = copied_from;
-  copy->copied_at = copied_at;
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
+  take_view(*this, *copy);
   return copy;
 }
 
@@ -85,9 +99,8 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   const auto* source = static_cast<const ShardTensorImpl*>(other.get());
   local_ = source->local_;
   spec_ = source->spec_;
-  copied_from = source->copied_from;
-  copied_at = source->copied_at;
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
+  take_view(*source, *this);
 }
 
 const at::Storage& ShardTensorImpl::storage() const {
@@ -98,7 +111,8 @@ const at::Storage& ShardTensorImpl::storage() const {
 
 void refuse_foreign_impl() {
   TORCH_CHECK_TYPE(false, "set_data: a plain tensor was given the data of a ShardTensor and holds none of its own",
-                   "\n  fix   replace the tensor itself (parallelize_module does), or use full_tensor() as the data");
+                   "\n  fix   replace the tensor itself (parallelize_module does), or use full_tensor() as the data; instead of ",
+                   "clone() of a divided model divide a second model by the same plan and copy_ the parameters");
 }
 
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
