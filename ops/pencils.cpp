@@ -95,7 +95,16 @@ class Search {
   }
 
   void visit(const SpecPtr& held, const Dims& remaining, double cost) {
-    const Dims dims = possible(*held, remaining), rest = without(remaining, dims);
+    const Dims dims = possible(*held, remaining);
+    step(held, remaining, dims, cost);
+    // Half a spectrum is no smaller than the real rows that it is made of.
+    const bool may_wait =
+        path_.empty() && transform_.special_first && contains(dims, transform_.special);
+    if (may_wait) step(held, remaining, {}, cost);
+  }
+
+  void step(const SpecPtr& held, const Dims& remaining, const Dims& dims, double cost) {
+    const Dims rest = without(remaining, dims);
     const bool changes = contains(dims, transform_.special);
     const SpecPtr after = changes ? sized(held, output_->global_shape()[transform_.special]) : held;
     cost += work(*after, dims) * bytes(rest);
@@ -187,6 +196,20 @@ class Search {
 std::vector<PencilStage> pencil_stages(const Transform& transform, const SpecPtr& input,
                                        const SpecPtr& output) {
   std::vector<PencilStage> stages = Search(transform, output).run(input);
+  // Several dims at once take one pass over memory: a stage whose dims are whole in a later one
+  // that has others to do waits for it.
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].dims.empty() || contains(stages[i].dims, transform.special)) continue;
+    const auto later = std::find_if(stages.begin() + static_cast<int64_t>(i) + 1, stages.end(),
+                                    [](const PencilStage& stage) { return !stage.dims.empty(); });
+    if (later == stages.end()) break;
+    const bool whole = std::all_of(stages[i].dims.begin(), stages[i].dims.end(), [&](int64_t d) {
+      return later->held->cut(d).sizes.size() <= 1;
+    });
+    if (!whole) continue;
+    later->dims.insert(later->dims.begin(), stages[i].dims.begin(), stages[i].dims.end());
+    stages[i].dims.clear();
+  }
   std::vector<PencilStage> used;
   for (size_t i = 0; i < stages.size(); ++i) {
     if (!stages[i].dims.empty() || i + 1 == stages.size()) used.push_back(stages[i]);

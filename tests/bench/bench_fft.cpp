@@ -27,7 +27,6 @@ struct Field {
   const char* name;
   Sizes shape;
   int64_t from, through, halved;
-  bool halved_first;  // before the first move, so that both moves are of the half
   std::function<at::Tensor(const at::Tensor&)> transform;
 };
 
@@ -55,9 +54,8 @@ int64_t fewest(const Field& field, int64_t ranks) {
   Sizes half = field.shape;
   if (field.halved < 0) return 2 * 8 * moved(half, field.from, field.through, ranks);
   half[field.halved] = half[field.halved] / 2 + 1;
-  const int64_t back = 8 * moved(half, field.from, field.through, ranks);
-  return back +
-         (field.halved_first ? back : 4 * moved(field.shape, field.from, field.through, ranks));
+  return 8 * moved(half, field.from, field.through, ranks) +
+         4 * moved(field.shape, field.from, field.through, ranks);
 }
 
 void measure(const Field& field, int ranks, int rounds) {
@@ -110,42 +108,36 @@ int main(int argc, char** argv) {
        0,
        1,
        -1,
-       false,
        [](const at::Tensor& x) { return at::fft_fft2(x); }},
       {"fft along rows [1023, 4096]",
        {1023, 4096},
        0,
        1,
        -1,
-       false,
        [](const at::Tensor& x) { return at::fft_fft(x, {}, 0); }},
       {"fft2 [8, 16, 256, 256] height",
        {8, 16, 256, 256},
        2,
        0,
        -1,
-       false,
        [](const at::Tensor& x) { return at::fft_fft2(x); }},
       {"rfft2 [8, 16, 256, 256] height",
        {8, 16, 256, 256},
        2,
        0,
        3,
-       true,
        [](const at::Tensor& x) { return at::fft_rfft2(x); }},
       {"rfft2 [8, 16, 256, 256] width",
        {8, 16, 256, 256},
        3,
        0,
        3,
-       false,
        [](const at::Tensor& x) { return at::fft_rfft2(x); }},
       {"fftn [128, 128, 128] first",
        {128, 128, 128},
        0,
        1,
        -1,
-       false,
        [](const at::Tensor& x) { return at::fft_fftn(x); }},
   };
   std::printf(
