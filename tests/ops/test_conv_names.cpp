@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The other names that LibTorch has for convolutions, on cuts against the whole tensor.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -105,6 +106,18 @@ TEST(ConvNames, ACutBatchIsNotMoved) {
       const at::Tensor y = named.run(x, make_tensor(named.weight, 2), make_tensor({4}, 3));
       EXPECT_EQ(sharding_sizes(y).at(0), (Ints{1, 2})) << named.name;
       EXPECT_EQ(mesh->group().stats().total().bytes, 0) << named.name;
+    }
+  });
+}
+
+TEST(ConvNames, SequencesThatDoNotFitAreRefused) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({7, 3, 2}, 1), mesh, {shard(1)});
+    for (const Ints& weight : {Ints{3, 3, 4}, Ints{8, 2, 4}, Ints{3, 2, 5}}) {
+      EXPECT_THAT(
+          message_of([&] { at::conv_tbc(x, make_tensor(weight, 2), make_tensor({4}, 3), 0); }),
+          ::testing::StartsWith("conv_tbc: an input of shape [7, 3, 2], a weight of " +
+                                shape_string(weight)));
     }
   });
 }

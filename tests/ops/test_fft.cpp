@@ -19,7 +19,7 @@ namespace {
 using X = const at::Tensor&;
 using Sizes = std::vector<int64_t>;
 
-TEST(Fft, ComplexTransformsInEveryNormAndDirection) {
+TEST(Fft, X08_ComplexTransformsInEveryNormAndDirection) {
   check({{"first", [](X x) { return List{at::fft_fft(x, {}, 0)}; }, {.double_backward = true}},
          {"cropped", [](X x) { return List{at::fft_ifft(x, 5, 1, "forward")}; }},
          {"padded", [](X x) { return List{at::fft_fft(x, 9, 1, "ortho")}; }},
@@ -39,7 +39,7 @@ TEST(Fft, ComplexTransformsInEveryNormAndDirection) {
         make_tensor({9, 7, 2}, 1, at::kComplexDouble));
 }
 
-TEST(Fft, RealTransformsHalveTheirLastDimAndBack) {
+TEST(Fft, X08_RealTransformsHalveTheirLastDimAndBack) {
   check({{"first",
           [](X x) {
             return List{at::fft_rfft(x, {}, 0), at::fft_ihfft(x, {}, 0, "ortho")};
@@ -232,8 +232,41 @@ TEST(Fft, ShortTimeTransformsOfSignalsCutAnywhere) {
   }
 }
 
+TEST(Fft, ShortTimeTransformsInInferenceModeAndWhatTheyRefuse) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const c10::InferenceMode inference;
+    const at::Tensor full = make_tensor({2, 19}, 1), window = make_tensor({6}, 2);
+    const at::Tensor x = shard_of(full, mesh, {shard(1, {5, 14})});
+    const auto transform = [](X signal, int64_t n_fft, std::optional<int64_t> hop, X weights,
+                              std::optional<bool> complex) {
+      return at::stft(signal, n_fft, hop, 6, weights, false, std::nullopt, complex);
+    };
+    EXPECT_EQ(difference(full_tensor(transform(x, 6, 3, window, true)),
+                         transform(full, 6, 3, window, true), 1e-10),
+              "");
+    const auto refuses = [&](const auto& call, const char* text) {
+      EXPECT_THAT(message_of(call), ::testing::AllOf(::testing::StartsWith(text),
+                                                     ::testing::HasSubstr("\n  have  ")));
+    };
+    refuses([&] { transform(x.unsqueeze(0), 6, 3, window, true); },
+            "stft: the input must be one or a batch of signals");
+    refuses([&] { transform(x, 20, 3, window, true); },
+            "stft: needs 0 < n_fft <= samples, 0 < hop_length");
+    refuses([&] { transform(x, 6, 0, window, true); },
+            "stft: needs 0 < n_fft <= samples, 0 < hop_length");
+    refuses([&] { transform(x, 6, 3, window.narrow(0, 0, 5), true); },
+            "stft: a window of shape [5] where win_length is 6");
+    refuses([&] { transform(x, 6, 3, window, std::nullopt); },
+            "stft: return_complex must be given for real inputs");
+    refuses([&] { at::stft(x.to(at::kComplexDouble), 6, 3, 6, window, false, true, true); },
+            "stft: complex signals have no onesided transform");
+    refuses([&] { at::_fft_r2c(x, at::IntArrayRef{}, 0, true); },
+            "aten::_fft_r2c: no dims to transform along");
+  });
+}
+
 // A Fourier neural operator's layer: the low modes of a field, mixed over channels.
-TEST(Fft, ASpectralConvolutionKeepsItsCut) {
+TEST(Fft, X08_ASpectralConvolutionKeepsItsCut) {
   const auto layer = [](const List& t) {
     const at::Tensor modes = at::fft_rfft2(t[0]);
     const auto mix = [&](X w, int64_t from, int64_t to) {

@@ -67,6 +67,14 @@ TEST(Unpool, CutPlanesAreNotMoved) {
         }),
         ::testing::StartsWith(
             "aten::max_unpool2d: indices of shape [3, 4, 4, 2] for values of shape [3, 4, 4, 3]"));
+    EXPECT_THAT(message_of([&] {
+                  at::max_unpool2d(y, i, {8, 6, 4});
+                }),
+                ::testing::StartsWith("aten::max_unpool2d: output_size and the input do not fit"));
+    EXPECT_THAT(message_of([&] {
+                  at::max_unpool2d(y.unsqueeze(0), i.unsqueeze(0), {8, 6});
+                }),
+                ::testing::StartsWith("aten::max_unpool2d: an input of 5 dims"));
   });
 }
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A Fourier neural operator on a field that is cut unevenly equals the same on one plain tensor (float64, 1e-10): its
+-- X08: a Fourier neural operator on a field that is cut unevenly equals the same on one plain tensor (float64, 1e-10): its
 -- transforms run along the cut dims.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
@@ -84,7 +84,7 @@ local cuts = {
   batch = {mh.Shard(0), dim = 0},
 }
 for name, place in pairs(cuts) do
-  tests["test_cut_along_" .. name] = function()
+  tests["test_X08_cut_along_" .. name] = function()
     mh.set_fallback("error")  -- nothing is gathered unasked
     local actual = train(place)
 
