@@ -251,9 +251,9 @@ TEST(SweepShapePlaces, S26_Reads) {
 TEST(SweepShapePlaces, S26_Writes) {
   sweep({
       row("masked_scatter_grad", {m, coin, make_tensor({35}, 40)},
-          [](X x, X c, X y) { return x.masked_scatter(c, y) * 2; }, {.gather = true}),
+          [](X x, X c, X y) { return x.masked_scatter(c, y) * 2; }),
       row("masked_scatter_broadcast", {m, coins, make_tensor({5, 8}, 41)},
-          [](X x, X c, X y) { return x.masked_scatter(c.unsqueeze(1), y); }, {.gather = true}),
+          [](X x, X c, X y) { return x.masked_scatter(c.unsqueeze(1), y); }),
       row("put", {m, places, make_tensor({2, 3}, 42)},
           [](X x, X i, X y) {
             return List{x.put(i, y), x.put(i, y, true)};

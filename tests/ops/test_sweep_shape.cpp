@@ -24,7 +24,7 @@ const Tensor picks = make_tensor({6, 7}, 12, at::kLong).abs().remainder(5),
              table = make_tensor({6, 3}, 13);
 const Tensor square = make_tensor({6, 6}, 14), one = make_tensor({}, 15),
              wave = make_tensor({5, 4}, 16, at::kComplexDouble);
-const Allowed kForward{.backward = false}, kGathers{.gather = true};
+const Allowed kForward{.backward = false};
 
 TEST(SweepShape, S26_Views) {
   sweep({
@@ -235,9 +235,8 @@ TEST(SweepShape, S26_SlicesAndIndices) {
       row("index_put_add", {m, rows, make_tensor({6, 7}, 33)},
           [](X x, X i, X y) { return x.index_put({i}, y, true); }),
       row("index_put_mask", {m, coin, one}, [](X x, X c, X y) { return x.index_put({c}, y); }),
-      row(
-          "masked_scatter", {m, coin, make_tensor({35}, 34)},
-          [](X x, X c, X y) { return x.masked_scatter(c, y); }, kGathers),
+      row("masked_scatter", {m, coin, make_tensor({35}, 34)},
+          [](X x, X c, X y) { return x.masked_scatter(c, y); }),
       row("embedding", {table, picks.remainder(6)}, [](X w, X i) { return at::embedding(w, i); }),
       row("one_hot", {rows}, [](X i) { return at::one_hot(i, 6); }),
       row("bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
