@@ -183,6 +183,13 @@ foreach(path IN LISTS bench_files)
   endif()
 endforeach()
 
+# The price of a cached call, in instructions: recorded with the flags of the default preset.
+if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
+  add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(bench.dispatch_instructions PROPERTIES TIMEOUT ${test_timeout} LABELS quick SKIP_RETURN_CODE 77
+                                                              ENVIRONMENT "${test_environment}")
+endif()
+
 if(Python3_Interpreter_FOUND)
   add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
                               "${PROJECT_SOURCE_DIR}")

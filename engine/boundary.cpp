@@ -46,13 +46,24 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
     // Formulas that allocate make plain tensors, the same on every rank.
     if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(own->mesh(), grad.sizes()));
     const bool asked = wanted && wanted->global_shape() == own->global_shape();
-    grad = redistribute(grad, asked ? wanted : gradient_spec(own, moonhalo::spec(grad)));
+    grad = redistribute(grad, asked ? wanted : gradient_spec_of(own, moonhalo::spec(grad)));
     return result;
+  }
+
+  // A program repeats itself.
+  const SpecPtr& gradient_spec_of(const SpecPtr& own, const SpecPtr& grad) {
+    if (own != last_own || grad != last_grad) {
+      last = gradient_spec(own, grad);
+      last_own = own;
+      last_grad = grad;
+    }
+    return last;
   }
 
   size_t index;
   std::optional<WeakImpl> leaf;  // a ShardTensor; none: a plain tensor
   SpecPtr wanted;                // null: the leaf's own cut
+  SpecPtr last_own, last_grad, last;
 };
 
 bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks, size_t index) {

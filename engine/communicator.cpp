@@ -218,8 +218,8 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
 void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
                                   ReduceOp op) {
   check_alive();
-  check_tensor("reduce_scatter", "in", in);
-  check_tensor("reduce_scatter", "out", out);
+  check_tensor("reduce_scatter", "in", in, takes_strided());
+  check_tensor("reduce_scatter", "out", out, takes_strided());
   check_counts("reduce_scatter", "counts", counts, size_);
   check_elements("reduce_scatter", "in", in, sum(counts));
   check_elements("reduce_scatter", "out", out, counts[rank_]);

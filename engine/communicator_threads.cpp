@@ -250,6 +250,13 @@ class ThreadsCommunicator final : public Communicator {
     begin(CommStats::kReduceScatter);
     slot(in, static_cast<int>(op), counts);
     meet();
+    bool packed = out.is_contiguous();
+    for (int r = 0; r < size(); ++r) packed = packed && slot_of(r).tensor->is_contiguous();
+    if (!packed) {
+      if (counts[rank()] > 0) reduce_strided(in, counts, out, op);
+      leave();
+      return;
+    }
     reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()),
                     counts[rank()], out.mutable_data_ptr());
     leave();
@@ -321,6 +328,14 @@ class ThreadsCommunicator final : public Communicator {
   }
 
  private:
+  // The parts are runs of rows of the first dim, strided alike or not on the ranks, as is `out`.
+  void reduce_strided(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
+    const int64_t row = in.numel() / in.size(0), begin = offset_of(counts, rank()) / row;
+    std::vector<at::Tensor> sources;
+    for (int r = 0; r < size(); ++r) sources.push_back(slot_of(r).tensor->narrow(0, begin, out.size(0)));
+    reduce_tensors(op, sources, out);
+  }
+
   void begin(int kind) {
     kind_ = kind;
     hub_->announce(rank(), ++call_, kind);
@@ -341,6 +356,7 @@ class ThreadsCommunicator final : public Communicator {
     mine.counts.clear();
     mine.receive_counts.clear();
     mine.in = nullptr;
+    mine.tensor = nullptr;
     return mine;
   }
 
@@ -351,6 +367,7 @@ class ThreadsCommunicator final : public Communicator {
     mine.elements = data.numel();
     mine.counts.assign(counts.begin(), counts.end());
     mine.in = data.const_data_ptr();
+    mine.tensor = &data;
     return mine;
   }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "engine/boundary.h"
 #include "engine/factory_capture.h"
@@ -17,9 +18,15 @@
 namespace moonhalo {
 namespace {
 
-constexpr int64_t kMaxDecisions = 16384;  // per thread; then all are forgotten, so memory stays bounded
+// Per thread; then all are forgotten, so memory stays bounded.
+constexpr int64_t kMaxDecisions = 16384;
+constexpr size_t kMaxRedistributions = 1024;
 
-uint64_t hash_of(const std::vector<int64_t>& key) {
+// Words of a key that no argument is: dim = None is not dim = -3, and True is not 1.
+constexpr int64_t kSpecial = std::numeric_limits<int64_t>::min() / 3;
+constexpr int64_t kUndefined = kSpecial + 1, kNone = kSpecial + 2, kOther = kSpecial + 3, kBool = kSpecial + 4;
+
+uint64_t hash_of(at::ArrayRef<int64_t> key) {
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
   for (const int64_t word : key) {
     hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL;
@@ -78,11 +85,10 @@ void check_copied_view(const ShardTensorImpl& impl, bool written, const c10::Ope
 }
 
 // The block that the local call is given for one tensor.
-at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool records, const c10::OperatorHandle& op,
-                    ViewTrace& views) {
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, ViewTrace& views) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
-  if (records && tensor.requires_grad() && (impl == nullptr || !impl->guarded)) guard_gradient(tensor);
+  if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
   if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   check_copied_view(*impl, move.written, op);
   // The same tensor may stand twice in a call, and have been resolved the first time.
@@ -109,23 +115,22 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, bool r
 
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
 void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, ViewTrace& views) {
-  const bool records = c10::GradMode::is_enabled();
   for (size_t m = 0; m < decision.moves.size(); ++m) {
     c10::IValue& value = stack[base + decision.moves[m].arg];
     if (decision.moves[m].item < 0) {
-      value = localize(decision.moves[m], value.toTensor(), records, op, views);
+      value = localize(decision.moves[m], value.toTensor(), op, views);
       continue;
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector())
-        list.push_back(localize(decision.moves[m++], item, records, op, views));
+        list.push_back(localize(decision.moves[m++], item, op, views));
       value = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& item : value.toOptionalTensorVector()) {
         const auto& move = decision.moves[m++];
-        list.push_back(item ? std::optional(localize(move, *item, records, op, views)) : std::nullopt);
+        list.push_back(item ? std::optional(localize(move, *item, op, views)) : std::nullopt);
       }
       value = std::move(list);
     }
@@ -201,11 +206,25 @@ void Dispatch::clear() {
     entry->last = nullptr;
   }
   decisions_ = 0;
+  redistributions_.clear();
+}
+
+std::shared_ptr<const Redistribution> Dispatch::redistribution(const SpecPtr& from, const SpecPtr& to) {
+  const std::pair key(from.get(), to.get());
+  if (const auto found = redistributions_.find(key); found != redistributions_.end()) return found->second;
+  auto made = std::make_shared<const Redistribution>(from, to);
+  if (redistributions_.size() >= kMaxRedistributions) redistributions_.clear();
+  return redistributions_[key] = std::move(made);
 }
 
 Dispatch::Entry& Dispatch::entry(const c10::OperatorHandle& op) {
-  auto& entry = entries_[&op.operator_name()];
+  const void* name = &op.operator_name();
+  auto& [recent, found] = recent_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_.size()];
+  if (recent == name) return *found;
+  auto& entry = entries_[name];
   if (!entry) entry = std::make_unique<Entry>(op);
+  recent = name;
+  found = entry.get();
   return *entry;
 }
 
@@ -235,9 +254,9 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
-  const int64_t before = bytes_sent_by_this_thread();
+  const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   execute(entry.facts, decision, op, stack);
-  const int64_t sent = bytes_sent_by_this_thread() - before;
+  const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
   ++entry.counts.calls;
   entry.counts.bytes += sent;
   if (decision.plan.gathered) {
@@ -301,71 +320,60 @@ void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
 
 // The facts that a plan may depend on, as words. False when an argument cannot be written down.
 bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
-  key_.clear();
-  const auto tensor = [&](const at::Tensor& t) {
-    if (!t.defined()) return key_.push_back(-1);
+  key_.size = 0;
+  const auto tensor = [this](const at::Tensor& t) {
+    if (!t.defined()) return key_.push(kUndefined);
     const auto dtype = static_cast<int64_t>(t.scalar_type()) << 56;
     if (const ShardTensorImpl* impl = shard_impl(t)) {
-      key_.push_back(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
+      key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
     } else {
-      key_.push_back((int64_t{1} << 55) ^ dtype ^ t.dim());
-      key_.insert(key_.end(), t.sizes().begin(), t.sizes().end());
+      key_.push((int64_t{1} << 55) ^ dtype ^ t.dim());
+      for (const int64_t size : t.sizes()) key_.push(size);
     }
   };
-  const size_t base = stack.size() - facts.arguments;
-  for (size_t i = 0; i < facts.arguments; ++i) {
-    const c10::IValue& v = stack[base + i];
+  const auto number = [this](const c10::IValue& v) {
+    if (v.isInt()) {
+      key_.push(v.toInt());
+    } else if (v.isBool()) {
+      key_.push(kBool + v.toBool());
+    } else if (v.isDouble()) {
+      key_.push(c10::bit_cast<int64_t>(v.toDouble()));
+    } else {
+      return false;
+    }
+    return true;
+  };
+  const bool tensors_only = facts.pointwise && !facts.rule;  // its plan reads shapes alone
+  for (size_t i = stack.size() - facts.arguments; i < stack.size(); ++i) {
+    const c10::IValue& v = stack[i];
     if (v.isTensor()) {
       tensor(v.toTensor());
-      continue;
-    }
-    if (v.isTensorList()) {
+    } else if (v.isList()) {
       const auto list = v.toListRef();
-      key_.push_back(static_cast<int64_t>(list.size()));
-      for (const auto& item : list) tensor(item.toTensor());
-      continue;
-    }
-    if (v.isOptionalTensorList()) {
-      const auto list = v.toListRef();
-      key_.push_back(static_cast<int64_t>(list.size()));
-      for (const auto& item : list) item.isNone() ? key_.push_back(-2) : tensor(item.toTensor());
-      continue;
-    }
-    if (facts.pointwise && !facts.rule) continue;  // its plan reads shapes alone
-    if (v.isNone()) {
-      key_.push_back(-3);
-    } else if (v.isInt()) {
-      key_.push_back(v.toInt());
-    } else if (v.isBool()) {
-      key_.push_back(v.toBool());
-    } else if (v.isDouble()) {
-      const double value = v.toDouble();
-      int64_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      key_.push_back(bits);
-    } else if (v.isIntList() || v.isBoolList() || v.isDoubleList()) {
-      const auto list = v.toListRef();
-      key_.push_back(static_cast<int64_t>(list.size()));
-      for (const auto& item : list) {
-        int64_t bits = 0;
-        if (item.isDouble()) {
-          const double value = item.toDouble();
-          std::memcpy(&bits, &value, sizeof bits);
-        } else {
-          bits = item.isBool() ? item.toBool() : item.toInt();
+      key_.push(static_cast<int64_t>(list.size()));
+      for (const c10::IValue& item : list) {
+        if (item.isTensor()) {
+          tensor(item.toTensor());
+        } else if (item.isNone()) {
+          key_.push(kNone);
+        } else if (!number(item)) {
+          return false;
         }
-        key_.push_back(bits);
       }
+    } else if (tensors_only || number(v)) {
+      continue;
+    } else if (v.isNone()) {
+      key_.push(kNone);
     } else if (v.isString()) {
       const std::string& text = v.toStringRef();
-      key_.push_back(static_cast<int64_t>(text.size()));
+      key_.push(static_cast<int64_t>(text.size()));
       for (size_t at = 0; at < text.size(); at += 8) {
         int64_t word = 0;
         std::memcpy(&word, text.data() + at, std::min<size_t>(8, text.size() - at));
-        key_.push_back(word);
+        key_.push(word);
       }
     } else if (v.isDevice() || v.isGenerator()) {
-      key_.push_back(-4);
+      key_.push(kOther);
     } else {
       return false;
     }
@@ -374,11 +382,12 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
 }
 
 const Decision* Dispatch::find(Entry& entry) {
-  if (entry.last != nullptr && entry.last->key == key_) return entry.last;
-  const auto found = entry.decisions.find(hash_of(key_));
+  const auto key = key_.get();
+  if (entry.last != nullptr && key == at::IntArrayRef(entry.last->key)) return entry.last;
+  const auto found = entry.decisions.find(hash_of(key));
   if (found == entry.decisions.end()) return nullptr;
   for (const auto& decision : found->second) {
-    if (decision->key == key_) return entry.last = decision.get();
+    if (key == at::IntArrayRef(decision->key)) return entry.last = decision.get();
   }
   return nullptr;
 }
@@ -386,7 +395,7 @@ const Decision* Dispatch::find(Entry& entry) {
 std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack) {
   ++counts.planned;
   auto decision = std::make_shared<Decision>();
-  decision->key = key_;
+  decision->key = key_.get().vec();
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
@@ -400,8 +409,10 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
       move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
       TORCH_INTERNAL_ASSERT(!move.written || move.resolves, call.name(), ": the plan moves a tensor that is written");
     }
+    decision->may_send |= move.redistribution != nullptr;
     decision->moves.push_back(std::move(move));
   }
+  decision->may_send |= static_cast<bool>(made.run);
   return decision;
 }
 
@@ -416,7 +427,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   if (facts.rule) {
     if (auto made = facts.rule->plan(call)) return std::move(*made);
   } else if (facts.pointwise && !facts.random) {
-    const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
+    static const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
     if (auto made = pointwise->plan(call)) return std::move(*made);
   }
   Plan gather = gather_plan(facts, call, fallback);
@@ -429,7 +440,8 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
-  c10::SmallVector<at::Tensor, 2> kept(facts.returns_argument.size());
+  c10::SmallVector<at::Tensor, 2> kept;
+  if (facts.returns_written) kept.resize(facts.returns_argument.size());
   for (size_t r = 0; r < kept.size(); ++r) {
     const int arg = facts.returns_argument[r];
     if (arg >= 0 && stack[base + arg].isTensor()) kept[r] = stack[base + arg].toTensor();
@@ -449,14 +461,15 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
 
   const auto& outputs = decision.plan.outputs;
   size_t next = 0;
-  const auto globalize = [&](const at::Tensor& local) -> at::Tensor {
+  const auto globalize = [&](at::Tensor local) -> at::Tensor {
     const size_t index = next++;
     if (!local.defined()) return local;
     TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
                           " gave more results than planned");
     if (!outputs.empty() && !outputs[index]) return local;
-    at::Tensor result = wrap(local, outputs.empty() ? replicated(mesh_of(decision), local.sizes()) : outputs[index]);
-    views.mark(*shard_impl(result), decision.plan.copies_view);
+    at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
+                                        : wrap(std::move(local), outputs[index]);
+    if (facts.view) views.mark(*shard_impl(result), decision.plan.copies_view);
     return result;
   };
   for (size_t r = 0; r < stack.size() - base; ++r) {
@@ -465,7 +478,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
       value = std::move(kept[r]);
       ++next;
     } else if (value.isTensor()) {
-      value = globalize(value.toTensor());
+      value = globalize(std::move(value).toTensor());
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector()) list.push_back(globalize(item));

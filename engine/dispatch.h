@@ -3,12 +3,15 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/operator_facts.h"
@@ -32,6 +35,7 @@ struct Decision {
   std::vector<int64_t> key;
   Plan plan;
   std::vector<Move> moves;
+  bool may_send = false;  // inputs move, or a run of the rule's own
 };
 
 /// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
@@ -67,6 +71,9 @@ class Dispatch {
   /// Every operator that was carried out, by name; composite ones count as what they are made of.
   std::map<std::string, OperatorCounts> operator_counts() const;
   void reset_operator_counts();
+  /// From one spec to another; kept with the decisions, bounded in number too. Between two meshes the first one ever made is collective.
+  std::shared_ptr<const Redistribution> redistribution(const SpecPtr& from, const SpecPtr& to);
+  int64_t redistribution_count() const { return static_cast<int64_t>(redistributions_.size()); }
   /// Forgets every decision (and lets go of their meshes).
   void clear();
 
@@ -83,8 +90,25 @@ class Dispatch {
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
   std::unordered_map<const void*, std::unique_ptr<Entry>> entries_;
-  std::vector<int64_t> key_;  // scratch
+  // Of the operators called last, by address: a program has some dozens.
+  std::array<std::pair<const void*, Entry*>, 256> recent_{};
+  // Scratch, as long as the longest key so far.
+  struct Key {
+    std::vector<int64_t> words = std::vector<int64_t>(64);
+    size_t size = 0;
+    void push(int64_t word) {
+      if (size == words.size()) [[unlikely]] words.resize(2 * size);
+      words[size++] = word;
+    }
+    at::ArrayRef<int64_t> get() const { return {words.data(), size}; }
+  } key_;
   int64_t decisions_ = 0;
+  struct HashPair {
+    size_t operator()(const std::pair<const ShardSpec*, const ShardSpec*>& pair) const {
+      return std::hash<const void*>()(pair.first) * 31 + std::hash<const void*>()(pair.second);
+    }
+  };
+  std::unordered_map<std::pair<const ShardSpec*, const ShardSpec*>, std::shared_ptr<const Redistribution>, HashPair> redistributions_;
 };
 
 /// The plan of a call that no rule covers: its tensors are gathered, what it writes is put back. Throws where that is

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engine/fresh_memory.h"
+
 namespace moonhalo {
 namespace {
 
@@ -254,8 +256,8 @@ IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, c
   if (map.identity_ || one_view) {
     result_ = map.identity_ ? local : source_part(local, map.local_[0]);
   } else {
-    result_ = map.covered_ ? at::empty(map.needed_shape_, local.options())
-                           : at::full(map.needed_shape_, fill, local.options());
+    result_ = empty_block(map.needed_shape_, local.options());
+    if (!map.covered_) result_.fill_(fill);
   }
   if (map.exchanges_) {
     Communicator& group = map.mesh_->group();

@@ -128,6 +128,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
       view = true;
     }
     returns_argument.push_back(same);
+    returns_written |= same >= 0;
   }
   const bool knows_how = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
   if (!knows_how) functional = functional_variant(op);

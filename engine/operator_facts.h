@@ -25,6 +25,7 @@ struct OperatorFacts {
   size_t arguments = 0;
   std::vector<bool> written;           ///< per argument
   std::vector<int> returns_argument;   ///< per result: the written argument it is, or -1
+  bool returns_written = false;        ///< any of them is
   /// The operator that makes what this one writes (add for add.out, cumsum for cumsum_), where no rule knows how to
   /// write: it is called instead, and its results are copied to where they belong.
   std::optional<c10::OperatorHandle> functional;

@@ -8,6 +8,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
+
+#include "engine/fresh_memory.h"
 
 namespace moonhalo {
 namespace {
@@ -264,7 +267,8 @@ void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bo
 
 at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   if (parts_.empty()) {
-    at::Tensor value = local.clone(at::MemoryFormat::Contiguous);
+    if (reduces_.size() == 1 && local.is_contiguous()) return all_reduced(local, reduces_[0]);
+    at::Tensor value = copied_block(local);
     for (const Reduce& reduce : reduces_) reduce.group->all_reduce(value, reduce.op);
     return value;
   }
@@ -283,8 +287,14 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   at::Tensor flat;
   if (in_a_row && total == local.numel()) {
     flat = local.view({-1});
+  } else if (const std::optional<int64_t> dim = split_dim(local)) {
+    // Every rank reads its part where it lies.
+    at::Tensor result = empty_block(kept_shape_, local.options());
+    at::Tensor rows = result.movedim(*dim, 0);
+    reduces_[0].group->reduce_scatter(local.movedim(*dim, 0), reduces_[0].counts, rows, reduces_[0].op);
+    return result;
   } else {
-    flat = at::empty({total}, local.options());
+    flat = empty_block({total}, local.options());
     int64_t at = 0;
     for (const at::Tensor& part : parts) {
       flat.narrow(0, at, part.numel()).view(part.sizes()).copy_(part);
@@ -292,11 +302,48 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
     }
   }
   for (const Reduce& reduce : reduces_) {
-    at::Tensor out = at::empty({reduce.counts[reduce.group->rank()]}, local.options());
+    at::Tensor out = empty_block({reduce.counts[reduce.group->rank()]}, local.options());
     reduce.group->reduce_scatter(flat, reduce.counts, out, reduce.op);
     flat = std::move(out);
   }
   return flat.view(kept_shape_);
+}
+
+// The dim along which one reduce-scatter cuts the block into runs of rows, where the communicator takes them as they lie.
+std::optional<int64_t> Redistribution::split_dim(const at::Tensor& local) const {
+  if (reduces_.size() != 1 || !reduces_[0].group->takes_strided() || reduces_[0].group->size() == 1) return std::nullopt;
+  for (int64_t dim = 0; dim < local.dim(); ++dim) {
+    int64_t next = 0;
+    const bool rows = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+      if (c10::multiply_integers(part.length) == 0) return true;
+      for (int64_t d = 0; d < local.dim(); ++d) {
+        if (d != dim && part.length[d] != local.size(d)) return false;
+      }
+      return part.start[dim] == std::exchange(next, next + part.length[dim]);
+    });
+    if (rows && next == local.size(dim)) return dim;
+  }
+  return std::nullopt;
+}
+
+// `local` is not written. Among ranks in one memory each sums its share straight into the result, and the shares are gathered in
+// place; elsewhere that would be slower than an all-reduce.
+at::Tensor Redistribution::all_reduced(const at::Tensor& local, const Reduce& reduce) {
+  constexpr size_t kLargeBytes = size_t{1} << 20;
+  Communicator& group = *reduce.group;
+  if (!group.takes_strided() || group.size() == 1 || local.nbytes() < kLargeBytes) {
+    at::Tensor value = copied_block(local);
+    group.all_reduce(value, reduce.op);
+    return value;
+  }
+  at::Tensor value = empty_block(local.sizes(), local.options());
+  at::Tensor flat = value.view({-1});
+  const std::vector<int64_t> counts = balanced_sizes(flat.numel(), group.size());
+  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0});
+  at::Tensor share = flat.narrow(0, begin, counts[group.rank()]);
+  group.reduce_scatter(local.view({-1}), counts, share, reduce.op);
+  group.all_gather(share, counts, flat);
+  return value;
 }
 
 Redistribution::Pending Redistribution::start(const at::Tensor& local) const {

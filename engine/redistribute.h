@@ -21,7 +21,8 @@ namespace moonhalo {
 /// want it: none for a rank that holds it; P - 1 + K - 1 if there is a sum to be made (one more if no rank wants the element that
 /// holds an addend); reduce-scatter (P-1)/P and all-reduce 2(P-1)/P of the data per rank, as in R. Thakur, R. Rabenseifner, W. Gropp,
 /// Optimization of Collective Communication Operations in MPICH, 2005, are the cases K = 1 and K = P.
-/// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first.
+/// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first. Limit: copies that become a Partial of
+/// another mesh may move more than the fewest elements: the coordinate that keeps one is its first owner's, not that of most copies.
 /// Reusable; made from facts every rank holds. Between two meshes the first one ever made is collective over both.
 class Redistribution {
  public:
@@ -49,6 +50,8 @@ class Redistribution {
   void plan_all_reduces(const std::vector<int64_t>& summed, bool at_once);
   void plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once, const std::vector<Ranges>& kept);
   at::Tensor reduced(const at::Tensor& local) const;
+  static at::Tensor all_reduced(const at::Tensor& local, const Reduce& reduce);
+  std::optional<int64_t> split_dim(const at::Tensor& local) const;
 
   SpecPtr from_, to_;
   std::vector<Part> parts_;

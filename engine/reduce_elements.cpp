@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/reduce_elements.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/complex.h>
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 namespace moonhalo {
@@ -172,6 +175,52 @@ void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void
       return reduce_bools(op, sources, n, destinations);
     default:
       TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
+  }
+}
+
+void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Tensor& out) {
+  constexpr int64_t kShortRun = 16;  // elements; below, packing is quicker
+  for (const at::Tensor& source : sources) {
+    TORCH_INTERNAL_ASSERT(source.sizes() == out.sizes() && source.scalar_type() == out.scalar_type(), "reduce_tensors of ",
+                          source.sizes(), " into ", out.sizes());
+  }
+  const int64_t ndim = out.dim();
+  std::vector<int64_t> order(ndim);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return out.stride(a) > out.stride(b); });
+  const auto in_a_row = [&](const at::Tensor& tensor, int64_t dim, int64_t run) { return tensor.size(dim) == 1 || tensor.stride(dim) == run; };
+  int64_t run = 1;
+  for (; !order.empty(); order.pop_back()) {
+    const int64_t dim = order.back();
+    const bool joins = in_a_row(out, dim, run) && std::all_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
+                         return in_a_row(source, dim, run);
+                       });
+    if (!joins) break;
+    run *= out.size(dim);
+  }
+  if (run < std::min(kShortRun, out.numel())) {
+    std::vector<at::Tensor> packed;
+    c10::SmallVector<const void*, 16> addresses;
+    for (const at::Tensor& source : sources) addresses.push_back(packed.emplace_back(source.contiguous()).const_data_ptr());
+    at::Tensor result = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
+    reduce_elements(op, out.scalar_type(), addresses, out.numel(), result.mutable_data_ptr());
+    if (!out.is_contiguous()) out.copy_(result);
+    return;
+  }
+  std::vector<int64_t> at(order.size(), 0);
+  c10::SmallVector<const void*, 16> addresses(sources.size());
+  const auto offset = [&](const at::Tensor& tensor) {
+    int64_t elements = 0;
+    for (size_t i = 0; i < order.size(); ++i) elements += at[i] * tensor.stride(order[i]);
+    return elements * static_cast<int64_t>(tensor.itemsize());
+  };
+  for (int64_t left = out.numel(); left > 0; left -= run) {
+    for (size_t s = 0; s < sources.size(); ++s) addresses[s] = static_cast<const char*>(sources[s].const_data_ptr()) + offset(sources[s]);
+    reduce_elements(op, out.scalar_type(), addresses, run, static_cast<void*>(static_cast<char*>(out.mutable_data_ptr()) + offset(out)));
+    for (size_t i = order.size(); i-- > 0;) {
+      if (++at[i] < out.size(order[i])) break;
+      at[i] = 0;
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/communicator.h"
 
@@ -19,5 +20,9 @@ void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype);
 /// min; bool: sum and max are "or", product and min are "and". Needs no communication; `dtype` passes check_reducible.
 void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources,
                      int64_t n, c10::ArrayRef<void*> destinations);
+
+/// The same for host tensors of one shape and dtype and any strides, into `out`: block by block, without packing where all of them
+/// have runs in a row.
+void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Tensor& out);
 
 }  // namespace moonhalo

@@ -4,6 +4,8 @@
 #include <ATen/TensorUtils.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace moonhalo {
 namespace {
 
@@ -20,25 +22,26 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec)
 }
 
 // Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. Dims that an
-// expand made are stride 0, or autograd would accumulate into them.
+// expand made are stride 0, or autograd would accumulate into them. Every result passes here, so LibTorch's setters, which
+// find numel and contiguity out again, are not used.
 void ShardTensorImpl::set_geometry() {
   const auto& shape = spec_->global_shape();
+  const at::IntArrayRef block = local_.strides();
   TORCH_INTERNAL_ASSERT(local_.sizes() == at::IntArrayRef(spec_->local_shape()), "a local block of shape ",
                         local_.sizes(), " for ", spec_->to_string());
-  bool expanded = false;
-  for (size_t d = 0; d < shape.size(); ++d) expanded |= local_.stride(d) == 0 && shape[d] > 1 && !spec_->is_cut(d);
-  if (!expanded) {
-    set_sizes_contiguous(shape);
-    return;
-  }
-  c10::SmallVector<int64_t, 6> strides(shape.size());
+  sizes_and_strides_.set_sizes(shape);
+  numel_ = spec_->global_numel();
+  int64_t* strides = sizes_and_strides_.strides_data();
   int64_t next = 1;
+  bool expanded = false;
   for (size_t i = shape.size(); i-- > 0;) {
-    const bool broadcast = local_.stride(i) == 0 && shape[i] > 1 && !spec_->is_cut(i);
+    const bool broadcast = block[i] == 0 && shape[i] > 1 && !spec_->is_cut(i);
     strides[i] = broadcast ? 0 : next;
-    if (!broadcast) next *= shape[i];
+    if (!broadcast) next *= std::max<int64_t>(shape[i], 1);
+    expanded |= broadcast;
   }
-  set_sizes_and_strides(shape, strides);
+  // A new impl is contiguous; images and volumes may be contiguous as channels-last too.
+  if (expanded || shape.size() == 4 || shape.size() == 5) refresh_contiguous();
 }
 
 void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {

@@ -7,7 +7,9 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/dispatch.h"
 #include "engine/factory_capture.h"
+#include "engine/fresh_memory.h"
 #include "engine/redistribute.h"
 #include "engine/shard_tensor.h"
 
@@ -281,7 +283,7 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
   state.to = to;
   state.version = version_of(tensor);
   state.records = c10::GradMode::is_enabled();
-  state.block = Redistribution(from, to).start(state.source);
+  state.block = Dispatch::of_this_thread().redistribution(from, to)->start(state.source);
   return pending;
 }
 
@@ -297,7 +299,7 @@ at::Tensor PendingTensor::wait() {
     TORCH_CHECK_VALUE(version_of(state.tensor) == state.version,
                       "redistribute_async: the tensor was written in place before wait()\n  have  ", from->to_string(),
                       "\n  fix   wait first, or write to a clone()");
-    if (local.is_alias_of(state.source)) local = local.clone();  // the new tensor is no view of the old one
+    if (local.is_alias_of(state.source)) local = copied_block(local);  // the new tensor is no view of the old one
     state.result = wrap(std::move(local), state.to);
   }
   const c10::AutoGradMode as_at_the_start(state.records);

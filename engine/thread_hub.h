@@ -97,6 +97,7 @@ struct alignas(64) Slot {
   std::vector<int64_t> send_counts;
   std::vector<int64_t> receive_counts;
   const void* in = nullptr;
+  const at::Tensor* tensor = nullptr;  // what `in` is the memory of; may be strided
   int color = 0;
   int key = 0;
   std::shared_ptr<ThreadHub> made;

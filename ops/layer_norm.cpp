@@ -55,9 +55,18 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   layer.axes.output_shapes = {shape, layer.statistics_shape, layer.statistics_shape};
   Plan plan = solve(call, layer.axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
-  plan.run = run_contiguous;
-  if (CutGroup(spec, layer.normalized).alone()) return plan;
   const double eps = call.value("eps").toDouble();
+  // Called as a function: lists packed into the stack cost more than the norm of a small block.
+  plan.run = [eps, shape = call.integers("normalized_shape")](const c10::OperatorHandle& op, Stack& stack) {
+    const auto optional = [&](int index) {
+      const at::Tensor tensor = tensor_at(op, stack, index);
+      return tensor.defined() ? std::optional(tensor.contiguous()) : std::nullopt;
+    };
+    auto [out, mean, rstd] =
+        at::native_layer_norm(tensor_at(op, stack, 0).contiguous(), shape, optional(2), optional(3), eps);
+    finish(op, stack, std::move(out), std::move(mean), std::move(rstd));
+  };
+  if (CutGroup(spec, layer.normalized).alone()) return plan;
   plan.run = [=, dims = layer.normalized, at_weight = call.index("weight"),
               at_bias = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 0);

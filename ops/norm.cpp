@@ -42,9 +42,10 @@ std::vector<SpecPtr> masked(const std::vector<bool>& mask, std::vector<SpecPtr> 
 }
 
 void run_contiguous(const c10::OperatorHandle& op, Stack& stack) {
-  for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
-    c10::IValue& value = argument(op, stack, static_cast<int>(i));
-    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().contiguous();
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    c10::IValue& value = stack[i];
+    if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_contiguous())
+      value = value.toTensor().contiguous();
   }
   op.callBoxed(stack);
 }

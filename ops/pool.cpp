@@ -186,19 +186,25 @@ std::optional<Plan> plan_max(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output, p.output};
-  plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
-  plan.run = [local = p.local](const c10::OperatorHandle& op, Stack& stack) {
-    c10::IValue& self = argument(op, stack, 0);
-    const at::Tensor x = local.extend(self.toTensor(), lowest(self.toTensor().scalar_type()));
+  std::vector<int64_t> kernel, stride;
+  for (const Window& window : p.windows) {
+    kernel.push_back(window.kernel);
+    stride.push_back(window.stride);
+  }
+  // Called as a function: lists packed into the stack cost more than the pooling of a small block.
+  plan.run = [local = p.local, kernel, stride, padding = p.local_padding, ceil_mode = p.ceil_mode](
+                 const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor();
+    const at::Tensor x = local.halo ? local.extend(self, lowest(self.scalar_type())) : self;
     if (local.empty()) {
       finish(op, stack, at::empty(local.output_shape, x.options()),
              at::empty(local.output_shape, x.options().dtype(at::kLong)));
       return;
     }
-    self = x;
-    op.callBoxed(stack);
-    check_shape(stack.back().toTensor(), local.output_shape);
-    stack.back() = local.to_global(stack.back().toTensor());
+    constexpr auto pool = kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
+    auto [values, indices] = pool(x, kernel, stride, padding, local.dilation, ceil_mode);
+    check_shape(indices, local.output_shape);
+    finish(op, stack, std::move(values), local.to_global(std::move(indices)));
   };
   return plan;
 }

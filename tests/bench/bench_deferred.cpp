@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peak memory of building a model of 1 GB (10^9 bytes of float32) that is divided over the ranks, deferred and at once:
-// VmHWM of a rank before, after and its growth. Under mpirun every process is a rank; alone it is rank 0 of four, of
-// which the other three do not exist (nothing has to travel). Checks that the values are those of the whole model.
+// VmHWM of a rank before, after and its growth. VmHWM counts the pages of LibTorch's libraries in every process, though
+// the ranks of one machine share them; "its share" is the peak with every shared page divided by the processes that use
+// it (Pss). Under mpirun every process is a rank; alone it is rank 0 of four, of which the other three do not exist
+// (nothing has to travel). Checks that the values are those of the whole model.
 //   mpirun -n 4 bench_deferred [--eager]          bench_deferred [--eager]
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -23,14 +25,14 @@ namespace {
 constexpr int64_t kWidth = 4000, kLayers = 15, kWords = 2500;
 constexpr double kGB = 1e9;
 
-/// A line of /proc/self/status in GB.
-double memory(const std::string& key) {
-  std::ifstream status("/proc/self/status");
+/// A line of /proc/self/status, or another file of that form, in GB.
+double memory(const std::string& key, const std::string& file = "/proc/self/status") {
+  std::ifstream status(file);
   std::string line;
   while (std::getline(status, line)) {
     if (line.compare(0, key.size(), key) == 0) return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024 / kGB;
   }
-  TORCH_CHECK(false, "bench_deferred: no ", key, " in /proc/self/status");
+  TORCH_CHECK(false, "bench_deferred: no ", key, " in ", file);
 }
 
 std::shared_ptr<nn::SequentialImpl> make_model() {
@@ -81,6 +83,9 @@ void build(mh::Communicator& world, bool eager) {
   const auto model = eager ? make_model() : mh::deferred_init(make_model);
   mh::parallelize_module(model, mesh, plan_of(*model), {.src_data_rank = std::nullopt});
   const double peak = memory("VmHWM");
+  world.barrier();
+  const double share = peak - memory("VmRSS") + memory("Pss:", "/proc/self/smaps_rollup");
+  world.barrier();
 
   double whole = 0, owned = 0;
   for (const at::Tensor& parameter : model->parameters()) {
@@ -91,9 +96,10 @@ void build(mh::Communicator& world, bool eager) {
   for (int rank = 0; rank < world.size(); ++rank) {
     world.barrier();
     if (rank != world.rank()) continue;
-    std::printf("rank %d of %d, %s: model %.3f GB, owned %.3f GB | before: peak %.3f GB (resident %.3f, of that files %.3f) | peak %.3f GB, "
-                "growth %.3f GB | largest difference from the whole model %g\n",
-                rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files, peak, peak - resident, worst);
+    std::printf("rank %d of %d, %s: model %.3f GB, owned %.3f GB | before: peak %.3f GB (resident %.3f, of that files %.3f) | "
+                "peak %.3f GB, its share %.3f GB, growth %.3f GB | largest difference from the whole model %g\n",
+                rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files, peak, share,
+                peak - resident, worst);
     std::fflush(stdout);
   }
 }

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "engine/communicator.h"
 #include "engine/dispatch.h"
 #include "engine/shard_tensor.h"
 #include "engine/spec_table.h"
+#include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -53,6 +56,62 @@ TEST(DispatchCache, PlansOncePerSpecAndArguments) {
     EXPECT_EQ(planned([&] { x.add(x.to(at::kDouble)); }), 2);
     dispatch.clear();
     EXPECT_EQ(planned([&] { x.sum(1); }), 1);
+  });
+}
+
+using Call = std::function<at::Tensor(const at::Tensor&)>;
+
+struct Pair {
+  std::string name;
+  Call one, other;
+};
+
+// Each call is made before and after the other, on the same ShardTensor, so that a decision of one could serve the other.
+TEST(DispatchCache, CallsThatDifferInOneArgumentAreDifferentDecisions) {
+  const std::vector<Pair> pairs = {
+      {"no dim, dim -3", [](const at::Tensor& x) { return x.argmax(); }, [](const at::Tensor& x) { return x.argmax(-3); }},
+      {"no dim, dim -2", [](const at::Tensor& x) { return at::count_nonzero(x); }, [](const at::Tensor& x) { return at::count_nonzero(x, std::optional<int64_t>(-2)); }},
+      {"True, one", [](const at::Tensor& x) { return at::full_like(x, true, at::TensorOptions(at::kDouble)); },
+       [](const at::Tensor& x) { return at::full_like(x, 1, at::TensorOptions(at::kDouble)); }},
+      {"dims in a list", [](const at::Tensor& x) { return x.sum(at::IntArrayRef({0, 1})); }, [](const at::Tensor& x) { return x.sum(at::IntArrayRef({0, 2})); }},
+      {"keepdim", [](const at::Tensor& x) { return x.mean(1, true); }, [](const at::Tensor& x) { return x.mean(1, false); }},
+      {"eps", [](const at::Tensor& x) { return at::layer_norm(x, {2}, at::Tensor(), at::Tensor(), 1e-5); },
+       [](const at::Tensor& x) { return at::layer_norm(x, {2}, at::Tensor(), at::Tensor(), 1.0); }},
+      {"normalized shape", [](const at::Tensor& x) { return at::layer_norm(x, {2}); },
+       [](const at::Tensor& x) { return at::layer_norm(x, {4, 2}); }},
+      {"mode", [](const at::Tensor& x) { return at::div(x, 0.3, "floor"); }, [](const at::Tensor& x) { return at::div(x, 0.3, "trunc"); }},
+      {"window", [](const at::Tensor& x) { return at::max_pool2d(x, {2, 2}, {1, 1}); },
+       [](const at::Tensor& x) { return at::max_pool2d(x, {1, 2}, {1, 1}); }},
+  };
+  const at::Tensor full = make_tensor({5, 4, 2}, 1);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    for (int64_t dim = 0; dim < 2; ++dim) {
+      const at::Tensor x = shard_of(full, mesh, {shard(dim)});
+      for (const auto& [name, one, other] : pairs) {
+        for (const Call* call : {&one, &other, &one, &other}) {
+          const at::Tensor result = (*call)(x), expected = (*call)(full);
+          EXPECT_TRUE(at::allclose(full_tensor(result), expected)) << name << ", cut in dim " << dim;
+        }
+      }
+    }
+  });
+}
+
+TEST(DispatchCache, RedistributionsAreKeptAndForgotten) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    Dispatch& dispatch = Dispatch::of_this_thread();
+    const SpecPtr from = make_spec(mesh, {6}, {shard(0)}), to = make_spec(mesh, {6}, {shard(0, {1, 5})});
+
+    const auto made = dispatch.redistribution(from, to);
+
+    EXPECT_EQ(dispatch.redistribution(from, to), made);
+    EXPECT_NE(dispatch.redistribution(to, from), made);
+    dispatch.clear();
+    EXPECT_EQ(made.use_count(), 1);
+    for (int64_t size = 1; size < 3000; ++size) {
+      dispatch.redistribution(make_spec(mesh, {size}, {shard(0)}), make_spec(mesh, {size}, {replicate()}));
+    }
+    EXPECT_LE(dispatch.redistribution_count(), 1024);
   });
 }
 

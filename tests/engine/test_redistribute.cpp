@@ -137,6 +137,32 @@ TEST(Redistribute, D04_EveryDtypeIsMovedAsItIs) {
   }
 }
 
+// Blocks so large that sums are made in other ways: straight into the result, in huge pages.
+TEST(Redistribute, LargeBlocksAreSummedAlike) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const std::vector<Placement> targets = {replicate(), shard(0, {5, 700, 15}), shard(1, {0, 401, 400}), partial()};
+    for (const auto dtype : {at::kDouble, at::kHalf}) {
+      const at::Tensor full = make_tensor({720, 801}, 4, dtype), first = full * (mesh->rank() + 1);
+      for (const ReduceOp op : {ReduceOp::kSum, kAvg, kMax}) {
+        for (const bool columns : {false, true}) {  // the addends lie by rows or by columns
+          const at::Tensor addend = columns ? first.t().contiguous().t() : first, before = addend.clone();
+          const at::Tensor x = from_local(addend, make_spec(mesh, full.sizes(), {partial(op)}));
+          at::Tensor wanted = (full * 1).to(at::kDouble) + (full * 2).to(at::kDouble) + (full * 3).to(at::kDouble);
+          if (op == kAvg) wanted = wanted / 3;
+          if (op == kMax) wanted = at::maximum(full, full * 3).to(at::kDouble);
+          for (const Placement& to : targets) {
+            if (to.is_partial() && op != ReduceOp::kSum) continue;
+            const at::Tensor result = full_tensor(redistribute(x, {to})).to(at::kDouble);
+            EXPECT_TRUE(at::allclose(result, wanted, dtype == at::kHalf ? 2e-3 : 1e-14, dtype == at::kHalf ? 2e-3 : 1e-14))
+                << dtype << " " << name(op) << " to " << to.to_string();
+          }
+          EXPECT_TRUE(addend.equal(before));
+        }
+      }
+    }
+  });
+}
+
 TEST(Redistribute, TheResultIsNoViewOfTheSource) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor full = make_tensor(kShape, 8);
