@@ -25,7 +25,8 @@ struct Sequences {
 };
 
 // The results are those of `outputs`, in terms of the axes batch, time and class.
-Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& outputs, const std::vector<Ints>& shapes) {
+Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& outputs,
+                    const std::vector<Ints>& shapes) {
   const int n = 0, t = 1, c = 2;
   const bool lines = call.spec("targets")->ndim() == 2;
   Axes axes;
@@ -54,9 +55,11 @@ Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& out
 bool is_batch(const OpCall& call) {
   const SpecPtr& x = call.spec("log_probs");
   if (x->ndim() != 3) return false;
-  if (!call.value("input_lengths").isIntList() && !call.value("input_lengths").isList()) return false;
+  if (!call.value("input_lengths").isIntList() && !call.value("input_lengths").isList())
+    return false;
   const auto sequences = static_cast<size_t>(x->global_shape()[1]);
-  return call.integers("input_lengths").size() == sequences && call.integers("target_lengths").size() == sequences;
+  return call.integers("input_lengths").size() == sequences &&
+         call.integers("target_lengths").size() == sequences;
 }
 
 // The local call sees the lengths and targets of its own sequences.
@@ -65,7 +68,8 @@ void localize(const c10::OperatorHandle& op, Stack& stack, const Sequences& mine
   argument(op, stack, at_targets + 2) = mine.targets;
   if (mine.joined < 0) return;
   c10::IValue& targets = argument(op, stack, at_targets);
-  targets = targets.toTensor().narrow(0, mine.joined, std::accumulate(mine.targets.begin(), mine.targets.end(), int64_t{0}));
+  targets = targets.toTensor().narrow(
+      0, mine.joined, std::accumulate(mine.targets.begin(), mine.targets.end(), int64_t{0}));
 }
 
 std::optional<Plan> plan_ctc(const OpCall& call) {
@@ -77,7 +81,8 @@ std::optional<Plan> plan_ctc(const OpCall& call) {
   Sequences mine = sequences(call, {{0}, {0, 1, -1}}, {{shape[1]}, {shape[1], shape[0], width}});
   Plan plan = mine.plan;
   if (!plan.outputs[0]->has_cut()) return plan;
-  plan.run = [=, alpha = plan.outputs[1]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [=, alpha = plan.outputs[1]->local_shape()](const c10::OperatorHandle& op,
+                                                         Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     // As wide as the longest target of all ranks needs; the rest is never read.
     at::Tensor table = at::zeros(alpha, x.options());
@@ -106,21 +111,31 @@ std::optional<Plan> plan_ctc_backward(const OpCall& call) {
 }
 
 // PyTorch's composite reads the lengths' memory; as ShardTensors they are small enough to be had whole.
-at::Tensor ctc_loss_of_tensors(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
-                               const at::Tensor& target_lengths, int64_t blank, int64_t reduction,
-                               bool zero_infinity) {
-  const auto plain = [](const at::Tensor& t) { return is_shard_tensor(t) ? full_tensor(t.detach()) : t; };
-  return at::compositeimplicitautograd::ctc_loss(log_probs, targets, plain(input_lengths), plain(target_lengths), blank,
-                                                 reduction, zero_infinity);
+at::Tensor ctc_loss_of_tensors(const at::Tensor& log_probs, const at::Tensor& targets,
+                               const at::Tensor& input_lengths, const at::Tensor& target_lengths,
+                               int64_t blank, int64_t reduction, bool zero_infinity) {
+  const auto plain = [](const at::Tensor& t) {
+    return is_shard_tensor(t) ? full_tensor(t.detach()) : t;
+  };
+  return at::compositeimplicitautograd::ctc_loss(log_probs, targets, plain(input_lengths),
+                                                 plain(target_lengths), blank, reduction,
+                                                 zero_infinity);
 }
 
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors); }
+TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) {
+  library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) {
+  library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors);
+}
 
 constexpr auto* kSource = "PyTorch ctc_loss; Graves et al. 2006";
 
 const Register rules{
-    {.op = "aten::_ctc_loss", .plan = plan_ctc, .source = kSource, .supports = "any cut of the batch"},
+    {.op = "aten::_ctc_loss",
+     .plan = plan_ctc,
+     .source = kSource,
+     .supports = "any cut of the batch"},
     {.op = "aten::_ctc_loss_backward",
      .plan = plan_ctc_backward,
      .source = kSource,

@@ -152,7 +152,8 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   }
   self = intern(std::move(wanted));
   Plan plan = plan_one(call, self, {intern(std::move(result))});
-  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op,
+                                                       Stack& stack) {
     finish(op, stack, argument(op, stack, 0).toTensor().diagonal(offset).sum());
   };
   return plan;
@@ -161,9 +162,11 @@ std::optional<Plan> plan_trace(const OpCall& call) {
 // A composite that walks through memory by strides: met above autograd and carried out through diagonals, which share
 // memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
 at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
-  if (!is_shard_tensor(self) || self.dim() < 2) return at::native::fill_diagonal_(self, value, wrap);
+  if (!is_shard_tensor(self) || self.dim() < 2)
+    return at::native::fill_diagonal_(self, value, wrap);
   if (self.dim() == 2) {
-    const int64_t rows = self.size(0), period = wrap ? self.size(1) + 1 : std::max<int64_t>(rows, 1);
+    const int64_t rows = self.size(0),
+                  period = wrap ? self.size(1) + 1 : std::max<int64_t>(rows, 1);
     for (int64_t row = 0; row < rows; row += period) self.diagonal(-row).fill_(value);
     return self;
   }

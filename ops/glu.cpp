@@ -80,7 +80,8 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
         at::glu_backward(grad, halves.fetch(argument(op, stack, 1).toTensor()), halves.dim);
     const int64_t rows = grad.size(halves.dim);
     const at::Tensor owned = halves.first->adjoint(both.narrow(halves.dim, 0, rows).contiguous());
-    finish(op, stack, halves.second->add_adjoint(both.narrow(halves.dim, rows, rows).contiguous(), owned));
+    finish(op, stack,
+           halves.second->add_adjoint(both.narrow(halves.dim, rows, rows).contiguous(), owned));
   };
   return plan;
 }
@@ -102,7 +103,10 @@ const char* const kAny = "any cut; along the dim each rank fetches the two runs 
 
 const Register rules{
     {.op = "aten::glu", .plan = plan_glu, .source = "PyTorch glu", .supports = kAny},
-    {.op = "aten::glu_backward", .plan = plan_glu_backward, .source = "PyTorch glu", .supports = kAny},
+    {.op = "aten::glu_backward",
+     .plan = plan_glu_backward,
+     .source = "PyTorch glu",
+     .supports = kAny},
     {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .source = "PyTorch glu", .supports = kAny},
 };
 

@@ -27,7 +27,8 @@ struct Margins {
 
 Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
   const auto padding = call.integers("padding");
-  const auto padded = static_cast<int64_t>(padding.size() / 2), ndim = static_cast<int64_t>(shape.size());
+  const auto padded = static_cast<int64_t>(padding.size() / 2),
+             ndim = static_cast<int64_t>(shape.size());
   TORCH_CHECK_VALUE(ndim == padded + 1 || ndim == padded + 2, call.name(), ": a tensor of ", ndim, " dims instead of ",
                     padded + 1, " or ", padded + 2, "\n  have  ", call.describe());
   Margins margins{std::vector<int64_t>(ndim, 0), std::vector<int64_t>(ndim, 0)};
@@ -125,7 +126,8 @@ SpecPtr unpadded_spec(const SpecPtr& grad, at::IntArrayRef shape, const Margins&
     int64_t row = -margins.before[d], begin = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
       row += sizes[b];
-      const int64_t end = b + 1 == sizes.size() ? shape[d] : std::clamp<int64_t>(row, begin, shape[d]);
+      const int64_t end =
+          b + 1 == sizes.size() ? shape[d] : std::clamp<int64_t>(row, begin, shape[d]);
       sizes[b] = end - begin;
       begin = end;
     }
@@ -155,10 +157,12 @@ at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef padding) {
   return op.call(self, padding);
 }
 
-at::Tensor pad_circular_backward(const at::Tensor& grad, at::IntArrayRef sizes, at::IntArrayRef padding) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moonhalo::pad_circular_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef)>();
+at::Tensor pad_circular_backward(const at::Tensor& grad, at::IntArrayRef sizes,
+                                 at::IntArrayRef padding) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("moonhalo::pad_circular_backward", "")
+          .typed<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef)>();
   return op.call(grad, sizes, padding);
 }
 
@@ -190,12 +194,15 @@ at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes,
                                at::IntArrayRef padding) {
   return record(
       grad, [&](const at::Tensor& x) { return pad_circular_backward(x, sizes, padding); },
-      [padding = padding.vec()](const at::Tensor& padded) { return pad_circular(padded, padding); });
+      [padding = padding.vec()](const at::Tensor& padded) {
+        return pad_circular(padded, padding);
+      });
 }
 
 at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
   // Where PyTorch crops it goes round what is left, not round the whole: left to its composite.
-  const bool crops = std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
+  const bool crops =
+      std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
   if (!is_shard_tensor(self) || crops) return at::native::_pad_circular_symint(self, pad);
   return pad_circular(self, C10_AS_INTARRAYREF_SLOW(pad));
 }
