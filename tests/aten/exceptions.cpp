@@ -22,8 +22,6 @@ const std::vector<Exception>& never_on_blocks() {
       {"aten::as_strided_", "refused: changes the dims of its tensor in place"},
       {"batch_norm_update_stats", "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},
       {"hash_tensor", "gathered: a number over the bytes of all elements"},
-      {"aten::masked_scatter", "gathered: which element goes where is data; its derivative by masked_scatter_backward"},
-      {"aten::masked_scatter_", "as masked_scatter"},
       {"aten::randperm.out", "refused: a permutation is not drawn element by element; randperm and index with it"},
       {"aten::randperm.generator_out", "refused: as randperm.out"},
       {"aten::rrelu_with_noise.out", "refused: draws; rrelu and rrelu_with_noise are on blocks"},
