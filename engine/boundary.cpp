@@ -125,7 +125,14 @@ void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
   add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
 }
 
-void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward) {
+void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward,
+             const std::function<at::Tensor(const at::Tensor&)>& forward) {
+  const at::Tensor& tangent = input._fw_grad(/*level=*/0);
+  if (tangent.defined()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(forward, "forward-mode differentiation does not go through what is called here\n  have  a tensor of shape ",
+                                shape_string(input.sizes()), " with a tangent\n  fix   move the tensor before its tangent is made");
+    output._set_fw_grad(forward(tangent), /*level=*/0, /*is_inplace_op=*/false);
+  }
   if (!c10::GradMode::is_enabled() || !input.requires_grad()) return;
   const NodePointer node = make_node<LambdaNode>(std::move(backward));
   node->set_next_edges(torch::autograd::collect_next_edges(input));

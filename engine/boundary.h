@@ -18,8 +18,10 @@ void guard_gradient(const at::Tensor& tensor);
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);
 
 /// Records `backward` as the gradient function from `output` to `input`, if `input` needs one. `backward` is called
-/// with the gradient of `output` and must itself be differentiable.
-void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward);
+/// with the gradient of `output` and must itself be differentiable. `forward` makes the tangent of `output` out of that of
+/// `input` (forward-mode differentiation); without it an input that has a tangent is refused.
+void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward,
+             const std::function<at::Tensor(const at::Tensor&)>& forward = {});
 
 /// As `connect` for an output whose input lives on another rank: the backward pass stops here, but takes part.
 void connect_without_input(const at::Tensor& output, std::function<void(const at::Tensor&)> backward);

@@ -119,9 +119,9 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
     block = local.alias();
   }
   at::Tensor result = wrap(std::move(block), spec);
-  connect(local, result, [target = without_partial(spec)](const at::Tensor& grad) {
-    return to_local(gradient_of(grad, target));
-  });
+  connect(
+      local, result, [target = without_partial(spec)](const at::Tensor& grad) { return to_local(gradient_of(grad, target)); },
+      [&](const at::Tensor& tangent) { return from_local(tangent, spec); });
   return result;
 }
 
@@ -304,7 +304,8 @@ at::Tensor PendingTensor::wait() {
   }
   const c10::AutoGradMode as_at_the_start(state.records);
   connect(state.tensor, state.result,
-          [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); });
+          [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); },
+          [&](const at::Tensor& tangent) { return redistribute(tangent, state.to); });
   state.tensor.reset();
   state.source.reset();
   state.block.reset();
@@ -332,7 +333,8 @@ at::Tensor to_local(const at::Tensor& tensor) {
     const BelowAutograd guard;
     local = shard_impl(tensor)->local().alias();
   }
-  connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); });
+  connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
+          [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
   return local;
 }
 

@@ -175,10 +175,7 @@ at::Tensor record(const at::Tensor& self, const Linear& linear, Adjoint adjoint)
     result = linear(self);
   }
   if (c10::GradMode::is_enabled() && self.requires_grad()) guard_gradient(self);
-  connect(self, result, std::move(adjoint));
-  const at::Tensor& tangent = self._fw_grad(/*level=*/0);
-  if (tangent.defined())
-    result._set_fw_grad(linear(tangent), /*level=*/0, /*is_inplace_op=*/false);
+  connect(self, result, std::move(adjoint), linear);
   return result;
 }
 

@@ -115,6 +115,23 @@ TEST(ForwardMode, TangentsOfOtherKinds) {
   }
 }
 
+// What moves blocks moves tangents with them.
+TEST(ForwardMode, ThroughMovesOfBlocks) {
+  const DualLevel level;
+  expect_on_ways({{"move_and_back", [&](const List& t) {
+                     const at::Tensor dual = at::_make_dual(t[0], t[1], level.index());
+                     if (!is_shard_tensor(dual)) return List{std::get<1>(at::_unpack_dual(dual.square(), level.index()))};
+                     const SpecPtr own = spec(dual);
+                     const at::Tensor whole = full_tensor(dual);
+                     const at::Tensor again = from_local(whole, replicated(own->mesh(), own->global_shape()));
+                     return List{std::get<1>(at::_unpack_dual(redistribute(again, without_partial(own)).square(), level.index()))};
+                   }}},
+                 [](const Way& way) {
+                   return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+                 },
+                 {.backward = false});
+}
+
 // Forward over reverse: the product of the Hessian and a vector.
 TEST(ForwardMode, OverReverse) {
   const DualLevel level;
