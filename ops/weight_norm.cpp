@@ -29,7 +29,6 @@ void check(const OpCall& call, const Slices& slices, const SpecPtr& g) {
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const Slices slices = slices_of(call, call.spec("v"));
   check(call, slices, call.spec("g"));
   Plan plan{.inputs = {slices.v, slices.g}, .outputs = {slices.v, slices.g}};
@@ -46,7 +45,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 
 // With the sum s over a slice of dw v:   dg = s / |v|,   dv = g / |v| (dw - v s / |v|^2).
 std::optional<Plan> plan_backward(const OpCall& call) {
-  if (call.op.schema().is_mutable()) return std::nullopt;
   const Slices slices = slices_of(call, call.spec("saved_v"));
   Plan plan{.inputs = {slices.v, slices.v, slices.g, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
