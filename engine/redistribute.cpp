@@ -267,10 +267,18 @@ void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bo
 
 at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   if (parts_.empty()) {
-    if (reduces_.size() == 1 && local.is_contiguous()) return all_reduced(local, reduces_[0]);
+    if (reduces_.size() == 1) return all_reduced(local.contiguous(), reduces_[0]);
     at::Tensor value = copied_block(local);
     for (const Reduce& reduce : reduces_) reduce.group->all_reduce(value, reduce.op);
     return value;
+  }
+  // Ranks may hold their addends in different strides, so these do not decide which call is made.
+  if (const std::optional<int64_t> dim = split_dim(local)) {
+    // Every rank reads its part where it lies.
+    at::Tensor result = empty_block(kept_shape_, local.options());
+    at::Tensor rows = result.movedim(*dim, 0);
+    reduces_[0].group->reduce_scatter(local.movedim(*dim, 0), reduces_[0].counts, rows, reduces_[0].op);
+    return result;
   }
   std::vector<at::Tensor> parts;
   bool in_a_row = local.is_contiguous();  // the parts lie one behind the other already
@@ -287,12 +295,6 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   at::Tensor flat;
   if (in_a_row && total == local.numel()) {
     flat = local.view({-1});
-  } else if (const std::optional<int64_t> dim = split_dim(local)) {
-    // Every rank reads its part where it lies.
-    at::Tensor result = empty_block(kept_shape_, local.options());
-    at::Tensor rows = result.movedim(*dim, 0);
-    reduces_[0].group->reduce_scatter(local.movedim(*dim, 0), reduces_[0].counts, rows, reduces_[0].op);
-    return result;
   } else {
     flat = empty_block({total}, local.options());
     int64_t at = 0;

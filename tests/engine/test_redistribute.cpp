@@ -163,6 +163,21 @@ TEST(Redistribute, LargeBlocksAreSummedAlike) {
   });
 }
 
+// The ranks make the same calls, however their addends lie in memory.
+TEST(Redistribute, AddendsMayLieInOtherStridesOnEveryRank) {
+  for (const std::vector<int64_t> shape : {std::vector<int64_t>{7, 5}, {600, 500}}) {
+    run_ranks(3, [&](Communicator& world) {
+      const MeshPtr mesh = init_device_mesh(world, "cpu", {3});
+      const auto addend = [&](int64_t rank) { return make_tensor(shape, 10 + rank); };
+      const at::Tensor lies = world.rank() == 1 ? addend(1).t().contiguous().t() : addend(world.rank());
+      const at::Tensor sum = addend(0) + addend(1) + addend(2);
+      const at::Tensor x = from_local(lies, mesh, {partial()});
+      for (const Placement& to : {replicate(), shard(0), shard(1), shard(0, {0, shape[0] - 1, 1}), shard(1, {2, 0, shape[1] - 2})})
+        EXPECT_EQ(difference(full_tensor(redistribute(x, {to})), sum, 1e-12), "") << to.to_string();
+    });
+  }
+}
+
 TEST(Redistribute, TheResultIsNoViewOfTheSource) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor full = make_tensor(kShape, 8);
