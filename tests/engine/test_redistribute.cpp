@@ -165,7 +165,7 @@ TEST(Redistribute, LargeBlocksAreSummedAlike) {
 
 // The ranks make the same calls, however their addends lie in memory.
 TEST(Redistribute, AddendsMayLieInOtherStridesOnEveryRank) {
-  for (const std::vector<int64_t> shape : {std::vector<int64_t>{7, 5}, {600, 500}}) {
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{7, 5}, {600, 500}}) {
     run_ranks(3, [&](Communicator& world) {
       const MeshPtr mesh = init_device_mesh(world, "cpu", {3});
       const auto addend = [&](int64_t rank) { return make_tensor(shape, 10 + rank); };
