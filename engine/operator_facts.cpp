@@ -95,8 +95,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   static constexpr std::array<const char*, 13> kMadeOfOthers = {
       "aten::_pack_padded_sequence", "aten::affine_grid_generator", "aten::block_diag", "aten::dist",
       "aten::embedding_renorm",      "aten::linspace",              "aten::logspace",   "aten::masked_scatter_backward",
-      "aten::normal",
-      "aten::normal_functional",     "aten::rand",                  "aten::randint",    "aten::randn"};
+      "aten::normal",                "aten::normal_functional",     "aten::rand",       "aten::randint",
+      "aten::randn"};
   const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
   decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);

@@ -4,13 +4,13 @@
 // met above autograd and made that of a convolution.
 #include <ATen/ATen.h>
 #include <ATen/ops/conv_tbc_backward_native.h>
-#include <torch/library.h>
 
 #include <array>
 #include <tuple>
 
 #include "engine/axes.h"
 #include "engine/shard_tensor.h"
+#include "ops/above_autograd.h"
 
 namespace moonhalo {
 namespace {
@@ -46,10 +46,7 @@ Gradients backward(const at::Tensor& grad, const at::Tensor& input, const at::Te
 
 void meet(torch::Library& library) { library.impl("conv_tbc_backward", &backward); }
 
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
+const MeetAboveAutograd met(&meet);
 
 constexpr auto* kSupports = "any cut of batch and output channels; others are gathered";
 

@@ -3,14 +3,11 @@
 //
 //     log_probs [T, N, C]    targets [N, S], or all of them joined in one line    losses [N]    log_alpha [N, T, 2 S + 1]
 #include <ATen/ATen.h>
-#include <ATen/ops/ctc_loss_compositeimplicitautograd_dispatch.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "engine/axes.h"
-#include "engine/shard_tensor.h"
 
 namespace moonhalo {
 namespace {
@@ -108,25 +105,6 @@ std::optional<Plan> plan_ctc_backward(const OpCall& call) {
     op.callBoxed(stack);
   };
   return plan;
-}
-
-// PyTorch's composite reads the lengths' memory; as ShardTensors they are small enough to be had whole.
-at::Tensor ctc_loss_of_tensors(const at::Tensor& log_probs, const at::Tensor& targets,
-                               const at::Tensor& input_lengths, const at::Tensor& target_lengths,
-                               int64_t blank, int64_t reduction, bool zero_infinity) {
-  const auto plain = [](const at::Tensor& t) {
-    return is_shard_tensor(t) ? full_tensor(t.detach()) : t;
-  };
-  return at::compositeimplicitautograd::ctc_loss(log_probs, targets, plain(input_lengths),
-                                                 plain(target_lengths), blank, reduction,
-                                                 zero_infinity);
-}
-
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) {
-  library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors);
-}
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) {
-  library.impl("ctc_loss.Tensor", &ctc_loss_of_tensors);
 }
 
 constexpr auto* kSource = "PyTorch ctc_loss; Graves et al. 2006";

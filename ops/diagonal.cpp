@@ -6,11 +6,11 @@
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/fill_diagonal_native.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
 #include "engine/shard_tensor.h"
+#include "ops/above_autograd.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
@@ -181,10 +181,7 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
 }
 
 void meet(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
+const MeetAboveAutograd met(&meet);
 
 const char* const kAny = "any cut, of the two dims too; nothing moves";
 const char* const kSource = "PyTorch diagonal";

@@ -12,7 +12,6 @@
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/max_pool1d_native.h>
 #include <ATen/ops/tensordot_native.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <iterator>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "engine/shard_tensor.h"
+#include "ops/above_autograd.h"
 #include "ops/contract.h"
 
 namespace moonhalo {
@@ -334,11 +334,7 @@ void meet(torch::Library& library) {
   library.impl("max_pool1d", &max_pool1d);
 }
 
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
-// Without autograd (inference mode), and for other tensors of the keys that share AutogradOther.
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
+const MeetAboveAutograd met(&meet);
 
 }  // namespace
 }  // namespace moonhalo

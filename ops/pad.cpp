@@ -16,6 +16,7 @@
 #include "engine/boundary.h"
 #include "engine/interval_map.h"
 #include "engine/shard_tensor.h"
+#include "ops/above_autograd.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
@@ -206,10 +207,7 @@ at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
 
 void meet(torch::Library& library) { library.impl("_pad_circular", &meet_pad_circular); }
 
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
+const MeetAboveAutograd met(&meet);
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def("pad_circular(Tensor self, int[] padding) -> Tensor");

@@ -3,12 +3,12 @@
 // met above autograd and made of operators that keep a cut: pad, unfold, the transform.
 #include <ATen/ATen.h>
 #include <ATen/ops/stft_native.h>
-#include <torch/library.h>
 
 #include <optional>
 
 #include "engine/shard_tensor.h"
 #include "engine/spec.h"
+#include "ops/above_autograd.h"
 
 namespace moonhalo {
 namespace {
@@ -89,10 +89,7 @@ void meet(torch::Library& library) {
   library.impl("stft.center", &stft_center);
 }
 
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, AutogradOther, library) { meet(library); }
-TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) { meet(library); }
+const MeetAboveAutograd met(&meet);
 
 }  // namespace
 }  // namespace moonhalo
