@@ -2,8 +2,8 @@
 // Peak memory of building a model of 1 GB (10^9 bytes of float32) that is divided over the ranks, deferred and at once:
 // VmHWM of a rank before, after and its growth. VmHWM counts the pages of LibTorch's libraries in every process, though
 // the ranks of one machine share them; "its share" is the peak with every shared page divided by the processes that use
-// it (Pss). Under mpirun every process is a rank; alone it is rank 0 of four, of which the other three do not exist
-// (nothing has to travel). Checks that the values are those of the whole model.
+// it (Pss). Under mpirun every process is a rank; alone, four threads are, and a rank's figures are a quarter of the
+// process's. Checks that the values are those of the whole model.
 //   mpirun -n 4 bench_deferred [--eager]          bench_deferred [--eager]
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -74,17 +74,19 @@ double worst_difference(const nn::Module& model) {
   return worst;
 }
 
-void build(mh::Communicator& world, bool eager) {
+void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   const auto mesh = mh::init_device_mesh(world, "cpu", {world.size()});
-  const double before = memory("VmHWM");
-  const double resident = memory("VmRSS"), files = memory("RssFile");
+  const double before = memory("VmHWM") / ranks_in_process;
+  const double resident = memory("VmRSS") / ranks_in_process, files = memory("RssFile") / ranks_in_process;
+  world.barrier();
   mh::manual_seed(7);
   const mh::ElementwiseRandom random;
   const auto model = eager ? make_model() : mh::deferred_init(make_model);
   mh::parallelize_module(model, mesh, plan_of(*model), {.src_data_rank = std::nullopt});
-  const double peak = memory("VmHWM");
   world.barrier();
-  const double share = peak - memory("VmRSS") + memory("Pss:", "/proc/self/smaps_rollup");
+  const double peak = memory("VmHWM") / ranks_in_process;
+  const double unshared = (memory("VmRSS") - memory("Pss:", "/proc/self/smaps_rollup")) / ranks_in_process;
+  const double share = peak - unshared;
   world.barrier();
 
   double whole = 0, owned = 0;
@@ -111,8 +113,9 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const mh::Launch launch = mh::detect_launch();
   if (launch.size > 1) {
-    build(*mh::make_world("", launch), eager);
+    build(*mh::make_world("", launch), eager, 1);
   } else {
-    build(*mh::make_fake_communicator(0, 4), eager);
+    constexpr int kRanks = 4;
+    mh::run_ranks(kRanks, [&](mh::Communicator& world) { build(world, eager, kRanks); });
   }
 }
