@@ -194,18 +194,41 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
   }
   if (kept == wanted && begun.empty()) return;
 
-  // Copies serve their own ranks. Where a Partial begins, the element stands on the coordinates of its first owner.
+  // Copies serve their own ranks.
   std::vector<int64_t> first(mesh.size());
   for (const auto& [key, ranks] : grouped(mesh, others(mesh, apart))) {
     for (const int64_t rank : ranks) first[rank] = ranks[0];
   }
+  // Where a Partial begins, an element stands on the coordinates where most of the ranks that want it hold it already; those of
+  // its first owner, if they are among the best.
+  const auto begun_at = [&](int64_t rank) {
+    std::vector<int64_t> coordinates;
+    for (const int64_t m : begun) coordinates.push_back(target.coordinate(there[rank], m));
+    return coordinates;
+  };
+  std::map<std::pair<int64_t, Ranges>, std::vector<int64_t>> kept_at;  // by first owner and wanted box
+  const auto keeper = [&](int64_t owner, int64_t user) -> const std::vector<int64_t>& {
+    const auto [place, fresh] = kept_at.try_emplace({first[owner], wanted[user]});
+    if (!fresh) return place->second;
+    std::map<std::vector<int64_t>, int64_t> holders;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      if (first[rank] == first[owner] && wanted[rank] == wanted[user]) ++holders[begun_at(rank)];
+    }
+    place->second = begun_at(first[owner]);
+    int64_t most = holders[place->second];
+    for (const auto& [coordinates, count] : holders) {
+      if (count > most) {
+        most = count;
+        place->second = coordinates;
+      }
+    }
+    return place->second;
+  };
   std::vector<int64_t> same = fixed;
   same.insert(same.end(), apart.begin(), apart.end());
   const auto serves = [&](int64_t owner, int64_t user) {
     return std::all_of(same.begin(), same.end(), [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); }) &&
-           std::all_of(begun.begin(), begun.end(), [&](int64_t m) {
-             return target.coordinate(there[first[owner]], m) == target.coordinate(there[user], m);
-           });
+           (begun.empty() || keeper(owner, user) == begun_at(user));
   };
   const auto needs = [&](int64_t rank) {
     std::vector<Need> box;

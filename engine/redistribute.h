@@ -21,8 +21,7 @@ namespace moonhalo {
 /// want it: none for a rank that holds it; P - 1 + K - 1 if there is a sum to be made (one more if no rank wants the element that
 /// holds an addend); reduce-scatter (P-1)/P and all-reduce 2(P-1)/P of the data per rank, as in R. Thakur, R. Rabenseifner, W. Gropp,
 /// Optimization of Collective Communication Operations in MPICH, 2005, are the cases K = 1 and K = P.
-/// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first. Limit: copies that become a Partial of
-/// another mesh may move more than the fewest elements: the coordinate that keeps one is its first owner's, not that of most copies.
+/// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first.
 /// Reusable; made from facts every rank holds. Between two meshes the first one ever made is collective over both.
 class Redistribution {
  public:

@@ -202,9 +202,6 @@ void check_bytes(const std::vector<int64_t>& mesh_shape, const std::vector<int64
   std::vector<std::atomic<int64_t>> sent(sources.size() * targets.size());
   std::vector<int64_t> least(sent.size());
   std::vector<std::string> names(sent.size());
-  // Known limit: where copies become a Partial of another mesh, the coordinate that keeps an element is its first owner's, which may
-  // not be the one with most copies.
-  std::vector<char> limited(sent.size());
   on_mesh(mesh_shape, [&](const MeshPtr& mesh) {
     const MeshPtr target = there(mesh);
     std::vector<int64_t> ranks(mesh->size());
@@ -219,19 +216,10 @@ void check_bytes(const std::vector<int64_t>& mesh_shape, const std::vector<int64
       sent[i] += mesh->group().stats().total().bytes - before;
       if (mesh->rank() != 0) continue;
       least[i] = fewest_elements(*spec(x), *to, ranks) * 8;
-      bool copies = false;
-      for (int64_t m = 0; m < mesh->ndim(); ++m) copies = copies || !spec(x)->layout().uses(m);
-      limited[i] = target != mesh && copies && to->has_partial();
       names[i] = spec(x)->to_string() + " to " + to->to_string();
     }
   });
-  for (size_t i = 0; i < sent.size(); ++i) {
-    if (limited[i]) {
-      EXPECT_GE(sent[i], least[i]) << names[i];
-    } else {
-      EXPECT_EQ(sent[i], least[i]) << names[i];
-    }
-  }
+  for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], least[i]) << names[i];
 }
 
 TEST(Redistribute, BytesAreTheFewestOnALine) {
