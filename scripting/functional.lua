@@ -239,4 +239,6 @@ define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
   end)
 end)
 
+for name, fn in next, (require "moonhalo.functional_windows") do F[name] = fn end
+
 return setmetatable(F, {__index = function(_, name) return mh[name] end})

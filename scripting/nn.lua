@@ -12,8 +12,8 @@ local nn = {
   functional = require "moonhalo.functional",
 }
 
-for _, part in ipairs {"nn_containers", "nn_layers", "nn_conv", "nn_norm", "nn_pool", "nn_activation", "nn_attention",
-    "nn_neighborhood"} do
+for _, part in ipairs {"nn_containers", "nn_layers", "nn_conv", "nn_norm", "nn_pool", "nn_window", "nn_activation",
+    "nn_attention", "nn_neighborhood"} do
   for name, value in pairs(require("moonhalo." .. part)) do
     if base.is_class(value) then nn[name] = value end
   end

@@ -160,12 +160,6 @@ function layers.Upsample:extra_repr()
   return what .. ", mode='" .. self.mode .. "'"
 end
 
-local kShuffle = signature("PixelShuffle", {"upscale_factor"})
-layers.PixelShuffle = Module:extend("PixelShuffle")
-function layers.PixelShuffle:init(...) self.upscale_factor = read(kShuffle, ...).upscale_factor end
-function layers.PixelShuffle:forward(x) return mh.pixel_shuffle(x, self.upscale_factor) end
-function layers.PixelShuffle:extra_repr() return "upscale_factor=" .. self.upscale_factor end
-
 -- ---- Losses -------------------------------------------------------------------------------------------------------
 
 --- A module that calls F[fn](input, target, options) with the options it was made with.

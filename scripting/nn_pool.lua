@@ -24,13 +24,19 @@ end
 
 local function max_pool(dims)
   local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
-  local spec = signature(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1}, {"ceil_mode", false}})
+  local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
+  local spec = signature(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1}, {"return_indices", false},
+    {"ceil_mode", false}})
   local class = Module:extend(name)
   function class:init(...)
     keep(self, read(spec, ...))
     self.stride = self.stride or self.kernel_size
   end
-  function class:forward(x) return op(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode) end
+  --- The largest values, and with return_indices where in space they stood.
+  function class:forward(x)
+    local pool_of = self.return_indices and with_indices or op
+    return pool_of(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+  end
   class.extra_repr = repr_of {"kernel_size", "stride", "padding", "dilation", "ceil_mode"}
   pool[name] = class
 end
@@ -57,10 +63,16 @@ end
 
 local function adaptive(kind, dims)
   local name, op = "Adaptive" .. kind .. "Pool" .. dims .. "d", mh["adaptive_" .. kind:lower() .. "_pool" .. dims .. "d"]
-  local spec = signature(name, {"output_size"})
+  local spec = signature(name, kind == "Max" and {"output_size", {"return_indices", false}} or {"output_size"})
   local class = Module:extend(name)
-  function class:init(...) self.output_size = arguments.tuple(name, "output_size", read(spec, ...).output_size, dims) end
-  function class:forward(x) return (op(x, self.output_size)) end
+  function class:init(...)
+    local values = read(spec, ...)
+    self.output_size, self.return_indices = arguments.tuple(name, "output_size", values.output_size, dims), values.return_indices
+  end
+  function class:forward(x)
+    if self.return_indices then return op(x, self.output_size) end
+    return (op(x, self.output_size))
+  end
   class.extra_repr = repr_of {"output_size"}
   pool[name] = class
 end

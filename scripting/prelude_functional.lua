@@ -4,5 +4,6 @@
 local mh = ...
 
 for name, fn in next, (require "moonhalo.functional") do
-  rawset(mh, name, fn)
+  -- The operator `unfold` slides along one dimension; the function of that name is another thing.
+  if name ~= "unfold" then rawset(mh, name, fn) end
 end

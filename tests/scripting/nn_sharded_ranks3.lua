@@ -62,6 +62,24 @@ local cases = {
   {"flatten_linear", function() return nn.Sequential(nn.Flatten(), nn.Linear(216, 3)) end, forward},
   {"max_pool", nil, function(x) return nn.MaxPool2d(2)(x) end},
   {"avg_pool", nil, function(x) return nn.AvgPool2d(3, {stride = 2, padding = 1})(x) end},
+  {"lp_pool", nil, function(x) return nn.LPPool2d(2, 3, {stride = 2, ceil_mode = true})(x * x + 1) end},
+  {"response_norm", nil, function(x) return nn.LocalResponseNorm(3, {alpha = 0.4})(x) end},
+  {"response_norm_along_the_cut", nil, function(x) return nn.LocalResponseNorm(4, {alpha = 0.4})(x:transpose(1, 2)) end},
+  {"unfold_and_fold", nil, function(x)
+    return nn.Fold({9, 6}, {3, 2}, {padding = 1})(nn.Unfold({3, 2}, {padding = 1})(x) * 2)
+  end},
+  {"max_unpool_beside_the_cut", nil, function(x)
+    local values, indices = nn.MaxPool2d(2, {return_indices = true})(x)
+    return nn.MaxUnpool2d(2)(values, indices)
+  end, {9, 2, 4, 6}, 0},
+  {"fractional_max_pool_beside_the_cut", nil, function(x)
+    mh.manual_seed(8)
+    return nn.FractionalMaxPool2d(2, {output_ratio = 0.7})(x)
+  end, {9, 2, 6, 5}, 0},
+  {"pixel_unshuffle_shuffle", nil, function(x)
+    return nn.PixelShuffle(3)(nn.PixelUnshuffle(3)(x):tanh())
+  end},
+  {"channel_shuffle", nil, function(x) return nn.ChannelShuffle(2)(x) end},
   {"pool_to_one", nil, function(x) return nn.AdaptiveAvgPool2d(1)(x) end},
   {"softmax_over_the_cut", nil, function(x) return nn.Softmax(2)(x) end},
   {"prelu", function() return nn.PReLU() end, forward},
