@@ -66,6 +66,7 @@ class Solver {
       const SpecPtr& spec = call_.slots()[s].spec;
       for (size_t d = 0; spec && d < axes_.inputs[s].size(); ++d) offer(axes_.inputs[s][d], spec->cut(d));
     }
+    offer_exchanges();
     partial_options_.assign(mesh_.ndim(), std::nullopt);
     for (int64_t m = 0; m < mesh_.ndim(); ++m) {
       for (size_t s = 0; s < call_.slots().size(); ++s) {
@@ -82,6 +83,42 @@ class Solver {
       if (dims[d] >= 0) fixed_[dims[d]] = fixed_spec_->cut(d);
     }
     for (int64_t m = 0; m < mesh_.ndim(); ++m) partial_options_[m] = fixed_spec_->partial(m);
+  }
+
+  // A product whose sum runs over a dim that one factor alone is cut along: rather than to gather that factor, or to add whole
+  // results, it may pay to cut it along another of its dims, the longest that nobody has cut.
+  void offer_exchanges() {
+    const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), Linear::kEach);
+    if (factors < 2) return;
+    for (size_t s = 0; s < axes_.inputs.size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      for (size_t d = 0; spec && linear(s) == Linear::kEach && d < axes_.inputs[s].size(); ++d) {
+        const int axis = axes_.inputs[s][d];
+        const Cut& cut = spec->cut(d);
+        if (axis < 0 || axes_.kinds[axis] != AxisKind::kReduce || !cut || cut_by_others(s, axis)) continue;
+        const auto& shape = spec->global_shape();
+        size_t longest = shape.size();
+        for (size_t other = 0; other < shape.size(); ++other) {
+          const int to = axes_.inputs[s][other];
+          if (to < 0 || axes_.kinds[to] != AxisKind::kKeep || !options_[to].empty()) continue;
+          if (longest == shape.size() || shape[other] > shape[longest]) longest = other;
+        }
+        const auto blocks = static_cast<int64_t>(cut.sizes.size());
+        if (longest == shape.size() || shape[longest] < blocks) continue;  // ranks without work
+        options_[axes_.inputs[s][longest]].push_back({cut.mesh_dims, balanced_sizes(shape[longest], blocks)});
+      }
+    }
+  }
+
+  bool cut_by_others(size_t slot, int axis) const {
+    for (size_t s = 0; s < axes_.inputs.size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      if (s == slot || !spec) continue;
+      for (size_t d = 0; d < axes_.inputs[s].size(); ++d) {
+        if (axes_.inputs[s][d] == axis && spec->cut(d)) return true;
+      }
+    }
+    return false;
   }
 
   void enumerate(Strategy& strategy, size_t axis) {

@@ -299,5 +299,45 @@ TEST(Fft, X08_ASpectralConvolutionKeepsItsCut) {
   });
 }
 
+// A spherical harmonic transform of [batch, channels, latitude, longitude]: waves along longitude, then for every order a matrix
+// of (degree, latitude).
+TEST(Fft, X08_SphericalHarmonicsKeepTheirCut) {
+  const at::Tensor x = make_tensor({2, 3, 7, 8}, 1), legendre = make_tensor({5, 6, 7}, 2);
+  const auto analysis = [](X waves, X matrices) {
+    return at::einsum("bckm,mlk->bclm", {waves, matrices.to(at::kComplexDouble)});
+  };
+  const auto filter = [&](const List& t) {
+    const at::Tensor coefficients = analysis(at::fft_rfft(t[0], {}, -1, "forward"), t[1]);
+    const at::Tensor waves =
+        at::einsum("bclm,mlk->bckm", {coefficients, t[1].to(at::kComplexDouble)});
+    return List{at::fft_irfft(waves, 8, -1, "forward")};
+  };
+  const auto inputs = [&](std::vector<Placement> field, std::vector<Placement> matrices) {
+    return std::vector<Input>{{.full = x, .placements = std::move(field)},
+                              {.full = legendre, .placements = std::move(matrices)}};
+  };
+  expect_same_as_plain({2}, inputs({shard(2, {3, 4})}, {replicate()}), filter);
+  expect_same_as_plain({3}, inputs({shard(3, {1, 0, 7})}, {shard(0, {1, 0, 4})}), filter);
+  expect_same_as_plain({4}, inputs({shard(1, {1, 0, 1, 1})}, {shard(2)}), filter);
+  expect_same_as_plain({2, 2}, inputs({shard(2, {1, 6}), shard(3, {5, 3})}, {replicate(), replicate()}), filter);
+
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::Tensor matrices = shard_of(legendre, mesh, {replicate()});
+    const at::Tensor waves = at::fft_rfft(x);
+    const auto of_cut = [&](Placement cut) {
+      const at::Tensor field = shard_of(waves, mesh, {cut});
+      mesh->group().reset_stats();
+      return analysis(field, matrices);
+    };
+    for (const Placement& cut : {shard(3, {2, 3}), shard(1, {2, 1}), shard(0)}) {
+      EXPECT_EQ(spec(of_cut(cut)), make_spec(mesh, {2, 3, 6, 5}, {cut})) << cut.to_string();
+      EXPECT_EQ(mesh->group().stats().total().bytes, 0) << cut.to_string();
+    }
+    // Sums over latitudes: cheaper than to add the coefficients is to cut the waves by another dim.
+    EXPECT_EQ(spec(of_cut(shard(2, {3, 4}))), make_spec(mesh, {2, 3, 6, 5}, {shard(3, {3, 2})}));
+    EXPECT_EQ(mesh->group().stats().total().bytes, 6 * 16 * (mesh->rank() == 0 ? 3 * 2 : 4 * 3));
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing
