@@ -15,3 +15,4 @@
 #include "io/domain_file.h"
 #include "io/scatter.h"
 #include "ops/neighborhood_attention.h"
+#include "ops/neighbors.h"
