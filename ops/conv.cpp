@@ -71,6 +71,12 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
     const Window window{w[i + 2], stride[i], dilation[i], padding[i], g.transposed};
     TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
                       "convolution: stride and dilation must be positive and padding not negative");
+    TORCH_CHECK_VALUE(!g.transposed || (g.output_padding[i] >= 0 &&
+                                        g.output_padding[i] < std::max(stride[i], dilation[i])),
+                      "convolution: output padding ", g.output_padding[i], " along dim ", i + 2,
+                      " does not lie below the stride of ", stride[i], " or the dilation of ",
+                      dilation[i], have(), "\n  fix   use one of 0 to ",
+                      std::max(stride[i], dilation[i]) - 1);
     const int64_t extent = g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding +
                                               window.reach() + g.output_padding[i]
                                         : window_outputs(window, x[i + 2]);

@@ -119,6 +119,38 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowDilationStrideAndCausality) {
   }
 }
 
+// The same along each dim of two and three, in both precisions; the other dims are short.
+TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
+  const std::vector<std::pair<size_t, size_t>> places = {{2, 0}, {3, 2}, {2, 1}, {3, 0}, {3, 1}};
+  size_t turn = 0;
+  for (int64_t window = 2; window <= 9; ++window) {
+    for (int64_t dilation = 1; dilation <= 3; ++dilation) {
+      for (const int64_t stride : {int64_t{1}, int64_t{2}, window}) {
+        for (const bool causal : {false, true}) {
+          for (const int64_t rest : {0, 1, 4}) {
+            const auto [dims, place] = places[turn++ % places.size()];
+            Case c{"along", {3, 4, 2}, {{2, 3, 1}, {1, 2, 1}, {1}, {false, false, true}}, 3, 2};
+            for (Sizes* list : {&c.dims, &c.n.window, &c.n.stride}) list->resize(dims);
+            c.n.is_causal.resize(dims);
+            c.n.dilation.resize(dims, 1);
+            c.dims[place] = window * dilation + rest;
+            c.n.window[place] = window;
+            c.n.stride[place] = stride;
+            c.n.dilation[place] = dilation;
+            c.n.is_causal[place] = causal;
+            SCOPED_TRACE(::testing::Message()
+                         << "dim " << place << " of " << dims << " window " << window
+                         << " dilation " << dilation << " stride " << stride << " causal " << causal
+                         << " rest " << rest);
+            expect_dense(c, at::kDouble, 1e-10);
+            expect_dense(c, at::kFloat, 1e-5);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Both sets of kernels, and BFloat16 against its own inputs in float64.
 TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
   const std::pair<at::ScalarType, double> types[] = {

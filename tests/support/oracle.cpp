@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <sstream>
 
 #include "engine/communicator.h"
+#include "tests/support/trials.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -232,59 +235,91 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
   });
 }
 
-void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
-                          const Program& program, Oracle options) {
+void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Trial>& trials,
+                               Oracle options) {
   at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
-  std::vector<bool> wanted;
-  std::vector<at::Tensor> plain;
-  for (const Input& input : inputs) {
-    wanted.push_back(input.grad && differentiable(input.full) &&
-                     (options.backward || options.double_backward));
-    plain.push_back(input.full.detach().clone().requires_grad_(wanted.back()));
+  std::vector<std::vector<bool>> wanted(trials.size());
+  std::vector<Outcome> expected;
+  for (size_t t = 0; t < trials.size(); ++t) {
+    std::vector<at::Tensor> plain;
+    for (const Input& input : trials[t].inputs) {
+      wanted[t].push_back(input.grad && differentiable(input.full) &&
+                          (options.backward || options.double_backward));
+      plain.push_back(input.full.detach().clone().requires_grad_(wanted[t].back()));
+    }
+    expected.push_back(
+        run(plain, wanted[t], trials[t].program, options, [](const at::Tensor& like, int64_t seed) {
+          return make_tensor(like.sizes(), seed, like.scalar_type());
+        }));
   }
-  const Outcome expected =
-      run(plain, wanted, program, options, [](const at::Tensor& like, int64_t seed) {
-        return make_tensor(like.sizes(), seed, like.scalar_type());
-      });
 
   std::mutex mutex;
-  std::map<int64_t, std::string> reports;
-  on_mesh(
-      mesh_shape,
-      [&](const MeshPtr& mesh) {
-        std::ostringstream out;
-        std::vector<at::Tensor> tensors;
-        for (size_t i = 0; i < inputs.size(); ++i) {
-          const Input& input = inputs[i];
-          at::Tensor tensor = input.plain ? input.full.detach().clone()
-                                          : shard_of(input.full, mesh, input.placements);
-          tensors.push_back(tensor.requires_grad_(wanted[i]));
-        }
+  std::map<std::pair<size_t, int64_t>, std::string> reports;  // by trial and rank
+  const auto report = [&](size_t trial, int64_t rank, const std::string& text) {
+    const std::lock_guard lock(mutex);
+    reports[{trial, rank}] = text;
+  };
+  const auto run_trial = [&](size_t t, const MeshPtr& mesh) {
+    std::ostringstream out;
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < trials[t].inputs.size(); ++i) {
+      const Input& input = trials[t].inputs[i];
+      at::Tensor tensor =
+          input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
+      tensors.push_back(tensor.requires_grad_(wanted[t][i]));
+    }
 
-        const Outcome actual =
-            run(tensors, wanted, program, options, [&](const at::Tensor& like, int64_t seed) {
-              const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
-              return is_shard_tensor(like)
-                         ? shard_of(full, mesh, without_partial(spec(like))->placements())
-                         : full;
-            });
+    const Outcome actual = run(
+        tensors, wanted[t], trials[t].program, options, [&](const at::Tensor& like, int64_t seed) {
+          const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
+          return is_shard_tensor(like)
+                     ? shard_of(full, mesh, without_partial(spec(like))->placements())
+                     : full;
+        });
 
-        compare("result", actual.results, expected.results, options.tolerance, out);
-        compare("gradient", actual.gradients, expected.gradients, options.tolerance, out);
-        compare("second gradient", actual.second_gradients, expected.second_gradients,
-                options.tolerance, out);
-        if (options.same_cut_gradients) compare_cuts(tensors, wanted, out);
-        if (out.str().empty()) return;
-        const std::lock_guard lock(mutex);
-        reports[mesh->rank()] = out.str();
-      },
-      options.fallback);
-  for (const auto& [rank, text] : reports) {
-    ADD_FAILURE() << "rank " << rank << " of mesh " << at::IntArrayRef(mesh_shape)
-                  << " differs from one device:\n"
-                  << text << (reports.size() > 1 ? "(other ranks differ too)" : "");
-    break;
+    compare("result", actual.results, expected[t].results, options.tolerance, out);
+    compare("gradient", actual.gradients, expected[t].gradients, options.tolerance, out);
+    compare("second gradient", actual.second_gradients, expected[t].second_gradients,
+            options.tolerance, out);
+    if (options.same_cut_gradients) compare_cuts(tensors, wanted[t], out);
+    if (!out.str().empty()) report(t, mesh->rank(), out.str());
+  };
+  const auto add_failures = [&] {
+    size_t reported = 0, last = trials.size();
+    for (const auto& [at, text] : reports) {
+      if (at.first == last || reported == 5) continue;
+      last = at.first;
+      ++reported;
+      ADD_FAILURE() << trials[at.first].name << (trials[at.first].name.empty() ? "" : ": ")
+                    << "rank " << at.second << " of mesh " << at::IntArrayRef(mesh_shape)
+                    << " differs from one device:\n"
+                    << text;
+    }
+  };
+  try {
+    on_mesh(
+        mesh_shape,
+        [&](const MeshPtr& mesh) {
+          for (size_t t = 0; t < trials.size(); ++t) {
+            try {
+              run_trial(t, mesh);
+            } catch (const std::exception&) {
+              if (!trials[t].name.empty()) report(t, mesh->rank(), "it threw\n");
+              throw;
+            }
+          }
+        },
+        options.fallback);
+  } catch (...) {
+    add_failures();
+    throw;
   }
+  add_failures();
+}
+
+void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
+                          const Program& program, Oracle options) {
+  expect_each_same_as_plain(std::move(mesh_shape), {{"", inputs, program}}, options);
 }
 
 }  // namespace moonhalo::testing
