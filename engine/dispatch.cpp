@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "engine/boundary.h"
+#include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
 
 namespace moonhalo {
@@ -143,24 +144,6 @@ const MeshPtr& mesh_of(const Decision& decision) {
   return defined->given->mesh();
 }
 
-std::string placements_of(const SpecPtr& spec) {
-  if (!spec) return "none";
-  std::string text;
-  for (const Placement& placement : spec->placements()) text += (text.empty() ? "" : ", ") + placement.to_string();
-  return text;
-}
-
-TraceRecord record_of(const c10::OperatorHandle& op, const Decision& decision, int64_t bytes) {
-  TraceRecord record{c10::toString(op.operator_name()), {}, {}, bytes, decision.plan.gathered};
-  for (const Decision::Move& move : decision.moves) {
-    std::string text = placements_of(move.given);
-    if (move.redistribution) text += " -> " + placements_of(move.wanted);
-    record.inputs.push_back(std::move(text));
-  }
-  for (const SpecPtr& output : decision.plan.outputs) record.outputs.push_back(placements_of(output));
-  return record;
-}
-
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
 }
@@ -255,6 +238,8 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
 
 void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
+  std::optional<TracedCall> traced;
+  if (trace != nullptr) traced.emplace();
   execute(entry.facts, decision, op, stack);
   const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
   ++entry.counts.calls;
@@ -264,7 +249,7 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
     ++entry.counts.gathered;
     ++gathered[c10::toString(op.operator_name())];
   }
-  if (trace != nullptr) trace->push_back(record_of(op, decision, sent));
+  if (traced) trace->push_back(traced->record(op, decision, sent));
 }
 
 std::map<std::string, OperatorCounts> Dispatch::operator_counts() const {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/halo.h"
 #include "engine/operator_facts.h"
 #include "engine/redistribute.h"
 #include "engine/rules.h"
@@ -44,6 +45,10 @@ struct TraceRecord {
   std::vector<std::string> inputs, outputs;
   int64_t bytes = 0;
   bool gathered = false;
+  /// The order in which edges were sent, computing was done and edges had arrived, of this call and what it called; and the
+  /// times of those exchanges.
+  HaloEvents halo = {};
+  HaloTimes times = {};
 };
 
 /// Calls of one operator by this rank, and the bytes that it sent for them.

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "engine/fresh_memory.h"
+#include "engine/halo_exchange.h"
 
 namespace moonhalo {
 namespace {
@@ -90,14 +90,6 @@ bool meet(const std::vector<Piece>& pieces, std::pair<int64_t, int64_t> owned) {
   return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
     return std::max(piece.begin, owned.first) < std::min(piece.begin + piece.length, owned.second);
   });
-}
-
-at::Tensor region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length) {
-  at::Tensor result = tensor;
-  for (size_t d = 0; d < start.size(); ++d) {
-    if (length[d] != result.size(d)) result = result.narrow(d, start[d], length[d]);
-  }
-  return result;
 }
 
 }  // namespace
@@ -214,6 +206,14 @@ IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<
               (needed == 0 || (local_.size() == 1 && local_[0].flips.empty()));
 }
 
+at::Tensor IntervalMap::region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length) {
+  at::Tensor result = tensor;
+  for (size_t d = 0; d < start.size(); ++d) {
+    if (length[d] != result.size(d)) result = result.narrow(d, start[d], length[d]);
+  }
+  return result;
+}
+
 at::Tensor IntervalMap::source_part(const at::Tensor& owned, const Copy& copy) {
   const at::Tensor part = region(owned, copy.source, copy.length);
   return copy.flips.empty() ? part : part.flip(copy.flips);
@@ -223,120 +223,45 @@ at::Tensor IntervalMap::target_part(const at::Tensor& needed, const Copy& copy) 
   return region(needed, copy.target, copy.length);
 }
 
-// A single part keeps its shape and, where the communicator can, its place; several are packed one behind the other.
-at::Tensor IntervalMap::buffer_for(const Transfer& transfer, const at::TensorOptions& options) {
-  return transfer.copies.size() == 1 ? at::empty(transfer.copies[0].length, options) : at::empty({transfer.numel}, options);
+int64_t IntervalMap::elements_received() const {
+  int64_t received = 0;
+  for (const Transfer& transfer : receives_) received += transfer.numel;
+  return received;
 }
 
-template <typename Part>
-at::Tensor IntervalMap::message(const Transfer& transfer, const at::Tensor& tensor, const Part& part) const {
-  if (transfer.copies.size() == 1) {
-    const at::Tensor one = part(tensor, transfer.copies[0]);
-    return mesh_->group().takes_strided() ? one : one.contiguous();
-  }
-  at::Tensor buffer = buffer_for(transfer, tensor.options());
-  unpack(transfer, buffer, [&](const Copy& copy, at::Tensor place) { place.copy_(part(tensor, copy)); });
-  return buffer;
+IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill)
+    : exchange_(std::make_unique<HaloExchange>()) {
+  exchange_->borrow(map, local, fill);
+  exchange_->start(/*asynchronous=*/true);
 }
 
-template <typename Give>
-void IntervalMap::unpack(const Transfer& transfer, const at::Tensor& arrived, const Give& give) {
-  const at::Tensor flat = arrived.view({-1});
-  int64_t at = 0;
-  for (const Copy& copy : transfer.copies) {
-    give(copy, flat.narrow(0, at, copy.numel).view(copy.length));
-    at += copy.numel;
-  }
-}
-
-IntervalMap::Pending::Pending(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill) : map_(map) {
-  TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
-                        shape_string(map.owned_shape_), " got one of ", local.sizes());
-  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
-  if (map.identity_ || one_view) {
-    result_ = map.identity_ ? local : source_part(local, map.local_[0]);
-  } else {
-    result_ = empty_block(map.needed_shape_, local.options());
-    if (!map.covered_) result_.fill_(fill);
-  }
-  if (map.exchanges_) {
-    Communicator& group = map.mesh_->group();
-    std::vector<Message> sends, receives;
-    for (const Transfer& transfer : map.receives_) {
-      at::Tensor place = transfer.copies.size() == 1 ? target_part(result_, transfer.copies[0]) : at::Tensor();
-      const bool fits = place.defined() && (place.is_contiguous() || group.takes_strided());
-      arrived_.push_back(fits ? at::Tensor() : buffer_for(transfer, local.options()));
-      receives.push_back({transfer.peer, fits ? place : arrived_.back()});
-    }
-    for (const Transfer& transfer : map.sends_) {
-      sends.push_back({transfer.peer, map.message(transfer, local, source_part)});
-    }
-    work_ = group.exchange_async(std::move(sends), std::move(receives));
-  }
-  if (map.identity_ || one_view) return;
-  for (const Copy& copy : map.local_) target_part(result_, copy).copy_(source_part(local, copy));
-}
+IntervalMap::Pending::~Pending() = default;
 
 at::Tensor IntervalMap::Pending::finish() {
-  if (work_) work_->wait();
-  work_.reset();
-  for (size_t i = 0; i < arrived_.size(); ++i) {
-    if (!arrived_[i].defined()) continue;
-    unpack(map_.receives_[i], arrived_[i],
-           [&](const Copy& copy, const at::Tensor& part) { target_part(result_, copy).copy_(part); });
-  }
-  arrived_.clear();
-  return result_;
+  exchange_->wait();
+  return exchange_->borrowed(0);
 }
 
 std::unique_ptr<IntervalMap::Pending> IntervalMap::start(const at::Tensor& local, const at::Scalar& fill) const {
   return std::make_unique<Pending>(*this, local, fill);
 }
 
-at::Tensor IntervalMap::apply(const at::Tensor& local, const at::Scalar& fill) const { return Pending(*this, local, fill).finish(); }
+at::Tensor IntervalMap::apply(const at::Tensor& local, const at::Scalar& fill) const {
+  HaloExchange exchange;
+  exchange.borrow(*this, local, fill);
+  exchange.start();
+  exchange.wait();
+  return exchange.borrowed(0);
+}
 
 at::Tensor IntervalMap::adjoint(const at::Tensor& grad) const { return add_adjoint(grad, {}); }
 
 at::Tensor IntervalMap::add_adjoint(const at::Tensor& grad, const at::Tensor& owned) const {
-  TORCH_INTERNAL_ASSERT(grad.sizes() == at::IntArrayRef(needed_shape_), "adjoint of an interval map for ",
-                        shape_string(needed_shape_), " got ", grad.sizes());
-  std::vector<at::Tensor> arrived;
-  WorkPtr work;
-  if (exchanges_) {
-    std::vector<Message> sends, receives;
-    for (const Transfer& transfer : sends_) {
-      arrived.push_back(buffer_for(transfer, grad.options()));
-      receives.push_back({transfer.peer, arrived.back()});
-    }
-    for (const Transfer& transfer : receives_) {
-      sends.push_back({transfer.peer, message(transfer, grad, target_part)});
-    }
-    work = mesh_->group().exchange_async(std::move(sends), std::move(receives));
-  }
-  auto whole = local_.end();
-  at::Tensor result = owned;
-  if (!result.defined()) {
-    // The owned block, usually copied whole into the needed box, starts the sum.
-    const int64_t numel = c10::multiply_integers(owned_shape_);
-    whole = std::find_if(local_.begin(), local_.end(),
-                         [&](const Copy& copy) { return copy.numel == numel && copy.flips.empty(); });
-    if (whole == local_.end()) {
-      result = at::zeros(owned_shape_, grad.options());
-    } else {
-      result = target_part(grad, *whole);
-      const bool more = local_.size() > 1 || !arrived.empty();
-      if (more) result = result.clone(at::MemoryFormat::Contiguous);
-    }
-  }
-  const auto add = [&](const Copy& copy, const at::Tensor& part) {
-    region(result, copy.source, copy.length).add_(copy.flips.empty() ? part : part.flip(copy.flips));
-  };
-  for (auto copy = local_.begin(); copy != local_.end(); ++copy) {
-    if (copy != whole) add(*copy, target_part(grad, *copy));
-  }
-  if (work) work->wait();
-  for (size_t i = 0; i < arrived.size(); ++i) unpack(sends_[i], arrived[i], add);
-  return result;
+  HaloExchange exchange;
+  exchange.give_back(*this, grad);
+  exchange.start();
+  exchange.wait();
+  return exchange.returned(0, owned);
 }
 
 }  // namespace moonhalo

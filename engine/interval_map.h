@@ -39,6 +39,8 @@ struct Ownership {
   static Ownership of(const SpecPtr& spec);
 };
 
+class HaloExchange;
+
 /// The one communication primitive: rank r owns the block of `from` and needs a box of the global index space.
 ///
 ///     owned   |0 1 2 3 4|5 6|7 8 9|        needed by rank 1 (halo 1 + 2): [4, 9)
@@ -62,7 +64,7 @@ class IntervalMap {
   /// The same, added to `owned` (a block of this rank) in place; returns it. Undefined `owned`: as adjoint.
   at::Tensor add_adjoint(const at::Tensor& grad, const at::Tensor& owned) const;
 
-  /// As apply, in two halves: between them the interior can be computed while edges travel.
+  /// As apply, in two halves; between them the caller can compute. Several maps at once, and adjoints: halo_exchange.h.
   class Pending;
   std::unique_ptr<Pending> start(const at::Tensor& local, const at::Scalar& fill = 0) const;
 
@@ -73,6 +75,8 @@ class IntervalMap {
   bool exchanges() const { return exchanges_; }
   /// Elements this rank sends.
   int64_t elements_sent() const { return elements_sent_; }
+  /// Elements this rank receives; the adjoint sends as many.
+  int64_t elements_received() const;
 
  private:
   struct Copy {  // needed[target] = owned[source], with the dims in `flips` reversed
@@ -85,13 +89,10 @@ class IntervalMap {
     std::vector<Copy> copies;
     int64_t numel = 0;
   };
+  friend class HaloExchange;
+  static at::Tensor region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length);
   static at::Tensor source_part(const at::Tensor& owned, const Copy& copy);
   static at::Tensor target_part(const at::Tensor& needed, const Copy& copy);
-  template <typename Part>
-  at::Tensor message(const Transfer& transfer, const at::Tensor& tensor, const Part& part) const;
-  static at::Tensor buffer_for(const Transfer& transfer, const at::TensorOptions& options);
-  template <typename Give>
-  static void unpack(const Transfer& transfer, const at::Tensor& arrived, const Give& give);
 
   MeshPtr mesh_;
   std::vector<int64_t> owned_shape_, needed_shape_;
@@ -107,14 +108,12 @@ class IntervalMap::Pending {
  public:
   /// `map` must outlive it, and `local` must not be written before finish().
   Pending(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill);
+  ~Pending();
   /// Waits for the edges and returns the needed box.
   at::Tensor finish();
 
  private:
-  const IntervalMap& map_;
-  at::Tensor result_;
-  std::vector<at::Tensor> arrived_;  // undefined where the message arrived in its place
-  WorkPtr work_;
+  std::unique_ptr<HaloExchange> exchange_;
 };
 
 }  // namespace moonhalo

@@ -7,6 +7,7 @@
 
 #include "engine/communicator.h"
 #include "engine/deferred.h"
+#include "engine/halo.h"
 #include "engine/mesh.h"
 #include "engine/parallelize.h"
 #include "engine/random.h"

@@ -269,15 +269,11 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
     local.uncropped.back() = full - 2 * both;
   }
   if (!moves) return local;
-  // One cut dim can often do without a copy of the block.
-  int64_t cut = -1, cuts = 0;
-  for (size_t i = 0; i < g.windows.size(); ++i) {
-    if (!layouts.contracts[i] && !divided(layouts.input, static_cast<int64_t>(i) + 2)) continue;
-    cut = static_cast<int64_t>(i);
-    ++cuts;
-  }
-  if (cuts == 1 && !g.transposed && !layouts.contracts[cut]) {
-    local.strips = conv_strips(layouts.input, layouts.output, cut + 2, g.windows[cut]);
+  // Where no weight is a cut field, edges can often be done apart, without a copy of the block.
+  const bool contracts = std::any_of(layouts.contracts.begin(), layouts.contracts.end(),
+                                     [](bool contracted) { return contracted; });
+  if (!g.transposed && !contracts) {
+    local.strips = conv_strips(layouts.input, layouts.output, g.windows);
     if (local.strips) return local;
   }
   local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {

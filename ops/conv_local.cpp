@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/halo_exchange.h"
+
 namespace moonhalo {
 
 at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight,
@@ -32,9 +34,11 @@ LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const 
   return none;
 }
 
-std::vector<int64_t> LocalConv::padding_along(int64_t dim, int64_t value) const {
+std::vector<int64_t> LocalConv::padding_with(const std::vector<int64_t>& of_cut_dims) const {
   std::vector<int64_t> result = padding;
-  result[dim - 2] = value;
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (of_cut_dims[i] >= 0) result[i] = of_cut_dims[i];
+  }
   return result;
 }
 
@@ -92,52 +96,76 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
 
 at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
                                         const std::optional<at::Tensor>& bias) const {
-  const int64_t dim = strips->dim;
-  const auto low = strips->strips[0].halo->start(input),
-             high = strips->strips[1].halo->start(input);
+  HaloExchange edges;
+  for (const ConvStrips::Strip& strip : strips->strips) edges.borrow(*strip.halo, input);
+  edges.start();
   const bool nothing =
       c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
   at::Tensor out = nothing ? bias_alone(input, bias)
-                           : convolve(input, weight, bias, padding_along(dim, strips->padding));
+                           : convolve(input, weight, bias, padding_with(strips->padding));
   TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ",
                         out.sizes(), " instead of ", at::IntArrayRef(output_shape));
-  const auto add = [&](const ConvStrips::Strip& strip, const at::Tensor& borrowed) {
-    if (strip.rows == 0 || nothing) return;
+  edges.note("interior");
+  edges.wait();
+  for (size_t i = 0; i < strips->strips.size(); ++i) {
+    const ConvStrips::Strip& strip = strips->strips[i];
+    if (strip.rows == 0 || nothing) continue;
     const at::Tensor edge =
-        convolve(strip.fill(borrowed, dim), weight, std::nullopt, padding_along(dim, 0));
-    out.narrow(dim, strip.first_output, strip.outputs).add_(edge);
-  };
-  add(strips->strips[0], low->finish());
-  add(strips->strips[1], high->finish());
+        convolve(strip.fill(edges.borrowed(i)), weight, std::nullopt, padding_with(strip.padding));
+    out.narrow(strip.dim, strip.first_output, strip.outputs).add_(edge);
+  }
+  edges.note("edges");
   return out;
 }
 
+// The gradients of borrowed rows need the output's gradient alone: they go home together with the
+// rows that the weight's gradient needs, while the owned rows are worked on.
 LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output,
                                                    const at::Tensor& input,
                                                    const at::Tensor& weight,
                                                    std::array<bool, 3> mask) const {
-  const int64_t dim = strips->dim;
-  std::array<std::unique_ptr<IntervalMap::Pending>, 2> arriving;
-  for (size_t i = 0; i < 2 && mask[1]; ++i) arriving[i] = strips->strips[i].halo->start(input);
-  Gradients gradients =
-      convolve_backward(grad_output, input, weight, padding_along(dim, strips->padding), mask);
-  for (size_t i = 0; i < 2; ++i) {
+  HaloExchange edges;
+  const auto works = [&](const ConvStrips::Strip& strip) {
+    return strip.rows > 0 && grad_output.numel() > 0;
+  };
+  const auto strip_gradients = [&](const ConvStrips::Strip& strip, const at::Tensor& filled,
+                                   bool of_input) {
+    return convolve_backward(grad_output.narrow(strip.dim, strip.first_output, strip.outputs),
+                             filled, weight, padding_with(strip.padding),
+                             {of_input, !of_input, false});
+  };
+  const size_t count = strips->strips.size();
+  std::vector<size_t> arriving(count), leaving(count);
+  for (size_t i = 0; i < count; ++i) {
     const ConvStrips::Strip& strip = strips->strips[i];
-    // Without the weight's gradient only the shape of the strip matters.
-    at::Tensor borrowed =
-        mask[1] ? arriving[i]->finish() : at::empty(strip.halo->needed_shape(), input.options());
-    if (!mask[0] && !mask[1]) continue;
-    at::Tensor back = at::zeros(strip.halo->needed_shape(), input.options());
-    if (strip.rows > 0 && grad_output.numel() > 0) {
-      const at::Tensor grad = grad_output.narrow(dim, strip.first_output, strip.outputs);
-      auto [grad_strip, grad_weight, none] =
-          convolve_backward(grad, strip.fill(borrowed, dim), weight, padding_along(dim, 0),
-                            {mask[0], mask[1], false});
-      if (mask[1]) std::get<1>(gradients).add_(grad_weight);
-      if (mask[0]) back = strip.gradient(grad_strip, dim);
+    if (mask[1]) arriving[i] = edges.borrow(*strip.halo, input);
+    if (!mask[0]) continue;
+    at::Tensor back;
+    if (works(strip)) {
+      std::vector<int64_t> shape = strip.halo->needed_shape();
+      shape[strip.dim] = strip.rows;
+      // Only the shape of the strip matters.
+      back = strip.gradient(std::get<0>(
+          strip_gradients(strip, at::empty(shape, input.options()), /*of_input=*/true)));
+    } else {
+      back = at::zeros(strip.halo->needed_shape(), input.options());
     }
-    if (mask[0]) strip.halo->add_adjoint(back, std::get<0>(gradients));
+    leaving[i] = edges.give_back(*strip.halo, back);
   }
+  edges.start();
+  Gradients gradients =
+      convolve_backward(grad_output, input, weight, padding_with(strips->padding), mask);
+  edges.note("interior");
+  edges.wait();
+  for (size_t i = 0; i < count; ++i) {
+    const ConvStrips::Strip& strip = strips->strips[i];
+    if (mask[1] && works(strip)) {
+      const auto of_strip = strip_gradients(strip, strip.fill(edges.borrowed(arriving[i])), false);
+      std::get<1>(gradients).add_(std::get<1>(of_strip));
+    }
+    if (mask[0]) edges.returned(leaving[i], std::get<0>(gradients));
+  }
+  edges.note("edges");
   return gradients;
 }
 

@@ -23,7 +23,7 @@ struct LocalConv {
   bool transposed = false;
   int64_t groups = 1;
   std::shared_ptr<const IntervalMap> halo;  ///< null: no spatial dim is cut, or the strips do it
-  std::optional<ConvStrips> strips;         ///< one cut dim, whose edges are done apart
+  std::optional<ConvStrips> strips;         ///< the edges are done apart
   std::vector<int64_t> output_shape;        ///< of this rank's block, any extent may be zero
   /// Transposed: the kernel's result has `uncropped` rows, of which `crop_before` come before the
   /// block.
@@ -50,7 +50,7 @@ struct LocalConv {
                                const std::optional<at::Tensor>& bias) const;
   Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
                                const at::Tensor& weight, std::array<bool, 3> mask) const;
-  std::vector<int64_t> padding_along(int64_t dim, int64_t value) const;
+  std::vector<int64_t> padding_with(const std::vector<int64_t>& of_cut_dims) const;
 };
 
 }  // namespace moonhalo

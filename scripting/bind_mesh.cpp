@@ -241,8 +241,20 @@ void push_operator_counts(lua_State* lua) {
   }
 }
 
+void push_halo_times(lua_State* lua, const HaloTimes& times) {
+  lua_createtable(lua, 0, 4);
+  set_count(lua, "exchanges", times.exchanges);
+  push(lua, times.under_way);
+  lua_setfield(lua, -2, "seconds");
+  push(lua, times.waited);
+  lua_setfield(lua, -2, "waited");
+  push(lua, times.hidden());
+  lua_setfield(lua, -2, "hidden");
+}
+
 /// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =
-/// {["aten::mm"] = {calls, bytes, gathered}}} of this rank so far. Bytes of a script's own redistribute, and of
+/// {["aten::mm"] = {calls, bytes, gathered}}, halo = {exchanges, seconds, waited, hidden}} of this rank so far: seconds that
+/// exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing. Bytes of a script's own redistribute, and of
 /// gradients that return to their leaves, belong to no operator.
 int comm_stats(lua_State* lua) {
   const Options options(lua, 1, "comm_stats", {"reset"});
@@ -257,9 +269,12 @@ int comm_stats(lua_State* lua) {
   lua_setfield(lua, -2, "by_kind");
   push_operator_counts(lua);
   lua_setfield(lua, -2, "by_operator");
+  push_halo_times(lua, halo_times());
+  lua_setfield(lua, -2, "halo");
   if (options.get_bool("reset", false)) {
     world.reset_stats();
     Dispatch::of_this_thread().reset_operator_counts();
+    halo_times() = {};
   }
   return 1;
 }

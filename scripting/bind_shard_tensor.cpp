@@ -146,9 +146,38 @@ int set_fallback_function(lua_State* lua) {
   return 1;
 }
 
-/// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered}.
+/// {overlap = true|false, exchange = "p2p"|"all_to_all"}
+void push_halo(lua_State* lua, const HaloOptions& options) {
+  lua_createtable(lua, 0, 2);
+  push(lua, options.overlap);
+  lua_setfield(lua, -2, "overlap");
+  push(lua, name(options.backend));
+  lua_setfield(lua, -2, "exchange");
+}
+
+/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all"}: whether operators compute their interior while edges
+/// travel, and how these travel; what is left out stays. The same bits either way. Returns the setting before. Collective
+/// over all ranks, which must give the same; without an argument it only tells.
+int set_halo_function(lua_State* lua) {
+  const Options options(lua, 1, "set_halo", {"overlap", "exchange"});
+  HaloOptions wanted = halo_options();
+  if (lua_gettop(lua) == 0) {
+    push_halo(lua, wanted);
+    return 1;
+  }
+  wanted.overlap = options.get_bool("overlap", wanted.overlap);
+  const std::string exchange = options.get_string("exchange", name(wanted.backend));
+  TORCH_CHECK_VALUE(exchange == "p2p" || exchange == "all_to_all", "set_halo: exchange '", exchange,
+                    "' is neither \"p2p\" nor \"all_to_all\"", did_you_mean(exchange, {"p2p", "all_to_all"}));
+  wanted.backend = exchange == "p2p" ? HaloBackend::kP2p : HaloBackend::kAllToAll;
+  push_halo(lua, set_halo(wanted, context(lua).world.get()));
+  return 1;
+}
+
+/// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered, halo = {"start",
+/// "interior", "finish", "edges"}, halo_seconds, halo_waited}.
 void push_record(lua_State* lua, const TraceRecord& record) {
-  lua_createtable(lua, 0, 5);
+  lua_createtable(lua, 0, 8);
   push(lua, record.op);
   lua_setfield(lua, -2, "op");
   push(lua, record.inputs);
@@ -159,11 +188,17 @@ void push_record(lua_State* lua, const TraceRecord& record) {
   lua_setfield(lua, -2, "bytes");
   push(lua, record.gathered);
   lua_setfield(lua, -2, "gathered");
+  push(lua, record.halo);
+  lua_setfield(lua, -2, "halo");
+  push(lua, record.times.under_way);
+  lua_setfield(lua, -2, "halo_seconds");
+  push(lua, record.times.waited);
+  lua_setfield(lua, -2, "halo_waited");
 }
 
 /// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order, and a
-/// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, and the
-/// bytes that this rank sent.
+/// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, the
+/// bytes that this rank sent, and in which order edges left, the interior was computed and edges arrived.
 int op_trace(lua_State* lua) {
   std::vector<TraceRecord> records;
   Dispatch& dispatch = Dispatch::of_this_thread();
@@ -188,6 +223,7 @@ const luaL_Reg kFunctions[] = {{"distribute_tensor", guard<distribute>},
                                {"from_local", guard<from_block>},
                                {"scatter_tensor", guard<scatter>},
                                {"set_fallback", guard<set_fallback_function>},
+                               {"set_halo", guard<set_halo_function>},
                                {"op_trace", guard<op_trace>},
                                {nullptr, nullptr}};
 const luaL_Reg kMethods[] = {{"redistribute", guard<redistribute_method>},

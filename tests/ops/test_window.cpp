@@ -124,18 +124,30 @@ TEST(Window, StripsBorrowOnlyTheHalo) {
     Layout out = from->layout();
     out.global_shape[2] = window_outputs(window, 12);
     out.cuts[2].sizes = window.output_sizes(out.cuts[2].sizes, out.global_shape[2]);
-    return conv_strips(from, intern(out), 2, window);
+    return conv_strips(from, intern(out), {window, Window{}});
   };
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const auto same = strips_of(mesh, shard(2, {6, 2, 4}), {5, 1, 1, 2});
     ASSERT_TRUE(same.has_value());
-    EXPECT_EQ(same->padding, 2);
+    EXPECT_EQ(same->padding, (Sizes{2, -1}));
     EXPECT_EQ(same->strips[0].borrowed, mesh->rank() == 0 ? 0 : 2);
     EXPECT_EQ(same->strips[1].outputs, mesh->rank() == 2 ? 0 : 2);
     EXPECT_EQ(same->strips[0].halo->needed_shape(), (Sizes{2, 3, mesh->rank() == 0 ? 0 : 2, 4}));
     EXPECT_TRUE(strips_of(mesh, shard(2, {6, 2, 4}), {2, 2, 1, 0}).has_value());
     EXPECT_TRUE(strips_of(mesh, shard(2, {6, 0, 6}), {3, 2, 1, 1}).has_value());
     EXPECT_FALSE(strips_of(mesh, shard(2, {6, 2, 4}), {3, 1, 1, 0}).has_value());
+  });
+  // Of two cut dims the first dim's strips hold the corners.
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const SpecPtr spec = make_spec(mesh, {1, 1, 10, 12}, {shard(2), shard(3)});
+    const auto strips = conv_strips(spec, spec, {{5, 1, 1, 2}, {3, 1, 1, 1}});
+    ASSERT_TRUE(strips.has_value());
+    ASSERT_EQ(strips->strips.size(), 4U);
+    const bool top = mesh->coordinate(0) == 0, left = mesh->coordinate(1) == 0;
+    EXPECT_EQ(strips->strips[0].halo->needed_shape(), (Sizes{1, 1, top ? 0 : 2, 6 + 2}));
+    EXPECT_EQ(strips->strips[3].halo->needed_shape(), (Sizes{1, 1, 5, left ? 1 : 0}));
+    EXPECT_EQ(strips->strips[0].padding, (Sizes{0, 0}));
+    EXPECT_EQ(strips->strips[3].padding, (Sizes{2, 0}));
   });
 }
 

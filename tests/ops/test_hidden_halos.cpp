@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that compute their interior while edges travel: X06, S16.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include "engine/dispatch.h"
+#include "engine/halo.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr HaloOptions kSettings[] = {
+    {true, HaloBackend::kP2p}, {false, HaloBackend::kP2p}, {true, HaloBackend::kAllToAll}};
+
+struct Traced {
+  Tensors results;
+  std::vector<TraceRecord> records;  // of operators that exchanged something
+};
+
+Traced run_with(const HaloOptions& options, const std::function<Tensors()>& program) {
+  auto& dispatch = Dispatch::of_this_thread();
+  std::vector<TraceRecord> trace;
+  const HaloOptions before = set_halo(options);
+  dispatch.trace = &trace;
+  Traced run{program(), {}};
+  dispatch.trace = nullptr;
+  set_halo(before);
+  for (TraceRecord& record : trace) {
+    if (!record.halo.empty()) run.records.push_back(std::move(record));
+  }
+  return run;
+}
+
+struct HiddenCase {
+  const char* name;
+  std::vector<int64_t> mesh, x, w;
+  std::vector<Placement> placements;
+  std::vector<int64_t> stride, padding, dilation;
+};
+
+const HiddenCase kConvolutions[] = {
+    {"rows", {2}, {1, 2, 9, 5}, {3, 2, 3, 3}, {shard(2, {3, 6})}, {1, 1}, {1, 1}, {1, 1}},
+    {"four ranks, 7x7", {4}, {1, 2, 22, 8}, {2, 2, 7, 7}, {shard(2)}, {1, 1}, {3, 3}, {1, 1}},
+    {"blocks thinner than the halo",
+     {4},
+     {1, 1, 8, 5},
+     {1, 1, 7, 3},
+     {shard(2)},
+     {1, 1},
+     {3, 1},
+     {1, 1}},
+    {"grid",
+     {2, 2},
+     {2, 2, 9, 12},
+     {3, 2, 5, 3},
+     {shard(2, {4, 5}), shard(3, {9, 3})},
+     {1, 1},
+     {2, 1},
+     {1, 1}},
+    {"grid, strided and dilated",
+     {2, 2},
+     {1, 2, 16, 20},
+     {2, 2, 3, 3},
+     {shard(2, {8, 8}), shard(3, {12, 8})},
+     {2, 1},
+     {1, 2},
+     {1, 2}},
+    {"replicated and cut",
+     {2, 2},
+     {2, 2, 9, 5},
+     {3, 2, 3, 3},
+     {replicate(), shard(2, {5, 4})},
+     {1, 1},
+     {1, 1},
+     {1, 1}},
+    {"three cut dims",
+     {2, 2, 2},
+     {1, 2, 6, 8, 7},
+     {2, 2, 3, 3, 3},
+     {shard(2), shard(3, {3, 5}), shard(4)},
+     {1, 1, 1},
+     {1, 1, 1},
+     {1, 1, 1}},
+};
+
+TEST(HiddenHalos, X06_ConvolutionComputesItsInteriorBetweenStartAndFinish) {
+  for (const HiddenCase& c : kConvolutions) {
+    on_mesh(c.mesh, [&](const MeshPtr& mesh) {
+      SCOPED_TRACE(c.name);
+      const at::NoGradGuard no_grad;
+      const at::Tensor x = shard_of(make_tensor(c.x, 1), mesh, c.placements),
+                       w = make_tensor(c.w, 2), b = make_tensor({c.w[0]}, 3);
+      const std::vector<int64_t> none(c.stride.size(), 0), channels{c.w[0]};
+      const auto program = [&]() -> Tensors {
+        const at::Tensor y =
+            at::convolution(x, w, b, c.stride, c.padding, c.dilation, false, none, 1);
+        const auto [gx, gw, gb] =
+            at::convolution_backward(y.sin(), x, w, channels, c.stride, c.padding, c.dilation,
+                                     false, none, 1, {true, true, true});
+        return {to_local(y), to_local(gx), to_local(gw), to_local(gb)};
+      };
+      const Traced hidden = run_with(kSettings[0], program);
+
+      ASSERT_EQ(hidden.records.size(), 2U);  // each way one exchange
+      for (const TraceRecord& record : hidden.records) {
+        EXPECT_THAT(record.halo, ElementsAre("start", "interior", "finish", "edges")) << record.op;
+        EXPECT_EQ(record.times.exchanges, 1);
+      }
+      for (const HaloOptions& options : kSettings) {
+        const Traced other = run_with(options, program);
+        for (size_t i = 0; i < other.results.size(); ++i) {
+          EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
+              << "result " << i << ", " << name(options.backend);
+        }
+        if (options == kSettings[0]) continue;
+        for (const TraceRecord& record : other.records) {
+          EXPECT_THAT(record.halo, ElementsAre("start", "finish", "interior", "edges"))
+              << record.op;
+        }
+      }
+    });
+  }
+}
+
+// Rows of the input and gradients of borrowed rows go in one message to each neighbour.
+TEST(HiddenHalos, X06_ConvolutionBackwardSendsOneMessagePerNeighbour) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = shard_of(make_tensor({1, 2, 12, 5}, 1), mesh, {shard(2)}),
+                     w = make_tensor({2, 2, 3, 3}, 2);
+    const std::vector<int64_t> one{1, 1}, none{0, 0};
+    const auto before = mesh->group().stats().by_kind[CommStats::kExchange];
+    at::convolution_backward(x, x, w, std::nullopt, one, one, one, false, none, 1,
+                             {true, true, false});
+    const auto after = mesh->group().stats().by_kind[CommStats::kExchange];
+    const int64_t neighbours = mesh->rank() == 1 ? 2 : 1;
+    EXPECT_EQ(after.calls - before.calls, 1);
+    EXPECT_EQ(after.messages - before.messages, neighbours);
+    EXPECT_EQ(after.bytes - before.bytes, neighbours * 2 * (2 * 5 * 8));
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
