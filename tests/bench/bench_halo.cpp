@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps (forward and backward, the U-Net also with its optimizer) on blocks against the unsharded step on the same cores: one
+// plain tensor with as many LibTorch threads as there are cores. Ranks are threads, 2 (blocks of rows) and 4 (a 2 x 2 grid), or
+// the processes of mpirun. The variants of one case take turns, step by step; medians are printed, of which one run's can be compared.
+//   ratio      unsharded / sharded time: above 1 the blocks are faster
+//   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
+//   hidden     share of the time that halos were under way in which the ranks computed
+// usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
+#include <sched.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "engine/halo.h"
+#include "engine/launch.h"
+#include "engine/mesh.h"
+#include "engine/shard_tensor.h"
+#include "ops/neighborhood_attention.h"
+
+namespace {
+
+namespace mh = moonhalo;
+using Clock = std::chrono::steady_clock;
+using Step = std::function<void(const at::Tensor&)>;
+
+constexpr int64_t kBlock = 256;
+
+struct Grid {
+  int64_t rows, columns;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// Rows that a block reads beyond its own, of a field of `extent` rows in `blocks` equal blocks, along one dim.
+int64_t reached(int64_t extent, int64_t blocks, int64_t block, int64_t reach) {
+  const int64_t size = extent / blocks, begin = block * size;
+  return std::min(begin + size + reach, extent) - std::max<int64_t>(begin - reach, 0);
+}
+
+// Elements of one channel that all blocks together borrow.
+int64_t borrowed(const Grid& grid, int64_t height, int64_t width, int64_t reach) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < grid.rows; ++i) {
+    for (int64_t j = 0; j < grid.columns; ++j)
+      total += reached(height, grid.rows, i, reach) * reached(width, grid.columns, j, reach);
+  }
+  return total - height * width;
+}
+
+struct UNetImpl : torch::nn::Module {
+  UNetImpl() {
+    const auto conv = [](int64_t in, int64_t out) {
+      return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
+    };
+    const auto norm = [](int64_t channels) { return torch::nn::GroupNorm(4, channels); };
+    const auto up = [](int64_t in, int64_t out) {
+      return torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in, out, 2).stride(2));
+    };
+    int64_t n = 0;
+    const auto stage = [&](int64_t in, int64_t out) {
+      return register_module("stage" + std::to_string(n++),
+                             torch::nn::Sequential(conv(in, out), norm(out), torch::nn::GELU(),
+                                                   conv(out, out), norm(out), torch::nn::GELU()));
+    };
+    down = {stage(4, 16), stage(16, 32), stage(32, 64)};
+    rise = {stage(64, 32), stage(32, 16)};
+    ups = {register_module("up0", up(64, 32)), register_module("up1", up(32, 16))};
+    head = register_module("head", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 1, 1)));
+    for (auto& p : parameters()) {
+      const at::NoGradGuard no_grad;
+      p.copy_((at::arange(p.numel(), at::kFloat) * 0.7).sin().view(p.sizes()) * 0.1);
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor a = down[0]->forward(x), b = down[1]->forward(at::max_pool2d(a, 2));
+    const at::Tensor c = down[2]->forward(at::max_pool2d(b, 2));
+    const at::Tensor d = rise[0]->forward(at::cat({ups[0]->forward(c), b}, 1));
+    return head->forward(rise[1]->forward(at::cat({ups[1]->forward(d), a}, 1)));
+  }
+  std::vector<torch::nn::Sequential> down, rise;
+  std::vector<torch::nn::ConvTranspose2d> ups;
+  torch::nn::Conv2d head = nullptr;
+};
+TORCH_MODULE(UNet);
+
+// Input and output channels and scale of the U-Net's convolutions with a halo.
+constexpr int64_t kLayers[][3] = {{4, 16, 1},  {16, 16, 1}, {16, 32, 2}, {32, 32, 2}, {32, 64, 4},
+                                  {64, 64, 4}, {64, 32, 2}, {32, 32, 2}, {32, 16, 1}, {16, 16, 1}};
+
+struct Case {
+  const char* name;
+  std::vector<int64_t> (*shape)(int64_t height, int64_t width);
+  int64_t first_dim;  // of the two that are cut
+  Step (*make)();
+  int64_t (*fewest)(const Grid& grid, int64_t height, int64_t width);  // elements per step
+};
+
+template <int64_t kKernel, int64_t kChannels>
+Step conv_step() {
+  const at::Tensor w = at::full({kChannels, kChannels, kKernel, kKernel}, 0.01f).requires_grad_();
+  const at::Tensor b = at::zeros({kChannels}).requires_grad_();
+  return [w, b](const at::Tensor& given) {
+    const at::Tensor x = given.detach().requires_grad_();
+    const at::Tensor y = at::conv2d(x, w, b, 1, kKernel / 2);
+    torch::autograd::grad({y}, {x, w, b}, {given});
+  };
+}
+
+// Forward and, for the weight's gradient, backward; gradients go home.
+template <int64_t kKernel, int64_t kChannels>
+int64_t conv_fewest(const Grid& grid, int64_t height, int64_t width) {
+  return 3 * kChannels * borrowed(grid, height, width, kKernel / 2);
+}
+
+template <int64_t kChannels>
+std::vector<int64_t> planes(int64_t height, int64_t width) {
+  return {1, kChannels, height, width};
+}
+
+Step attention_step() {
+  return [](const at::Tensor& given) {
+    const at::Tensor q = given.detach().requires_grad_(), k = given.detach().requires_grad_(),
+                     v = given.detach().requires_grad_();
+    const at::Tensor y = std::get<0>(mh::neighborhood_attention(q, k, v, {{7}}));
+    torch::autograd::grad({y}, {q, k, v}, {given});
+  };
+}
+
+Step unet_step() {
+  UNet net;
+  const auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 1e-6);
+  return [net, optimizer](const at::Tensor& x) mutable {
+    optimizer->zero_grad();
+    net->forward(x).square().mean().backward();
+    optimizer->step();
+  };
+}
+
+int64_t unet_fewest(const Grid& grid, int64_t height, int64_t width) {
+  int64_t total = 0;
+  for (const auto& [in, out, scale] : kLayers) {
+    const int64_t times = in == 4 ? 2 : 3;  // the field itself wants no gradient
+    total += times * in * borrowed(grid, height / scale, width / scale, 1);
+  }
+  return total;
+}
+
+const Case kCases[] = {
+    {"conv3", planes<32>, 2, conv_step<3, 32>, conv_fewest<3, 32>},
+    {"conv7", planes<16>, 2, conv_step<7, 16>, conv_fewest<7, 16>},
+    {"na7",
+     [](int64_t h, int64_t w) {
+       return std::vector<int64_t>{1, h, w, 4, 32};
+     },
+     1, attention_step,
+     [](const Grid& grid, int64_t h, int64_t w) {
+       return 3 * 2 * 4 * 32 * borrowed(grid, h, w, 3);
+     }},
+    {"unet", planes<4>, 2, unet_step, unet_fewest},
+};
+
+struct Variant {
+  const char* name;
+  mh::HaloOptions options;
+};
+const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
+                             {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
+                             {"all_to_all", {true, mh::HaloBackend::kAllToAll}}};
+
+void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, int cores,
+         int threads) {
+  const int64_t height = grid.rows * kBlock, width = grid.columns * kBlock;
+  const auto mesh =
+      mh::init_device_mesh(world, "cpu", {grid.rows, grid.columns}, {"rows", "columns"});
+  const std::vector<int64_t> shape = c.shape(height, width);
+  const int64_t numel = c10::multiply_integers(shape);
+  const at::Tensor full = (at::arange(numel, at::kFloat) * 0.37).sin_().view(shape);
+  const at::Tensor x =
+      mh::from_local(full.narrow(c.first_dim, mesh->coordinate(0) * kBlock, kBlock)
+                         .narrow(c.first_dim + 1, mesh->coordinate(1) * kBlock, kBlock)
+                         .contiguous(),
+                     mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
+  const Step plain = c.make(), sharded = c.make();
+  const auto timed = [&](const Step& step, const at::Tensor& input) {
+    const auto start = Clock::now();
+    step(input);
+    world.barrier();
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  };
+  std::vector<double> unsharded, times[3];
+  mh::HaloTimes hidden;
+  mh::CommStats::Count moved;
+  for (int round = -1; round < rounds; ++round) {
+    world.barrier();
+    if (world.rank() == 0) at::set_num_threads(cores);
+    const double alone = timed(
+        world.rank() == 0 ? plain : [](const at::Tensor&) {}, full);
+    if (world.rank() == 0) at::set_num_threads(threads);
+    if (round >= 0) unsharded.push_back(alone);
+    for (int v = 0; v < 3; ++v) {
+      mh::set_halo(kVariants[v].options);
+      world.barrier();
+      world.reset_stats();
+      mh::halo_times() = {};
+      const double time = timed(sharded, x);
+      if (round < 0) continue;
+      times[v].push_back(time);
+      if (v > 0) continue;
+      hidden.under_way += mh::halo_times().under_way;
+      hidden.waited += mh::halo_times().waited;
+      moved = world.stats().by_kind[mh::CommStats::kExchange];
+    }
+  }
+  mh::set_halo({});
+  at::Tensor totals = at::empty({3}, at::kDouble);
+  totals[0] = static_cast<double>(moved.bytes);
+  totals[1] = hidden.under_way;
+  totals[2] = hidden.waited;
+  world.all_reduce(totals);
+  if (world.rank() != 0) return;
+  const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width)),
+               bytes = totals[0].item<double>();
+  const double all = totals[1].item<double>();
+  std::printf(
+      "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms   bytes / fewest %.3f   %lld messages  "
+      " hidden %.0f %%\n",
+      c.name, world.size(), world.backend(), static_cast<long long>(kBlock),
+      static_cast<long long>(kBlock), median(unsharded), bytes / fewest,
+      static_cast<long long>(moved.messages),
+      all > 0 ? 100 * (1 - totals[2].item<double>() / all) : 0.0);
+  for (int v = 0; v < 3; ++v) {
+    std::printf("         %-16s %8.1f ms   ratio %.3f\n", kVariants[v].name, median(times[v]),
+                median(unsharded) / median(times[v]));
+  }
+  std::fflush(stdout);
+}
+
+void run_all(mh::Communicator& world, int rounds, const std::string& only, int cores) {
+  const int threads = std::max(1, cores / world.size());
+  at::set_num_threads(threads);
+  const Grid grid = world.size() == 4 ? Grid{2, 2} : Grid{world.size(), 1};
+  for (const Case& c : kCases) {
+    if (only.empty() || only == c.name) run(c, grid, world, rounds, cores, threads);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
+  const std::string only = argc > 2 ? argv[2] : "";
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const mh::Launch launch = mh::detect_launch();
+  if (launch.size > 1) {
+    // mpirun binds each process to a core; the unsharded step is to have them all.
+    cpu_set_t every;
+    CPU_ZERO(&every);
+    for (int i = 0; i < cores; ++i) CPU_SET(i, &every);
+    sched_setaffinity(0, sizeof(every), &every);
+    run_all(*mh::make_world("mpi", launch), rounds, only, cores);
+    return 0;
+  }
+  for (const int ranks : {2, 4})
+    mh::run_ranks(ranks, [&](mh::Communicator& world) { run_all(world, rounds, only, cores); });
+  return 0;
+}
