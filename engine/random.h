@@ -107,6 +107,8 @@ class ElementRandom {
   static uint64_t draw_key(const std::optional<at::Generator>& generator);
 
   Draws draws(uint64_t element) const { return {key_, element}; }
+  /// For operators that draw in parts, or again.
+  uint64_t key() const { return key_; }
 
   /// Writes value(draws of the element) into every element of this rank's block of `spec`; `value` gives a double or an
   /// int64_t. A complex element gets two, real part first.

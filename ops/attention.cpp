@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's fused attention on the CPU, where batch or heads are cut. Queries and keys are whole on every rank.
+// LibTorch's fused attention on the CPU, where batch or heads are cut. Queries and keys are whole on every rank: over cut sequences
+// scaled_dot_product_attention does not come here (attention_rule.cpp).
 #include <ATen/Functions.h>
 
 #include "engine/axes.h"
@@ -83,7 +84,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-const char* const kBatchAndHeads = "batch and heads cut; cut sequences are made whole";
+const char* const kBatchAndHeads = "batch and heads cut; cut sequences are made whole (scaled_dot_product_attention takes moonhalo::attention for them)";
 
 const Register rules{
     {.op = "aten::_scaled_dot_product_flash_attention_for_cpu",

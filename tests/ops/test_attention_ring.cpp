@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// ops/attention_ring.cpp and ops/attention_rule.cpp: scaled_dot_product_attention over cut sequences against LibTorch's on whole ones.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+using Tensors = std::vector<at::Tensor>;
+using Placements = std::vector<Placement>;
+
+// How query, key and value of [2, 4, rows, 6] are held.
+struct Way {
+  std::string name;
+  Sizes mesh;
+  Placements query, keys;
+};
+
+// Nine queries, nine keys.
+const std::vector<Way> kAlike = {
+    {"5_4", {2}, {shard(2, {5, 4})}, {shard(2, {5, 4})}},
+    {"3_6", {2}, {shard(2, {3, 6})}, {shard(2, {3, 6})}},
+    {"1_8", {2}, {shard(2, {1, 8})}, {shard(2, {1, 8})}},
+    {"empty_block", {3}, {shard(2, {4, 0, 5})}, {shard(2, {4, 0, 5})}},
+    {"three", {3}, {shard(2, {2, 6, 1})}, {shard(2, {2, 6, 1})}},
+    {"four", {4}, {shard(2)}, {shard(2)}},
+    {"four_mostly_empty", {4}, {shard(2, {0, 7, 2, 0})}, {shard(2, {0, 7, 2, 0})}},
+    {"cut_twice", {2, 2}, {shard(2, {5, 4}), shard(2)}, {shard(2, {5, 4}), shard(2)}},
+    {"batch_beside", {2, 2}, {shard(0), shard(2, {3, 6})}, {shard(0), shard(2, {3, 6})}},
+    {"heads_beside",
+     {2, 2},
+     {shard(2, {8, 1}), shard(1, {2, 2})},
+     {shard(2, {8, 1}), shard(1, {2, 2})}},
+    {"replicated_beside", {2, 2}, {replicate(), shard(2, {2, 7})}, {replicate(), shard(2, {2, 7})}},
+};
+
+const std::vector<Way> kUnlike = {
+    {"other_blocks", {3}, {shard(2, {1, 6, 2})}, {shard(2, {5, 0, 4})}},
+    {"keys_cut", {3}, {replicate()}, {shard(2, {4, 0, 5})}},
+    {"queries_cut", {3}, {shard(2, {4, 0, 5})}, {replicate()}},
+    {"queries_here_keys_there",
+     {2, 2},
+     {shard(2, {3, 6}), replicate()},
+     {replicate(), shard(2, {5, 4})}},
+    {"keys_cut_twice", {2, 2}, {shard(2, {3, 6}), replicate()}, {shard(2, {4, 5}), shard(2)}},
+    {"queries_cut_twice", {2, 2}, {shard(2, {3, 6}), shard(2)}, {replicate(), shard(2, {2, 7})}},
+    {"batch_and_keys", {2, 2}, {shard(0), replicate()}, {shard(0), shard(2, {8, 1})}},
+    {"partial_queries", {2}, {partial()}, {shard(2, {3, 6})}},
+    {"features_cut", {2}, {shard(3)}, {shard(2, {3, 6})}},
+    {"batch_meets_keys", {2}, {shard(0)}, {shard(2, {3, 6})}},
+};
+
+struct Call {
+  std::string name;
+  int64_t queries = 9, keys = 9;
+  bool causal = false;
+  std::optional<double> scale = std::nullopt;
+  int64_t value_dim = 6;
+  std::optional<at::Tensor> mask = std::nullopt;
+  Placements mask_placements = {};
+  bool mask_grad = true;
+};
+
+void check(const Way& way, const Call& call, Oracle options = {}) {
+  SCOPED_TRACE(way.name + " " + call.name);
+  std::vector<Input> inputs = {{make_tensor({2, 4, call.queries, 6}, 40) * 2, way.query},
+                               {make_tensor({2, 4, call.keys, 6}, 41) * 2, way.keys},
+                               {make_tensor({2, 4, call.keys, call.value_dim}, 42), way.keys}};
+  if (call.mask) inputs.push_back({*call.mask, call.mask_placements, call.mask_grad});
+  expect_same_as_plain(
+      way.mesh, inputs,
+      [&](const Tensors& t) {
+        const auto mask = call.mask ? std::optional(t[3]) : std::nullopt;
+        return Tensors{
+            at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, call.causal, call.scale)};
+      },
+      options);
+}
+
+TEST(AttentionRing, X07_CutSequencesEqualWholeOnes) {
+  for (const auto* ways : {&kAlike, &kUnlike}) {
+    for (const Way& way : *ways) {
+      check(way, {.name = "plain"});
+      check(way, {.name = "causal", .causal = true});
+      check(way, {.name = "scale", .scale = -0.3});
+      check(way, {.name = "wide values", .causal = true, .scale = 0.7, .value_dim = 11});
+    }
+  }
+}
+
+// Other numbers of queries than of keys: top-left aligned, so the last queries see all keys, or the last keys are never seen.
+TEST(AttentionRing, X07_QueriesAndKeysOfOtherLengths) {
+  const std::vector<Way> ways = {
+      {"ring", {2}, {shard(2, {3, 2})}, {shard(2, {10, 3})}},
+      {"uneven", {3}, {shard(2, {1, 0, 4})}, {shard(2, {6, 6, 1})}},
+      {"keys cut", {3}, {replicate()}, {shard(2, {6, 0, 7})}},
+      {"queries cut", {3}, {shard(2, {1, 1, 3})}, {replicate()}},
+      {"grid", {2, 2}, {shard(2), replicate()}, {shard(2), shard(2)}},
+  };
+  const auto turned = [](Way way) {
+    return Way{way.name + " turned", way.mesh, way.keys, way.query};
+  };
+  for (const Way& way : ways) {
+    for (const bool causal : {false, true}) {
+      check(way, {.name = causal ? "few queries, causal" : "few queries",
+                  .queries = 5,
+                  .keys = 13,
+                  .causal = causal});
+      check(turned(way), {.name = causal ? "few keys, causal" : "few keys",
+                          .queries = 13,
+                          .keys = 5,
+                          .causal = causal});
+    }
+  }
+  for (const bool causal : {false, true}) {
+    check({"no keys", {2}, {shard(2)}, {}}, {.name = "", .keys = 0, .causal = causal});
+    check({"no queries", {2}, {}, {shard(2)}}, {.name = "", .queries = 0, .causal = causal});
+    check({"one query", {3}, {shard(2)}, {shard(2)}}, {.name = "", .queries = 1, .causal = causal});
+  }
+}
+
+// Additive masks and their gradients, boolean ones, dims that broadcast, rows that see nothing.
+TEST(AttentionRing, X07_Masks) {
+  const auto coins = [](at::IntArrayRef shape) { return make_tensor(shape, 51).gt(-0.3); };
+  at::Tensor blind = coins({9, 9});
+  blind.select(0, 4).fill_(false);
+  const at::Tensor never =
+      at::zeros({9, 9}, at::kDouble).masked_fill(blind.logical_not(), -INFINITY);
+  struct Mask {
+    std::string name;
+    at::Tensor mask;
+    int64_t rows = -1;  // the dim of the queries, if there is one to cut
+  };
+  const std::vector<Mask> masks = {
+      {"whole", make_tensor({2, 4, 9, 9}, 50), 2},
+      {"two dims", make_tensor({9, 9}, 50), 0},
+      {"of keys", make_tensor({2, 1, 1, 9}, 50)},
+      {"of queries", make_tensor({1, 4, 9, 1}, 50), 2},
+      {"one number", make_tensor({1, 1}, 50)},
+      {"heads", make_tensor({4, 1, 9}, 50)},
+      {"bool", coins({2, 1, 9, 9}), 2},
+      {"bool of keys", coins({2, 1, 1, 9})},
+      {"blind row", blind, 0},
+      {"minus infinity", never, 0},
+  };
+  size_t turn = 0;
+  for (const Mask& m : masks) {
+    for (const auto* ways : {&kAlike, &kUnlike}) {
+      for (const Way& way : *ways) {
+        Placements placements(way.mesh.size(), replicate());
+        const bool cuts = m.rows >= 0 && ++turn % 2 == 0;
+        if (cuts) placements.back() = shard(m.rows, {});
+        check(way, {.name = m.name + (cuts ? " cut" : ""),
+                    .mask = m.mask,
+                    .mask_placements = placements,
+                    .mask_grad = turn % 3 != 0});
+      }
+    }
+  }
+  // LibTorch takes a mask beside is_causal where its fused kernel does.
+  for (const Way& way : kAlike)
+    check(way, {.name = "causal and masked",
+                .causal = true,
+                .mask = make_tensor({9, 9}, 50),
+                .mask_grad = false});
+}
+
+TEST(AttentionRing, X07_GroupedQueries) {
+  const std::vector<Way> ways = {
+      {"ring", {3}, {shard(2, {4, 0, 5})}, {shard(2, {4, 0, 5})}},
+      {"heads in groups",
+       {2, 2},
+       {shard(2, {3, 6}), shard(1, {4, 2})},
+       {shard(2, {3, 6}), shard(1, {2, 1})}},
+      {"a group is cut",
+       {2, 2},
+       {shard(2, {3, 6}), shard(1, {3, 3})},
+       {shard(2, {3, 6}), replicate()}},
+      {"heads of keys",
+       {2, 2},
+       {shard(2, {3, 6}), replicate()},
+       {shard(2, {3, 6}), shard(1, {1, 2})}},
+      {"keys cut", {2}, {replicate()}, {shard(2, {3, 6})}},
+  };
+  for (const Way& way : ways) {
+    for (const bool causal : {false, true}) {
+      for (const bool masked : {false, true}) {
+        if (causal && masked) continue;
+        SCOPED_TRACE(way.name + (causal ? " causal" : "") + (masked ? " masked" : ""));
+        const std::vector<Input> inputs = {{make_tensor({2, 6, 9, 4}, 1), way.query},
+                                           {make_tensor({2, 3, 9, 4}, 2), way.keys},
+                                           {make_tensor({2, 3, 9, 4}, 3), way.keys},
+                                           {make_tensor({6, 9, 9}, 4), {}}};
+        expect_same_as_plain(way.mesh, inputs, [&](const Tensors& t) {
+          const auto mask = masked ? std::optional(t[3]) : std::nullopt;
+          return Tensors{
+              at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, causal, {}, true),
+              t[3] * 1};
+        });
+      }
+    }
+  }
+}
+
+// Two, three and five dims, and batches that broadcast.
+TEST(AttentionRing, X07_OtherNumbersOfDims) {
+  struct Case {
+    std::string name;
+    Sizes query, key, mask;
+    int64_t dim;
+  };
+  const std::vector<Case> cases = {
+      {"two", {9, 4}, {9, 4}, {}, 0},
+      {"three", {3, 9, 4}, {3, 9, 4}, {9, 9}, 1},
+      {"five", {2, 3, 2, 9, 4}, {2, 3, 2, 9, 4}, {}, 3},
+      {"five, masked", {2, 3, 2, 9, 4}, {2, 3, 2, 9, 4}, {3, 1, 9, 9}, 3},
+      {"one batch of keys", {2, 3, 9, 4}, {1, 3, 9, 4}, {}, 2},
+      {"one head of queries", {2, 1, 9, 4}, {2, 3, 9, 4}, {}, 2},
+  };
+  for (const Case& c : cases) {
+    for (const bool causal : {false, true}) {
+      if (causal && !c.mask.empty()) continue;
+      SCOPED_TRACE(c.name + (causal ? " causal" : ""));
+      const Placements cut = {shard(c.dim, {4, 0, 5})};
+      std::vector<Input> inputs = {{make_tensor(c.query, 1), cut},
+                                   {make_tensor(c.key, 2), cut},
+                                   {make_tensor(c.key, 3), cut}};
+      if (!c.mask.empty()) inputs.push_back({make_tensor(c.mask, 4)});
+      expect_same_as_plain({3}, inputs, [&](const Tensors& t) {
+        const auto mask = c.mask.empty() ? std::nullopt : std::optional(t[3]);
+        return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, causal)};
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
