@@ -17,3 +17,4 @@
 #include "io/scatter.h"
 #include "ops/neighborhood_attention.h"
 #include "ops/neighbors.h"
+#include "ops/stencil.h"
