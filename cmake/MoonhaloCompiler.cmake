@@ -8,8 +8,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
-# -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there.
-add_compile_options(-fPIC -pthread)
+# -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of these options.)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 if(MOONHALO_SANITIZE)
   # GCC's warning is wrong about std::function under sanitizers (its own <regex> sets it off).
   add_compile_options(-fsanitize=${MOONHALO_SANITIZE} -fno-omit-frame-pointer -Wno-maybe-uninitialized)
@@ -18,7 +18,8 @@ endif()
 
 find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)
-  add_compile_options($<$<NOT:$<BOOL:${CMAKE_DISABLE_PRECOMPILE_HEADERS}>>:-fpch-preprocess>)
+  add_compile_options(
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${CMAKE_DISABLE_PRECOMPILE_HEADERS}>>>:-fpch-preprocess>)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${MOONHALO_CCACHE}"
   )

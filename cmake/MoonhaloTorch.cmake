@@ -1,7 +1,7 @@
 # Finds LibTorch without its own CMake package and defines the imported target moonhalo::torch.
 #
 # MOONHALO_TORCH       a LibTorch folder or a site-packages/torch folder; empty: the one in .venv beside the sources
-# MOONHALO_CUDA        also import the CUDA libraries of LibTorch and NCCL
+# MOONHALO_CUDA        also import the CUDA libraries of LibTorch and NCCL, and moonhalo::cuda_headers: the headers of both
 # sets MOONHALO_TORCH_DIR, MOONHALO_TORCH_VERSION, MOONHALO_NVIDIA_DIR (empty where there is none)
 
 set(MOONHALO_TORCH "" CACHE PATH "LibTorch folder, or the torch folder of a Python environment")
@@ -67,7 +67,9 @@ if(NOT TARGET moonhalo::torch)
       set(nvidia_libraries CUDA::cudart "${MOONHALO_NCCL}")
     endif()
     target_link_libraries(moonhalo::torch INTERFACE ${nvidia_libraries})
-    target_include_directories(moonhalo::torch SYSTEM INTERFACE ${nvidia_includes})
+    # For the few sources that speak to CUDA or NCCL themselves.
+    add_library(moonhalo::cuda_headers INTERFACE IMPORTED GLOBAL)
+    target_include_directories(moonhalo::cuda_headers SYSTEM INTERFACE ${nvidia_includes})
     # Symbols of ours may all come from torch_cpu: without this the linker may drop torch_cuda and its registrations.
     target_link_options(moonhalo::torch INTERFACE LINKER:--no-as-needed)
   endif()

@@ -35,13 +35,14 @@ Neighborhood neighborhood_of(Ints window, Ints stride, Ints dilation, const Bool
 
 NeighborhoodCall checked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const Neighborhood& n, std::optional<double> scale) {
-  check_neighborhood_types(query.scalar_type(), key.scalar_type(), value.scalar_type());
+  check_neighborhood_types(query.scalar_type(), key.scalar_type(), value.scalar_type(),
+                           query.device().type());
   return check_neighborhood(query.sizes(), key.sizes(), value.sizes(), n, scale);
 }
 
-Results forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                    Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                    std::optional<double> scale) {
+Results forward_local(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                      Ints window, Ints stride, Ints dilation, const Bools& is_causal,
+                      std::optional<double> scale) {
   const auto n = neighborhood_of(window, stride, dilation, is_causal);
   return neighborhood_forward(query, key, value, checked(query, key, value, n, scale));
 }
@@ -55,11 +56,11 @@ Results forward_meta(const at::Tensor& query, const at::Tensor& key, const at::T
                             query.options().dtype(neighborhood_sum_type(query.scalar_type())))};
 }
 
-Gradients backward_cpu(const at::Tensor& grad_output,
-                       const std::optional<at::Tensor>& grad_logsumexp, const at::Tensor& query,
-                       const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-                       const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
-                       const Bools& is_causal, std::optional<double> scale) {
+Gradients backward_local(const at::Tensor& grad_output,
+                         const std::optional<at::Tensor>& grad_logsumexp, const at::Tensor& query,
+                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+                         const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
+                         const Bools& is_causal, std::optional<double> scale) {
   const auto n = neighborhood_of(window, stride, dilation, is_causal);
   return neighborhood_backward(grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
                                value, output, logsumexp, checked(query, key, value, n, scale));
@@ -86,11 +87,11 @@ const c10::TypedOperatorHandle<Signature>& handle(const char* name) {
 Results call_forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      Ints window, Ints stride, Ints dilation, const Bools& is_causal,
                      std::optional<double> scale) {
-  return handle<decltype(forward_cpu)>("moonhalo::neighborhood_attention")
+  return handle<decltype(forward_local)>("moonhalo::neighborhood_attention")
       .call(query, key, value, window, stride, dilation, is_causal, scale);
 }
 const auto& backward_handle() {
-  return handle<decltype(backward_cpu)>("moonhalo::neighborhood_attention_backward");
+  return handle<decltype(backward_local)>("moonhalo::neighborhood_attention_backward");
 }
 
 bool differentiates(const at::Tensor& tensor) {
@@ -200,10 +201,12 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
       "Tensor output, Tensor logsumexp, int[1] window, int[1] stride, int[1] dilation, bool[1] "
       "is_causal, float? scale) -> "
       "(Tensor grad_query, Tensor grad_key, Tensor grad_value)");
-  library.impl("neighborhood_attention", c10::DispatchKey::CPU, &forward_cpu);
+  library.impl("neighborhood_attention", c10::DispatchKey::CPU, &forward_local);
+  library.impl("neighborhood_attention", c10::DispatchKey::CUDA, &forward_local);
   library.impl("neighborhood_attention", c10::DispatchKey::Meta, &forward_meta);
   library.impl("neighborhood_attention", c10::DispatchKey::Autograd, &forward_autograd);
-  library.impl("neighborhood_attention_backward", c10::DispatchKey::CPU, &backward_cpu);
+  library.impl("neighborhood_attention_backward", c10::DispatchKey::CPU, &backward_local);
+  library.impl("neighborhood_attention_backward", c10::DispatchKey::CUDA, &backward_local);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Meta, &backward_meta);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Autograd, &backward_autograd);
 }

@@ -22,7 +22,7 @@ struct Neighborhood {
 
 /// Neighbourhood attention along 1 to 3 spatial dims: softmax(scale * q k^T) v over the keys of each query's window.
 ///
-///     query, key   [batch, dims..., heads, head_dim]     float32, float64 or bfloat16 (summed in float32), all alike
+///     query, key   [batch, dims..., heads, head_dim]     float32, float64, bfloat16, on a GPU float16 (summed in float32)
 ///     value        [batch, dims..., heads, value_dim]
 ///     output       [batch, dims..., heads, value_dim]
 ///     logsumexp    [batch, dims..., heads], float32 (float64 for float64): log of the sum of exp(scale * q.k) over the window

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention of one block on the CPU: arguments, slabs and threads around the kernels.
+// Neighbourhood attention of one block: arguments, memory, and on the CPU slabs and threads around the kernels.
 #include "ops/neighborhood_attention_local.h"
 
 #include <ATen/ATen.h>
@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "engine/spec.h"
+#include "ops/kernels/neighborhood_cuda.h"
 
 namespace moonhalo {
 namespace {
@@ -37,15 +38,22 @@ const Kernels& kernels_for(const KernelSet& set, at::ScalarType type) {
   }
 }
 
-at::Tensor features_adjacent(const at::Tensor& tensor) {
-  return tensor.size(-1) == 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+neighborhood::cuda::Element element_of(at::ScalarType type) {
+  using Element = neighborhood::cuda::Element;
+  switch (type) {
+    case at::kFloat:
+      return Element::kFloat32;
+    case at::kDouble:
+      return Element::kFloat64;
+    case at::kHalf:
+      return Element::kFloat16;
+    default:
+      return Element::kBFloat16;
+  }
 }
 
-// `feature_dims` is 1, or 0 for logsumexp.
-Strided strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims) {
-  Strided result{tensor.data_ptr(), tensor.stride(0), {0, 0, 0}, tensor.stride(-1 - feature_dims)};
-  for (int64_t i = 0; i < spatial; ++i) result.dims[3 - spatial + i] = tensor.stride(i + 1);
-  return result;
+at::Tensor features_adjacent(const at::Tensor& tensor) {
+  return tensor.size(-1) == 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
 int64_t group_queries(const Axis& axis, int64_t group) {
@@ -95,9 +103,9 @@ Problem problem_of(const at::Tensor& query, const at::Tensor& key, const at::Ten
   p.value_dim = value.size(-1);
   std::copy(call.axes.begin(), call.axes.end(), p.axes);
   p.scale = call.scale;
-  p.query = strided(query, call.spatial, 1);
-  p.key = strided(key, call.spatial, 1);
-  p.value = strided(value, call.spatial, 1);
+  p.query = neighborhood_strided(query, call.spatial, 1);
+  p.key = neighborhood_strided(key, call.spatial, 1);
+  p.value = neighborhood_strided(value, call.spatial, 1);
   return p;
 }
 
@@ -181,11 +189,14 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
   return call;
 }
 
-void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value) {
+void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value,
+                              at::DeviceType device) {
   TORCH_CHECK_TYPE(query == key && query == value, "neighborhood_attention: query is ", query, ", key ", key, ", value ",
                    value, "\n  fix   convert them to one type");
-  TORCH_CHECK_TYPE(query == at::kFloat || query == at::kDouble || query == at::kBFloat16,
-                   "neighborhood_attention: no kernel for ", query, "\n  fix   use float32, float64 or bfloat16");
+  const bool half = query == at::kHalf && device != at::kCPU;
+  TORCH_CHECK_TYPE(half || query == at::kFloat || query == at::kDouble || query == at::kBFloat16,
+                   "neighborhood_attention: no kernel for ", query, " on ", device,
+                   "\n  fix   use float32, float64 or bfloat16, or float16 on a GPU");
 }
 
 at::ScalarType neighborhood_sum_type(at::ScalarType query) {
@@ -210,11 +221,15 @@ Span keys_reached(const Axis& axis, Span queries) {
   return reached;
 }
 
-std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
-                                                        const at::Tensor& key,
-                                                        const at::Tensor& value,
-                                                        const NeighborhoodCall& call,
-                                                        const KernelSet& set) {
+Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims) {
+  Strided result{tensor.data_ptr(), tensor.stride(0), {0, 0, 0}, tensor.stride(-1 - feature_dims)};
+  for (int64_t i = 0; i < spatial; ++i) result.dims[3 - spatial + i] = tensor.stride(i + 1);
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
   std::vector<int64_t> shape = query.sizes().vec();
   shape.pop_back();
   const at::Tensor logsumexp =
@@ -225,21 +240,18 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
 
   const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
                    v = features_adjacent(value);
-  const Kernels& kernels = kernels_for(set, query.scalar_type());
   Problem p = problem_of(q, k, v, call);
-  p.output = strided(output, call.spatial, 1);
-  p.logsumexp = strided(logsumexp, call.spatial, 0);
-  choose_slabs(p, kernels.accumulator_bytes);
-  for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
-    kernels.forward(p, unit, slab, scratch);
-  });
+  p.output = neighborhood_strided(output, call.spatial, 1);
+  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
+  run(p);
   return {output, logsumexp};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
     const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
     const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-    const at::Tensor& logsumexp, const NeighborhoodCall& call, const KernelSet& set) {
+    const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const std::function<void(Problem&)>& run) {
   const auto contiguous = at::MemoryFormat::Contiguous;
   if (logsumexp.numel() == 0) {
     return {at::zeros_like(query, {}, contiguous), at::zeros_like(key, {}, contiguous),
@@ -251,33 +263,67 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
   const at::Tensor grad_query = at::empty_like(query, contiguous),
                    grad_key = at::empty_like(key, contiguous),
                    grad_value = at::empty_like(value, contiguous);
-  const Kernels& kernels = kernels_for(set, query.scalar_type());
   Problem p = problem_of(q, k, v, call);
-  p.output = strided(out, call.spatial, 1);
-  p.logsumexp = strided(logsumexp, call.spatial, 0);
-  p.grad_output = strided(grad, call.spatial, 1);
-  if (grad_logsumexp.defined()) p.grad_logsumexp = strided(grad_logsumexp, call.spatial, 0);
-  p.grad_query = strided(grad_query, call.spatial, 1);
-  p.grad_key = strided(grad_key, call.spatial, 1);
-  p.grad_value = strided(grad_value, call.spatial, 1);
-  choose_slabs(p, kernels.accumulator_bytes);
-
-  const int64_t rows = p.units() * neighborhood::unit_keys(p);
-  const auto sums = logsumexp.options();
-  const at::Tensor key_sums = at::zeros({rows, kernels.padded(p.head_dim)}, sums),
-                   value_sums = at::zeros({rows, kernels.padded(p.value_dim)}, sums);
-  p.key_sums = key_sums.data_ptr();
-  p.value_sums = value_sums.data_ptr();
-  for (const int64_t first : {0, 1}) {
-    for_slabs(p, first, 2, kernels.scratch_bytes(p),
-              [&](int64_t unit, int64_t slab, void* scratch) {
-                kernels.backward(p, unit, slab, scratch);
-              });
-  }
-  at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
-  });
+  p.output = neighborhood_strided(out, call.spatial, 1);
+  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
+  p.grad_output = neighborhood_strided(grad, call.spatial, 1);
+  if (grad_logsumexp.defined())
+    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
+  p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
+  p.grad_key = neighborhood_strided(grad_key, call.spatial, 1);
+  p.grad_value = neighborhood_strided(grad_value, call.spatial, 1);
+  run(p);
   return {grad_query, grad_key, grad_value};
+}
+
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
+                                                        const at::Tensor& key,
+                                                        const at::Tensor& value,
+                                                        const NeighborhoodCall& call,
+                                                        const KernelSet& set) {
+  const at::ScalarType type = query.scalar_type();
+  return neighborhood_forward_by(query, key, value, call, [&](Problem& p) {
+    if (query.is_cuda())
+      return neighborhood::cuda::forward(p, element_of(type), query.get_device());
+    const Kernels& kernels = kernels_for(set, type);
+    choose_slabs(p, kernels.accumulator_bytes);
+    for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
+      kernels.forward(p, unit, slab, scratch);
+    });
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+    const at::Tensor& logsumexp, const NeighborhoodCall& call, const KernelSet& set) {
+  const at::ScalarType type = query.scalar_type();
+  const auto run = [&](Problem& p) {
+    if (query.is_cuda()) {
+      const at::Tensor delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
+      return neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0),
+                                          element_of(type), query.get_device());
+    }
+    const Kernels& kernels = kernels_for(set, type);
+    choose_slabs(p, kernels.accumulator_bytes);
+    const int64_t rows = p.units() * neighborhood::unit_keys(p);
+    const auto sums = logsumexp.options();
+    const at::Tensor key_sums = at::zeros({rows, kernels.padded(p.head_dim)}, sums),
+                     value_sums = at::zeros({rows, kernels.padded(p.value_dim)}, sums);
+    p.key_sums = key_sums.data_ptr();
+    p.value_sums = value_sums.data_ptr();
+    for (const int64_t first : {0, 1}) {
+      for_slabs(p, first, 2, kernels.scratch_bytes(p),
+                [&](int64_t unit, int64_t slab, void* scratch) {
+                  kernels.backward(p, unit, slab, scratch);
+                });
+    }
+    at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
+    });
+  };
+  return neighborhood_backward_by(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
+                                  call, run);
 }
 
 }  // namespace moonhalo

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -28,26 +29,42 @@ struct NeighborhoodCall {
 NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
                                     at::IntArrayRef value, const Neighborhood& neighborhood,
                                     std::optional<double> scale, const std::string& blocks = "");
-/// Tensors of one type that the kernels know.
-void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value);
+/// Tensors of one type that the kernels of the device know.
+void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value,
+                              at::DeviceType device);
 /// Of logsumexp.
 at::ScalarType neighborhood_sum_type(at::ScalarType query);
 
 /// The keys [begin, end) of the dim that the windows of the queries [begin, end) reach; {0, 0} for no query.
 neighborhood::Span keys_reached(const neighborhood::Axis& axis, neighborhood::Span queries);
 
+/// How the kernels see a tensor of a block; `feature_dims` is 1, or 0 for logsumexp.
+neighborhood::Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial,
+                                           int64_t feature_dims);
+
 /// Output and logsumexp of the queries of a block. `key` and `value` hold the rows that the call's axes say; at least those that
-/// the windows reach. Plain CPU tensors; no autograd.
+/// the windows reach. Plain tensors, all on the CPU (`kernels`) or on one GPU; no autograd.
 std::tuple<at::Tensor, at::Tensor> neighborhood_forward(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const NeighborhoodCall& call,
     const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
 /// Gradients of query, and of key and value as far as this block's queries see them. `grad_logsumexp` may be undefined.
-/// The same sums in the same order for any number of threads.
+/// The same sums in the same order for any number of threads, and every time on a GPU.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
     const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
     const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
     const at::Tensor& logsumexp, const NeighborhoodCall& call,
     const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+
+/// What both do around their kernels: results are made, and `run` fills them, unless there is no query. Its problem is without
+/// slabs and sums.
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const NeighborhoodCall& call, const std::function<void(neighborhood::Problem&)>& run);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+    const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const std::function<void(neighborhood::Problem&)>& run);
 
 }  // namespace moonhalo

@@ -56,7 +56,8 @@ NeighborhoodCall checked(const OpCall& call) {
   const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
   const auto& slots = call.slots();
   check_neighborhood_types(slots[call.slot("query")].dtype, slots[call.slot("key")].dtype,
-                           slots[call.slot("value")].dtype);
+                           slots[call.slot("value")].dtype,
+                           c10::Device(call.mesh()->device_type()).type());
   std::string blocks;
   for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
     if (query->is_cut(d))

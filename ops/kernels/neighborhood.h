@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-/// Neighbourhood attention on the CPU, below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so
-/// nothing here may leave code behind that the linker could share between them.
+/// Neighbourhood attention below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so nothing here
+/// may leave code behind that the linker could share between them. What is constexpr runs on a GPU too (neighborhood_cuda.h).
 namespace moonhalo::neighborhood {
 
 /// Rows [begin, end).
@@ -24,7 +24,7 @@ struct Axis {
 
 /// Rows that are `dilation` apart form a group and see nothing of other groups: row i is number i / dilation of group
 /// i % dilation. This many rows of a group come before row `end`.
-[[gnu::always_inline]] inline int64_t rows_before(const Axis& axis, int64_t group, int64_t end) {
+[[gnu::always_inline]] constexpr int64_t rows_before(const Axis& axis, int64_t group, int64_t end) {
   return (end - group + axis.dilation - 1) / axis.dilation;
 }
 
@@ -33,7 +33,7 @@ struct Axis {
 /// last. The leader's window, window / 2 rows before it and the rest after, is shifted into the domain. A causal window ends
 /// with the query and may be short at the domain's start.
 /// Source: A. Hassani et al., Generalized Neighborhood Attention, arXiv:2504.16922, and NATTEN 0.21.
-[[gnu::always_inline]] inline Span window_of(const Axis& axis, int64_t length, int64_t index) {
+[[gnu::always_inline]] constexpr Span window_of(const Axis& axis, int64_t length, int64_t index) {
   const int64_t leader_place = axis.causal ? axis.stride - 1 : axis.stride / 2;
   int64_t leader = index / axis.stride * axis.stride + leader_place;
   leader = leader < length ? leader : length - 1;
@@ -67,18 +67,18 @@ struct Problem {
   void* value_sums = nullptr;
 
   /// A unit is a batch entry, a head and a group of each dim; its keys are its own.
-  [[gnu::always_inline]] int64_t groups() const {
+  [[gnu::always_inline]] constexpr int64_t groups() const {
     return axes[0].dilation * axes[1].dilation * axes[2].dilation;
   }
-  [[gnu::always_inline]] int64_t units() const { return batch * heads * groups(); }
+  [[gnu::always_inline]] constexpr int64_t units() const { return batch * heads * groups(); }
 };
 
 /// Most rows of one group that a block of `rows` holds.
-[[gnu::always_inline]] inline int64_t group_rows(const Axis& axis, int64_t rows) {
+[[gnu::always_inline]] constexpr int64_t group_rows(const Axis& axis, int64_t rows) {
   return (rows + axis.dilation - 1) / axis.dilation;
 }
 
-[[gnu::always_inline]] inline int64_t unit_keys(const Problem& p) {
+[[gnu::always_inline]] constexpr int64_t unit_keys(const Problem& p) {
   return group_rows(p.axes[0], p.axes[0].keys) * group_rows(p.axes[1], p.axes[1].keys) *
          group_rows(p.axes[2], p.axes[2].keys);
 }

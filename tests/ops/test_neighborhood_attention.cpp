@@ -8,6 +8,7 @@
 
 #include "ops/neighborhood_attention_local.h"
 #include "tests/support/dense_neighborhood.h"
+#include "tests/support/neighborhood_cases.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -15,27 +16,9 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 using Tensors = std::vector<at::Tensor>;
+using Case = NeighborhoodCase;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct Case {
-  const char* name;
-  Sizes dims;
-  Neighborhood n;
-  int64_t head_dim = 5, value_dim = 5, batch = 1, heads = 2;
-  std::optional<double> scale = std::nullopt;
-};
-
-Tensors inputs_of(const Case& c, at::ScalarType type) {
-  Sizes shape = {c.batch};
-  shape.insert(shape.end(), c.dims.begin(), c.dims.end());
-  shape.push_back(c.heads);
-  shape.push_back(c.head_dim);
-  Sizes value = shape;
-  value.back() = c.value_dim;
-  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2,
-          make_tensor(value, 3, type)};
-}
 
 // Output, logsumexp and the gradients of query, key, value for fixed cotangents of both results.
 template <typename Function>
@@ -67,31 +50,8 @@ void expect_dense(const Case& c, at::ScalarType type, double tolerance) {
         << c.name << ": " << names[i];
 }
 
-const std::vector<Case> kCases = {
-    {"one_key", {7}, {{1}}},
-    {"whole_domain", {7}, {{7}}},
-    {"one_row", {1}, {{1}}},
-    {"batches_and_heads", {9}, {{3}}, 4, 4, 3, 3},
-    {"long_window", {300}, {{290}}, 3, 3, 1, 1},
-    {"longer_than_a_chunk", {1100}, {{1080}}, 3, 3, 1, 1},
-    {"causal_longer_than_a_chunk", {1100}, {{1050}, {3}, {1}, {true}}, 2, 2, 1, 1},
-    {"many_slabs", {700}, {{5}, {2}}, 33, 17, 1, 1},
-    {"wide_heads", {6, 7}, {{3, 5}}, 40, 72},
-    {"narrow_values", {6, 7}, {{3, 5}}, 16, 1},
-    {"scale", {6, 7}, {{3}}, 8, 8, 1, 1, 0.7},
-    {"negative_scale", {6, 7}, {{3}}, 8, 8, 1, 1, -0.7},
-    {"even_2d", {8, 9}, {{4, 6}}},
-    {"mixed_2d", {9, 11}, {{2, 5}, {2, 3}, {3, 2}, {true, false}}},
-    {"causal_2d", {9, 8}, {{4, 3}, {1}, {2, 1}, {true, true}}},
-    {"thin_2d", {1, 9}, {{1, 4}}},
-    {"cube", {4, 5, 6}, {{3, 2, 5}}, 8, 8},
-    {"mixed_3d", {6, 5, 7}, {{2, 3, 3}, {1, 3, 2}, {3, 1, 2}, {false, true, false}}},
-    {"causal_3d", {4, 5, 6}, {{2, 3, 4}, {2, 1, 3}, {2, 1, 1}, {true, true, true}}},
-    {"flat_3d", {1, 1, 9}, {{1, 1, 5}}},
-};
-
 TEST(NeighborhoodAttention, S06_X04_EqualsDenseMaskedAttentionAndItsGradients) {
-  for (const Case& c : kCases) {
+  for (const Case& c : neighborhood_cases()) {
     expect_dense(c, at::kDouble, 1e-10);
     expect_dense(c, at::kFloat, 1e-5);
   }
@@ -156,7 +116,7 @@ TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
   const std::pair<at::ScalarType, double> types[] = {
       {at::kDouble, 1e-10}, {at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}};
   for (const auto* kernels : {&neighborhood::kernels_generic(), &neighborhood::kernels_native()}) {
-    for (const Case& c : kCases) {
+    for (const Case& c : neighborhood_cases()) {
       for (const auto& [type, tolerance] : types) {
         const Tensors inputs = inputs_of(c, type);
         const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(),

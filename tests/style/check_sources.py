@@ -12,7 +12,7 @@ MAX_README_LINES = 40
 SOURCE_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples", "cmake")
 TOP_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
-SUFFIXES = {".cpp", ".h", ".lua", ".cmake", ".py"}
+SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".lua", ".cmake", ".py"}
 # What each folder may include, itself aside.
 MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine", "ops"}, "scripting": {"engine", "ops", "io"}}
 # The umbrella header collects every folder's interface for users; only users and tests include it.
@@ -29,7 +29,7 @@ def sources(root):
 def check_text(root, path, problems):
     name = path.relative_to(root).as_posix()
     lines = path.read_text(encoding="utf-8").splitlines()
-    if path.suffix in {".cpp", ".h"} and lines[:1] != [LICENSE]:
+    if path.suffix in {".cpp", ".h", ".cu", ".cuh"} and lines[:1] != [LICENSE]:
         problems.append(f"{name}:1: the first line is not {LICENSE!r}")
     if len(lines) > MAX_SOURCE_LINES:
         problems.append(f"{name}: {len(lines)} lines, more than {MAX_SOURCE_LINES}; split it by purpose")
