@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peak memory of a rank against the whole on one device: two training steps (forward, backward, AdamW) of a 3-D U-Net on a
+// field of 96^3 points with 16 channels at the finest level, on one process and on four, cut into slabs and into columns of
+// 2 x 2. Target: a rank needs at most 0.30 of what one device needs.
+//
+// Two figures, each less what the same process held after a step on a tiny field (so that libraries and generated kernels are
+// in memory) and before the model was made:
+//   live      tensors: the most that LibTorch's allocator had given out at once on the rank's thread
+//   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks. glibc keeps
+//             blocks up to 32 MiB in its heap; with MALLOC_MMAP_THRESHOLD_ set they go back to the system, at the price of
+//             touching fresh pages. Both are shown.
+//   bench_memory [POINTS [CHANNELS]]      needs mpirun
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <malloc.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/launch.h"
+#include "engine/moonhalo.h"
+
+namespace mh = moonhalo;
+namespace nn = torch::nn;
+namespace {
+
+constexpr int kRanks = 4;
+constexpr double kMB = 1e6;
+
+/// Counts what LibTorch's CPU allocator gives out and takes back on this thread.
+struct LiveBytes : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t now = 0, peak = 0;
+};
+
+/// A line of /proc/self/status in bytes.
+double memory(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.compare(0, key.size(), key) == 0)
+      return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024;
+  }
+  TORCH_CHECK(false, "bench_memory: no ", key, " in /proc/self/status");
+}
+
+struct BlockImpl : nn::Module {
+  BlockImpl(int64_t from, int64_t to, int64_t stride)
+      : conv(nn::Conv3dOptions(from, to, 3).stride(stride).padding(1)),
+        norm(nn::GroupNormOptions(4, to)) {
+    register_module("conv", conv);
+    register_module("norm", norm);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::silu(norm(conv(x))); }
+
+  nn::Conv3d conv;
+  nn::GroupNorm norm;
+};
+TORCH_MODULE(Block);
+
+/// Two levels down by strided convolutions and up again by transposed ones, fields of equal level joined.
+struct UNetImpl : nn::Module {
+  explicit UNetImpl(int64_t width)
+      : enter(1, width, 1),
+        down1(width, 2 * width, 2),
+        down2(2 * width, 4 * width, 2),
+        up2(nn::ConvTranspose3dOptions(4 * width, 2 * width, 2).stride(2)),
+        join2(4 * width, 2 * width, 1),
+        up1(nn::ConvTranspose3dOptions(2 * width, width, 2).stride(2)),
+        join1(2 * width, width, 1),
+        leave(nn::Conv3dOptions(width, 1, 1)) {
+    for (const auto& [name, block] : std::map<std::string, Block>{{"enter", enter},
+                                                                  {"down1", down1},
+                                                                  {"down2", down2},
+                                                                  {"join2", join2},
+                                                                  {"join1", join1}}) {
+      register_module(name, block);
+    }
+    register_module("up2", up2);
+    register_module("up1", up1);
+    register_module("leave", leave);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor a = enter(x), b = down1(a);
+    const at::Tensor c = join2(at::cat({up2(down2(b)), b}, 1));
+    return leave(join1(at::cat({up1(c), a}, 1)));
+  }
+
+  Block enter, down1, down2;
+  nn::ConvTranspose3d up2;
+  Block join2;
+  nn::ConvTranspose3d up1;
+  Block join1;
+  nn::Conv3d leave;
+};
+TORCH_MODULE(UNet);
+
+/// A field of `points`^3: whole, or this rank's block of it.
+at::Tensor field(int64_t points, const mh::MeshPtr& mesh,
+                 const std::vector<mh::Placement>& placements) {
+  const std::vector<int64_t> shape{1, 1, points, points, points};
+  if (!mesh) return at::ones(shape);
+  std::vector<int64_t> block = shape;
+  for (size_t i = 0; i < placements.size(); ++i) block[placements[i].dim] /= mesh->shape()[i];
+  return mh::from_local(at::ones(block), mesh, placements);
+}
+
+void train(int64_t points, int64_t channels, int steps, const mh::MeshPtr& mesh,
+           const std::vector<mh::Placement>& placements) {
+  UNet net(channels);
+  torch::optim::AdamW optimizer(net->parameters(), 1e-3);
+  const at::Tensor x = field(points, mesh, placements), y = field(points, mesh, placements);
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss(net(x), y).backward();
+    optimizer.step();
+  }
+}
+
+/// One process: trains, and prints its two figures in bytes.
+void measure(const std::string& cut, int64_t points, int64_t channels) {
+  at::set_num_threads(1);
+  const mh::Launch launch = mh::detect_launch();
+  mh::CommunicatorPtr world;
+  mh::MeshPtr mesh;
+  std::vector<mh::Placement> placements{mh::shard(2)};
+  if (cut != "whole") {
+    world = mh::make_world("", launch);
+    if (cut == "columns") placements = {mh::shard(3), mh::shard(4)};
+    mesh = mh::init_device_mesh(
+        *world, "cpu",
+        cut == "columns" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{kRanks});
+  }
+  train(16, channels, 1, mesh, placements);
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const double before = memory("VmRSS");
+  auto live = std::make_shared<LiveBytes>();
+  {
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+    train(points, channels, 2, mesh, placements);
+  }
+  std::printf("measured %.0f %.0f\n", static_cast<double>(live->peak), memory("VmHWM") - before);
+  std::fflush(stdout);
+}
+
+struct Peaks {
+  double live = 0, resident = 0;
+};
+
+/// The largest figures over the processes that `command` starts.
+Peaks peaks_of(const std::string& command, int processes) {
+  std::FILE* pipe = popen(command.c_str(), "r");
+  TORCH_CHECK(pipe, "bench_memory: cannot run ", command);
+  Peaks peaks;
+  char line[256];
+  int found = 0;
+  while (std::fgets(line, sizeof(line), pipe)) {
+    double live = 0, resident = 0;
+    if (std::sscanf(line, "measured %lf %lf", &live, &resident) != 2) continue;
+    peaks.live = std::max(peaks.live, live);
+    peaks.resident = std::max(peaks.resident, resident);
+    ++found;
+  }
+  const int status = pclose(pipe);
+  TORCH_CHECK(status == 0 && found == processes, "bench_memory: ", found, " of ", processes, " processes told their figures\n  have  ",
+              command, ", status ", status, "\n  fix   see its messages above; it needs mpirun");
+  return peaks;
+}
+
+void report(const std::string& self, const std::string& size) {
+  const std::string ranks = "mpirun -n " + std::to_string(kRanks) + " ";
+  for (const char* kept : {"", "1048576"}) {
+    if (*kept) setenv("MALLOC_MMAP_THRESHOLD_", kept, 1);
+    std::printf("%s\n",
+                *kept ? "MALLOC_MMAP_THRESHOLD_=1048576: blocks from 1 MiB go back to the system"
+                      : "malloc as it is");
+    const Peaks whole = peaks_of(self + " whole " + size, 1);
+    std::printf("  one process      live %7.1f MB            resident %7.1f MB\n", whole.live / kMB,
+                whole.resident / kMB);
+    for (const char* cut : {"slabs", "columns"}) {
+      const Peaks rank = peaks_of(ranks + self + " " + cut + " " + size, kRanks);
+      std::printf("  rank of 4 %-7s live %7.1f MB ratio %.3f resident %7.1f MB ratio %.3f\n", cut,
+                  rank.live / kMB, rank.live / whole.live, rank.resident / kMB,
+                  rank.resident / whole.resident);
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const bool child = !words.empty() && !std::isdigit(words[0][0]);
+  const size_t first = child ? 1 : 0;
+  const int64_t points = words.size() > first ? std::stoll(words[first]) : 96;
+  const int64_t channels = words.size() > first + 1 ? std::stoll(words[first + 1]) : 16;
+  if (child) {
+    measure(words[0], points, channels);
+    return 0;
+  }
+  // More ranks than cores, and as root in a container: this is a measurement of memory.
+  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                           "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"}) {
+    setenv(name, "1", 0);
+  }
+  char self[4096];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));
+  TORCH_CHECK(length > 0, "bench_memory: cannot tell where this program is");
+  report(std::string(self, static_cast<size_t>(length)),
+         std::to_string(points) + " " + std::to_string(channels));
+}
