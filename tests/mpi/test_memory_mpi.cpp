@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// X11: fields larger than a rank may hold: read, trained on and written back, with the peak memory of every process measured.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/optim/adam.h>
+
+#include <fstream>
+#include <optional>
+
+#include "engine/shard_tensor.h"
+#include "io/domain_file.h"
+#include "io/scatter.h"
+#include "tests/io/raw_file.h"
+
+namespace moonhalo::io {
+namespace {
+
+constexpr int64_t kRows = 2048, kColumns = 4096, kChannels = 8;  // float32: 256 MiB
+constexpr int64_t kHalo = 2;                                     // rows: two convolutions of 3 x 3
+constexpr double kMiB = 1 << 20;
+
+/// A line of /proc/self/status, in bytes.
+double memory(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.compare(0, key.size(), key) == 0)
+      return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024;
+  }
+  throw std::runtime_error("no " + key + " in /proc/self/status");
+}
+
+/// What `work` adds to the memory of this process at its peak, in bytes: all of it, not tensors alone.
+double growth(const std::function<void()>& work) {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const double before = memory("VmRSS");
+  work();
+  return memory("VmHWM") - before;
+}
+
+/// One step towards the field itself, through two channels; returns what the network had made of it.
+at::Tensor trained(const at::Tensor& field) {
+  torch::nn::Conv2d enter(torch::nn::Conv2dOptions(kChannels, 2, 3).padding(1)),
+      leave(torch::nn::Conv2dOptions(2, kChannels, 3).padding(1));
+  {
+    const at::NoGradGuard no_grad;  // the same weights on every rank
+    for (auto* conv : {&enter, &leave}) {
+      (*conv)->weight.copy_(at::arange((*conv)->weight.numel(), at::kFloat)
+                                .mul_(0.7)
+                                .cos_()
+                                .mul_(0.1)
+                                .view_as((*conv)->weight));
+      (*conv)->bias.zero_();
+    }
+  }
+  std::vector<at::Tensor> parameters = enter->parameters();
+  for (const at::Tensor& p : leave->parameters()) parameters.push_back(p);
+  torch::optim::Adam optimizer(parameters, 1e-3);
+  const at::Tensor prediction = leave(at::tanh(enter(field)));
+  at::mse_loss(prediction, field).backward();
+  optimizer.step();
+  return prediction.detach();
+}
+
+/// A folder that every rank sees, made and removed by rank 0.
+struct SharedFile {
+  explicit SharedFile(Communicator& world) : world(world) {
+    if (world.rank() == 0) folder.emplace();
+    path = world.all_gather_strings(folder ? *folder / "field.h5" : "").front();
+  }
+  ~SharedFile() { world.barrier(); }
+
+  Communicator& world;
+  std::optional<testing::Folder> folder;
+  std::string path;
+};
+
+//     rank    rows of the file         may take, at its peak
+//      0      |0 .. 819|               what the same step takes on a plain field of its block and halo
+//      1           |820 .. 1228|       likewise, though other blocks are larger
+//
+// The whole field is more blocks than the allowance on top, so a copy of it anywhere would be seen.
+TEST(MpiMemory, X11_AFieldIsReadTrainedOnAndWrittenByBlocksAlone) {
+  const CommunicatorPtr world = make_mpi_world();
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {world->size()});
+  const SharedFile file(*world);
+  std::vector<int64_t> rows(world->size(), kRows / world->size());
+  const int64_t more = rows.front() / 3;
+  rows.front() += more + kRows % world->size();
+  rows.back() -= more;
+  const int64_t mine = rows[world->rank()];
+  const auto bytes = [](int64_t r) { return static_cast<double>(r * kColumns * kChannels * 4); };
+  const double block = bytes(mine), with_halo = bytes(mine + 2 * kHalo), whole = bytes(kRows);
+  const double spare =
+      24 * kMiB;  // buffers of HDF5, of MPI and of the kernels; code that is run for the first time
+  trained(at::ones({1, kChannels, 64, 64}));
+  trained(from_local(at::ones({1, kChannels, 64, 64}), mesh, {shard(2)}));
+
+  at::Tensor field;
+  const double made = growth([&] {
+    File out = open(file.path, "w");
+    at::Tensor values = at::arange(kColumns, at::kFloat)
+                            .mul_(0.01f)
+                            .sin_()
+                            .expand({1, kChannels, mine, kColumns})
+                            .contiguous();
+    out.write("field", from_local(values, mesh, {shard(2, rows)}));
+    out.close();
+  });
+  EXPECT_LE(made, block + spare);
+
+  const File in = open(file.path);
+  const double read = growth([&] { field = scatter_tensor(in["field"], mesh, {shard(2, rows)}); });
+  EXPECT_LE(read, block + spare);
+  EXPECT_GE(read, 0.9 * block);  // the figures mean something
+
+  at::Tensor result;
+  const double sharded = growth([&] { result = trained(field); });
+  const double saved = growth([&] {
+    File out = open(file.path, "a");
+    out.write("result", result);
+    out.close();
+  });
+  EXPECT_LE(saved, spare);
+  EXPECT_EQ(to_local(result).sizes(), to_local(field).sizes());
+
+  result.reset();
+  const double plain = growth([&] {
+                         result = trained(at::ones({1, kChannels, mine + 2 * kHalo, kColumns}));
+                       }) -
+                       with_halo;
+  EXPECT_LE(sharded, plain + spare);
+  EXPECT_GT(whole - block, 2 * spare);
+
+  std::printf(
+      "[ figures  ] rank %d of %d: block %.0f MiB of %.0f; written %.0f, read %.0f, trained %.0f "
+      "(plain %.0f), saved %.0f\n",
+      world->rank(), world->size(), block / kMiB, whole / kMiB, made / kMiB, read / kMiB,
+      sharded / kMiB, plain / kMiB, saved / kMiB);
+  world->barrier();
+}
+
+}  // namespace
+}  // namespace moonhalo::io
