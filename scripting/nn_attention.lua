@@ -82,17 +82,17 @@ function Attention:forward(...)
     heads[i] = projected:reshape({x:size(0), x:size(1), self.num_heads, self.head_dim}):transpose(1, 2)
   end
   local q, k, value = heads[1], heads[2], heads[3]
-  local mask = self:masks(v, q, q:size(2), k:size(2))
+  local causal = v.is_causal and not (v.need_weights or v.attn_mask or v.key_padding_mask)
+  local mask = not causal and self:masks(v, q, q:size(2), k:size(2)) or nil
   local p = self.training and self.dropout or 0.0
   local output, scores
-  -- The fused kernel hides its parts from ShardTensors.
-  if v.need_weights or p > 0 or q:is_shard_tensor() then
+  if v.need_weights then
     scores = q:matmul(k:transpose(-2, -1)) / math.sqrt(self.head_dim)
     if mask then scores = scores + mask end
     scores = mh.dropout(scores:softmax(-1), p, p > 0)
     output = scores:matmul(value)
   else
-    output = mh.scaled_dot_product_attention(q, k, value, mask)
+    output = mh.scaled_dot_product_attention(q, k, value, mask, p, causal)
   end
   output = output:transpose(1, 2):reshape({q:size(0), q:size(2), self.embed_dim})
   output = self.out_proj(output)

@@ -90,6 +90,17 @@ local cases = {
     function(x, net) return (net(x, x, x)) end, {2, 9, 12}, 1},
   {"attention_without_weights", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end,
     function(x, net) return net(x, x, x, {need_weights = false}) end, {2, 9, 12}, 1},
+  {"X07_causal_attention", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end,
+    function(x, net) return net(x, x:tanh(), x, {need_weights = false, is_causal = true}) end, {2, 9, 12}, 1},
+  {"X07_attention_with_padding", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end, function(x, net)
+    local padding = mh.arange(9):unsqueeze(0):ge(mh.tensor{{9}, {5}})
+    return net(x, x, x, {need_weights = false, is_causal = true, key_padding_mask = padding})
+  end, {2, 9, 12}, 1},
+  {"X07_attention_with_dropout", function() return nn.MultiheadAttention(12, 3, {batch_first = true, dropout = 0.3}) end,
+    function(x, net)
+      mh.manual_seed(8)
+      return net(x, x, x, {need_weights = false})
+    end, {2, 9, 12}, 1},
   {"X04_neighborhood_1d", function() return nn.NeighborhoodAttention1d(12, 3, 4, {dilation = 2}) end, forward, {2, 9, 12}, 1},
   {"X04_neighborhood_2d", function() return nn.NeighborhoodAttention2d(12, 3, {5, 4}, {stride = {2, 1}, scale = 0.4}) end,
     forward, {2, 9, 6, 12}, 1},

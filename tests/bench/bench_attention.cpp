@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over a cut sequence on thread ranks, forward and backward, float32, batch 1, 8 heads of 64: blocks that go round against
+// keys and values gathered by every rank. For each: the time of a step, what one thread needs for the whole on plain tensors divided by
+// the ranks (no rank can be faster), bytes sent by all ranks, and how far the memory of the process rises above what it held before.
+//   bench_attention [TOKENS] [ROUNDS]
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/moonhalo.h"
+#include "tests/support/oracle.h"
+
+namespace mh = moonhalo;
+namespace {
+
+constexpr int64_t kHeads = 8, kHeadDim = 64;
+using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Megabytes of a line of /proc/self/status.
+double resident(const std::string& line) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kilobytes = 0;
+    if (word == line && status >> kilobytes) return kilobytes / 1024;
+  }
+  return 0;
+}
+
+struct Measured {
+  double seconds = 1e30, megabytes = 0;
+  int64_t bytes = 0;
+};
+
+void step(const Attend& attend, const std::vector<at::Tensor>& t) {
+  const at::Tensor output = attend(t[0], t[1], t[2]);
+  torch::autograd::grad({output}, {t[0], t[1], t[2]}, {output.detach()});
+}
+
+std::vector<at::Tensor> inputs(int64_t tokens) {
+  std::vector<at::Tensor> result;
+  for (int i = 0; i < 3; ++i)
+    result.push_back(mh::testing::make_tensor({1, kHeads, tokens, kHeadDim}, i + 1, at::kFloat));
+  return result;
+}
+
+Measured on_ranks(int ranks, int64_t tokens, int rounds, const Attend& attend) {
+  const auto full = inputs(tokens);
+  Measured best;
+  mh::run_ranks(ranks, [&](mh::Communicator& world) {
+    at::set_num_threads(1);
+    const auto mesh = mh::init_device_mesh(world, "cpu", {ranks});
+    std::vector<at::Tensor> t;
+    for (const at::Tensor& x : full)
+      t.push_back(mh::testing::shard_of(x, mesh, {mh::shard(2)}).detach().requires_grad_());
+    step(attend, t);
+    double before = 0;
+    world.barrier();
+    if (world.rank() == 0) {
+      std::ofstream("/proc/self/clear_refs") << "5";
+      before = resident("VmRSS:");
+    }
+    for (int round = 0; round < rounds; ++round) {
+      world.barrier();
+      const int64_t sent_before = world.stats().total().bytes;
+      const double start = seconds();
+      step(attend, t);
+      const int64_t sent = world.stats().total().bytes - sent_before;
+      world.barrier();
+      const double end = seconds();
+      at::Tensor sum = at::full({1}, sent, at::kLong);
+      world.all_reduce(sum);
+      if (world.rank() != 0) continue;
+      best.seconds = std::min(best.seconds, end - start);
+      best.bytes = sum.item<int64_t>();
+    }
+    if (world.rank() == 0) best.megabytes = resident("VmHWM:") - before;
+  });
+  return best;
+}
+
+Measured alone(int64_t tokens, int rounds, const Attend& attend) {
+  at::set_num_threads(1);
+  auto t = inputs(tokens);
+  for (at::Tensor& x : t) x.requires_grad_();
+  Measured best;
+  step(attend, t);
+  for (int round = 0; round < rounds; ++round) {
+    const double start = seconds();
+    step(attend, t);
+    best.seconds = std::min(best.seconds, seconds() - start);
+  }
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t tokens = argc > 1 ? std::max(8, std::atoi(argv[1])) : 4096;
+  const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 3;
+  std::printf("%lld tokens, 8 heads of 64, float32, forward and backward\n",
+              static_cast<long long>(tokens));
+  std::printf("%-28s %10s %10s %10s %10s\n", "", "ms", "x ideal", "MiB sent", "MiB more");
+  for (const bool causal : {false, true}) {
+    const auto ring = [causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      return at::scaled_dot_product_attention(q, k, v, {}, 0, causal);
+    };
+    // Queries stay cut; every rank holds all keys, and their gradients are summed to the blocks.
+    const auto gathered = [causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      const auto whole = [](const at::Tensor& t) { return mh::redistribute(t, {mh::replicate()}); };
+      return at::scaled_dot_product_attention(q, whole(k), whole(v), {}, 0, causal);
+    };
+    const double one = alone(tokens, rounds, ring).seconds;
+    std::printf("%-28s %10.1f\n", causal ? "causal: one thread, plain" : "one thread, plain",
+                one * 1e3);
+    for (const int ranks : {2, 4}) {
+      const double cores = std::min(ranks, 2);
+      for (const bool gathers : {false, true}) {
+        const Measured m =
+            on_ranks(ranks, tokens, rounds, gathers ? Attend(gathered) : Attend(ring));
+        const std::string name = std::string(gathers ? "  gathered" : "  round") + ", " +
+                                 std::to_string(ranks) + " ranks";
+        std::printf("%-28s %10.1f %10.2f %10.2f %10.1f\n", name.c_str(), m.seconds * 1e3,
+                    m.seconds / (one / cores), static_cast<double>(m.bytes) / 1048576, m.megabytes);
+        std::fflush(stdout);
+      }
+    }
+  }
+  return 0;
+}
