@@ -156,20 +156,35 @@ endif()
 
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 if(TARGET moonhalo_cli)
+  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI]): lists with commas
+  function(moonhalo_add_losses_test name script steps tolerance ranks settings)
+    set(launcher "")
+    if("MPI" IN_LIST ARGN)
+      set(launcher "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+    endif()
+    add_test(NAME examples.${name}
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
+                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" -P
+                     "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
+    set_tests_properties(examples.${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                     "${mpi_environment}")
+  endfunction()
   foreach(case "float64;10;1e-9;0;float64" "float32;30;1e-4;0;float32" "float64;10;1e-9;0.2;dropout")
     list(GET case 0 dtype)
     list(GET case 1 steps)
     list(GET case 2 tolerance)
     list(GET case 3 dropout)
     list(GET case 4 name)
-    add_test(NAME examples.climate_${name}
-             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                     "-DOUTPUT=${PROJECT_BINARY_DIR}/climate_${name}" -DSTEPS=${steps} -DDTYPE=${dtype} -DDROPOUT=${dropout}
-                     -DTOLERANCE=${tolerance} "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
-                     "${PROJECT_SOURCE_DIR}/tests/examples/climate_losses.cmake")
-    set_tests_properties(examples.climate_${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
-                                                              "${mpi_environment}")
+    set(output "${PROJECT_BINARY_DIR}/climate_${name}/output")
+    moonhalo_add_losses_test(
+      climate_${name} examples/climate/train.lua ${steps} ${tolerance} 1,2,3,4,8
+      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI)
   endforeach()
+  moonhalo_add_losses_test(diffusion examples/climate/diffusion.lua 3 1e-9 1,3,4
+                           "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")
+  moonhalo_add_losses_test(channel examples/channel/train.lua 5 1e-9 1,3,4
+                           "dtype=float64,batch=4,width=8,trains=2,pictures=16")
   add_test(NAME examples.embed_threads COMMAND embed_heat 3)
   set_tests_properties(examples.embed_threads PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2)
   if(MPI_CXX_FOUND)

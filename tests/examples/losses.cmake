@@ -1,12 +1,19 @@
-# Runs the climate example with several numbers of ranks and compares the losses of every step with those of one rank.
-#   PROGRAM moonhalo   SOURCE the repository   OUTPUT a folder   STEPS, DTYPE, DROPOUT, TOLERANCE   MPIEXEC empty without MPI
+# Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.
+#   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,...   OUTPUT a folder
+#   RANKS list of numbers of thread ranks   STEPS, TOLERANCE   MPIEXEC empty: not under MPI
 file(REMOVE_RECURSE "${OUTPUT}")
 file(MAKE_DIRECTORY "${OUTPUT}")
 
+set(options "--set;steps=${STEPS}")
+string(REPLACE "," ";" settings "${SETTINGS}")
+foreach(setting IN LISTS settings)
+  list(APPEND options --set "${setting}")
+endforeach()
+string(REPLACE "," ";" RANKS "${RANKS}")
+
 function(run_example log)
   execute_process(
-    COMMAND ${ARGN} run "${SOURCE}/examples/climate/train.lua" ${rank_options} --quiet --log "${OUTPUT}/${log}.jsonl" --set
-            steps=${STEPS} --set dtype=${DTYPE} --set batch=8 --set width=8 --set dropout=${DROPOUT} --set plot=false --set output=${OUTPUT}/${log}
+    COMMAND ${ARGN} run "${SOURCE}/${SCRIPT}" ${rank_options} --quiet --log "${OUTPUT}/${log}.jsonl" ${options}
     RESULT_VARIABLE status
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)
@@ -16,7 +23,7 @@ function(run_example log)
 endfunction()
 
 set(logs "")
-foreach(ranks 1 2 3 4 8)
+foreach(ranks IN LISTS RANKS)
   set(rank_options --ranks ${ranks})
   run_example(threads_${ranks} "${PROGRAM}")
   list(APPEND logs "${OUTPUT}/threads_${ranks}.jsonl")
