@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "tests/support/trials.h"
+#include "tests/support/named_cases.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -107,7 +107,7 @@ class Table {
     for (const int64_t size : with_others(cut->extent(factor), g.dims, {4, 3})) x.push_back(size);
     for (const int64_t size : with_others(g.kernel, g.dims, {2, 2})) w.push_back(size);
     const bool plain = count_++ % 3 == 0;
-    trials_[cut->mesh].push_back(
+    cases_[cut->mesh].push_back(
         {text(g, *cut),
          {{.full = make_tensor(x, count_), .placements = cut->placements(factor)},
           {.full = make_tensor(w, count_ + 1), .plain = plain},
@@ -116,13 +116,13 @@ class Table {
   }
 
   void check(const Oracle& options = {}) {
-    for (const auto& [mesh, trials] : trials_) expect_each_same_as_plain(mesh, trials, options);
+    for (const auto& [mesh, cases] : cases_) expect_each_same_as_plain(mesh, cases, options);
   }
 
   int64_t count() const { return count_; }
 
  private:
-  std::map<Sizes, std::vector<Trial>> trials_;
+  std::map<Sizes, std::vector<NamedCase>> cases_;
   size_t turn_ = 0;
   int64_t count_ = 0;
 };
@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Dims, ConvTables, ::testing::Values(1, 2, 3));
 
 // Even kernels are padded by one row more behind than before.
 TEST(ConvTables, X03_PaddingSameOfEveryKernelAndDilation) {
-  std::map<Sizes, std::vector<Trial>> trials;
+  std::map<Sizes, std::vector<NamedCase>> cases;
   for (int64_t kernel = 1; kernel <= 7; ++kernel) {
     for (int64_t dilation = 1; dilation <= 3; ++dilation) {
       for (int64_t dims = 1; dims <= 3; ++dims) {
@@ -213,7 +213,7 @@ TEST(ConvTables, X03_PaddingSameOfEveryKernelAndDilation) {
                            : dims == 2 ? at::conv2d(t[0], t[1], t[2], 1, "same", along)
                                        : at::conv3d(t[0], t[1], t[2], 1, "same", along)};
           };
-          trials[cut.mesh].push_back(
+          cases[cut.mesh].push_back(
               {"same, kernel " + std::to_string(kernel) + " dilation " + std::to_string(dilation) +
                    " of " + std::to_string(dims) + " dims, blocks " + cut.name,
                {{.full = make_tensor(x, kernel), .placements = cut.placements(1)},
@@ -224,31 +224,31 @@ TEST(ConvTables, X03_PaddingSameOfEveryKernelAndDilation) {
       }
     }
   }
-  for (const auto& [mesh, of_mesh] : trials) expect_each_same_as_plain(mesh, of_mesh);
+  for (const auto& [mesh, of_mesh] : cases) expect_each_same_as_plain(mesh, of_mesh);
 }
 
 // Tiny domains cut at every place, under windows up to twice the domain.
 TEST(ConvTables, S15_X05_GradientsAtEveryEdge) {
-  std::vector<Trial> trials;
+  std::vector<NamedCase> cases;
   for (int64_t extent = 2; extent <= 6; ++extent) {
     for (int64_t first = 0; first <= extent; ++first) {
       for (int64_t kernel = 1; kernel <= 2 * extent; ++kernel) {
         for (const int64_t stride : {1, 2}) {
           const int64_t padding = kernel / 2;
-          trials.push_back({"blocks " + std::to_string(first) + "+" +
-                                std::to_string(extent - first) + " kernel " +
-                                std::to_string(kernel) + " stride " + std::to_string(stride),
-                            {{.full = make_tensor({1, 1, extent}, 1),
-                              .placements = {shard(2, {first, extent - first})}},
-                             {.full = make_tensor({1, 1, kernel}, 2)}},
-                            [=](const Tensors& t) {
-                              return Tensors{at::conv1d(t[0], t[1], {}, stride, padding)};
-                            }});
+          cases.push_back({"blocks " + std::to_string(first) + "+" +
+                               std::to_string(extent - first) + " kernel " +
+                               std::to_string(kernel) + " stride " + std::to_string(stride),
+                           {{.full = make_tensor({1, 1, extent}, 1),
+                             .placements = {shard(2, {first, extent - first})}},
+                            {.full = make_tensor({1, 1, kernel}, 2)}},
+                           [=](const Tensors& t) {
+                             return Tensors{at::conv1d(t[0], t[1], {}, stride, padding)};
+                           }});
         }
       }
     }
   }
-  expect_each_same_as_plain({2}, trials, {.double_backward = true});
+  expect_each_same_as_plain({2}, cases, {.double_backward = true});
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include <set>
 
 #include "ops/neighborhood_attention.h"
-#include "tests/support/trials.h"
+#include "tests/support/named_cases.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -49,15 +49,15 @@ struct Named {
 
 void check(const std::vector<Named>& programs, const std::vector<Input>& more = {}) {
   for (const Cut& cut : kCuts) {
-    std::vector<Trial> trials;
+    std::vector<NamedCase> cases;
     for (const Named& named : programs) {
       std::vector<Input> inputs = {
           {.full = make_tensor({2, 4, 11, 6}, 1) * 2, .placements = cut.placements}};
       inputs.insert(inputs.end(), more.begin(), more.end());
-      trials.push_back({std::string(named.name) + " " + cut.placements.back().to_string(), inputs,
-                        named.program});
+      cases.push_back({std::string(named.name) + " " + cut.placements.back().to_string(), inputs,
+                       named.program});
     }
-    expect_each_same_as_plain(cut.mesh, trials);
+    expect_each_same_as_plain(cut.mesh, cases);
   }
 }
 

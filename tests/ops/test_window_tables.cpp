@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "tests/support/trials.h"
+#include "tests/support/named_cases.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -47,7 +47,7 @@ class Table {
       const Cut* cut = nullptr;
       do cut = &kCuts[turn_++ % std::size(kCuts)];
       while (cut->least_dims > dims_);
-      trials_[cut->mesh].push_back(
+      cases_[cut->mesh].push_back(
           {std::to_string(dims_) + "-D " + name + ", " + cut->placements.back().to_string(),
            {{.full = full_, .placements = cut->placements}},
            program});
@@ -55,7 +55,7 @@ class Table {
   }
 
   void check(const Oracle& options = {}) const {
-    for (const auto& [mesh, trials] : trials_) expect_each_same_as_plain(mesh, trials, options);
+    for (const auto& [mesh, cases] : cases_) expect_each_same_as_plain(mesh, cases, options);
   }
 
   /// A number for each dim: `first` for the rows.
@@ -69,7 +69,7 @@ class Table {
   int64_t dims_;
   at::Tensor full_;
   size_t turn_ = 0;
-  std::map<Sizes, std::vector<Trial>> trials_;
+  std::map<Sizes, std::vector<NamedCase>> cases_;
 };
 
 std::string text(const char* what, const Sizes& numbers) { return what + shape_string(numbers); }
@@ -235,17 +235,17 @@ TEST(WindowTables, X03_PixelsShuffledByEveryFactor) {
       {{2, 2}, {shard(0), shard(3)}}, {{2, 2}, {replicate(), shard(1)}},
   };
   for (const auto& [mesh, placements] : cuts) {
-    std::vector<Trial> trials;
+    std::vector<NamedCase> cases;
     for (const int64_t factor : {1, 2, 3, 6}) {
-      trials.push_back({"factor " + std::to_string(factor) + " " + placements.back().to_string(),
-                        {{.full = make_tensor({2, 36, 12, 6}, 1), .placements = placements}},
-                        [factor](const Tensors& t) {
-                          return Tensors{at::pixel_shuffle(t[0], factor),
-                                         at::pixel_unshuffle(t[0], factor),
-                                         at::channel_shuffle(t[0], factor)};
-                        }});
+      cases.push_back({"factor " + std::to_string(factor) + " " + placements.back().to_string(),
+                       {{.full = make_tensor({2, 36, 12, 6}, 1), .placements = placements}},
+                       [factor](const Tensors& t) {
+                         return Tensors{at::pixel_shuffle(t[0], factor),
+                                        at::pixel_unshuffle(t[0], factor),
+                                        at::channel_shuffle(t[0], factor)};
+                       }});
     }
-    expect_each_same_as_plain(mesh, trials);
+    expect_each_same_as_plain(mesh, cases);
   }
 }
 

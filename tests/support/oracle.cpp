@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "engine/communicator.h"
-#include "tests/support/trials.h"
+#include "tests/support/named_cases.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -235,42 +235,42 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
   });
 }
 
-void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Trial>& trials,
+void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases,
                                Oracle options) {
   at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
-  std::vector<std::vector<bool>> wanted(trials.size());
+  std::vector<std::vector<bool>> wanted(cases.size());
   std::vector<Outcome> expected;
-  for (size_t t = 0; t < trials.size(); ++t) {
+  for (size_t t = 0; t < cases.size(); ++t) {
     std::vector<at::Tensor> plain;
-    for (const Input& input : trials[t].inputs) {
+    for (const Input& input : cases[t].inputs) {
       wanted[t].push_back(input.grad && differentiable(input.full) &&
                           (options.backward || options.double_backward));
       plain.push_back(input.full.detach().clone().requires_grad_(wanted[t].back()));
     }
     expected.push_back(
-        run(plain, wanted[t], trials[t].program, options, [](const at::Tensor& like, int64_t seed) {
+        run(plain, wanted[t], cases[t].program, options, [](const at::Tensor& like, int64_t seed) {
           return make_tensor(like.sizes(), seed, like.scalar_type());
         }));
   }
 
   std::mutex mutex;
-  std::map<std::pair<size_t, int64_t>, std::string> reports;  // by trial and rank
-  const auto report = [&](size_t trial, int64_t rank, const std::string& text) {
+  std::map<std::pair<size_t, int64_t>, std::string> reports;  // by case and rank
+  const auto report = [&](size_t number, int64_t rank, const std::string& text) {
     const std::lock_guard lock(mutex);
-    reports[{trial, rank}] = text;
+    reports[{number, rank}] = text;
   };
-  const auto run_trial = [&](size_t t, const MeshPtr& mesh) {
+  const auto run_case = [&](size_t t, const MeshPtr& mesh) {
     std::ostringstream out;
     std::vector<at::Tensor> tensors;
-    for (size_t i = 0; i < trials[t].inputs.size(); ++i) {
-      const Input& input = trials[t].inputs[i];
+    for (size_t i = 0; i < cases[t].inputs.size(); ++i) {
+      const Input& input = cases[t].inputs[i];
       at::Tensor tensor =
           input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
       tensors.push_back(tensor.requires_grad_(wanted[t][i]));
     }
 
     const Outcome actual = run(
-        tensors, wanted[t], trials[t].program, options, [&](const at::Tensor& like, int64_t seed) {
+        tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
           const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
           return is_shard_tensor(like)
                      ? shard_of(full, mesh, without_partial(spec(like))->placements())
@@ -285,13 +285,13 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
     if (!out.str().empty()) report(t, mesh->rank(), out.str());
   };
   const auto add_failures = [&] {
-    size_t reported = 0, last = trials.size();
+    size_t reported = 0, last = cases.size();
     for (const auto& [at, text] : reports) {
       if (at.first == last || reported == 5) continue;
       last = at.first;
       ++reported;
-      ADD_FAILURE() << trials[at.first].name << (trials[at.first].name.empty() ? "" : ": ")
-                    << "rank " << at.second << " of mesh " << at::IntArrayRef(mesh_shape)
+      ADD_FAILURE() << cases[at.first].name << (cases[at.first].name.empty() ? "" : ": ") << "rank "
+                    << at.second << " of mesh " << at::IntArrayRef(mesh_shape)
                     << " differs from one device:\n"
                     << text;
     }
@@ -300,11 +300,11 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
     on_mesh(
         mesh_shape,
         [&](const MeshPtr& mesh) {
-          for (size_t t = 0; t < trials.size(); ++t) {
+          for (size_t t = 0; t < cases.size(); ++t) {
             try {
-              run_trial(t, mesh);
+              run_case(t, mesh);
             } catch (const std::exception&) {
-              if (!trials[t].name.empty()) report(t, mesh->rank(), "it threw\n");
+              if (!cases[t].name.empty()) report(t, mesh->rank(), "it threw\n");
               throw;
             }
           }
