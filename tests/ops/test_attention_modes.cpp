@@ -10,7 +10,8 @@
 #include <numeric>
 
 #include <torch/csrc/autograd/autograd.h>
-#include "engine/dispatch.h"
+#include <torch/csrc/autograd/forward_grad.h>
+#include "engine/checkpoint.h"
 #include "engine/random.h"
 #include "ops/attention.h"
 #include "ops/attention_division.h"
@@ -198,6 +199,50 @@ TEST(AttentionModes, X07_Autocast) {
       EXPECT_EQ(difference(full_tensor(actual[i]), expected[i], 4e-2), "") << i;
     }
   });
+}
+
+// A segment that is run again draws the same numbers again.
+TEST(AttentionModes, X07_CheckpointsOfDropout) {
+  const Tensors plain = three({1, 2, 9, 4});
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const auto run = [&](bool again) {
+      manual_seed(5);
+      Tensors t = held(plain, mesh, {shard(2, {2, 6, 1})});
+      for (at::Tensor& x : t) x.requires_grad_();
+      const auto segment = [](const Tensors& in) {
+        return Tensors{at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0.5, true)};
+      };
+      const at::Tensor output = (again ? checkpoint(segment, t) : segment(t))[0];
+      output.square().sum().backward();
+      Tensors whole = {full_tensor(output.detach())};
+      for (const at::Tensor& x : t) whole.push_back(full_tensor(x.grad()));
+      return whole;
+    };
+    const Tensors kept = run(false), recomputed = run(true);
+    for (size_t i = 0; i < kept.size(); ++i)
+      EXPECT_EQ(difference(recomputed[i], kept[i], 1e-14), "") << i;
+  });
+}
+
+TEST(AttentionModes, X07_ForwardMode) {
+  const Tensors plain = three({1, 2, 9, 4});
+  const at::Tensor tangent = make_tensor({1, 2, 9, 4}, 5);
+  // A level belongs to the process, so the ranks share one.
+  const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
+  const auto derivative = [&](const Tensors& t, const at::Tensor& along) {
+    const at::Tensor dual = at::_make_dual(t[1], along, level);
+    // A mask with a gradient keeps the plain call off the fused kernel, which has no such derivative.
+    const at::Tensor mask = at::zeros({9, 9}, at::kDouble).requires_grad_();
+    const at::Tensor y = at::scaled_dot_product_attention(t[0], dual, t[2], mask);
+    return std::get<1>(at::_unpack_dual(y, level)).detach();
+  };
+  const at::Tensor expected = derivative(plain, tangent);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const Placements cut = {shard(2, {3, 6})};
+    const at::Tensor actual = derivative(held(plain, mesh, cut), shard_of(tangent, mesh, cut));
+    EXPECT_EQ(difference(full_tensor(actual), expected, 1e-10), "");
+  });
+  torch::autograd::forward_ad::exit_dual_level(level);
 }
 
 // Elements that all ranks send, forward and backward: what must travel, and no more. Gathered, keys and values would be

@@ -152,12 +152,14 @@ TEST(AttentionRing, X07_Masks) {
     for (const auto* ways : {&kAlike, &kUnlike}) {
       for (const Way& way : *ways) {
         Placements placements(way.mesh.size(), replicate());
-        const bool cuts = m.rows >= 0 && ++turn % 2 == 0;
-        if (cuts) placements.back() = shard(m.rows, {});
-        check(way, {.name = m.name + (cuts ? " cut" : ""),
+        // Replicated, cut along its queries, cut along its keys, in turn.
+        const int64_t cuts = ++turn % 3;
+        if (cuts == 1 && m.rows >= 0) placements.back() = shard(m.rows);
+        if (cuts == 2) placements.back() = shard(-1);
+        check(way, {.name = m.name + " held as " + placements.back().to_string(),
                     .mask = m.mask,
                     .mask_placements = placements,
-                    .mask_grad = turn % 3 != 0});
+                    .mask_grad = turn % 2 == 0});
       }
     }
   }
@@ -233,6 +235,28 @@ TEST(AttentionRing, X07_OtherNumbersOfDims) {
       expect_same_as_plain({3}, inputs, [&](const Tensors& t) {
         const auto mask = c.mask.empty() ? std::nullopt : std::optional(t[3]);
         return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, causal)};
+      });
+    }
+  }
+}
+
+// Plain tensors count as replicated, and their gradients come back plain and whole.
+TEST(AttentionRing, X07_PlainTensorsBesideCutOnes) {
+  const at::Tensor q = make_tensor({2, 2, 9, 4}, 1), k = make_tensor({2, 2, 9, 4}, 2),
+                   v = make_tensor({2, 2, 9, 4}, 3);
+  const Placements cut = {shard(2, {4, 0, 5})};
+  const std::vector<std::vector<Input>> mixes = {
+      {{q, cut}, {k, {}, true, true}, {v, {}, true, true}},
+      {{q, {}, true, true}, {k, cut}, {v, cut}},
+      {{q, {}, true, true}, {k, cut}, {v, {}, true, true}},
+      {{q, cut}, {k, {shard(1)}}, {v, {shard(3)}}},
+      {{q, {}, true, true}, {k, {partial()}}, {v, cut}},
+  };
+  for (size_t i = 0; i < mixes.size(); ++i) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(std::to_string(i) + (causal ? " causal" : ""));
+      expect_same_as_plain({3}, mixes[i], [&](const Tensors& t) {
+        return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal)};
       });
     }
   }
