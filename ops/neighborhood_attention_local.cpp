@@ -227,6 +227,58 @@ Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t 
   return result;
 }
 
+namespace {
+
+void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const at::Tensor& output, const at::Tensor& logsumexp,
+                  const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
+  if (logsumexp.numel() == 0) return;
+  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
+                   v = features_adjacent(value);
+  Problem p = problem_of(q, k, v, call);
+  p.output = neighborhood_strided(output, call.spatial, 1);
+  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
+  run(p);
+}
+
+void run_forward(Problem& p, const at::Tensor& query, const KernelSet& set) {
+  const at::ScalarType type = query.scalar_type();
+  if (query.is_cuda()) return neighborhood::cuda::forward(p, element_of(type), query.get_device());
+  const Kernels& kernels = kernels_for(set, type);
+  choose_slabs(p, kernels.accumulator_bytes);
+  for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
+    kernels.forward(p, unit, slab, scratch);
+  });
+}
+
+void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums,
+                  const at::Tensor& value_sums) {
+  choose_slabs(p, kernels.accumulator_bytes);
+  p.key_sums = key_sums.data_ptr();
+  p.value_sums = value_sums.data_ptr();
+  for (const int64_t first : {0, 1}) {
+    for_slabs(p, first, 2, kernels.scratch_bytes(p),
+              [&](int64_t unit, int64_t slab, void* scratch) {
+                kernels.backward(p, unit, slab, scratch);
+              });
+  }
+}
+
+std::pair<at::Tensor, at::Tensor> sums_for(const Problem& p, const Kernels& kernels,
+                                           const at::TensorOptions& options) {
+  const int64_t rows = p.units() * neighborhood::unit_keys(p);
+  return {at::zeros({rows, kernels.padded(p.head_dim)}, options),
+          at::zeros({rows, kernels.padded(p.value_dim)}, options)};
+}
+
+void store_sums(const Problem& p, const Kernels& kernels) {
+  at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
+  });
+}
+
+}  // namespace
+
 std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
@@ -236,14 +288,7 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
       at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
   shape.push_back(value.size(-1));
   const at::Tensor output = at::empty(shape, query.options());
-  if (logsumexp.numel() == 0) return {output, logsumexp};
-
-  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
-                   v = features_adjacent(value);
-  Problem p = problem_of(q, k, v, call);
-  p.output = neighborhood_strided(output, call.spatial, 1);
-  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
-  run(p);
+  forward_into(query, key, value, output, logsumexp, call, run);
   return {output, logsumexp};
 }
 
@@ -281,16 +326,16 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
                                                         const at::Tensor& value,
                                                         const NeighborhoodCall& call,
                                                         const KernelSet& set) {
-  const at::ScalarType type = query.scalar_type();
-  return neighborhood_forward_by(query, key, value, call, [&](Problem& p) {
-    if (query.is_cuda())
-      return neighborhood::cuda::forward(p, element_of(type), query.get_device());
-    const Kernels& kernels = kernels_for(set, type);
-    choose_slabs(p, kernels.accumulator_bytes);
-    for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
-      kernels.forward(p, unit, slab, scratch);
-    });
-  });
+  return neighborhood_forward_by(query, key, value, call,
+                                 [&](Problem& p) { run_forward(p, query, set); });
+}
+
+void neighborhood_forward_into(const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, const at::Tensor& output,
+                               const at::Tensor& logsumexp, const NeighborhoodCall& call,
+                               const KernelSet& set) {
+  forward_into(query, key, value, output, logsumexp, call,
+               [&](Problem& p) { run_forward(p, query, set); });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
@@ -305,25 +350,66 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
                                           element_of(type), query.get_device());
     }
     const Kernels& kernels = kernels_for(set, type);
-    choose_slabs(p, kernels.accumulator_bytes);
-    const int64_t rows = p.units() * neighborhood::unit_keys(p);
-    const auto sums = logsumexp.options();
-    const at::Tensor key_sums = at::zeros({rows, kernels.padded(p.head_dim)}, sums),
-                     value_sums = at::zeros({rows, kernels.padded(p.value_dim)}, sums);
-    p.key_sums = key_sums.data_ptr();
-    p.value_sums = value_sums.data_ptr();
-    for (const int64_t first : {0, 1}) {
-      for_slabs(p, first, 2, kernels.scratch_bytes(p),
-                [&](int64_t unit, int64_t slab, void* scratch) {
-                  kernels.backward(p, unit, slab, scratch);
-                });
-    }
-    at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
-    });
+    const auto [key_sums, value_sums] = sums_for(p, kernels, logsumexp.options());
+    run_backward(p, kernels, key_sums, value_sums);
+    store_sums(p, kernels);
   };
   return neighborhood_backward_by(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
                                   call, run);
+}
+
+NeighborhoodGradients::NeighborhoodGradients(const at::Tensor& key, const at::Tensor& value,
+                                             const KernelSet& set)
+    : set_(set), key_(features_adjacent(key)), value_(features_adjacent(value)) {}
+
+void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
+                                const at::Tensor& query, const at::Tensor& output,
+                                const at::Tensor& logsumexp, const at::Tensor& grad_query,
+                                const NeighborhoodCall& call) {
+  if (logsumexp.numel() == 0) return;
+  const at::Tensor q = features_adjacent(query), grad = features_adjacent(grad_output),
+                   out = features_adjacent(output);
+  Problem& p = problem_;
+  p = problem_of(q, key_, value_, call);
+  p.output = neighborhood_strided(out, call.spatial, 1);
+  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
+  p.grad_output = neighborhood_strided(grad, call.spatial, 1);
+  if (grad_logsumexp.defined())
+    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
+  p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
+  if (query.is_cuda()) return add_on_gpu(p, logsumexp, call);
+  const Kernels& kernels = kernels_for(set_, query.scalar_type());
+  if (!grad_key_.defined()) {
+    grad_key_ = at::empty_like(key_, at::MemoryFormat::Contiguous);
+    grad_value_ = at::empty_like(value_, at::MemoryFormat::Contiguous);
+    std::tie(key_sums_, value_sums_) = sums_for(p, kernels, logsumexp.options());
+  }
+  p.grad_key = neighborhood_strided(grad_key_, call.spatial, 1);
+  p.grad_value = neighborhood_strided(grad_value_, call.spatial, 1);
+  run_backward(p, kernels, key_sums_, value_sums_);
+}
+
+// The GPU's kernels write whole sums.
+void NeighborhoodGradients::add_on_gpu(Problem& p, const at::Tensor& logsumexp,
+                                       const NeighborhoodCall& call) {
+  const at::Tensor of_key = at::empty_like(key_, at::MemoryFormat::Contiguous),
+                   of_value = at::empty_like(value_, at::MemoryFormat::Contiguous),
+                   delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
+  p.grad_key = neighborhood_strided(of_key, call.spatial, 1);
+  p.grad_value = neighborhood_strided(of_value, call.spatial, 1);
+  neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0),
+                               element_of(key_.scalar_type()), key_.get_device());
+  grad_key_ = grad_key_.defined() ? grad_key_.add_(of_key) : of_key;
+  grad_value_ = grad_value_.defined() ? grad_value_.add_(of_value) : of_value;
+}
+
+std::tuple<at::Tensor, at::Tensor> NeighborhoodGradients::finish() {
+  if (!grad_key_.defined()) {
+    return {at::zeros_like(key_, {}, at::MemoryFormat::Contiguous),
+            at::zeros_like(value_, {}, at::MemoryFormat::Contiguous)};
+  }
+  if (key_sums_.defined()) store_sums(problem_, kernels_for(set_, key_.scalar_type()));
+  return {std::move(grad_key_), std::move(grad_value_)};
 }
 
 }  // namespace moonhalo

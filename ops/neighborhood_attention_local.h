@@ -48,6 +48,12 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_forward(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const NeighborhoodCall& call,
     const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+/// The same, written to the given tensors, which may be parts of others (features adjacent).
+void neighborhood_forward_into(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& output, const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+
 /// Gradients of query, and of key and value as far as this block's queries see them. `grad_logsumexp` may be undefined.
 /// The same sums in the same order for any number of threads, and every time on a GPU.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
@@ -55,6 +61,31 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
     const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
     const at::Tensor& logsumexp, const NeighborhoodCall& call,
     const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+
+/// The same for several boxes of queries that see one box of keys, one after the other; the gradients
+/// of keys and values are summed over them.
+class NeighborhoodGradients {
+ public:
+  NeighborhoodGradients(const at::Tensor& key, const at::Tensor& value,
+                        const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
+  /// Writes `grad_query`, which may be a part of another tensor (features adjacent). The keys of
+  /// `call` are those given above.
+  void add(const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+           const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& grad_query,
+           const NeighborhoodCall& call);
+  /// Of key and value. Once.
+  std::tuple<at::Tensor, at::Tensor> finish();
+
+ private:
+  void add_on_gpu(neighborhood::Problem& problem, const at::Tensor& logsumexp,
+                  const NeighborhoodCall& call);
+
+  const neighborhood::KernelSet& set_;
+  at::Tensor key_, value_;
+  at::Tensor grad_key_, grad_value_;  // undefined until something was added
+  at::Tensor key_sums_, value_sums_;  // of the CPU's kernels
+  neighborhood::Problem problem_;     // of the last box
+};
 
 /// What both do around their kernels: results are made, and `run` fills them, unless there is no query. Its problem is without
 /// slabs and sums.

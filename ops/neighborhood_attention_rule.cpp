@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are borrowed,
-// both in one exchange; backward, their gradients go home the same way.
+// Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are borrowed.
 #include <ATen/ATen.h>
 
 #include <limits>
 #include <memory>
 #include <string>
 
-#include "engine/interval_map.h"
 #include "engine/redistribute.h"
 #include "engine/rules.h"
+#include "ops/neighborhood_attention_blocks.h"
 #include "ops/neighborhood_attention_local.h"
-#include "ops/window.h"
 
 namespace moonhalo {
 namespace {
@@ -38,12 +36,11 @@ int64_t mesh_dims_used(const ShardSpec& spec) {
   return count;
 }
 
-// How one call is divided: all tensors are cut alike, keys and values with what the windows reach beyond.
+// How one call is divided: all tensors are cut alike.
 struct Division {
   SpecPtr query, value, logsumexp;  // of query and key; value and output; logsumexp
-  std::shared_ptr<const IntervalMap>
-      borrow;              // of keys beside values; null where no rank needs another's
-  NeighborhoodCall local;  // of this rank
+  NeighborhoodBlocks blocks;        // where some rank needs another's keys
+  NeighborhoodCall local;           // of this rank, where none does
 };
 
 Neighborhood neighborhood_of(const OpCall& call) {
@@ -68,40 +65,14 @@ NeighborhoodCall checked(const OpCall& call) {
                             neighborhood_of(call), scale, blocks);
 }
 
-// The rows of the keys that `rank` works with.
-neighborhood::Span rows_needed(const NeighborhoodCall& whole, const SpecPtr& query, int64_t i,
-                               int64_t rank) {
-  const auto [begin, end] = query->block_range(i + 1, rank);
-  if (!divided(query, i + 1)) return {begin, end};
-  return keys_reached(whole.axis(i), {begin, end});
-}
-
 Division divide(const NeighborhoodCall& whole, const SpecPtr& query, int64_t value_dim) {
-  Division division{query, with_features(query, value_dim), without_features(query), nullptr,
+  const SpecPtr value = with_features(query, value_dim);
+  Division division{query, value, without_features(query), NeighborhoodBlocks(whole, query, value),
                     whole};
-  const SpecPtr both = with_features(query, query->global_shape().back() + value_dim);
-  auto map = std::make_shared<const IntervalMap>(both, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < both->ndim(); ++d) {
-      Rows rows = both->block_range(d, rank);
-      if (d >= 1 && d <= whole.spatial) {
-        const auto needed = rows_needed(whole, query, d - 1, rank);
-        rows = {needed.begin, needed.end};
-      }
-      needs.push_back({.begin = rows.first, .end = rows.second});
-    }
-    return needs;
-  });
-  if (map->exchanges()) division.borrow = std::move(map);
-
   for (int64_t i = 0; i < whole.spatial; ++i) {
     neighborhood::Axis& axis = division.local.axis(i);
     axis.query_begin = axis.key_begin = query->offsets()[i + 1];
     axis.queries = axis.keys = query->local_shape()[i + 1];
-    if (!division.borrow) continue;
-    const auto needed = rows_needed(whole, query, i, query->mesh()->rank());
-    axis.key_begin = needed.begin;
-    axis.keys = needed.end - needed.begin;
   }
   return division;
 }
@@ -127,25 +98,6 @@ SpecPtr choose(const OpCall& call) {
   return best;
 }
 
-struct KeysAndValues {
-  at::Tensor key, value;
-};
-
-// What this rank works with. Collective where there is something to borrow.
-KeysAndValues borrowed(const Division& division, const at::Tensor& key, const at::Tensor& value) {
-  if (!division.borrow) return {key, value};
-  const at::Tensor both = division.borrow->apply(at::cat({key, value}, -1));
-  return {both.narrow(-1, 0, key.size(-1)), both.narrow(-1, key.size(-1), value.size(-1))};
-}
-
-// Gradients of what was borrowed, summed by the owners.
-KeysAndValues returned(const Division& division, const at::Tensor& key, const at::Tensor& value) {
-  if (!division.borrow) return {key, value};
-  const at::Tensor both = division.borrow->adjoint(at::cat({key, value}, -1));
-  return {both.narrow(-1, 0, key.size(-1)).contiguous(),
-          both.narrow(-1, key.size(-1), value.size(-1)).contiguous()};
-}
-
 std::optional<Plan> plan_forward(const OpCall& call) {
   const NeighborhoodCall whole = checked(call);
   auto division = std::make_shared<const Division>(
@@ -154,10 +106,11 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.inputs = {division->query, division->query, division->value};
   plan.outputs = {division->value, division->logsumexp};
   plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
-    const auto [key, value] =
-        borrowed(*division, argument(op, stack, 1).toTensor(), argument(op, stack, 2).toTensor());
+    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
     auto [output, logsumexp] =
-        neighborhood_forward(argument(op, stack, 0).toTensor(), key, value, division->local);
+        division->blocks.exchanges()
+            ? division->blocks.forward(tensor(0), tensor(1), tensor(2))
+            : neighborhood_forward(tensor(0), tensor(1), tensor(2), division->local);
     finish(op, stack, std::move(output), std::move(logsumexp));
   };
   return plan;
@@ -186,11 +139,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
     const at::Tensor grad_logsumexp =
         argument(op, stack, 1).toOptional<at::Tensor>().value_or(at::Tensor());
-    const auto [key, value] = borrowed(*division, tensor(3), tensor(4));
-    auto [grad_query, grad_key, grad_value] = neighborhood_backward(
-        tensor(0), grad_logsumexp, tensor(2), key, value, tensor(5), tensor(6), division->local);
-    auto [owned_key, owned_value] = returned(*division, grad_key, grad_value);
-    finish(op, stack, std::move(grad_query), std::move(owned_key), std::move(owned_value));
+    auto [grad_query, grad_key, grad_value] =
+        division->blocks.exchanges()
+            ? division->blocks.backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
+                                        tensor(5), tensor(6))
+            : neighborhood_backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
+                                    tensor(5), tensor(6), division->local);
+    finish(op, stack, std::move(grad_query), std::move(grad_key), std::move(grad_value));
   };
   return plan;
 }

@@ -2,9 +2,11 @@
 // Operators that compute their interior while edges travel: X06, S16.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "engine/dispatch.h"
 #include "engine/halo.h"
+#include "ops/neighborhood_attention.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -142,6 +144,74 @@ TEST(HiddenHalos, X06_ConvolutionBackwardSendsOneMessagePerNeighbour) {
     EXPECT_EQ(after.messages - before.messages, neighbours);
     EXPECT_EQ(after.bytes - before.bytes, neighbours * 2 * (2 * 5 * 8));
   });
+}
+
+struct AttentionCase {
+  const char* name;
+  std::vector<int64_t> mesh, shape;  // batch, dims..., heads, head_dim
+  std::vector<Placement> placements;
+  Neighborhood neighborhood;
+};
+
+const AttentionCase kAttentions[] = {
+    {"rows", {2}, {1, 17, 6, 2, 3}, {shard(1, {7, 10})}, {{3}}},
+    {"empty block", {3}, {2, 15, 4, 1, 2}, {shard(1, {8, 0, 7})}, {{4}}},
+    {"thinner than the window", {4}, {1, 9, 3, 1, 2}, {shard(1, {1, 2, 1, 5})}, {{7, 3}}},
+    {"grid", {2, 2}, {1, 12, 13, 2, 3}, {shard(1, {7, 5}), shard(2, {4, 9})}, {{3, 5}}},
+    {"grid, strided, dilated, causal",
+     {2, 2},
+     {1, 17, 14, 1, 2},
+     {shard(1, {9, 8}), shard(2)},
+     {{4, 3}, {2, 1}, {1, 2}, {false, true}}},
+    {"three cut dims",
+     {2, 2, 2},
+     {1, 7, 8, 9, 1, 2},
+     {shard(1), shard(2), shard(3, {3, 6})},
+     {{3}}},
+};
+
+TEST(HiddenHalos, X06_NeighborhoodAttentionWorksOnInnerQueriesWhileKeysTravel) {
+  for (const AttentionCase& c : kAttentions) {
+    std::vector<Input> inputs;
+    for (int64_t i = 0; i < 3; ++i) {
+      std::vector<int64_t> shape = c.shape;
+      shape.back() += i / 2;  // values of another width than keys
+      inputs.push_back({make_tensor(shape, i + 1), c.placements});
+    }
+    SCOPED_TRACE(c.name);
+    expect_same_as_plain(c.mesh, inputs, [&](const Tensors& t) {
+      const auto [y, sums] = neighborhood_attention(t[0], t[1], t[2], c.neighborhood);
+      return Tensors{y, sums};
+    });
+    on_mesh(c.mesh, [&](const MeshPtr& mesh) {
+      SCOPED_TRACE(c.name);
+      Tensors held;
+      for (const Input& input : inputs)
+        held.push_back(shard_of(input.full, mesh, c.placements).requires_grad_());
+      const auto program = [&]() -> Tensors {
+        const auto [y, sums] = neighborhood_attention(held[0], held[1], held[2], c.neighborhood);
+        Tensors results = torch::autograd::grad({y, sums}, held, {y.detach().sin(), sums.detach()});
+        results.push_back(y);
+        for (at::Tensor& result : results) result = to_local(result.detach());
+        return results;
+      };
+      const Traced hidden = run_with(kSettings[0], program);
+
+      ASSERT_EQ(hidden.records.size(), 2U);
+      EXPECT_THAT(hidden.records[0].halo, ElementsAre("start", "interior", "finish", "edges"));
+      EXPECT_THAT(hidden.records[1].halo, ElementsAre("start", "interior", "finish", "edges",
+                                                      "start", "interior", "finish"));
+      for (const HaloOptions& options : kSettings) {
+        const Traced other = run_with(options, program);
+        for (size_t i = 0; i < other.results.size(); ++i) {
+          EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
+              << "result " << i << ", " << name(options.backend);
+        }
+        if (options == kSettings[0]) continue;
+        EXPECT_THAT(other.records[0].halo, ElementsAre("start", "finish", "interior", "edges"));
+      }
+    });
+  }
 }
 
 }  // namespace
