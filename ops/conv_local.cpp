@@ -85,12 +85,35 @@ at::Tensor LocalConv::uncrop(const at::Tensor& grad_output) const {
 LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at::Tensor& input,
                                          const at::Tensor& weight, std::array<bool, 3> mask) const {
   if (strips) return backward_in_strips(grad_output, input, weight, mask);
+  if (halo && mask[0] && mask[1]) return backward_in_turns(grad_output, input, weight, mask);
   at::Tensor x = input;
   if (halo && mask[1]) x = halo->apply(input);
   if (halo && !mask[1])
     x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
   Gradients gradients = convolve_backward(uncrop(grad_output), x, weight, padding, mask);
   if (mask[0] && halo) std::get<0>(gradients) = halo->adjoint(std::get<0>(gradients));
+  return gradients;
+}
+
+// The input's gradient needs no borrowed row, and goes home while that of the weight is computed.
+LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
+                                                  const at::Tensor& input, const at::Tensor& weight,
+                                                  std::array<bool, 3> mask) const {
+  HaloExchange arriving, leaving;
+  arriving.borrow(*halo, input);
+  arriving.start();
+  const at::Tensor grad = uncrop(grad_output);
+  const at::Tensor shape_alone = at::empty(halo->needed_shape(), input.options());
+  const auto of_input = convolve_backward(grad, shape_alone, weight, padding, {true, false, false});
+  arriving.note("interior");
+  arriving.wait();
+  leaving.give_back(*halo, std::get<0>(of_input));
+  leaving.start();
+  Gradients gradients =
+      convolve_backward(grad, arriving.borrowed(0), weight, padding, {false, true, mask[2]});
+  leaving.note("interior");
+  leaving.wait();
+  std::get<0>(gradients) = leaving.returned(0);
   return gradients;
 }
 

@@ -48,6 +48,8 @@ struct LocalConv {
   at::Tensor uncrop(const at::Tensor& grad_output) const;
   at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
                                const std::optional<at::Tensor>& bias) const;
+  Gradients backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input,
+                              const at::Tensor& weight, std::array<bool, 3> mask) const;
   Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
                                const at::Tensor& weight, std::array<bool, 3> mask) const;
   std::vector<int64_t> padding_with(const std::vector<int64_t>& of_cut_dims) const;

@@ -15,6 +15,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <string>
 #include <thread>
 
 #include "engine/halo.h"
@@ -34,6 +36,13 @@ constexpr int64_t kBlock = 256;
 struct Grid {
   int64_t rows, columns;
 };
+
+// Of all threads of this process, in milliseconds.
+double processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -168,6 +177,17 @@ const Case kCases[] = {
     {"unet", planes<4>, 2, unet_step, unet_fewest},
 };
 
+struct Time {
+  double wall, processor;  // milliseconds
+};
+struct Times {
+  void add(const Time& time) {
+    wall.push_back(time.wall);
+    processor.push_back(time.processor);
+  }
+  std::vector<double> wall, processor;
+};
+
 struct Variant {
   const char* name;
   mh::HaloOptions options;
@@ -190,56 +210,64 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, i
                          .contiguous(),
                      mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
   const Step plain = c.make(), sharded = c.make();
-  const auto timed = [&](const Step& step, const at::Tensor& input) {
+  const bool counts_time = world.rank() == 0 || std::string(world.backend()) != "threads";
+  // Time and processor time of a step of all ranks, or of the unsharded one, which rank 0 alone does.
+  const auto timed = [&](const Step& step, const at::Tensor& input, bool counts) {
+    world.barrier();
+    const double cpu = processor_time();
     const auto start = Clock::now();
     step(input);
     world.barrier();
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    const double time = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    at::Tensor spent = at::full({1}, counts ? processor_time() - cpu : 0.0, at::kDouble);
+    world.all_reduce(spent);
+    return Time{time, spent.item<double>()};
   };
-  std::vector<double> unsharded, times[3];
-  mh::HaloTimes hidden;
+  Times unsharded, times[3];
+  mh::HaloTimes halo[3];
   mh::CommStats::Count moved;
   for (int round = -1; round < rounds; ++round) {
-    world.barrier();
-    if (world.rank() == 0) at::set_num_threads(cores);
-    const double alone = timed(
-        world.rank() == 0 ? plain : [](const at::Tensor&) {}, full);
-    if (world.rank() == 0) at::set_num_threads(threads);
-    if (round >= 0) unsharded.push_back(alone);
+    const bool alone = world.rank() == 0;
+    if (alone) at::set_num_threads(cores);
+    const Time whole = timed(
+        alone ? plain : [](const at::Tensor&) {}, full, alone);
+    if (alone) at::set_num_threads(threads);
+    if (round >= 0) unsharded.add(whole);
     for (int v = 0; v < 3; ++v) {
       mh::set_halo(kVariants[v].options);
-      world.barrier();
       world.reset_stats();
       mh::halo_times() = {};
-      const double time = timed(sharded, x);
+      const Time time = timed(sharded, x, counts_time);
       if (round < 0) continue;
-      times[v].push_back(time);
-      if (v > 0) continue;
-      hidden.under_way += mh::halo_times().under_way;
-      hidden.waited += mh::halo_times().waited;
-      moved = world.stats().by_kind[mh::CommStats::kExchange];
+      times[v].add(time);
+      halo[v].under_way += mh::halo_times().under_way;
+      halo[v].waited += mh::halo_times().waited;
+      if (v == 0) moved = world.stats().by_kind[mh::CommStats::kExchange];
     }
   }
   mh::set_halo({});
-  at::Tensor totals = at::empty({3}, at::kDouble);
-  totals[0] = static_cast<double>(moved.bytes);
-  totals[1] = hidden.under_way;
-  totals[2] = hidden.waited;
+  at::Tensor totals = at::empty({7}, at::kDouble);
+  for (int v = 0; v < 3; ++v) {
+    totals[2 * v] = halo[v].under_way;
+    totals[2 * v + 1] = halo[v].waited;
+  }
+  totals[6] = static_cast<double>(moved.bytes);
   world.all_reduce(totals);
   if (world.rank() != 0) return;
-  const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width)),
-               bytes = totals[0].item<double>();
-  const double all = totals[1].item<double>();
+  const double* sum = totals.const_data_ptr<double>();
+  const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width));
   std::printf(
       "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms   bytes / fewest %.3f   %lld messages  "
       " hidden %.0f %%\n",
       c.name, world.size(), world.backend(), static_cast<long long>(kBlock),
-      static_cast<long long>(kBlock), median(unsharded), bytes / fewest,
-      static_cast<long long>(moved.messages),
-      all > 0 ? 100 * (1 - totals[2].item<double>() / all) : 0.0);
+      static_cast<long long>(kBlock), median(unsharded.wall), sum[6] / fewest,
+      static_cast<long long>(moved.messages), sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
   for (int v = 0; v < 3; ++v) {
-    std::printf("         %-16s %8.1f ms   ratio %.3f\n", kVariants[v].name, median(times[v]),
-                median(unsharded) / median(times[v]));
+    std::printf(
+        "         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
+        kVariants[v].name, median(times[v].wall), 1e3 * sum[2 * v + 1] / rounds / world.size(),
+        median(unsharded.wall) / median(times[v].wall),
+        median(unsharded.processor) / median(times[v].processor));
   }
   std::fflush(stdout);
 }

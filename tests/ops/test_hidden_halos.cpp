@@ -146,6 +146,31 @@ TEST(HiddenHalos, X06_ConvolutionBackwardSendsOneMessagePerNeighbour) {
   });
 }
 
+// Without an interior of its own: the gradient of the input needs no borrowed row, and that of the weight hides its way home.
+TEST(HiddenHalos, X06_TransposedConvolutionBackward) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = shard_of(make_tensor({1, 2, 9, 4}, 1), mesh, {shard(2, {4, 0, 5})}),
+                     w = make_tensor({2, 3, 4, 3}, 2);
+    const std::vector<int64_t> two{2, 1}, one{1, 1}, none{0, 0}, channels{3};
+    const auto program = [&]() -> Tensors {
+      const at::Tensor y = at::convolution(x, w, {}, two, one, one, true, none, 1);
+      const auto [gx, gw, gb] = at::convolution_backward(y.sin(), x, w, channels, two, one, one,
+                                                         true, none, 1, {true, true, true});
+      return {to_local(y), to_local(gx), to_local(gw), to_local(gb)};
+    };
+    const Traced hidden = run_with(kSettings[0], program);
+
+    EXPECT_THAT(hidden.records.back().halo,
+                ElementsAre("start", "interior", "finish", "start", "interior", "finish"));
+    for (const HaloOptions& options : kSettings) {
+      const Traced other = run_with(options, program);
+      for (size_t i = 0; i < other.results.size(); ++i)
+        EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]));
+    }
+  });
+}
+
 struct AttentionCase {
   const char* name;
   std::vector<int64_t> mesh, shape;  // batch, dims..., heads, head_dim
