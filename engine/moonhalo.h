@@ -15,6 +15,7 @@
 #include "engine/spec.h"
 #include "io/domain_file.h"
 #include "io/scatter.h"
+#include "ops/grid_sample.h"
 #include "ops/neighborhood_attention.h"
 #include "ops/neighbors.h"
 #include "ops/stencil.h"
