@@ -39,6 +39,24 @@ std::vector<int64_t> lines_of(const ShardSpec& query) {
   return lines;
 }
 
+// Of what has one number for all features of a query.
+double even_sums(double query, int64_t features) {
+  return query / static_cast<double>(std::max<int64_t>(1, features));
+}
+
+// Some output of which `delta` is the sum of its products with `grad_output`, row by row: all that the derivative of the scores takes
+// from it, in less bytes.
+at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delta) {
+  if (grad_output.size(-1) == 0) return grad_output;
+  const at::Tensor grad = grad_output.to(delta.scalar_type());
+  const at::Tensor largest = grad.abs().amax(-1, /*keepdim=*/true);
+  const at::Tensor divisor = largest.masked_fill(largest.eq(0), 1);
+  const at::Tensor unit = grad / divisor;
+  const at::Tensor length = unit.square().sum(-1, /*keepdim=*/true);
+  return (unit * (delta.unsqueeze(-1) / divisor / length.masked_fill(length.eq(0), 1)))
+      .to(grad_output.scalar_type());
+}
+
 double local_numel(const ShardSpec& spec) {
   return static_cast<double>(c10::multiply_integers(spec.local_shape()));
 }
@@ -97,11 +115,17 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
     layout.cuts[rows] = {};
     return per_row(*intern(std::move(layout)));
   };
-  const AttentionWork::Extents extents = {even(specs_.query),
-                                          everywhere_ ? 0 : even(specs_.key) + even(specs_.value),
-                                          even(specs_.output)};
-  work_ = std::make_unique<AttentionWork>(std::move(query_blocks), std::move(key_blocks),
-                                          call_.is_causal, !specs_.mask, extents);
+  const double keys_and_values = everywhere_ ? 0 : even(specs_.key) + even(specs_.value);
+  const double sums = even_sums(even(specs_.query), query.global_shape().back());
+  const bool may_lend = !specs_.mask;
+  work_ = std::make_unique<AttentionWork>(
+      query_blocks, key_blocks, call_.is_causal, may_lend,
+      AttentionWork::Extents{even(specs_.query), keys_and_values, even(specs_.output) + sums});
+  // Queries travel with the gradients of their results, two sums a row, and come home as gradients.
+  backward_work_ = std::make_unique<AttentionWork>(
+      std::move(query_blocks), std::move(key_blocks), call_.is_causal, may_lend,
+      AttentionWork::Extents{even(specs_.query) + even(specs_.output) + 2 * sums,
+                             2 * keys_and_values, even(specs_.query)});
 
   call_.queries = query.global_shape()[rows];
   call_.keys = key.global_shape()[rows];
@@ -147,7 +171,7 @@ AttentionRing::Traffic AttentionRing::traffic() const {
 
 // What a rank holds, in four dims; the last three only backward.
 struct AttentionRing::Blocks {
-  at::Tensor query, key, value, mask, grad_output, output, logsumexp;
+  at::Tensor query, key, value, mask, grad_output, delta, logsumexp;
   int64_t query_begin, key_begin;
 
   at::Tensor queries(const at::Tensor& t, SequenceRows rows) const {
@@ -174,26 +198,27 @@ AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::T
 // One step's guests: keys of the member ahead, queries of the member behind, and what becomes of them.
 struct AttentionRing::Step {
   at::Tensor key, value;
-  at::Tensor query, grad_output, output, logsumexp;
+  at::Tensor query, grad_output, delta, logsumexp;
   at::Tensor made[2],
       lent_made[2];  // sent home: for the member ahead (gradients of keys), for that behind
   at::Tensor returned[2], lent_returned[2];  // come home: of this rank's keys, of its lent queries
 };
 
-void AttentionRing::exchange_inputs(int64_t step, const Blocks& b, Step& state, Traffic& t) const {
+void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& b,
+                                    Step& state, Traffic& t) const {
   const int64_t a = ahead(step), c = behind(step);
   if (!everywhere_) {
-    const SequenceRows wanted = work_->seen(work_->kept(me_, a), a),
-                       given = work_->seen(work_->kept(c, me_), me_);
+    const SequenceRows wanted = work.seen(work.kept(me_, a), a),
+                       given = work.seen(work.kept(c, me_), me_);
     for (const at::Tensor& own : {b.key, b.value}) t.send(c, b.keys(own, given));
     state.key = t.receive_rows(a, wanted, b.key);
     state.value = t.receive_rows(a, wanted, b.value);
   }
-  const SequenceRows lent = work_->lent(me_, a), guests = work_->lent(c, me_);
+  const SequenceRows lent = work.lent(me_, a), guests = work.lent(c, me_);
   const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {
       {&b.query, &state.query},
       {&b.grad_output, &state.grad_output},
-      {&b.output, &state.output},
+      {&b.delta, &state.delta},
       {&b.logsumexp, &state.logsumexp}};
   for (const auto& [own, guest] : of_queries) {
     if (!own->defined()) continue;
@@ -285,8 +310,8 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
       sums.add(lent.first - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
     steps[s] = {};
   };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(s, b, steps[s], t); }, compute, results,
-         arrived);
+  rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute,
+         results, arrived);
   merge(sums.output, sums.logsumexp);
   return {sums.output.to(query.scalar_type()).reshape(specs_.output->local_shape()),
           sums.logsumexp.reshape(specs_.logsumexp->local_shape())};
@@ -312,23 +337,26 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
                                                  const at::Tensor& output,
                                                  const at::Tensor& logsumexp, uint64_t dropout_key,
                                                  bool wants_mask) const {
+  const AttentionWork& work = *backward_work_;
   AttentionCall call = call_;
   call.dropout_key = dropout_key;
   Blocks b = blocks(query, key, value, mask);
   b.grad_output = attention_four_dims(grad_output).contiguous();
-  b.output = attention_packed_rows(output);
+  const at::Tensor whole_output = attention_packed_rows(output);
   b.logsumexp = logsumexp.reshape(b.query.sizes().slice(0, 3));
+  if (work.size() > 1)
+    b.delta = (b.grad_output * whole_output).sum(-1, /*keepdim=*/false, b.logsumexp.scalar_type());
   const auto zeros_of = [&](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
   };
   AttentionGradients own{zeros_of(b.query), zeros_of(b.key), zeros_of(b.value), {}};
   if (wants_mask) own.mask = zeros_of(b.mask);
-  std::vector<Step> steps(work_->size());
+  std::vector<Step> steps(work.size());
 
   const auto compute = [&](int64_t s) {
     Step& step = steps[s];
     const int64_t a = ahead(s), c = behind(s);
-    const SequenceRows rows = work_->kept(me_, a), keys = work_->seen(rows, a);
+    const SequenceRows rows = work.kept(me_, a), keys = work.seen(rows, a);
     if (!is_empty(rows) && !is_empty(keys)) {
       const bool here = everywhere_ || s == 0;
       const at::Tensor k = here ? b.keys(b.key, keys) : step.key,
@@ -338,52 +366,51 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
           here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
       attend_backward(call, {rows.first, keys.first}, b.queries(b.grad_output, rows),
                       b.queries(b.query, rows), k, v, mask_of(b.mask, rows, keys),
-                      b.queries(b.output, rows), b.queries(b.logsumexp, rows), into);
+                      b.queries(whole_output, rows), b.queries(b.logsumexp, rows), into);
       if (!here) {
         step.made[0] = into.key.to(key.scalar_type());
         step.made[1] = into.value.to(value.scalar_type());
       }
     }
-    const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work_->lent(c, me_);
+    const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work.lent(c, me_);
     if (!is_empty(guests)) {
-      const SequenceRows seen = work_->seen(guests, me_);
+      const SequenceRows seen = work.seen(guests, me_);
       const AttentionGradients into{
           zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
       attend_backward(call, {guests.first, seen.first}, step.grad_output, step.query,
-                      b.keys(b.key, seen), b.keys(b.value, seen), {}, step.output, step.logsumexp,
-                      into);
+                      b.keys(b.key, seen), b.keys(b.value, seen), {},
+                      stand_in_output(step.grad_output, step.delta), step.logsumexp, into);
       step.lent_made[0] = into.query.to(query.scalar_type());
     }
     for (at::Tensor* used :
-         {&step.key, &step.value, &step.query, &step.grad_output, &step.output, &step.logsumexp})
+         {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
       used->reset();
   };
   const auto results = [&](int64_t s, Traffic& t) {
     Step& step = steps[s];
     const int64_t a = ahead(s), c = behind(s);
     if (step.lent_made[0].defined()) t.send(c, step.lent_made[0]);
-    const SequenceRows lent = work_->lent(me_, a);
+    const SequenceRows lent = work.lent(me_, a);
     if (!is_empty(lent)) step.lent_returned[0] = t.receive_rows(a, lent, b.query);
     for (const at::Tensor& made : step.made) {
       if (made.defined()) t.send(a, made);
     }
-    const SequenceRows seen =
-        everywhere_ ? SequenceRows{0, 0} : work_->seen(work_->kept(c, me_), me_);
+    const SequenceRows seen = everywhere_ ? SequenceRows{0, 0} : work.seen(work.kept(c, me_), me_);
     if (is_empty(seen)) return;
     step.returned[0] = t.receive_rows(c, seen, b.key);
     step.returned[1] = t.receive_rows(c, seen, b.value);
   };
   const auto arrived = [&](int64_t s) {
-    const SequenceRows lent = work_->lent(me_, ahead(s));
+    const SequenceRows lent = work.lent(me_, ahead(s));
     if (!is_empty(lent)) b.queries(own.query, lent) += steps[s].lent_returned[0];
     if (steps[s].returned[0].defined()) {
-      const SequenceRows seen = work_->seen(work_->kept(behind(s), me_), me_);
+      const SequenceRows seen = work.seen(work.kept(behind(s), me_), me_);
       b.keys(own.key, seen) += steps[s].returned[0];
       b.keys(own.value, seen) += steps[s].returned[1];
     }
     steps[s] = {};
   };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(s, b, steps[s], t); }, compute, results,
+  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, steps[s], t); }, compute, results,
          arrived);
 
   Gradients gradients{own.query.to(query.scalar_type()).reshape(query.sizes()),

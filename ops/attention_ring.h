@@ -20,7 +20,8 @@ namespace moonhalo {
 ///     afterwards    results of lent queries come home during the next step; mesh dims that cut keys alone merge by log-sum-exp
 ///
 /// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and what nobody sees stays at home.
-/// Backward takes the same steps; gradients of keys that travelled, and of queries that were lent, go home in the same way.
+/// Backward takes such steps too; gradients of keys that travelled, and of queries that were lent, go home in the same way. There a lent
+/// query needs its gradient and two sums but not its output, so of equal blocks lending is 3/4 of the bytes, and all is lent.
 class AttentionRing {
  public:
   AttentionRing(AttentionSpecs specs, AttentionCall call);
@@ -45,9 +46,6 @@ class AttentionRing {
                      const at::Tensor& value, const at::Tensor& mask, const at::Tensor& output,
                      const at::Tensor& logsumexp, uint64_t dropout_key, bool wants_mask) const;
 
-  /// Who computes what in the ring of this rank.
-  const AttentionWork& work() const { return *work_; }
-
  private:
   struct Traffic;
   struct Step;
@@ -55,7 +53,8 @@ class AttentionRing {
   Traffic traffic() const;
   Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const at::Tensor& mask) const;
-  void exchange_inputs(int64_t step, const Blocks& blocks, Step& state, Traffic& traffic) const;
+  void exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& blocks, Step& state,
+                       Traffic& traffic) const;
   void rotate(const std::function<void(int64_t step, Traffic&)>& inputs,
               const std::function<void(int64_t step)>& compute,
               const std::function<void(int64_t step, Traffic&)>& results,
@@ -74,7 +73,7 @@ class AttentionRing {
   int64_t me_ = 0;               // place among them
   int64_t key_begin_ = 0;        // of this rank's block
   std::vector<int64_t> merged_;  // mesh dims that cut the keys alone
-  std::unique_ptr<const AttentionWork> work_;
+  std::unique_ptr<const AttentionWork> work_, backward_work_;
 };
 
 }  // namespace moonhalo
