@@ -176,7 +176,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const SpecPtr affine =
       training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
   plan.outputs = masked(mask, {norm.spec, affine, affine});
-  if (norm.is_local()) return plan;
+  if (norm.is_local()) {
+    // LibTorch's kernel takes the memory format from the strides of dims of size 1 too, which mean
+    // nothing: with those of some views of channels-last blocks its gradients are wrong.
+    const auto& block = norm.spec->local_shape();
+    if (std::find(block.begin(), block.end(), 1) != block.end()) plan.run = run_contiguous;
+    return plan;
+  }
   const int64_t count = global_count(*norm.spec, dims);
   plan.run = [=, at_grad = find(call, {"grad_out", "grad_output"}), at_input = call.index("input"),
               at_weight = call.index("weight"), at_mean = call.index("running_mean"),

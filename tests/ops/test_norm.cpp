@@ -241,6 +241,25 @@ TEST(Norm, InstanceNorm) {
   }
 }
 
+// Blocks of one sample whose memory is channels-last, though the global tensor is contiguous: their strides along the batch
+// are those of a view that one device never makes.
+TEST(Norm, InstanceNormOfOneSampleInOtherStrides) {
+  for (const Held& held :
+       {Held{"one_each", {2}, {shard(0)}}, Held{"one_and_none", {3}, {shard(0, {1, 0, 1})}}}) {
+    SCOPED_TRACE(held.name);
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 3, 5, 4}, {2, 2, 3, 5, 4}}) {
+      const Tensor weight = make_tensor({4}, 2) + 1.5, bias = make_tensor({4}, 3);
+      expect_same_as_plain(held.mesh, {{make_tensor(shape, 1), held.placements}, {weight}, {bias}},
+                           [](const List& t) {
+                             const Tensor x = t[0].movedim(-1, 1);
+                             return List{
+                                 at::instance_norm(x, t[1], t[2], {}, {}, true, 0.1, 1e-3, false),
+                                 at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-3, false)};
+                           });
+    }
+  }
+}
+
 TEST(Norm, SinglePrecisionAndBfloat16) {
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 2e-4}, {at::kBFloat16, 0.1}}) {
     for (const Held& held : {kFields[0], kFields[2], kFields[4], kFields[9]}) {
