@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/fresh_memory.h"
 #include "engine/spec.h"
 #include "ops/kernels/neighborhood_cuda.h"
 
@@ -267,8 +268,8 @@ void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums
 std::pair<at::Tensor, at::Tensor> sums_for(const Problem& p, const Kernels& kernels,
                                            const at::TensorOptions& options) {
   const int64_t rows = p.units() * neighborhood::unit_keys(p);
-  return {at::zeros({rows, kernels.padded(p.head_dim)}, options),
-          at::zeros({rows, kernels.padded(p.value_dim)}, options)};
+  return {empty_block({rows, kernels.padded(p.head_dim)}, options).zero_(),
+          empty_block({rows, kernels.padded(p.value_dim)}, options).zero_()};
 }
 
 void store_sums(const Problem& p, const Kernels& kernels) {
@@ -287,7 +288,7 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
   const at::Tensor logsumexp =
       at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
   shape.push_back(value.size(-1));
-  const at::Tensor output = at::empty(shape, query.options());
+  const at::Tensor output = empty_block(shape, query.options());
   forward_into(query, key, value, output, logsumexp, call, run);
   return {output, logsumexp};
 }
@@ -305,9 +306,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
   const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
                    v = features_adjacent(value);
   const at::Tensor grad = features_adjacent(grad_output), out = features_adjacent(output);
-  const at::Tensor grad_query = at::empty_like(query, contiguous),
-                   grad_key = at::empty_like(key, contiguous),
-                   grad_value = at::empty_like(value, contiguous);
+  const at::Tensor grad_query = empty_block(query.sizes(), query.options()),
+                   grad_key = empty_block(key.sizes(), key.options()),
+                   grad_value = empty_block(value.sizes(), value.options());
   Problem p = problem_of(q, k, v, call);
   p.output = neighborhood_strided(out, call.spatial, 1);
   p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);

@@ -93,11 +93,14 @@ struct Block {
     for (int64_t c = 0; c < features; ++c) write(to[c], static_cast<A>(from[c] * factor));
   }
 
-  /// scores[q][k] = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay in lanes of
+  /// scores[q] lane k = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay in lanes of
   /// features until the end: keys lie as they do for the products with values, and share the cache with them.
-  template <int kQueries>
+  /// `kFixed` is the number of vectors in a row if it is known, else 0.
+  template <int kQueries, int kFixed>
   [[gnu::always_inline]] static inline void scores_of(const A* const* queries, const A* row,
-                                                      int64_t keys, int64_t width, A* scores) {
+                                                      int64_t keys, int64_t features,
+                                                      Vector* scores) {
+    const int64_t width = kFixed > 0 ? kFixed * kWidth : features;
     constexpr int kRows = kWidth < 4 ? kWidth : 4, kParts = kWidth / L::kPart;
     Vector sums[kQueries][kParts] = {};
 #pragma GCC unroll 2
@@ -105,6 +108,7 @@ struct Block {
       if (first >= keys) break;
       Vector part[kQueries][kRows] = {};
       const A* rows = row + first * width;
+#pragma GCC unroll 4
       for (int64_t c = 0; c < width; c += kWidth) {
         Vector q[kQueries];
 #pragma GCC unroll 4
@@ -125,15 +129,25 @@ struct Block {
       }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i)
-      L::store(scores + i * kScoreStride * kWidth, L::join_parts(sums[i]));
+    for (int i = 0; i < kQueries; ++i) scores[i] = L::join_parts(sums[i]);
   }
 
+  template <int kQueries, int kFixed>
+  static void scores_in(const A* const* queries, const A* const* rows, const int32_t* counts,
+                        int64_t count, int64_t width, A* out) {
+    for (int64_t j = 0; j < count; ++j) {
+      Vector of_row[kQueries];
+      scores_of<kQueries, kFixed>(queries, rows[j], counts[j], width, of_row);
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) L::store(out + (i * kScoreStride + j) * kWidth, of_row[i]);
+    }
+  }
   template <int kQueries>
   static void scores(const A* const* queries, const A* const* rows, const int32_t* counts,
                      int64_t count, int64_t width, A* out) {
-    for (int64_t j = 0; j < count; ++j)
-      scores_of<kQueries>(queries, rows[j], counts[j], width, out + j * kWidth);
+    if (width == kFeatures * kWidth)
+      return scores_in<kQueries, kFeatures>(queries, rows, counts, count, width, out);
+    scores_in<kQueries, 0>(queries, rows, counts, count, width, out);
   }
 
   /// sums[q][features] += sum over keys of weights[q][key] * rows[key][features]; `rows[j]` is the first of `counts[j]` rows.

@@ -16,16 +16,19 @@ class Slab {
   static constexpr int kWidth = L::kWidth;
   static constexpr int64_t kScores = kPair * kScoreStride * kWidth;
   static constexpr A kNone = -__builtin_huge_valf();
+  /// How far a guess may be from the largest score: the farther, the fewer digits the weights keep.
+  static constexpr A kSlack = 8;
 
  public:
   static int64_t padded(int64_t features) { return B::padded(features); }
 
   static int64_t scratch_bytes(const Problem& p) {
     const int64_t rows = most_keys(p, 0) * most_keys(p, 1), keys = most_keys(p, 2);
-    const int64_t width = padded(p.head_dim) + padded(p.value_dim);
+    const int64_t key_width = padded(p.head_dim), value_width = padded(p.value_dim);
     return 64 * 16 +
            static_cast<int64_t>(sizeof(A)) *
-               ((rows * keys + kWidth) * width + 2 * kScores + 4 * kPair * width) +
+               (rows * (kept_stride(keys, key_width) + kept_stride(keys, value_width)) +
+                2 * kScores + (kWidth + 4 * kPair) * (key_width + value_width)) +
            2 * rows * static_cast<int64_t>(sizeof(int64_t));
   }
 
@@ -48,6 +51,12 @@ class Slab {
   }
 
  private:
+  // From a row of packed keys to the next: a multiple of 4 KiB and 17 lines, or rows would share few sets of the first cache.
+  static int64_t kept_stride(int64_t keys, int64_t width) {
+    constexpr int64_t kPage = 4096 / sizeof(A), kShift = 17 * 64 / sizeof(A);
+    return (keys * width - kShift + kPage - 1) / kPage * kPage + kShift;
+  }
+
   template <int kCount>
   struct Count {
     static constexpr int kValue = kCount;
@@ -87,8 +96,10 @@ class Slab {
     for (int i = 0; i < 2; ++i) kept_[i] = kept_keys(p_, i, groups_[i].keys);
     const int64_t rows = kept_[0] * kept_[1], keys = groups_[2].keys;
     // Vectors of keys may reach over the last.
-    keys_ = numbers((rows * keys + kWidth) * width_);
-    values_ = numbers((rows * keys + kWidth) * value_width_);
+    key_stride_ = kept_stride(keys, width_);
+    value_stride_ = kept_stride(keys, value_width_);
+    keys_ = numbers(rows * key_stride_ + kWidth * width_);
+    values_ = numbers(rows * value_stride_ + kWidth * value_width_);
     scores_ = numbers(kScores);
     more_scores_ = numbers(kScores);
     for (int i = 0; i < kPair; ++i) {
@@ -140,8 +151,8 @@ class Slab {
                                axis == 1 ? packed_ + 1 : groups_[1].keys};
       for (int64_t i = first[0]; i < last[0]; ++i) {
         for (int64_t j = first[1]; j < last[1]; ++j) {
-          pack_row(p_.key, p_.head_dim, i, j, keys_);
-          pack_row(p_.value, p_.value_dim, i, j, values_);
+          pack_row(p_.key, p_.head_dim, i, j, keys_ + kept_row(i, j) * key_stride_);
+          pack_row(p_.value, p_.value_dim, i, j, values_ + kept_row(i, j) * value_stride_);
         }
       }
     }
@@ -153,8 +164,7 @@ class Slab {
     };
     const T* row = static_cast<const T*>(from.data) + batch_ * from.batch + head_ * from.head +
                    at(0, i) + at(1, j) + at(2, 0);
-    B::pack(row, groups_[2].keys, p_.axes[2].dilation * from.dims[2], features,
-            to + kept_row(i, j) * groups_[2].keys * padded(features));
+    B::pack(row, groups_[2].keys, p_.axes[2].dilation * from.dims[2], features, to);
   }
 
   // Keys that a pair sees in every row: columns [base, base + span) of the slab's keys, and of these each query its own part.
@@ -190,10 +200,9 @@ class Slab {
   // pairs find them as the pair before left them.
   struct Chunk {
     int64_t count = 0;
-    int64_t row[kChunk];      ///< among those kept
-    int64_t sum_row[kChunk];  ///< among the sums'
-    int64_t column[kChunk];   ///< of the first key
-    int32_t keys[kChunk];     ///< of the view in the vector
+    int64_t key[kChunk], value[kChunk];  ///< where the first of each lies among those kept
+    int64_t sum[kChunk];                 ///< row of the sums
+    int32_t keys[kChunk];                ///< of the view in the vector
     Mask mine[kPair][kChunk];
   };
   template <int kQueries, typename Give>
@@ -219,12 +228,13 @@ class Slab {
   void fill(const View& view, int64_t row, int64_t vector) {
     Mask lane;
     for (int i = 0; i < kWidth; ++i) lane[i] = i;
+    const int64_t sums_per_row = group_rows(p_.axes[2], p_.axes[2].keys);
     int64_t& n = chunk_.count;
     for (n = 0; row < row_count_ && n < kChunk; ++n) {
       const int64_t column = vector * kWidth, left = view.span - column;
-      chunk_.row[n] = rows_[row];
-      chunk_.sum_row[n] = sum_rows_[row];
-      chunk_.column[n] = column;
+      chunk_.key[n] = rows_[row] * key_stride_ + column * width_;
+      chunk_.value[n] = rows_[row] * value_stride_ + column * value_width_;
+      chunk_.sum[n] = sum_rows_[row] * sums_per_row + column;
       chunk_.keys[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
       const Mask place = lane + static_cast<typename L::Int>(column);
       for (int i = 0; i < kQueries; ++i)
@@ -235,9 +245,13 @@ class Slab {
       }
     }
   }
-  void packed_keys(const View& view, const A* keys, int64_t width, const A** pointers) const {
+  void packed_keys(const View& view, const A** pointers) const {
     for (int64_t j = 0; j < chunk_.count; ++j)
-      pointers[j] = keys + (chunk_.row[j] * groups_[2].keys + view.base + chunk_.column[j]) * width;
+      pointers[j] = keys_ + view.base * width_ + chunk_.key[j];
+  }
+  void packed_values(const View& view, const A** pointers) const {
+    for (int64_t j = 0; j < chunk_.count; ++j)
+      pointers[j] = values_ + view.base * value_width_ + chunk_.value[j];
   }
 
   int64_t offset(const Strided& t, int64_t query) const {
@@ -252,7 +266,8 @@ class Slab {
     return static_cast<E*>(t.data) + offset(t, query);
   }
 
-  // Online softmax: what is summed so far is scaled down where a chunk brings a larger score.
+  // Online softmax. Weights are exp(score - shift), where the shift is guessed from the pair before: scores need not wait for
+  // their maximum, and become weights while those of the next row are computed. Where the guess was bad, it is done again.
   template <int kQueries>
   void attend(int64_t first) {
     const View view = view_of<kQueries>(first);
@@ -266,53 +281,66 @@ class Slab {
     }
     const A* pointers[kChunk];
     for_chunks<kQueries>(view, [&] {
-      packed_keys(view, keys_, width_, pointers);
+      packed_keys(view, pointers);
       B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
-      weigh<kQueries>(most, total);
-      packed_keys(view, values_, value_width_, pointers);
-      B::template gather<kQueries>(scores_, pointers, chunk_.keys, chunk_.count, value_width_,
+      weigh_chunk<kQueries>(most, total);
+      packed_values(view, pointers);
+      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, value_width_,
                                    sums_);
     });
     for (int i = 0; i < kQueries; ++i) {
       B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
-      *at<A>(p_.logsumexp, first + i) = most[i] + L::log(total[i]);
+      *at<A>(p_.logsumexp, first + i) = most[i] == kNone ? kNone : shift_[i] + L::log(total[i]);
     }
   }
 
-  // Scores become exp(score - most); `total` is their sum, of this chunk and, scaled alike, those before.
+  // scores_ become the weights of the chunk; `most` is the largest score so far, `total` the sum of the weights so far.
   template <int kQueries>
-  [[gnu::always_inline]] inline void weigh(A (&most)[kQueries], A (&total)[kQueries]) {
-    const int64_t count = chunk_.count;
-    Vector largest[kQueries], sum[kQueries] = {}, shift[kQueries];
-    for (int i = 0; i < kQueries; ++i) largest[i] = L::all(most[i]);
-    for (int64_t j = 0; j < count; ++j) {
-#pragma GCC unroll 4
+  [[gnu::always_inline]] inline void weigh_chunk(A (&most)[kQueries], A (&total)[kQueries]) {
+    Vector largest[kQueries], sum[kQueries];
+    const auto weigh_all = [&] {
       for (int i = 0; i < kQueries; ++i) {
-        A* at = scores_ + (i * kScoreStride + j) * kWidth;
-        const Vector score = chunk_.mine[i][j] ? L::load(at) : L::all(kNone);
-        largest[i] = score > largest[i] ? score : largest[i];
-        L::store(at, score);
+        largest[i] = L::all(most[i]);
+        sum[i] = Vector{};
       }
-    }
+      weigh<kQueries>(largest, sum);
+    };
+    weigh_all();
+    bool again = false;
     for (int i = 0; i < kQueries; ++i) {
-      const A before = most[i];
-      most[i] = L::largest(largest[i]);
-      shift[i] = L::all(most[i] == kNone ? 0 : most[i]);
-      if (before == kNone || before == most[i]) continue;
-      const A smaller = L::exp(L::all(before - most[i]))[0];
-      total[i] *= smaller;
-      for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] *= smaller;
+      const A now = L::largest(largest[i]), off = now - shift_[i];
+      if (now == kNone || (off <= kSlack && off >= -kSlack)) continue;
+      if (most[i] != kNone) {
+        const A smaller = L::exp(L::all(shift_[i] - now))[0];
+        total[i] *= smaller;
+        for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] *= smaller;
+      }
+      shift_[i] = now;
+      again = true;
     }
+    if (again) weigh_all();
+    for (int i = 0; i < kQueries; ++i) {
+      most[i] = L::largest(largest[i]);
+      total[i] += L::sum(sum[i]);
+    }
+  }
+
+  template <int kQueries>
+  [[gnu::always_inline]] inline void weigh(Vector (&largest)[kQueries], Vector (&sum)[kQueries]) {
+    const int64_t count = chunk_.count;
+    Vector shift[kQueries];
+    for (int i = 0; i < kQueries; ++i) shift[i] = L::all(shift_[i]);
     for (int64_t j = 0; j < count; ++j) {
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
-        A* at = scores_ + (i * kScoreStride + j) * kWidth;
-        const Vector weight = L::exp(L::load(at) - shift[i]);
+        const A* from = scores_ + (i * kScoreStride + j) * kWidth;
+        const Vector score = chunk_.mine[i][j] ? L::load(from) : L::all(kNone);
+        largest[i] = score > largest[i] ? score : largest[i];
+        const Vector weight = L::exp(score - shift[i]);
         sum[i] += weight;
-        L::store(at, weight);
+        L::store(more_scores_ + (i * kScoreStride + j) * kWidth, weight);
       }
     }
-    for (int i = 0; i < kQueries; ++i) total[i] += L::sum(sum[i]);
   }
 
   // With P = exp(scale q.k - logsumexp), delta = grad.output - grad_logsumexp and D = P (grad.v - delta): grad_value += P grad,
@@ -335,10 +363,10 @@ class Slab {
     const A* pointers[kChunk];
     A* targets[kChunk];
     for_chunks<kQueries>(view, [&] {
-      packed_keys(view, values_, value_width_, pointers);
+      packed_values(view, pointers);
       B::template scores<kQueries>(grad_, pointers, chunk_.keys, chunk_.count, value_width_,
                                    more_scores_);
-      packed_keys(view, keys_, width_, pointers);
+      packed_keys(view, pointers);
       B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
       for (int i = 0; i < kQueries; ++i) {
         for (int64_t j = 0; j < chunk_.count; ++j) {
@@ -378,10 +406,8 @@ class Slab {
     return i * group_rows(p_.axes[1], p_.axes[1].keys) + j;
   }
   void sums_of_keys(const View& view, A* sums, int64_t width, A** pointers) const {
-    const int64_t keys = group_rows(p_.axes[2], p_.axes[2].keys);
     A* unit = sums + (unit_ * unit_keys(p_) + held(2, view.base)) * width;
-    for (int64_t j = 0; j < chunk_.count; ++j)
-      pointers[j] = unit + (chunk_.sum_row[j] * keys + chunk_.column[j]) * width;
+    for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = unit + chunk_.sum[j] * width;
   }
   // Number of a key of the slab among the keys of the group that the block holds.
   int64_t held(int axis, int64_t key) const {
@@ -414,10 +440,11 @@ class Slab {
   const Problem& p_;
   int64_t unit_, batch_ = 0, head_ = 0;
   Group groups_[3];
-  int64_t width_ = 0, value_width_ = 0;
+  int64_t width_ = 0, value_width_ = 0, key_stride_ = 0, value_stride_ = 0;
   A *keys_ = nullptr, *values_ = nullptr;
   A *scores_ = nullptr, *more_scores_ = nullptr;
   A *query_[kPair] = {}, *sums_[kPair] = {}, *grad_[kPair] = {}, *output_ = nullptr;
+  A shift_[kPair] = {};
   int64_t *rows_ = nullptr, *sum_rows_ = nullptr;
   Chunk chunk_;
   View known_;  ///< that the chunk was filled for

@@ -111,6 +111,27 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
   }
 }
 
+// What the weights are relative to is guessed from the query before: scores that leap from query to query, up and down.
+TEST(NeighborhoodAttention, X04_ScoresThatLeap) {
+  for (const double scale : {9.0, -40.0, 300.0}) {
+    expect_dense({"leaps", {40}, {{7}}, 5, 5, 1, 2, scale}, at::kDouble, 1e-9);
+    expect_dense({"leaps, 2d", {9, 8}, {{4, 3}, {1}, {2, 1}, {true, false}}, 5, 3, 1, 2, scale},
+                 at::kDouble, 1e-9);
+    expect_dense({"over chunks", {1100}, {{1080}}, 3, 3, 1, 1, scale}, at::kDouble, 1e-9);
+    expect_dense({"over chunks, causal", {1100}, {{1050}, {3}, {1}, {true}}, 2, 2, 1, 1, scale},
+                 at::kDouble, 1e-9);
+  }
+  Case c{"leaps in float32", {40}, {{7}}, 5, 5, 1, 2, 300.0};
+  const Tensors inputs = inputs_of(c, at::kFloat);
+  Tensors doubles;
+  for (const at::Tensor& t : inputs) doubles.push_back(t.to(at::kDouble));
+  const at::Tensor output =
+      std::get<0>(neighborhood_attention(inputs[0], inputs[1], inputs[2], c.n, c.scale));
+  const at::Tensor expected =
+      std::get<0>(dense_neighborhood_attention(doubles[0], doubles[1], doubles[2], c.n, c.scale));
+  EXPECT_EQ(difference(output.to(at::kDouble), expected, 1e-3), "");
+}
+
 // Both sets of kernels, and BFloat16 against its own inputs in float64.
 TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
   const std::pair<at::ScalarType, double> types[] = {
