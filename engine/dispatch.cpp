@@ -15,6 +15,7 @@
 #include "engine/boundary.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
+#include "engine/output_cut.h"
 
 namespace moonhalo {
 namespace {
@@ -25,7 +26,8 @@ constexpr size_t kMaxRedistributions = 1024;
 
 // Words of a key that no argument is: dim = None is not dim = -3, and True is not 1.
 constexpr int64_t kSpecial = std::numeric_limits<int64_t>::min() / 3;
-constexpr int64_t kUndefined = kSpecial + 1, kNone = kSpecial + 2, kOther = kSpecial + 3, kBool = kSpecial + 4;
+constexpr int64_t kUndefined = kSpecial + 1, kNone = kSpecial + 2, kOther = kSpecial + 3, kBool = kSpecial + 4,
+                  kPolicy = kSpecial + 6;
 
 uint64_t hash_of(at::ArrayRef<int64_t> key) {
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
@@ -329,6 +331,7 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
     return true;
   };
   const bool tensors_only = facts.pointwise && !facts.rule;  // its plan reads shapes alone
+  if (const OutputCut cut = output_cut(); cut != OutputCut::kGeometry) [[unlikely]] key_.push(kPolicy + static_cast<int64_t>(cut));
   for (size_t i = stack.size() - facts.arguments; i < stack.size(); ++i) {
     const c10::IValue& v = stack[i];
     if (v.isTensor()) {

@@ -3,11 +3,23 @@
 
 #include <algorithm>
 
+#include "engine/output_cut.h"
+
 namespace moonhalo {
 namespace {
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+
+// As many rows as each block has, while there are outputs; the last block takes what is left.
+std::vector<int64_t> kept_sizes(std::vector<int64_t> sizes, int64_t extent) {
+  for (int64_t& size : sizes) {
+    size = std::min(size, extent);
+    extent -= size;
+  }
+  if (!sizes.empty()) sizes.back() += extent;
+  return sizes;
+}
 
 }  // namespace
 
@@ -15,6 +27,10 @@ std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_size
                                           int64_t out_extent) const {
   int64_t in_extent = 0;
   for (const int64_t size : input_sizes) in_extent += size;
+  const OutputCut policy = output_cut();
+  if (policy == OutputCut::kRebalance)
+    return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
+  if (policy == OutputCut::kKeep && stride == 1) return kept_sizes(input_sizes, out_extent);
   const int64_t half = (reach() - 1) / 2;
   std::vector<int64_t> sizes;
   int64_t end = 0, previous = 0;
