@@ -2,7 +2,7 @@
 // Attention over a cut sequence on thread ranks, forward and backward, float32, batch 1, 8 heads of 64: blocks that go round against
 // keys and values gathered by every rank. For each: the time of a step; the processor time of the busiest rank, of which 1.00 is an
 // equal share of what one thread needs for the whole on plain tensors (on a busy machine wall times say little); bytes sent by all
-// ranks; and how far the memory of the process rises above what it held before.
+// ranks; and the most memory that a rank's tensors took at once during a step.
 //   bench_attention [TOKENS] [ROUNDS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -13,12 +13,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/moonhalo.h"
+#include "tests/support/live_bytes.h"
 #include "tests/support/oracle.h"
 
 namespace mh = moonhalo;
@@ -38,24 +39,18 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Megabytes of a line of /proc/self/status.
-double resident(const std::string& line) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double kilobytes = 0;
-    if (word == line && status >> kilobytes) return kilobytes / 1024;
-  }
-  return 0;
-}
-
 struct Measured {
   double seconds = 1e30, busiest = 1e30, megabytes = 0;
   int64_t bytes = 0;
 };
 
-void step(const Attend& attend, const std::vector<at::Tensor>& t) {
+// The most bytes that the tensors made on the way took at once.
+int64_t step(const Attend& attend, const std::vector<at::Tensor>& t) {
+  const auto live = std::make_shared<mh::testing::LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
   const at::Tensor output = attend(t[0], t[1], t[2]);
   torch::autograd::grad({output}, {t[0], t[1], t[2]}, {output.detach()});
+  return live->peak;
 }
 
 std::vector<at::Tensor> inputs(int64_t tokens) {
@@ -75,17 +70,11 @@ Measured on_ranks(int ranks, int64_t tokens, int rounds, const Attend& attend) {
     for (const at::Tensor& x : full)
       t.push_back(mh::testing::shard_of(x, mesh, {mh::shard(2)}).detach().requires_grad_());
     step(attend, t);
-    double before = 0;
-    world.barrier();
-    if (world.rank() == 0) {
-      std::ofstream("/proc/self/clear_refs") << "5";
-      before = resident("VmRSS:");
-    }
     for (int round = 0; round < rounds; ++round) {
       world.barrier();
       const int64_t sent_before = world.stats().total().bytes;
       const double start = seconds(), start_cpu = cpu_seconds();
-      step(attend, t);
+      at::Tensor peak = at::full({1}, step(attend, t), at::kLong);
       at::Tensor busiest = at::full({1}, cpu_seconds() - start_cpu, at::kDouble);
       const int64_t sent = world.stats().total().bytes - sent_before;
       world.barrier();
@@ -93,12 +82,13 @@ Measured on_ranks(int ranks, int64_t tokens, int rounds, const Attend& attend) {
       at::Tensor sum = at::full({1}, sent, at::kLong);
       world.all_reduce(sum);
       world.all_reduce(busiest, mh::ReduceOp::kMax);
+      world.all_reduce(peak, mh::ReduceOp::kMax);
       if (world.rank() != 0) continue;
       best.seconds = std::min(best.seconds, end - start);
       best.busiest = std::min(best.busiest, busiest.item<double>());
+      best.megabytes = static_cast<double>(peak.item<int64_t>()) / 1048576;
       best.bytes = sum.item<int64_t>();
     }
-    if (world.rank() == 0) best.megabytes = resident("VmHWM:") - before;
   });
   return best;
 }
@@ -111,7 +101,7 @@ Measured alone(int64_t tokens, int rounds, const Attend& attend) {
   step(attend, t);
   for (int round = 0; round < rounds; ++round) {
     const double start = seconds(), start_cpu = cpu_seconds();
-    step(attend, t);
+    best.megabytes = static_cast<double>(step(attend, t)) / 1048576;
     best.seconds = std::min(best.seconds, seconds() - start);
     best.busiest = std::min(best.busiest, cpu_seconds() - start_cpu);
   }
@@ -125,7 +115,7 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 3;
   std::printf("%lld tokens, 8 heads of 64, float32, forward and backward\n",
               static_cast<long long>(tokens));
-  std::printf("%-28s %10s %10s %10s %10s\n", "", "ms", "x share", "MiB sent", "MiB more");
+  std::printf("%-28s %10s %10s %10s %10s\n", "", "ms", "x share", "MiB sent", "MiB live");
   for (const bool causal : {false, true}) {
     const auto ring = [causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       return at::scaled_dot_product_attention(q, k, v, {}, 0, causal);
@@ -136,8 +126,9 @@ int main(int argc, char** argv) {
       return at::scaled_dot_product_attention(q, whole(k), whole(v), {}, 0, causal);
     };
     const Measured one = alone(tokens, rounds, ring);
-    std::printf("%-28s %10.1f\n", causal ? "causal: one thread, plain" : "one thread, plain",
-                one.seconds * 1e3);
+    std::printf("%-28s %10.1f %10.2f %10.2f %10.1f\n",
+                causal ? "causal: one thread, plain" : "one thread, plain", one.seconds * 1e3, 1.0,
+                0.0, one.megabytes);
     for (const int ranks : {2, 4}) {
       for (const bool gathers : {false, true}) {
         const Measured m =

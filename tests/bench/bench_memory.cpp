@@ -12,7 +12,6 @@
 //   bench_memory [POINTS [CHANNELS]]      needs mpirun
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -31,6 +30,7 @@
 
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
+#include "tests/support/live_bytes.h"
 
 namespace mh = moonhalo;
 namespace nn = torch::nn;
@@ -38,16 +38,6 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr double kMB = 1e6;
-
-/// Counts what LibTorch's CPU allocator gives out and takes back on this thread.
-struct LiveBytes : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now += bytes;
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t now = 0, peak = 0;
-};
 
 /// A line of /proc/self/status in bytes.
 double memory(const std::string& key) {
@@ -151,7 +141,7 @@ void measure(const std::string& cut, int64_t points, int64_t channels) {
   malloc_trim(0);
   std::ofstream("/proc/self/clear_refs") << "5";
   const double before = memory("VmRSS");
-  auto live = std::make_shared<LiveBytes>();
+  auto live = std::make_shared<moonhalo::testing::LiveBytes>();
   {
     const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
     train(points, channels, 2, mesh, placements);

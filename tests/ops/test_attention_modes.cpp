@@ -16,6 +16,7 @@
 #include "ops/attention.h"
 #include "ops/attention_division.h"
 
+#include "tests/support/live_bytes.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -320,6 +321,33 @@ TEST(AttentionModes, X07_QueriesEverywhereMoveResultsOnly) {
     EXPECT_EQ(spec(output)->placements()[0].to_string(), "Partial(sum)");
     EXPECT_EQ(bytes_sent_by_this_thread() - before, 8 * 2 * 3);  // logsumexp
   });
+}
+
+// Twice the sequence, twice the memory of a rank; and never the scores, or the whole of the keys.
+TEST(AttentionModes, X07_MemoryIsLinearInTheSequence) {
+  const auto peak = [](int64_t rows, bool causal) {
+    int64_t most = 0;
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      Tensors t = held(three({1, 1, rows, 8}), mesh, {shard(2)});
+      for (at::Tensor& x : t) x.requires_grad_();
+      const auto live = std::make_shared<LiveBytes>();
+      {
+        const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+        const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
+        torch::autograd::grad({output}, {t[0], t[1], t[2]}, {output.detach()});
+      }
+      at::Tensor all = at::full({1}, live->peak, at::kLong);
+      mesh->group().all_reduce(all, ReduceOp::kMax);
+      most = mesh->rank() == 0 ? all.item<int64_t>() : most;
+    });
+    return static_cast<double>(most);
+  };
+  for (const bool causal : {false, true}) {
+    // Buffers of the kernel itself stop growing at 768 rows of a block.
+    const double some = peak(2048, causal), more = peak(4096, causal);
+    EXPECT_LT(more, 2.2 * some) << (causal ? "causal" : "all");
+    EXPECT_LT(more, 8.0 * 4096 * 4096 / 2) << "scores of a rank's queries";
+  }
 }
 
 // Causal work: the busiest rank against the mean, or against what its own queries and keys alone make.
