@@ -19,17 +19,17 @@ using SequenceRows = std::pair<int64_t, int64_t>;
 ///             2       oo     ox  x
 ///
 /// Of the queries of i that see keys of j, the first are lent to j and the rest are kept by i. Without causality a pair is kept or lent
-/// as a whole, whatever moves fewer elements. With it the ranks differ in work (of equal blocks, the last has 2 P - 1 times the work of
-/// the first), so the busiest lends to the idlest until all have their share, as nearly as whole rows allow; a rank's own queries against its own
-/// keys stay where they are, so a block of more than its share keeps that. All rows of a pair of equal blocks cost the bytes, lent,
-/// that its keys would have cost.
+/// as a whole, whatever moves fewer elements. With it the ranks differ in work (of P equal blocks, the last has 2 P - 1 times the work
+/// of the first), so the busiest lends to the idlest, or keeps what it would have computed for others, until all have their share, as
+/// nearly as whole rows allow. A rank's own queries against its own keys stay where they are, so a block of more than its share keeps
+/// that; and what does not relieve the busiest rank by 5 % is not done.
 class AttentionWork {
  public:
-  struct
-      Extents {  ///< elements of a query row, of a row of keys beside values, and of a row of results, of one rank
+  /// Elements that travel: for a query and its result if it is lent, for a row of keys and values if it is kept.
+  struct Extents {
     double query = 1, keys = 1, result = 1;
   };
-  /// Blocks by position in the ring. `may_lend` is false where a mask or keys that lie everywhere make it pointless.
+  /// Blocks by position in the ring. `may_lend` is false where queries would have to travel with rows of a mask.
   AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal,
                 bool may_lend, Extents extents);
 
