@@ -16,6 +16,11 @@ foreach(arch IN LISTS arch_list)
                         "  have  '${arch_list}'\n"
                         "  fix   give numbers as in 8.0;9.0+PTX")
   endif()
+  if(CMAKE_MATCH_1 LESS 8)
+    message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST: ${arch} is too old for bfloat16 on tensor cores\n"
+                        "  have  '${arch_list}'\n"
+                        "  fix   leave out what is below 8.0")
+  endif()
   set(number "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
   if(CMAKE_MATCH_3)
     list(APPEND CMAKE_CUDA_ARCHITECTURES "${number}")

@@ -20,7 +20,7 @@
 /// Stricter than a GPU where that finds mistakes: a fiber runs alone from barrier to barrier, so what the others would not have
 /// written yet is not there; shared memory begins as NaN and its end is guarded; a thread that leaves while others wait at a
 /// barrier is an error; matrix functions wait for nobody, and every lane stores its own share. Both orders of fibers can be tried.
-/// Not shown: speed, bank conflicts, alignment, registers, and what a real compiler does.
+/// Not for sanitizers, to which a change of stacks is a mistake. Not shown: speed, bank conflicts, registers, and what a real compiler does.
 #define __device__
 
 namespace moonhalo::testing::simt {
@@ -85,7 +85,7 @@ class Block {
     }
     if (_setjmp(fibers_[current_].place) == 0) _longjmp(scheduler_, 1);
   }
-  // Jumps do not save the signal mask as ucontext does, at the price of a system call; it only begins a fiber.
+  // Jumps save no signal mask, for which ucontext makes a system call: it only begins a fiber.
   void resume(Fiber& fiber) {
     if (_setjmp(scheduler_) != 0) return;
     if (fiber.started) _longjmp(fiber.place, 1);
@@ -226,6 +226,13 @@ struct fragment {
   std::array<T, size_t{kRows} * kColumns> all;
 };
 
+/// What the processor demands of a matrix in memory: 32 bytes of alignment, rows (or columns) in multiples of 16 bytes.
+inline void check_place(const void* memory, size_t pitch_bytes) {
+  if (reinterpret_cast<uintptr_t>(memory) % 32 != 0 || pitch_bytes % 16 != 0)
+    throw std::runtime_error("simt: a matrix is not aligned, or its pitch of " +
+                             std::to_string(pitch_bytes) + " bytes is none");
+}
+
 template <typename Fragment>
 void fill_fragment(Fragment& to, float value) {
   to.all.fill(value);
@@ -234,6 +241,7 @@ void fill_fragment(Fragment& to, float value) {
 template <typename Use, int kM, int kN, int kK, typename T, typename Layout>
 void load_matrix_sync(fragment<Use, kM, kN, kK, T, Layout>& to, const T* from, unsigned pitch) {
   using Fragment = fragment<Use, kM, kN, kK, T, Layout>;
+  check_place(from, pitch * sizeof(T));
   constexpr bool kByColumn = std::is_same_v<Layout, col_major>;
   for (int r = 0; r < Fragment::kRows; ++r) {
     for (int c = 0; c < Fragment::kColumns; ++c)
@@ -243,6 +251,7 @@ void load_matrix_sync(fragment<Use, kM, kN, kK, T, Layout>& to, const T* from, u
 template <int kM, int kN, int kK>
 void load_matrix_sync(fragment<accumulator, kM, kN, kK, float>& to, const float* from,
                       unsigned pitch, layout_t layout) {
+  check_place(from, pitch * sizeof(float));
   for (int r = 0; r < kM; ++r) {
     for (int c = 0; c < kN; ++c)
       to.all[r * kN + c] = from[layout == mem_col_major ? c * pitch + r : r * pitch + c];
@@ -253,6 +262,7 @@ template <int kM, int kN, int kK>
 void store_matrix_sync(float* to, const fragment<accumulator, kM, kN, kK, float>& from,
                        unsigned pitch, layout_t layout) {
   namespace simt = moonhalo::testing::simt;
+  check_place(to, pitch * sizeof(float));
   for (int i = simt::Block::active()->lane(); i < kM * kN; i += simt::kLanes) {
     const int r = i / kN, c = i % kN;
     to[layout == mem_col_major ? c * pitch + r : r * pitch + c] = from.all[i];
