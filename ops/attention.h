@@ -9,7 +9,7 @@
 namespace moonhalo {
 
 /// softmax(scale * q k^T + mask) v over cut sequences, as at::scaled_dot_product_attention, which comes here by itself when a
-/// ShardTensor among its arguments is cut along queries or keys:
+/// ShardTensor among its arguments is cut along queries or keys (of grouped queries: along heads, too):
 ///
 ///     query     [lead.., queries, head_dim]             lead: batch dims and, last, heads; float64, float32, bfloat16 or float16
 ///     key       [lead.., keys, head_dim]                heads may be a divisor of the query's (grouped queries)

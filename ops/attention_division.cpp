@@ -42,7 +42,8 @@ std::optional<Choice> lead_of(const SpecPtr& tensor, int64_t heads, int64_t key_
   if (choice.lead.empty()) return choice;
   Cut& last = choice.lead.back();
   if (tensor->global_shape()[tensor->ndim() - 3] == heads) {
-    const auto fewer = fewer_heads(last, heads / key_heads);
+    // One head of keys serves all heads of queries, wherever they are.
+    const auto fewer = key_heads == 1 && heads > 1 ? Cut() : fewer_heads(last, heads / key_heads);
     if (!fewer) return std::nullopt;
     choice.key_heads = *fewer;
   } else {

@@ -132,12 +132,13 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
   if (call_.dropout_p > 0) call_.lines = lines_of(query);
   output_ = sums_over(specs_.output, merged_);
   grad_query_ = sums_over(specs_.query, merged_);
-  grad_key_ = sums_over(specs_.key, queries_alone);
-  grad_value_ = sums_over(specs_.value, queries_alone);
-  if (!specs_.mask) return;
+  // Whatever cuts the queries, and not the keys, holds addends of the keys' gradients.
   std::vector<int64_t> used;
   for (int64_t d = 0; d <= rows; ++d)
     used.insert(used.end(), query.cut(d).mesh_dims.begin(), query.cut(d).mesh_dims.end());
+  grad_key_ = sums_over(specs_.key, used);
+  grad_value_ = sums_over(specs_.value, used);
+  if (!specs_.mask) return;
   used.insert(used.end(), merged_.begin(), merged_.end());
   grad_mask_ = sums_over(specs_.mask, used);
 }

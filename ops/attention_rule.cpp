@@ -180,7 +180,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         double dropout_p, bool is_causal,
                                         std::optional<double> scale, bool enable_gqa) {
   const MaybeTensor mask = attn_mask && attn_mask->defined() ? attn_mask : std::nullopt;
-  const bool cut = is_cut(query, 2) || is_cut(key, 2) || is_cut(value, 2) ||
+  // LibTorch's kernel is given all heads where their numbers differ: here they may stay cut.
+  const bool groups = enable_gqa && (is_cut(query, 3) || is_cut(key, 3));
+  const bool cut = groups || is_cut(query, 2) || is_cut(key, 2) || is_cut(value, 2) ||
                    (mask && (is_cut(*mask, 1) || is_cut(*mask, 2)));
   // Forward-mode derivatives are those of the operators that LibTorch's composite is made of.
   if (!cut || has_tangent(query) || has_tangent(key) || has_tangent(value) ||

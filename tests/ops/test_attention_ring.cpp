@@ -178,6 +178,7 @@ TEST(AttentionRing, X07_GroupedQueries) {
        {2, 2},
        {shard(2, {3, 6}), shard(1, {4, 2})},
        {shard(2, {3, 6}), shard(1, {2, 1})}},
+      {"heads alone", {2}, {shard(1, {4, 2})}, {shard(1, {2, 1})}},
       {"a group is cut",
        {2, 2},
        {shard(2, {3, 6}), shard(1, {3, 3})},
@@ -204,6 +205,34 @@ TEST(AttentionRing, X07_GroupedQueries) {
               t[3] * 1};
         });
       }
+    }
+  }
+}
+
+// One head of keys for all heads of queries, which may be cut anyhow.
+TEST(AttentionRing, X07_OneHeadOfKeys) {
+  const std::vector<Way> ways = {
+      {"heads and ring",
+       {2, 2},
+       {shard(1, {4, 2}), shard(2, {3, 6})},
+       {replicate(), shard(2, {3, 6})}},
+      {"no heads", {2, 2}, {shard(1, {6, 0}), shard(2)}, {replicate(), shard(2)}},
+      {"heads, keys cut", {2, 2}, {shard(1, {1, 5}), replicate()}, {replicate(), shard(2, {8, 1})}},
+      {"heads alone", {3}, {shard(1, {3, 1, 2})}, {replicate()}},
+      {"heads, queries cut", {2, 2}, {shard(2, {3, 6}), shard(1)}, {replicate(), replicate()}},
+  };
+  for (const Way& way : ways) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(way.name + (causal ? " causal" : ""));
+      const std::vector<Input> inputs = {{make_tensor({2, 6, 9, 4}, 1), way.query},
+                                         {make_tensor({2, 1, 9, 4}, 2), way.keys},
+                                         {make_tensor({2, 1, 9, 4}, 3), way.keys}};
+      expect_same_as_plain(way.mesh, inputs, [&](const Tensors& t) {
+        const at::Tensor output =
+            at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal, {}, true);
+        if (is_shard_tensor(output)) EXPECT_EQ(spec(output)->cut(1), spec(t[0])->cut(1));
+        return Tensors{output};
+      });
     }
   }
 }
