@@ -16,6 +16,7 @@
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "ops/neighborhood_attention_local.h"
+#include "ops/neighborhood_attention_second.h"
 #include "ops/window.h"
 
 namespace moonhalo {
@@ -76,6 +77,30 @@ Gradients backward_meta(const at::Tensor&, const std::optional<at::Tensor>&,
   return {like(query), like(key), like(value)};
 }
 
+using Five = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+Five second_local(const at::Tensor& cotangent_query, const at::Tensor& cotangent_key,
+                  const at::Tensor& cotangent_value, const at::Tensor& grad_output,
+                  const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+                  const at::Tensor& value, Ints window, Ints stride, Ints dilation,
+                  const Bools& is_causal, std::optional<double> scale) {
+  const auto n = neighborhood_of(window, stride, dilation, is_causal);
+  auto [grad, sum, q, k, v] = neighborhood_second({cotangent_query, cotangent_key, cotangent_value,
+                                                   grad_output, grad_logsumexp, query, key, value},
+                                                  checked(query, key, value, n, scale));
+  return {grad, sum, q, k, v};
+}
+
+Five second_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                 const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
+                 const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints,
+                 Ints, Ints, const Bools&, std::optional<double>) {
+  const auto like = [](const at::Tensor& t) {
+    return at::empty_like(t, at::MemoryFormat::Contiguous);
+  };
+  return {like(grad_output), like(grad_logsumexp), like(query), like(key), like(value)};
+}
+
 // ---- Autograd ----------------------------------------------------------------------------------------------------------
 
 template <typename Signature>
@@ -134,9 +159,13 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-// Stands in the graph of a derivative that was recorded, to say what cannot be had.
+const auto& second_handle() {
+  return handle<decltype(second_local)>("moonhalo::neighborhood_attention_double_backward");
+}
+
+// The derivative, itself differentiable: of `output` and `logsumexp` it is a function by way of query, key and value.
 struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
-  static variable_list forward(AutogradContext*, const at::Tensor& grad_output,
+  static variable_list forward(AutogradContext* context, const at::Tensor& grad_output,
                                const std::optional<at::Tensor>& grad_logsumexp,
                                const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const at::Tensor& output,
@@ -145,12 +174,52 @@ struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [q, k, v] = backward_handle().call(grad_output, grad_logsumexp, query, key, value, output,
                                             logsumexp, window, stride, dilation, is_causal, scale);
+    context->set_materialize_grads(false);
+    context->save_for_backward({grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
+                                value, logsumexp.detach()});
+    context->saved_data["window"] = window.vec();
+    context->saved_data["stride"] = stride.vec();
+    context->saved_data["dilation"] = dilation.vec();
+    context->saved_data["is_causal"] = is_causal;
+    context->saved_data["scale"] = scale;
     return {q, k, v};
   }
+  static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
+    variable_list result(12);
+    const auto saved = context->get_saved_variables();
+    const auto numbers = [&](const char* name) { return context->saved_data[name].toIntVector(); };
+    const auto or_zeros = [](const at::Tensor& given, const at::Tensor& like) {
+      return given.defined() ? given : at::zeros_like(like);
+    };
+    std::tie(result[0], result[1], result[2], result[3], result[4]) = second_handle().call(
+        or_zeros(cotangents[0], saved[2]), or_zeros(cotangents[1], saved[3]),
+        or_zeros(cotangents[2], saved[4]), saved[0], or_zeros(saved[1], saved[5]), saved[2],
+        saved[3], saved[4], numbers("window"), numbers("stride"), numbers("dilation"),
+        context->saved_data["is_causal"].toBoolList(),
+        context->saved_data["scale"].toOptional<double>());
+    if (!saved[1].defined()) result[1] = at::Tensor();
+    return result;
+  }
+};
+
+// Stands in the graph of a second derivative that was recorded, to say what cannot be had.
+struct AttentionSecond : torch::autograd::Function<AttentionSecond> {
+  static variable_list forward(AutogradContext*, const at::Tensor& cotangent_query,
+                               const at::Tensor& cotangent_key, const at::Tensor& cotangent_value,
+                               const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
+                               const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, Ints window, Ints stride, Ints dilation,
+                               const Bools& is_causal, std::optional<double> scale) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [grad, sum, q, k, v] = second_handle().call(
+        cotangent_query, cotangent_key, cotangent_value, grad_output, grad_logsumexp, query, key,
+        value, window, stride, dilation, is_causal, scale);
+    return {grad, sum, q, k, v};
+  }
   static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "neighborhood_attention: its second derivative is asked for",
-                                "\n  have  a gradient through neighborhood_attention_backward, which has no formula",
-                                "\n  fix   do not differentiate its gradient (no create_graph), or use dense attention with a mask");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "neighborhood_attention: its third derivative is asked for",
+                                "\n  have  a gradient through neighborhood_attention_double_backward, which has no formula",
+                                "\n  fix   do not differentiate its second derivative (no create_graph there), or use dense attention with a mask");
   }
 };
 
@@ -179,6 +248,10 @@ Gradients backward_autograd(const at::Tensor& grad_output,
   bool records = grad_logsumexp && differentiates(*grad_logsumexp);
   for (const at::Tensor* tensor : {&grad_output, &query, &key, &value, &output, &logsumexp})
     records |= differentiates(*tensor);
+  if (records && c10::GradMode::is_enabled()) {
+    if (grad_output.requires_grad()) guard_gradient(grad_output);
+    if (grad_logsumexp && grad_logsumexp->requires_grad()) guard_gradient(*grad_logsumexp);
+  }
   if (!records) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return backward_handle().call(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
@@ -188,6 +261,17 @@ Gradients backward_autograd(const at::Tensor& grad_output,
       AttentionBackward::apply(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
                                window, stride, dilation, is_causal, scale);
   return {results[0], results[1], results[2]};
+}
+
+Five second_autograd(const at::Tensor& cotangent_query, const at::Tensor& cotangent_key,
+                     const at::Tensor& cotangent_value, const at::Tensor& grad_output,
+                     const at::Tensor& grad_logsumexp, const at::Tensor& query,
+                     const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
+                     Ints dilation, const Bools& is_causal, std::optional<double> scale) {
+  const auto r = AttentionSecond::apply(cotangent_query, cotangent_key, cotangent_value,
+                                        grad_output, grad_logsumexp, query, key, value, window,
+                                        stride, dilation, is_causal, scale);
+  return {r[0], r[1], r[2], r[3], r[4]};
 }
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
@@ -201,6 +285,13 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
       "Tensor output, Tensor logsumexp, int[1] window, int[1] stride, int[1] dilation, bool[1] "
       "is_causal, float? scale) -> "
       "(Tensor grad_query, Tensor grad_key, Tensor grad_value)");
+  library.def(
+      "neighborhood_attention_double_backward(Tensor cotangent_query, Tensor cotangent_key, Tensor "
+      "cotangent_value, Tensor grad_output, Tensor grad_logsumexp, Tensor query, Tensor key, "
+      "Tensor "
+      "value, int[1] window, int[1] stride, int[1] dilation, bool[1] is_causal, float? scale) -> "
+      "(Tensor grad_grad_output, Tensor grad_grad_logsumexp, Tensor grad_query, Tensor grad_key, "
+      "Tensor grad_value)");
   library.impl("neighborhood_attention", c10::DispatchKey::CPU, &forward_local);
   library.impl("neighborhood_attention", c10::DispatchKey::CUDA, &forward_local);
   library.impl("neighborhood_attention", c10::DispatchKey::Meta, &forward_meta);
@@ -209,6 +300,11 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.impl("neighborhood_attention_backward", c10::DispatchKey::CUDA, &backward_local);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Meta, &backward_meta);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Autograd, &backward_autograd);
+  const char* const second = "neighborhood_attention_double_backward";
+  library.impl(second, c10::DispatchKey::CPU, &second_local);
+  library.impl(second, c10::DispatchKey::CUDA, &second_local);
+  library.impl(second, c10::DispatchKey::Meta, &second_meta);
+  library.impl(second, c10::DispatchKey::Autograd, &second_autograd);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct Neighborhood {
 /// the query itself). `scale` is 1 / sqrt(head_dim) if not given.
 ///
 /// Any ShardTensors: batch and heads are local, cuts of the dims borrow the keys and values that their windows reach, both
-/// in one exchange (collective). Differentiable once, in all tensors and both results; a second derivative is an error.
+/// in one exchange (collective). Differentiable twice, in all tensors and both results; a third derivative is an error.
 /// ValueError where a window, stride or dilation does not fit the domain.
 /// The operator `moonhalo::neighborhood_attention(query, key, value, window, stride, dilation, is_causal, scale)`.
 /// Source: A. Hassani et al., Neighborhood Attention Transformer, CVPR 2023; Generalized Neighborhood Attention, 2025.

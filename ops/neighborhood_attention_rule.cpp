@@ -6,10 +6,13 @@
 #include <memory>
 #include <string>
 
+#include "engine/interval_map.h"
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "ops/neighborhood_attention_blocks.h"
 #include "ops/neighborhood_attention_local.h"
+#include "ops/neighborhood_attention_second.h"
+#include "ops/window.h"
 
 namespace moonhalo {
 namespace {
@@ -150,6 +153,68 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
+// From the owned rows of a tensor to those that the windows of the owned queries reach.
+std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const SpecPtr& spec) {
+  return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < spec->ndim(); ++d) {
+      const auto [begin, end] = spec->block_range(d, rank);
+      neighborhood::Span rows{begin, end};
+      if (d >= 1 && d <= whole.spatial && divided(spec, d))
+        rows = keys_reached(whole.axis(d - 1), rows);
+      needs.push_back({.begin = rows.begin, .end = rows.end});
+    }
+    return needs;
+  });
+}
+
+// Keys, values and their cotangents are borrowed in one exchange, before the work; second derivatives are rare.
+std::optional<Plan> plan_second(const OpCall& call) {
+  const NeighborhoodCall whole = checked(call);
+  const int64_t features = call.spec("query")->global_shape().back(),
+                value_dim = call.spec("value")->global_shape().back();
+  const SpecPtr query = with_features(call.spec("query"), features),
+                value = with_features(query, value_dim), logsumexp = without_features(query);
+  NeighborhoodCall local = whole;
+  for (int64_t i = 0; i < whole.spatial; ++i) {
+    neighborhood::Axis& axis = local.axis(i);
+    neighborhood::Span rows{query->offsets()[i + 1],
+                            query->offsets()[i + 1] + query->local_shape()[i + 1]};
+    axis.query_begin = rows.begin;
+    axis.queries = rows.end - rows.begin;
+    if (divided(query, i + 1)) rows = keys_reached(axis, rows);
+    axis.key_begin = rows.begin;
+    axis.keys = rows.end - rows.begin;
+  }
+  Plan plan;
+  plan.inputs = {query, query, value, value, logsumexp, query, query, value};
+  plan.outputs = {value, logsumexp, query, query, value};
+  plan.run = [local, features, value_dim,
+              borrow = reach_of(whole, with_features(query, 2 * (features + value_dim))),
+              give_back = reach_of(whole, with_features(query, features + value_dim))](
+                 const c10::OperatorHandle& op, Stack& stack) {
+    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
+    NeighborhoodSecond given{tensor(0), tensor(1), tensor(2), tensor(3),
+                             tensor(4), tensor(5), tensor(6), tensor(7)};
+    const std::vector<int64_t> parts = {features, value_dim, features, value_dim};
+    const auto rows =
+        borrow
+            ->apply(
+                at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
+            .split_with_sizes(parts, -1);
+    given.key = rows[0];
+    given.value = rows[1];
+    given.cotangent_key = rows[2];
+    given.cotangent_value = rows[3];
+    auto [grad, sum, by_query, by_key, by_value] = neighborhood_second(given, local);
+    const at::Tensor owned = give_back->adjoint(at::cat({by_key, by_value}, -1));
+    finish(op, stack, std::move(grad), std::move(sum), std::move(by_query),
+           owned.narrow(-1, 0, features).contiguous(),
+           owned.narrow(-1, features, value_dim).contiguous());
+  };
+  return plan;
+}
+
 constexpr const char* kSource =
     "NATTEN 0.21; Hassani et al., Neighborhood Attention Transformer, 2023";
 constexpr const char* kSupports =
@@ -163,6 +228,10 @@ const Register rules{
      .supports = kSupports},
     {.op = "moonhalo::neighborhood_attention_backward",
      .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "moonhalo::neighborhood_attention_double_backward",
+     .plan = plan_second,
      .source = kSource,
      .supports = kSupports},
 };

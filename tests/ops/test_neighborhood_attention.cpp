@@ -251,7 +251,7 @@ TEST(NeighborhoodAttention, X04_GradientsThatAreNotAskedForAndEmptyBatches) {
   EXPECT_EQ(none[2].sizes(), (Sizes{0, 5, 6, 2, 5}));
 }
 
-TEST(NeighborhoodAttention, X04_MetaTensorsAndSecondDerivatives) {
+TEST(NeighborhoodAttention, X04_MetaTensorsAndThirdDerivatives) {
   const Tensors t = inputs_of({"", {5, 6}, {{3}}, 4, 7}, at::kBFloat16);
   const auto meta = [](const at::Tensor& x) { return x.to(at::kMeta); };
   const auto [output, logsumexp] =
@@ -265,8 +265,42 @@ TEST(NeighborhoodAttention, X04_MetaTensorsAndSecondDerivatives) {
   const at::Tensor gradient =
       torch::autograd::grad({y.sum()}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
   EXPECT_TRUE(gradient.requires_grad());
-  EXPECT_THAT(message_of([&] { torch::autograd::grad({gradient.sum()}, {x}); }),
-              StartsWith("neighborhood_attention: its second derivative is asked for"));
+  const at::Tensor second =
+      torch::autograd::grad({gradient.square().sum()}, {x}, {}, std::nullopt, true)[0];
+  EXPECT_THAT(message_of([&] { torch::autograd::grad({second.sum()}, {x}); }),
+              StartsWith("neighborhood_attention: its third derivative is asked for"));
+}
+
+// Second derivatives of both results in query, key, value and the cotangents themselves.
+TEST(NeighborhoodAttention, X04_SecondDerivativesEqualDenseMaskedAttentions) {
+  for (const Case& c : neighborhood_cases()) {
+    if (c10::multiply_integers(c.dims) > 100) continue;
+    for (const auto& [type, tolerance] :
+         std::vector<std::pair<at::ScalarType, double>>{{at::kDouble, 1e-10}, {at::kFloat, 2e-4}}) {
+      const auto twice = [&, dtype = type](at::ScalarType of, const auto& attend) {
+        Tensors t = inputs_of(c, dtype);
+        for (at::Tensor& x : t) x = x.to(of).requires_grad_();
+        const auto [output, logsumexp] = attend(t[0], t[1], t[2]);
+        t.push_back(make_tensor(output.sizes(), 7).to(of).requires_grad_());
+        t.push_back(make_tensor(logsumexp.sizes(), 8).to(of).requires_grad_());
+        const auto first = torch::autograd::grad({output, logsumexp}, {t[0], t[1], t[2]},
+                                                 {t[3], t[4]}, std::nullopt, true);
+        return torch::autograd::grad(
+            first, t,
+            {make_tensor(t[0].sizes(), 17).to(of), make_tensor(t[1].sizes(), 18).to(of),
+             make_tensor(t[2].sizes(), 19).to(of)});
+      };
+      const auto actual = twice(type, [&](const auto& q, const auto& k, const auto& v) {
+        return neighborhood_attention(q, k, v, c.n, c.scale);
+      });
+      const auto expected = twice(at::kDouble, [&](const auto& q, const auto& k, const auto& v) {
+        return dense_neighborhood_attention(q, k, v, c.n, c.scale);
+      });
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_EQ(difference(actual[i].to(at::kDouble), expected[i], tolerance), "")
+            << c.name << " " << type << " " << i;
+    }
+  }
 }
 
 TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {

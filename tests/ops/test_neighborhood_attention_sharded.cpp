@@ -122,6 +122,32 @@ TEST(NeighborhoodAttentionSharded, S06_X04_TwoAndThreeDims) {
   }
 }
 
+TEST(NeighborhoodAttentionSharded, X04_X05_SecondDerivatives) {
+  const std::vector<GridCase> cases = {
+      {{"rows", {3}, {shard(1, {1, 5, 3})}}, {9, 4}, {{3, 4}}},
+      {{"thin", {4}, {shard(1, {1, 1, 6, 1})}}, {9}, {{7}, {2}}},
+      {{"empty_block", {3}, {shard(1, {4, 0, 5})}}, {9}, {{4}, {1}, {2}, {true}}},
+      {{"grid", {2, 2}, {shard(1, {3, 6}), shard(2, {3, 4})}}, {9, 7}, {{5, 4}, {2, 1}}},
+      {{"replicate and columns", {2, 2}, {replicate(), shard(2)}}, {5, 7}, {{3}}},
+      {{"batch and rows", {2, 2}, {shard(0), shard(1, {3, 6})}}, {9}, {{3}}},
+      {{"heads", {2}, {shard(2)}}, {9}, {{3}}},
+      {{"partial and rows", {2, 2}, {partial(), shard(1)}}, {9}, {{3}}},
+      {{"three dims", {2, 2, 2}, {shard(1), shard(2, {1, 4}), shard(3, {2, 2})}},
+       {4, 5, 4},
+       {{3, 4, 2}, {1}, {1, 1, 2}}},
+  };
+  for (const GridCase& c : cases) {
+    SCOPED_TRACE(c.way.name);
+    Sizes shape = {2};
+    shape.insert(shape.end(), c.dims.begin(), c.dims.end());
+    shape.insert(shape.end(), {2, 3});
+    std::vector<Input> inputs;
+    for (int i = 0; i < 3; ++i)
+      inputs.push_back({make_tensor(shape, 60 + i) * 2, c.way.placements});
+    expect_same_as_plain(c.way.mesh, inputs, attend(c.n), {.double_backward = true});
+  }
+}
+
 // Straight against the definition, on an uneven cut.
 TEST(NeighborhoodAttentionSharded, S06_X04_EqualsDenseMaskedAttention) {
   const Neighborhood n{{3, 4}, {2, 1}, {2, 1}, {false, true}};
