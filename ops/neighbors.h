@@ -17,9 +17,9 @@ namespace moonhalo {
 /// as at::cdist's. NaN distances count as the largest. ValueError if 1 <= k <= N does not hold.
 ///
 /// Any ShardTensors; the answer is the whole tensors' and is cut along M as the query is (and over the mesh dims that only the
-/// points are cut by). Batch dims that either tensor is cut by stay local. Blocks of points go round the ranks that share
-/// them, the next one under way while one is searched: each rank sends every other block's rows once and holds two blocks. In
-/// backward only the rows that are somebody's neighbour travel, and their gradients, home to their owners. Collective.
+/// points are cut by). Batch dims that either tensor is cut by stay local. Along the ranks that share the points travels what is
+/// less: blocks of points, one after another, the next one under way while one is searched, or the queries, whose candidates are
+/// sent back. In backward only rows that are somebody's neighbour travel, and their gradients, home to their owners. Collective.
 ///
 /// Plain tensors: a k-d tree of leaves of 16 points (many features or few queries: tiles of all points), never M x N numbers.
 /// The operator `moonhalo::knn(query, points, k)`.

@@ -1,70 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Point clouds on blocks: queries stay, blocks of points go round the ranks that share them.
-//
-//     ranks      0     1     2         step 0: each searches its own block, while the next one comes from the right
-//     queries    q0    q1    q2        step 1: q0 in p1, q1 in p2, q2 in p0, while ...
-//     points     p0 <- p1 <- p2 <- p0
+// Point clouds on blocks: blocks of points or the queries go round (point_round.h); afterwards only rows that are asked for travel.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "engine/rules.h"
 #include "ops/neighbors_check.h"
+#include "ops/point_round.h"
 #include "ops/point_rows.h"
-#include "ops/point_search.h"
 
 namespace moonhalo {
 namespace {
-
-// One search by one rank: which block it holds, from whom the next ones come.
-struct Round {
-  std::vector<std::pair<int64_t, int64_t>> blocks;
-  int64_t own = 0;
-  int from = 0, to = 0;
-  int64_t batch_dims, most;
-  std::optional<double> radius;
-  MeshPtr mesh;
-
-  Round(const PointCuts& cuts, int64_t most_, std::optional<double> radius_)
-      : blocks(cuts.blocks()),
-        batch_dims(cuts.points->ndim() - 2),
-        most(most_),
-        radius(radius_),
-        mesh(cuts.points->mesh()) {
-    const auto holders = cuts.holders();
-    const auto count = static_cast<int64_t>(holders.size());
-    own = cuts.points->block_index(batch_dims, mesh->rank());
-    from = holders[(own + 1) % count];
-    to = holders[(own + count - 1) % count];
-  }
-
-  int64_t rows(int64_t block) const { return blocks[block].second - blocks[block].first; }
-
-  NeighborLists search(const at::Tensor& query, const at::Tensor& points) const {
-    const at::Tensor q = one_batch(query, batch_dims);
-    at::Tensor block = one_batch(points, batch_dims);
-    NeighborLists lists(q.size(0), q.size(1), most, radius, q.scalar_type());
-    const auto count = static_cast<int64_t>(blocks.size());
-    for (int64_t step = 0; step < count; ++step) {
-      const int64_t held = (own + step) % count, next = (held + 1) % count;
-      at::Tensor arriving;
-      WorkPtr work;
-      if (step + 1 < count) {
-        arriving = at::empty({block.size(0), rows(next), block.size(2)}, block.options());
-        std::vector<Message> sends, receives;
-        if (block.numel() > 0) sends.push_back({to, block});
-        if (arriving.numel() > 0) receives.push_back({from, arriving});
-        work = mesh->group().exchange_async(std::move(sends), std::move(receives));
-      }
-      lists.search(q, block, blocks[held].first);
-      if (work) work->wait();
-      if (step + 1 < count) block = arriving;
-    }
-    lists.finish();
-    return lists;
-  }
-};
 
 std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most,
                                 std::optional<double> radius) {
@@ -77,13 +23,13 @@ std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most
   plan.inputs = {cuts.query, cuts.points};
   plan.outputs = {lists, lists};
   if (radius) plan.outputs.push_back(counts);
-  plan.run = [round = std::make_shared<const Round>(cuts, most, radius),
-              shape = lists->local_shape(),
+  plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.slots()[0].dtype),
+              with_counts = radius.has_value(), shape = lists->local_shape(),
               rows = counts->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const NeighborLists found =
         round->search(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor());
     at::Tensor distances = found.distances().view(shape), indices = found.indices().view(shape);
-    if (round->radius) return finish(op, stack, distances, indices, found.counts().view(rows));
+    if (with_counts) return finish(op, stack, distances, indices, found.counts().view(rows));
     finish(op, stack, distances, indices);
   };
   return plan;

@@ -218,8 +218,8 @@ class Cloud {
 NeighborLists::NeighborLists(int64_t batch, int64_t queries, int64_t most,
                              std::optional<double> radius, at::ScalarType dtype)
     : radius_(radius),
-      distances_(at::empty({batch, queries, most}, dtype)),
-      indices_(at::empty({batch, queries, most}, at::kLong)),
+      distances_(at::zeros({batch, queries, most}, dtype)),
+      indices_(at::zeros({batch, queries, most}, at::kLong)),
       held_(at::zeros({batch, queries}, at::kLong)),
       within_(at::zeros({batch, queries}, at::kLong)) {}
 
@@ -270,6 +270,24 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
       }
     });
   });
+}
+
+void NeighborLists::join(const NeighborLists& other) {
+  const int64_t lists = held_.numel(), most = distances_.size(2);
+  AT_DISPATCH_FLOATING_TYPES(distances_.scalar_type(), "neighbors", [&] {
+    scalar_t* distances = distances_.mutable_data_ptr<scalar_t>();
+    const scalar_t* others = other.distances_.const_data_ptr<scalar_t>();
+    int64_t *indices = indices_.mutable_data_ptr<int64_t>(),
+            *held = held_.mutable_data_ptr<int64_t>();
+    const int64_t *their_indices = other.indices_.const_data_ptr<int64_t>(),
+                  *their_held = other.held_.const_data_ptr<int64_t>();
+    for (int64_t q = 0; q < lists; ++q) {
+      Heap<scalar_t> heap{distances + q * most, indices + q * most, held + q, most};
+      for (int64_t i = q * most; i < q * most + their_held[q]; ++i)
+        heap.offer(others[i], their_indices[i]);
+    }
+  });
+  within_.add_(other.within_);
 }
 
 void NeighborLists::finish() {

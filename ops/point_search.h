@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 namespace moonhalo {
 
@@ -22,6 +23,9 @@ class NeighborLists {
                 at::ScalarType dtype);
   /// query [batch, queries, D], points [batch, n, D], contiguous; the points have the indices first, first + 1, ...
   void search(const at::Tensor& query, const at::Tensor& points, int64_t first);
+  /// Before finish(): what another rank's lists for the same queries are made of, to be sent and received in place, and joined.
+  std::vector<at::Tensor> parts() const { return {distances_, indices_, held_, within_}; }
+  void join(const NeighborLists& other);
   /// Sorts, and fills what is empty with distance 0 and index -1. Then the results may be read.
   void finish();
 

@@ -179,6 +179,40 @@ TEST(Points, AnyCutEqualsTheWholeTensor) {
   }
 }
 
+TEST(Points, FewQueriesTravelInsteadOfPoints) {
+  const Cloud cases[] = {
+      {"both_over_3", {3}, {shard(1, {3, 0, 2})}, {shard(1, {20, 1, 39})}},
+      {"queries_replicated", {4}, {replicate()}, {shard(1, {0, 30, 30, 0})}},
+      {"grid", {2, 2}, {shard(1, {1, 4}), replicate()}, {replicate(), shard(1, {50, 10})}},
+      {"batch_and_rows", {2, 2}, {shard(0), replicate()}, {replicate(), shard(1)}},
+  };
+  for (const Cloud& c : cases) {
+    for (const bool ties : {false, true}) {
+      SCOPED_TRACE(std::string(c.name) + (ties ? " with ties" : ""));
+      const auto make = ties ? [](at::IntArrayRef s, int64_t seed) { return lattice(s, seed); }
+                             : [](at::IntArrayRef s, int64_t seed) { return make_tensor(s, seed); };
+      expect_same_as_plain(c.mesh,
+                           {{.full = make({2, 5, 2}, 1), .placements = c.query},
+                            {.full = make({2, 60, 2}, 2), .placements = c.points}},
+                           [](const Tensors& t) {
+                             const auto [distances, indices] = knn(t[0], t[1], 4);
+                             const auto [near, which, counts] = radius_search(t[0], t[1], 0.5, 3);
+                             return Tensors{distances, indices, near, which, counts};
+                           },
+                           {.double_backward = true, .same_cut_gradients = false});
+    }
+  }
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const at::Tensor query = shard_of(make_tensor({6, 3}, 1), mesh, {shard(0, {4, 2})}),
+                     points = shard_of(make_tensor({500, 3}, 2), mesh, {shard(0)});
+    mesh->group().reset_stats();
+    knn(query, points, 2);
+    // Own queries out; for the other's two distances, two indices and two counts each back.
+    const int64_t own = mesh->rank() == 0 ? 4 : 2;
+    EXPECT_EQ(mesh->group().stats().total().bytes, own * 3 * 8 + (6 - own) * (2 * 16 + 16));
+  });
+}
+
 TEST(Points, OnlyBlocksAndRowsAskedForTravel) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     // Two clusters far from each other, queries near their own; one query of rank 0 has its neighbour at home too.
