@@ -41,6 +41,10 @@ at::Tensor spread(const at::Tensor& values, const Channels& channels) {
   return values.index_select(1, channels.group).unsqueeze(2);
 }
 
+at::Tensor times_weight(const at::Tensor& values, const at::Tensor& weight) {
+  return weight.defined() ? values * per_channel(widen(weight), 3) : values;
+}
+
 struct GroupAxes {
   Axes axes;
   std::vector<int> every;
@@ -102,7 +106,12 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     at::Tensor y = at::sub(x, spread(mean, channels));
     const at::Tensor m2 = ranks.all_reduce(at::matmul(at::sum(y.square(), 2), channels.members));
     const at::Tensor rstd = m2.div_(shape.count).add_(eps).rsqrt_();
-    y = scale_and_shift(y.mul_(spread(rstd, channels)), weight, bias);
+    const at::Tensor factor = times_weight(spread(rstd, channels), weight);
+    if (bias.defined()) {
+      at::addcmul_out(y, per_channel(widen(bias), 3), y, factor);
+    } else {
+      y.mul_(factor);
+    }
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
     finish(op, stack, y.view(input.sizes()).to(input.scalar_type()), mean.to(kept), rstd.to(kept));
   };
@@ -138,15 +147,18 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     at::Tensor x = shape.flat(input);
     const Channels channels = shape.channels(x);
     const at::Tensor rstd = spread(widen(tensor_at(op, stack, 3)), channels);
-    x = at::sub(x, spread(widen(tensor_at(op, stack, 2)), channels)).mul_(rstd);
-    const at::Tensor sums = at::stack({at::sum(grad, 2), at::sum(grad * x, 2)});  // [2, n, c]
+    x = at::sub(x, spread(widen(tensor_at(op, stack, 2)), channels));
+    const at::Tensor sums =
+        at::stack({at::sum(grad, 2), at::sum(grad * x, 2).mul_(rstd.squeeze(2))});  // [2, n, c]
     at::Tensor dx, dweight, dbias;
     if (mask[0]) {
       const at::Tensor scaled = weight.defined() ? sums * weight : sums;
       const at::Tensor means =
           ranks.all_reduce(at::matmul(scaled, channels.members)).div_(shape.count);
-      dx = weight.defined() ? grad * per_channel(weight, 3) : grad.clone();
-      dx.sub_(spread(means[0], channels)).sub_(x * spread(means[1], channels)).mul_(rstd);
+      // Two passes over the block: what is alike for a channel is multiplied out before.
+      const at::Tensor shift = (spread(means[0], channels) * rstd).neg_(),
+                       slope = (spread(means[1], channels) * rstd.square()).neg_();
+      dx = at::addcmul_out(x, shift, x, slope).addcmul_(grad, times_weight(rstd, weight));
       dx = dx.view(input.sizes()).to(input.scalar_type());
     }
     if (mask[1]) dweight = sums[1].sum(0).to(kept);

@@ -13,9 +13,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -196,8 +198,45 @@ const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
                              {"all_to_all", {true, mh::HaloBackend::kAllToAll}}};
 
-void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, int cores,
-         int threads) {
+// Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from step to
+// step, as it would be without ranks.
+class MainThread {
+ public:
+  void run(const std::function<void()>& task) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    task_ = &task;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return task_ == nullptr; });
+  }
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  // In the main thread, until end().
+  void serve() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return task_ != nullptr || ended_; });
+      if (task_ == nullptr) return;
+      (*task_)();
+      task_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* task_ = nullptr;
+  bool ended_ = false;
+};
+
+// `elsewhere`: runs the unsharded step.
+using Elsewhere = std::function<void(const std::function<void()>&)>;
+
+void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
+         const Elsewhere& elsewhere) {
   const int64_t height = grid.rows * kBlock, width = grid.columns * kBlock;
   const auto mesh =
       mh::init_device_mesh(world, "cpu", {grid.rows, grid.columns}, {"rows", "columns"});
@@ -210,6 +249,9 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, i
                          .contiguous(),
                      mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
   const Step plain = c.make(), sharded = c.make();
+  const Step alone = [&](const at::Tensor& input) {
+    if (world.rank() == 0) elsewhere([&] { plain(input); });
+  };
   const bool counts_time = world.rank() == 0 || std::string(world.backend()) != "threads";
   // Time and processor time of a step of all ranks, or of the unsharded one, which rank 0 alone does.
   const auto timed = [&](const Step& step, const at::Tensor& input, bool counts) {
@@ -227,11 +269,7 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, i
   mh::HaloTimes halo[3];
   mh::CommStats::Count moved;
   for (int round = -1; round < rounds; ++round) {
-    const bool alone = world.rank() == 0;
-    if (alone) at::set_num_threads(cores);
-    const Time whole = timed(
-        alone ? plain : [](const at::Tensor&) {}, full, alone);
-    if (alone) at::set_num_threads(threads);
+    const Time whole = timed(alone, full, world.rank() == 0);
     if (round >= 0) unsharded.add(whole);
     for (int v = 0; v < 3; ++v) {
       mh::set_halo(kVariants[v].options);
@@ -257,11 +295,13 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, i
   const double* sum = totals.const_data_ptr<double>();
   const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width));
   std::printf(
-      "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms   bytes / fewest %.3f   %lld messages  "
+      "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
+      "%.3f   %lld messages  "
       " hidden %.0f %%\n",
       c.name, world.size(), world.backend(), static_cast<long long>(kBlock),
-      static_cast<long long>(kBlock), median(unsharded.wall), sum[6] / fewest,
-      static_cast<long long>(moved.messages), sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
+      static_cast<long long>(kBlock), median(unsharded.wall), median(unsharded.processor),
+      sum[6] / fewest, static_cast<long long>(moved.messages),
+      sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
   for (int v = 0; v < 3; ++v) {
     std::printf(
         "         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
@@ -272,12 +312,11 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, i
   std::fflush(stdout);
 }
 
-void run_all(mh::Communicator& world, int rounds, const std::string& only, int cores) {
-  const int threads = std::max(1, cores / world.size());
-  at::set_num_threads(threads);
+void run_all(mh::Communicator& world, int rounds, const std::string& only,
+             const Elsewhere& elsewhere) {
   const Grid grid = world.size() == 4 ? Grid{2, 2} : Grid{world.size(), 1};
   for (const Case& c : kCases) {
-    if (only.empty() || only == c.name) run(c, grid, world, rounds, cores, threads);
+    if (only.empty() || only == c.name) run(c, grid, world, rounds, elsewhere);
   }
 }
 
@@ -294,10 +333,30 @@ int main(int argc, char** argv) {
     CPU_ZERO(&every);
     for (int i = 0; i < cores; ++i) CPU_SET(i, &every);
     sched_setaffinity(0, sizeof(every), &every);
-    run_all(*mh::make_world("mpi", launch), rounds, only, cores);
+    const int threads = std::max(1, cores / launch.size);
+    at::set_num_threads(threads);
+    run_all(*mh::make_world("mpi", launch), rounds, only, [&](const std::function<void()>& step) {
+      at::set_num_threads(cores);
+      step();
+      at::set_num_threads(threads);
+    });
     return 0;
   }
-  for (const int ranks : {2, 4})
-    mh::run_ranks(ranks, [&](mh::Communicator& world) { run_all(world, rounds, only, cores); });
+  for (const int ranks : {2, 4}) {
+    MainThread main_thread;
+    std::thread others([&] {
+      mh::run_ranks(ranks, [&](mh::Communicator& world) {
+        run_all(world, rounds, only, [&](const std::function<void()>& step) {
+          main_thread.run([&] {
+            at::set_num_threads(cores);
+            step();
+          });
+        });
+      });
+      main_thread.end();
+    });
+    main_thread.serve();
+    others.join();
+  }
   return 0;
 }
