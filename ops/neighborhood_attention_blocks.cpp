@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/fresh_memory.h"
 #include "engine/halo_exchange.h"
 #include "ops/window.h"
 
@@ -191,7 +192,7 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor&
   const at::Tensor logsumexp =
       at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
   shape.push_back(value.size(-1));
-  const at::Tensor output = at::empty(shape, query.options());
+  const at::Tensor output = empty_block(shape, query.options());
   const auto attend = [&](const Piece& piece, const at::Tensor& keys, const at::Tensor& values) {
     neighborhood_forward_into(mine(query, piece.queries), keys, values, mine(output, piece.queries),
                               mine(logsumexp, piece.queries), piece.call);
@@ -220,7 +221,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
     arriving.borrow(*shell.value, value);
   }
   arriving.start();
-  const at::Tensor grad_query = at::empty_like(query, at::MemoryFormat::Contiguous);
+  const at::Tensor grad_query = empty_block(query.sizes(), query.options());
   const auto add = [&](NeighborhoodGradients& gradients, const Piece& piece) {
     gradients.add(mine(grad_output, piece.queries), mine(grad_logsumexp, piece.queries),
                   mine(query, piece.queries), mine(output, piece.queries),

@@ -381,8 +381,8 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   if (query.is_cuda()) return add_on_gpu(p, logsumexp, call);
   const Kernels& kernels = kernels_for(set_, query.scalar_type());
   if (!grad_key_.defined()) {
-    grad_key_ = at::empty_like(key_, at::MemoryFormat::Contiguous);
-    grad_value_ = at::empty_like(value_, at::MemoryFormat::Contiguous);
+    grad_key_ = empty_block(key_.sizes(), key_.options());
+    grad_value_ = empty_block(value_.sizes(), value_.options());
     std::tie(key_sums_, value_sums_) = sums_for(p, kernels, logsumexp.options());
   }
   p.grad_key = neighborhood_strided(grad_key_, call.spatial, 1);
