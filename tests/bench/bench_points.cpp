@@ -101,10 +101,16 @@ int main(int argc, char** argv) {
         ours.push_back(b * 1e3);
         cut.push_back(r * 1e3);
       }
-      std::printf("%8lld %3lld %3lld %-9s %12.1f %10.2f %8.1f %10.2f\n",
-                  static_cast<long long>(c.points), static_cast<long long>(c.features),
-                  static_cast<long long>(c.k), backward ? "with grad" : "forward", median(theirs),
-                  median(ours), median(theirs) / median(ours), median(cut));
+      std::printf("%8lld %3lld %3lld %-9s ", static_cast<long long>(c.points),
+                  static_cast<long long>(c.features), static_cast<long long>(c.k),
+                  backward ? "with grad" : "forward");
+      if (all) {
+        std::printf("%12.1f %10.2f %8.1f", median(theirs), median(ours),
+                    median(theirs) / median(ours));
+      } else {
+        std::printf("%12s %10.2f %8s", "not run", median(ours), "-");
+      }
+      std::printf(" %10.2f\n", median(cut));
       std::fflush(stdout);
     }
   }
