@@ -15,8 +15,10 @@ constexpr int kPair = 2;
 constexpr int64_t kChunk = 128;
 /// From a query's scores to the next query's, in vectors: not a multiple of 4 KiB, which would make loads wait for stores.
 constexpr int64_t kScoreStride = kChunk + 1;
-constexpr int64_t kAhead = 8;  ///< rows that are asked for before they are read
-constexpr int kFeatures = 4;   ///< vectors of features in one product with values
+/// Rows of keys that are asked for before they are packed. Queries are asked for a pair ahead: the keys of more pairs would push
+/// them out of the first cache.
+constexpr int64_t kAhead = 8;
+constexpr int kFeatures = 4;  ///< vectors of features in one product with values
 
 /// A group's part of one axis.
 struct Group {

@@ -273,7 +273,7 @@ class Slab {
     const View view = view_of<kQueries>(first);
     A most[kQueries], total[kQueries] = {};
     for (int i = 0; i < kQueries; ++i) {
-      B::prefetch(at<const T>(p_.query, first + i + kAhead), p_.head_dim);
+      B::prefetch(at<const T>(p_.query, first + i + kPair), p_.head_dim);
       B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
                   query_[i]);
       for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] = 0;
@@ -351,7 +351,7 @@ class Slab {
     Vector logsumexp[kQueries], delta[kQueries];
     for (int i = 0; i < kQueries; ++i) {
       for (const Strided* t : {&p_.query, &p_.grad_output, &p_.output})
-        B::prefetch(at<const T>(*t, first + i + kAhead),
+        B::prefetch(at<const T>(*t, first + i + kPair),
                     t == &p_.query ? p_.head_dim : p_.value_dim);
       B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
                   query_[i]);
