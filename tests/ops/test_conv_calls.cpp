@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How convolution is called and what it moves: S02 S07.
 #include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,6 +89,43 @@ TEST(Convolution, MovesOnlyTheHalo) {
     EXPECT_EQ(bytes(x, make_tensor({2, 2, 1, 3}, 2), 1, 0), 0);
     EXPECT_EQ(bytes(x, make_tensor({2, 2, 2, 1}, 2), 2, 0), 0);
     EXPECT_EQ(bytes(x, make_tensor({2, 2, 3, 3}, 2), 1, 1), 1 * 2 * 1 * 5 * 8);
+  });
+}
+
+/// The largest tensor that LibTorch's allocator gives out on this thread.
+struct LargestBlock : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    largest = std::max(largest, bytes);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t largest = 0;
+};
+
+// Left to itself, LibTorch would unfold thin strips into columns, 27 times their size.
+TEST(Convolution, ThinStripsOfVolumesTakeNoMoreMemoryThanTheirBlocks) {
+  const auto program = [](const std::vector<at::Tensor>& t) {
+    return std::vector<at::Tensor>{at::conv3d(t[0], t[1], t[2], 1, {1, 1, 2}, {1, 1, 2}),
+                                   at::conv3d(t[0], t[1], t[2], {2, 1, 1}, 1),
+                                   at::conv_transpose3d(t[0], t[1], t[2], {1, 1, 2}, 1, {0, 0, 1})};
+  };
+  const at::Tensor x = make_tensor({1, 8, 12, 52, 56}, 1, at::kFloat),
+                   w = make_tensor({8, 8, 3, 3, 3}, 2, at::kFloat),
+                   b = make_tensor({8}, 3, at::kFloat);
+  expect_same_as_plain({3},
+                       {{.full = x, .placements = {shard(2, {5, 3, 4})}},
+                        {.full = w, .plain = true},
+                        {.full = b, .plain = true}},
+                       program, {.tolerance = 1e-3});
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const at::Tensor block = shard_of(x, mesh, {shard(2)});
+    auto counter = std::make_shared<LargestBlock>();
+    {
+      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+      const at::Tensor y = at::conv3d(block, w, b, 1, 1);
+      at::convolution_backward(y, block, w, at::IntArrayRef{8}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
+                               false, {0, 0, 0}, 1, {true, true, true});
+    }
+    EXPECT_LE(counter->largest, 2 * static_cast<int64_t>(to_local(block).nbytes()));
   });
 }
 
