@@ -5,6 +5,7 @@
 //   ratio      unsharded / sharded time: above 1 the blocks are faster
 //   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
 //   hidden     share of the time that halos were under way in which the ranks computed
+// On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count as work.
 // usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
 #include <sched.h>
 #include <torch/csrc/autograd/autograd.h>
