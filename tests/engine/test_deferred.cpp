@@ -13,6 +13,7 @@
 #include "engine/parallelize.h"
 #include "engine/shard_tensor.h"
 #include "tests/support/held.h"
+#include "tests/support/live_bytes.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -304,6 +305,8 @@ TEST(Deferred, V12_WhatNeedsValuesIsRefused) {
 TEST(Deferred, V12_OnlyOwnedBlocksTakeMemory) {
   on_mesh({4}, [](const MeshPtr& mesh) {
     constexpr int64_t kWidth = 1024;
+    const auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
     manual_seed(1);
     const auto net = deferred_init([&] {
       nn::Sequential layers;
@@ -325,6 +328,8 @@ TEST(Deferred, V12_OnlyOwnedBlocksTakeMemory) {
       bytes += static_cast<int64_t>(shard_impl(parameter)->local().storage().nbytes());
     }
     EXPECT_LT(bytes, whole / 4 + 20 * kWidth);
+    EXPECT_LT(live->peak, whole * 35 / 100);
+    EXPECT_GE(live->now, whole / 4);
   });
 }
 
