@@ -10,6 +10,9 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
 # -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of these options.)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
+# Without OpenMP LibTorch's at::parallel_for, which is code in its headers, is a plain loop.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+add_link_options(-fopenmp)
 if(MOONHALO_SANITIZE)
   # GCC's warning is wrong about std::function under sanitizers (its own <regex> sets it off).
   add_compile_options(-fsanitize=${MOONHALO_SANITIZE} -fno-omit-frame-pointer -Wno-maybe-uninitialized)

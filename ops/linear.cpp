@@ -41,8 +41,19 @@ Ints axes_from(int64_t first, int64_t count) {
   return axes;
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
-                  const std::optional<at::Tensor>& bias) {
+// A weight that every rank of the input's mesh holds whole and that nobody differentiates may as well be plain: its transpose
+// is then no operator of ours.
+const at::Tensor& plain_if_constant(const at::Tensor& weight, const at::Tensor& input) {
+  const ShardTensorImpl* impl = weight.defined() ? shard_impl(weight) : nullptr;
+  if (impl == nullptr || !is_shard_tensor(input) || impl->copied_view()) return weight;
+  if (c10::GradMode::is_enabled() && weight.requires_grad()) return weight;
+  const ShardSpec& held = *impl->spec();
+  if (held.mesh() != spec(input)->mesh() || held.has_partial() || held.local_shape() != held.global_shape()) return weight;
+  return weight._fw_grad(/*level=*/0).defined() ? weight : impl->local();
+}
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::optional<at::Tensor>& bias) {
+  const at::Tensor& weight = plain_if_constant(given, input);
   const bool has_bias = bias && bias->defined();
   const bool sharded =
       is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
