@@ -33,10 +33,6 @@ struct Geometry {
   int64_t in_dim() const { return transposed ? 0 : 1; }
 };
 
-std::vector<int64_t> per_dim(std::vector<int64_t> values, size_t count) {
-  return values.size() == 1 ? std::vector<int64_t>(count, values[0]) : values;
-}
-
 Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
   Geometry g;
   g.transposed = call.has("transposed") ? call.flag("transposed")
@@ -58,15 +54,25 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
   TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1],
                     " channels, the weight takes ", takes, have(), "\n  fix   use a weight for ",
                     x[1], " channels");
-  const auto stride = per_dim(call.integers("stride"), spatial),
-             padding = per_dim(call.integers("padding"), spatial);
-  const auto given = [&](const char* argument, int64_t otherwise) {
-    return call.has(argument) ? per_dim(call.integers(argument), spatial)
-                              : std::vector<int64_t>(spatial, otherwise);
+  const auto per_dim = [&](const char* argument) {
+    std::vector<int64_t> values = call.integers(argument);
+    TORCH_CHECK_VALUE(values.size() == 1 || values.size() == spatial, "convolution: ", argument, " has ",
+                      values.size(), " numbers for ", spatial, " dims", have(), "\n  fix   give one number, or ", spatial);
+    if (values.size() == 1) values.resize(spatial, values[0]);
+    return values;
   };
+  const auto given = [&](const char* argument, int64_t otherwise) {
+    return call.has(argument) ? per_dim(argument) : std::vector<int64_t>(spatial, otherwise);
+  };
+  const auto stride = per_dim("stride"), padding = per_dim("padding");
   const auto dilation = given("dilation", 1);
   g.output_padding = given("output_padding", 0);
   g.output_shape = {x[0], g.transposed ? w[1] * g.groups : w[0]};
+  if (const SpecPtr bias = call.has("bias") ? call.spec("bias") : nullptr) {
+    TORCH_CHECK_VALUE(bias->global_shape() == std::vector<int64_t>{g.output_shape[1]}, "convolution: a bias of shape ",
+                      shape_string(bias->global_shape()), " for ", g.output_shape[1], " output channels", have(),
+                      "\n  fix   give one number for each output channel");
+  }
   for (size_t i = 0; i < spatial; ++i) {
     const Window window{w[i + 2], stride[i], dilation[i], padding[i], g.transposed};
     TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
@@ -88,6 +94,19 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
     g.output_shape.push_back(std::max<int64_t>(extent, 0));
   }
   return g;
+}
+
+// A rank without rows calls no kernel that would tell.
+void check_types(const OpCall& call, std::initializer_list<const char*> names) {
+  const Slot* first = nullptr;
+  for (const char* name : names) {
+    const int at = call.has(name) ? call.slot(name) : -1;
+    if (at < 0 || !call.slots()[at].spec) continue;
+    const Slot& slot = call.slots()[at];
+    if (!first) first = &slot;
+    TORCH_CHECK_TYPE(slot.dtype == first->dtype, "convolution: the ", *names.begin(), " is ", first->dtype, ", the ",
+                     name, " ", slot.dtype, "\n  have  ", call.describe(), "\n  fix   convert them to one type");
+  }
 }
 
 bool overlap(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
@@ -299,6 +318,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (!covered(call, x)) return std::nullopt;
   const SpecPtr input = call.spec(x), weight = call.spec("weight");
   const Geometry g = geometry_of(call, *input, *weight);
+  check_types(call, {x, "weight", "bias"});
   const Layouts layouts = choose(g, input, weight, /*may_contract=*/true);
   Plan plan;
   plan.inputs.resize(call.slots().size());
@@ -326,6 +346,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
                     "convolution_backward: the gradient of the output has shape ",
                     shape_string(call.spec("grad_output")->global_shape()), ", the output ",
                     shape_string(g.output_shape));
+  check_types(call, {x, "weight", "grad_output"});
   const Layouts layouts = choose(g, input, weight, /*may_contract=*/false);
   Plan plan;
   plan.inputs = {without_partial(layouts.output), layouts.input, layouts.weight};

@@ -147,5 +147,34 @@ TEST(Convolution, RefusesShapesThatDoNotFit) {
               ::testing::HasSubstr("convolution: a window of 9 rows along dim 2"));
 }
 
+// Also on a rank that has no rows.
+TEST(Convolution, RefusesListsBiasesAndTypesOnEveryRankAlike) {
+  const at::Tensor w = make_tensor({3, 2, 3, 3, 3}, 2), bias = make_tensor({3}, 3);
+  const auto convolve = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& b,
+                           at::IntArrayRef stride, at::IntArrayRef padding,
+                           at::IntArrayRef dilation) {
+    at::convolution(x, weight, b, stride, padding, dilation, false, {0}, 1);
+  };
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({1, 2, 4, 5, 6}, 1), mesh, {shard(2, {4, 0})});
+    const auto refused = [&](const std::string& text, const auto&... arguments) {
+      EXPECT_THAT(message_of([&] { convolve(x, arguments...); }), ::testing::StartsWith(text));
+    };
+    using Ints = std::vector<int64_t>;
+    const Ints one{1};
+    refused("convolution: stride has 2 numbers for 3 dims", w, bias, Ints{1, 1}, one, one);
+    refused("convolution: padding has 4 numbers for 3 dims", w, bias, one, Ints{1, 1, 1, 1}, one);
+    refused("convolution: dilation has 0 numbers for 3 dims", w, bias, one, one, Ints{});
+    refused("convolution: a bias of shape [2] for 3 output channels", w, bias.narrow(0, 0, 2), one,
+            one, one);
+    refused("convolution: a bias of shape [1, 3] for 3 output channels", w, bias.unsqueeze(0), one,
+            one, one);
+    refused("convolution: the input is Double, the weight Float", w.to(at::kFloat), bias, one, one,
+            one);
+    refused("convolution: the input is Double, the bias Float", w, bias.to(at::kFloat), one, one,
+            one);
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing
