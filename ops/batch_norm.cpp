@@ -61,7 +61,7 @@ struct Norm {
   SpecPtr spec;      // input
   SpecPtr channels;  // a vector with one number per channel, cut as the input's channels
   SpecPtr running_mean, running_var;  // as each is held; null without them
-  CutGroup ranks;    // that share a channel
+  CutGroup ranks;                     // that share a channel
   bool training;
   double momentum, eps;
 
@@ -212,8 +212,9 @@ std::optional<Plan> plan_backward(const OpCall& call) {
       }
       dx = (dx * per_channel(scale, input.dim())).to(input.scalar_type());
     }
-    if (mask[1]) dweight = sums[1].to(kept);
-    if (mask[2]) dbias = sums[0].to(kept);
+    // Own storage for each: a sum over ranks is resolved in place.
+    if (mask[1]) dweight = sums[1].to(kept, /*non_blocking=*/false, /*copy=*/true);
+    if (mask[2]) dbias = sums[0].to(kept, /*non_blocking=*/false, /*copy=*/true);
     finish(op, stack, dx, dweight, dbias);
   };
   return plan;

@@ -11,11 +11,6 @@ namespace {
 //
 // Any dim may be cut, channels also through the middle of a group: every rank sums per channel,
 // adds its channels up to groups, and the ranks that share a sample add their groups.
-struct Channels {
-  at::Tensor group;    // [c], which group each owned channel belongs to
-  at::Tensor members;  // [c, groups], one where it does
-};
-
 struct GroupShape {
   SpecPtr spec;
   int64_t groups;
@@ -27,19 +22,25 @@ struct GroupShape {
     for (int64_t d = 2; d < block.dim(); ++d) hw *= block.size(d);
     return widen(block).reshape({block.size(0), block.size(1), hw});
   }
-  Channels channels(const at::Tensor& x) const {
-    const at::Tensor number = at::arange(spec->offsets()[1], spec->offsets()[1] + x.size(1),
-                                         x.options().dtype(at::kLong));
-    const at::Tensor group = number.floor_divide(spec->global_shape()[1] / groups);
-    const at::Tensor members = group.unsqueeze(1).eq(at::arange(groups, group.options()));
-    return {group, members.to(x.scalar_type())};
+  // Sums of the owned channels [..., c] per group [..., groups]. No product with zeros: a group's
+  // NaN is its own.
+  at::Tensor per_group(const at::Tensor& values) const {
+    const int64_t begin = spec->offsets()[1], end = begin + values.size(-1);
+    const int64_t size = spec->global_shape()[1] / groups;
+    const int64_t first = begin / size, last = (end + size - 1) / size;
+    const at::Tensor whole = at::constant_pad_nd(values, {begin - first * size, last * size - end});
+    return at::constant_pad_nd(whole.unflatten(-1, {last - first, size}).sum(-1),
+                               {first, groups - last});
+  }
+  // [n, groups] spread over the owned channels: [n, c, 1].
+  at::Tensor spread(const at::Tensor& values) const {
+    const int64_t begin = spec->offsets()[1];
+    const at::Tensor channel =
+        at::arange(begin, begin + spec->local_shape()[1], values.options().dtype(at::kLong));
+    return values.index_select(1, channel.floor_divide(spec->global_shape()[1] / groups))
+        .unsqueeze(2);
   }
 };
-
-// [n, groups] spread over the owned channels: [n, c, 1].
-at::Tensor spread(const at::Tensor& values, const Channels& channels) {
-  return values.index_select(1, channels.group).unsqueeze(2);
-}
 
 at::Tensor times_weight(const at::Tensor& values, const at::Tensor& weight) {
   return weight.defined() ? values * per_channel(widen(weight), 3) : values;
@@ -100,13 +101,11 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1),
                      bias = tensor_at(op, stack, 2);
     const at::Tensor x = shape.flat(input);
-    const Channels channels = shape.channels(x);
-    const at::Tensor mean =
-        ranks.all_reduce(at::matmul(at::sum(x, 2), channels.members)).div_(shape.count);
-    at::Tensor y = at::sub(x, spread(mean, channels));
-    const at::Tensor m2 = ranks.all_reduce(at::matmul(at::sum(y.square(), 2), channels.members));
+    const at::Tensor mean = ranks.all_reduce(shape.per_group(at::sum(x, 2))).div_(shape.count);
+    at::Tensor y = at::sub(x, shape.spread(mean));
+    const at::Tensor m2 = ranks.all_reduce(shape.per_group(at::sum(y.square(), 2)));
     const at::Tensor rstd = m2.div_(shape.count).add_(eps).rsqrt_();
-    const at::Tensor factor = times_weight(spread(rstd, channels), weight);
+    const at::Tensor factor = times_weight(shape.spread(rstd), weight);
     if (bias.defined()) {
       at::addcmul_out(y, per_channel(widen(bias), 3), y, factor);
     } else {
@@ -145,19 +144,17 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
     const at::Tensor grad = shape.flat(tensor_at(op, stack, 0));
     at::Tensor x = shape.flat(input);
-    const Channels channels = shape.channels(x);
-    const at::Tensor rstd = spread(widen(tensor_at(op, stack, 3)), channels);
-    x = at::sub(x, spread(widen(tensor_at(op, stack, 2)), channels));
+    const at::Tensor rstd = shape.spread(widen(tensor_at(op, stack, 3)));
+    x = at::sub(x, shape.spread(widen(tensor_at(op, stack, 2))));
     const at::Tensor sums =
         at::stack({at::sum(grad, 2), at::sum(grad * x, 2).mul_(rstd.squeeze(2))});  // [2, n, c]
     at::Tensor dx, dweight, dbias;
     if (mask[0]) {
       const at::Tensor scaled = weight.defined() ? sums * weight : sums;
-      const at::Tensor means =
-          ranks.all_reduce(at::matmul(scaled, channels.members)).div_(shape.count);
+      const at::Tensor means = ranks.all_reduce(shape.per_group(scaled)).div_(shape.count);
       // Two passes over the block: what is alike for a channel is multiplied out before.
-      const at::Tensor shift = (spread(means[0], channels) * rstd).neg_(),
-                       slope = (spread(means[1], channels) * rstd.square()).neg_();
+      const at::Tensor shift = (shape.spread(means[0]) * rstd).neg_(),
+                       slope = (shape.spread(means[1]) * rstd.square()).neg_();
       dx = at::addcmul_out(x, shift, x, slope).addcmul_(grad, times_weight(rstd, weight));
       dx = dx.view(input.sizes()).to(input.scalar_type());
     }

@@ -22,13 +22,6 @@ at::Tensor per_channel(const at::Tensor& values, int64_t ndim) {
   return values.reshape(shape);
 }
 
-at::Tensor scale_and_shift(at::Tensor normalized, const at::Tensor& weight,
-                           const at::Tensor& bias) {
-  if (weight.defined()) normalized.mul_(per_channel(weight, normalized.dim()));
-  if (bias.defined()) normalized.add_(per_channel(bias, normalized.dim()));
-  return normalized;
-}
-
 std::vector<bool> wanted_gradients(const OpCall& call) {
   const auto mask = call.value("output_mask").toBoolList();
   return {mask.begin(), mask.end()};

@@ -19,10 +19,6 @@ at::Tensor widen(const at::Tensor& tensor);
 /// are the channels.
 at::Tensor per_channel(const at::Tensor& values, int64_t ndim);
 
-/// `normalized` [n, c, ...] times weight plus bias, either of which may be undefined. Writes into
-/// `normalized`.
-at::Tensor scale_and_shift(at::Tensor normalized, const at::Tensor& weight, const at::Tensor& bias);
-
 /// output_mask of a backward operator: which gradients are wanted.
 std::vector<bool> wanted_gradients(const OpCall& call);
 

@@ -94,6 +94,30 @@ TEST(Norm, GroupNormWithGroupsOverSeveralRanks) {
   }
 }
 
+TEST(Norm, GroupNormKeepsNanInItsGroup) {
+  Tensor full = field(1);
+  full[1][2][6][3] = std::nan("");  // group 0 of sample 1
+  for (const Held& held : {kFields[2], kFields[4], kFields[8]}) {
+    on_mesh(held.mesh, [&](const MeshPtr& mesh) {
+      std::vector<List> all;
+      for (const bool cut : {false, true}) {
+        const Tensor x =
+            (cut ? shard_of(full, mesh, held.placements) : full.clone()).requires_grad_();
+        const Tensor w = channels(2).requires_grad_(), b = channels(3).requires_grad_();
+        const Tensor y = at::group_norm(x, 2, w, b, 1e-4);
+        y.square().sum().backward();
+        all.push_back({y, x.grad(), w.grad(), b.grad()});
+      }
+      for (size_t i = 0; i < all[0].size(); ++i) {
+        const Tensor got = is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i].detach();
+        EXPECT_TRUE(all[0][i].isfinite().any().item<bool>()) << i;
+        EXPECT_TRUE(at::allclose(got, all[0][i], 1e-9, 1e-9, /*equal_nan=*/true))
+            << held.name << " " << i;
+      }
+    });
+  }
+}
+
 TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
   for (const Held& held : kFields) {
@@ -127,6 +151,26 @@ TEST(Norm, BatchNormInEvaluation) {
                       t[4]};
         });
   }
+}
+
+// Gradients of weight and bias are sums over the ranks, resolved in place one by one.
+TEST(Norm, BatchNormInEvaluationLeavesGradientsThatCanBeClamped) {
+  const Tensor full = field(1), mean = channels(4), var = channels(5);
+  const Tensor w = channels(2).requires_grad_(), b = channels(3).requires_grad_();
+  at::batch_norm(full, w, b, mean, var, false, 0.3, 1e-4, false).square().sum().backward();
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const auto held = [&](const Tensor& t) {
+      return shard_of(t.detach(), mesh, {replicate()}).requires_grad_();
+    };
+    const Tensor x = shard_of(full, mesh, {shard(0, {1, 3})}), weight = held(w), bias = held(b);
+    at::batch_norm(x, weight, bias, mean, var, false, 0.3, 1e-4, false).square().sum().backward();
+
+    weight.mutable_grad().clamp_(-1, 1);
+    bias.mutable_grad().clamp_(-5, 5);
+
+    EXPECT_EQ(difference(full_tensor(weight.grad()), w.grad().clamp(-1, 1), 1e-10), "");
+    EXPECT_EQ(difference(full_tensor(bias.grad()), b.grad().clamp(-5, 5), 1e-10), "");
+  });
 }
 
 TEST(Norm, BatchNormOfCutChannelsWithCutStatistics) {
