@@ -15,7 +15,8 @@ namespace moonhalo {
 ///     key       [lead.., keys, head_dim]                heads may be a divisor of the query's (grouped queries)
 ///     value     [lead.., keys, value_dim]
 ///     attn_mask broadcasts to [lead.., queries, keys]: bool (true: seen) or added to the scores
-///     output    [lead.., queries, value_dim]; logsumexp [lead.., queries], not differentiable, -inf where nothing is seen
+///     output    [lead.., queries, value_dim]; logsumexp [lead.., queries], not differentiable, -inf where nothing is seen;
+///               less the greatest number that attn_mask adds to the row, where that is finite and beyond 16
 ///
 /// `is_causal`: query i of the whole sequence sees the keys 0 to i, beside what the mask lets it see. A query that sees nothing gets
 /// zeros. Dropout of probability `dropout_p` is a function of `dropout_key` (int64, one number) and the score's place in the whole

@@ -26,6 +26,11 @@ struct Choice {
   Cut key_heads, queries, keys;
 };
 
+// Heads of queries that share one of the keys; 1 where there are none.
+int64_t group_of(int64_t heads, int64_t key_heads) {
+  return key_heads > 0 ? std::max<int64_t>(1, heads / key_heads) : 1;
+}
+
 // A cut of heads of which each `factor` belong to one in the result; nullopt where a group would be cut.
 std::optional<Cut> fewer_heads(Cut cut, int64_t factor) {
   for (int64_t& size : cut.sizes) {
@@ -43,12 +48,13 @@ std::optional<Choice> lead_of(const SpecPtr& tensor, int64_t heads, int64_t key_
   Cut& last = choice.lead.back();
   if (tensor->global_shape()[tensor->ndim() - 3] == heads) {
     // One head of keys serves all heads of queries, wherever they are.
-    const auto fewer = key_heads == 1 && heads > 1 ? Cut() : fewer_heads(last, heads / key_heads);
+    const auto fewer =
+        key_heads == 1 && heads > 1 ? Cut() : fewer_heads(last, group_of(heads, key_heads));
     if (!fewer) return std::nullopt;
     choice.key_heads = *fewer;
   } else {
     choice.key_heads = last;
-    for (int64_t& size : last.sizes) size *= heads / key_heads;
+    for (int64_t& size : last.sizes) size *= group_of(heads, key_heads);
   }
   return choice;
 }

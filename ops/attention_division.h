@@ -11,6 +11,8 @@ namespace moonhalo {
 /// Rows [first, second) of a whole sequence.
 using SequenceRows = std::pair<int64_t, int64_t>;
 
+inline bool is_empty(SequenceRows rows) { return rows.first >= rows.second; }
+
 /// Who computes what among ranks of which each holds a block of queries and a block of keys.
 ///
 ///                keys of 0   1   2            x  queries of the row's owner, computed where they are: the keys travel
@@ -35,7 +37,6 @@ class AttentionWork {
 
   int64_t size() const { return static_cast<int64_t>(queries_.size()); }
   SequenceRows queries(int64_t i) const { return queries_[i]; }
-  SequenceRows keys(int64_t j) const { return keys_[j]; }
   /// Queries of i that meet keys of j at i; at j. Empty where nothing is to be done.
   SequenceRows kept(int64_t i, int64_t j) const;
   SequenceRows lent(int64_t i, int64_t j) const;

@@ -4,14 +4,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/random.h"
 
 namespace moonhalo {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
 // Scores held at a time where they are held at all.
 constexpr int64_t kScores = int64_t{1} << 22;
 
@@ -48,23 +46,31 @@ at::Tensor part_of_mask(const at::Tensor& mask, const Piece& p) {
 // Added to the scores. The kernel takes a mask of the queries' type, or of float32.
 at::Tensor additive(const at::Tensor& mask, at::ScalarType type) {
   if (mask.scalar_type() == at::kBool)
-    return at::zeros(mask.sizes(), type).masked_fill_(mask.logical_not(), kNever);
+    return at::zeros(mask.sizes(), type).masked_fill_(mask.logical_not(), kUnseen);
   return mask.scalar_type() == at::kFloat && type != at::kDouble ? mask : mask.to(type);
 }
 
-at::Tensor above_diagonal(int64_t rows, int64_t keys) {
-  return at::ones({rows, keys}, at::kBool).triu(1);
+// Keys that queries from `row` on do not see, of a piece whose diagonal is that of both sequences' starts.
+at::Tensor above_diagonal(int64_t row, int64_t rows, int64_t keys) {
+  return at::ones({rows, keys}, at::kBool).triu(1 + row);
+}
+
+// Rows of what may broadcast over them.
+at::Tensor rows_or_all(const at::Tensor& t, int64_t row, int64_t rows) {
+  return t.size(2) == 1 ? t : t.narrow(2, row, rows);
 }
 
 // Below zero, the scale turns the kernel's diagonal of -inf into one of +inf.
-bool kernel_fits(const AttentionCall& call, const Piece& p) {
-  return call.dropout_p == 0 && !(p.diagonal && call.scale < 0);
+// And it would add the shift to a logsumexp that has no room for both.
+bool kernel_fits(const AttentionCall& call, const Piece& p, const at::Tensor& shift) {
+  if (call.dropout_p > 0 || (p.diagonal && call.scale < 0)) return false;
+  return !shift.defined() || rows_or_all(shift, p.row, p.rows).count_nonzero().item<int64_t>() == 0;
 }
 
 // The kernel has no mask beside the diagonal whose unseen rows could be told.
 void join_diagonal(at::Tensor& mask, Piece& p) {
   if (!mask.defined() || !p.diagonal) return;
-  mask = mask.masked_fill(above_diagonal(p.rows, p.keys), kNever);
+  mask = mask.masked_fill(above_diagonal(0, p.rows, p.keys), kUnseen);
   p.diagonal = false;
 }
 
@@ -117,13 +123,14 @@ at::Tensor noise_of(const AttentionCall& call, at::IntArrayRef shape, at::Scalar
   return noise;
 }
 
-// Scores of some rows of a piece, in the sum type, with the mask.
+// Scores of some rows of a piece, in the sum type, with the mask and less the shift: rounded as if there were none.
 at::Tensor scores_of(const AttentionCall& call, const Piece& p, const at::Tensor& query,
-                     const at::Tensor& key, const at::Tensor& mask, int64_t row) {
+                     const at::Tensor& key, const at::Tensor& mask, const at::Tensor& shift,
+                     int64_t row) {
   at::Tensor scores = query.matmul(key.transpose(-1, -2)).mul_(call.scale);
-  if (mask.defined()) scores += mask.size(2) == 1 ? mask : mask.narrow(2, row, query.size(2));
-  if (p.diagonal)
-    scores.masked_fill_(above_diagonal(p.rows, p.keys).narrow(0, row, query.size(2)), kNever);
+  if (mask.defined()) scores += rows_or_all(mask, row, query.size(2));
+  if (shift.defined()) scores -= rows_or_all(shift, p.row + row, query.size(2));
+  if (p.diagonal) scores.masked_fill_(above_diagonal(row, query.size(2), p.keys), kUnseen);
   return scores;
 }
 
@@ -146,14 +153,15 @@ Dense dense_of(const Piece& p, const at::Tensor& query, const at::Tensor& key,
 
 void attend_dense(const AttentionCall& call, AttentionPlace place, const Piece& p,
                   const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const at::Tensor& mask, AttentionSums& sums) {
+                  const at::Tensor& mask, const at::Tensor& shift, AttentionSums& sums) {
   const Dense d = dense_of(p, query, key, value, mask);
   for (int64_t row = 0; row < p.rows; row += d.step) {
     const int64_t rows = std::min(d.step, p.rows - row);
-    at::Tensor weights = scores_of(
-        call, p, query.narrow(2, p.row + row, rows).to(d.key.scalar_type()), d.key, d.mask, row);
+    at::Tensor weights =
+        scores_of(call, p, query.narrow(2, p.row + row, rows).to(d.key.scalar_type()), d.key,
+                  d.mask, shift, row);
     const at::Tensor logsumexp = weights.logsumexp(-1);
-    weights.sub_(logsumexp.masked_fill(logsumexp.eq(kNever), 0).unsqueeze(-1)).exp_();
+    weights.sub_(logsumexp.masked_fill(logsumexp.eq(kUnseen), 0).unsqueeze(-1)).exp_();
     if (call.dropout_p > 0)
       weights.mul_(noise_of(call, weights.sizes(), weights.scalar_type(), place.query + p.row + row,
                             place.key + p.key));
@@ -164,8 +172,8 @@ void attend_dense(const AttentionCall& call, AttentionPlace place, const Piece& 
 void attend_dense_backward(const AttentionCall& call, AttentionPlace place, const Piece& p,
                            const at::Tensor& grad_output, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
-                           const at::Tensor& output, const at::Tensor& logsumexp,
-                           const AttentionGradients& gradients) {
+                           const at::Tensor& shift, const at::Tensor& output,
+                           const at::Tensor& logsumexp, const AttentionGradients& gradients) {
   const Dense d = dense_of(p, query, key, value, mask);
   const auto type = d.key.scalar_type();
   const int64_t key_heads = key.size(1);
@@ -176,8 +184,9 @@ void attend_dense_backward(const AttentionCall& call, AttentionPlace place, cons
       return t.narrow(2, p.row + row, rows).to(type);
     };
     const at::Tensor q = rows_of(query), grad = rows_of(grad_output);
-    at::Tensor weights =
-        scores_of(call, p, q, d.key, d.mask, row).sub_(rows_of(logsumexp).unsqueeze(-1)).exp_();
+    at::Tensor weights = scores_of(call, p, q, d.key, d.mask, shift, row)
+                             .sub_(rows_of(logsumexp).unsqueeze(-1))
+                             .exp_();
     at::Tensor by_weights = grad.matmul(d.value.transpose(-1, -2)), dropped = weights;
     if (call.dropout_p > 0) {
       const at::Tensor noise =
@@ -207,8 +216,8 @@ at::ScalarType attention_sum_type(at::ScalarType query) {
 AttentionSums::AttentionSums(const at::Tensor& query, int64_t value_dim)
     : output(at::zeros({query.size(0), query.size(1), query.size(2), value_dim},
                        attention_sum_type(query.scalar_type()))),
-      logsumexp(at::full({query.size(0), query.size(1), query.size(2)}, kNever, output.options())) {
-}
+      logsumexp(
+          at::full({query.size(0), query.size(1), query.size(2)}, kUnseen, output.options())) {}
 
 AttentionSums AttentionSums::rows(int64_t row, int64_t count) const {
   AttentionSums part;
@@ -219,14 +228,17 @@ AttentionSums AttentionSums::rows(int64_t row, int64_t count) const {
 
 void AttentionSums::add(int64_t row, const at::Tensor& more, const at::Tensor& more_logsumexp) {
   const int64_t rows = more.size(2);
-  const at::Tensor sums = logsumexp.narrow(2, row, rows), old = sums.clone(),
-                   other = more_logsumexp.to(sums.scalar_type());
-  sums.copy_(at::logaddexp(old, other));
-  // Where nothing has been seen the weights are exp(-inf).
-  const at::Tensor total = sums.masked_fill(sums.eq(kNever), 0);
+  at::Tensor sums = logsumexp.narrow(2, row, rows);
+  const at::Tensor other = more_logsumexp.to(sums.scalar_type());
+  const at::Tensor top = at::maximum(sums, other);
+  // Where nothing has been seen both are exp(-inf). Weights that sum to 1 whatever the rounding of the logarithms.
+  const at::Tensor finite = top.masked_fill(top.eq(kUnseen), 0);
+  const at::Tensor a = (sums - finite).exp_(), b = (other - finite).exp_(), all = a + b;
+  const at::Tensor divisor = all.masked_fill(all.eq(0), 1);
   output.narrow(2, row, rows)
-      .mul_((old - total).exp_().unsqueeze(-1))
-      .add_(more * (other - total).exp_().unsqueeze(-1));
+      .mul_((a / divisor).unsqueeze(-1))
+      .add_(more * (b / divisor).unsqueeze(-1));
+  sums.copy_(finite + all.log());
 }
 
 at::Tensor attention_four_dims(const at::Tensor& t) {
@@ -261,13 +273,41 @@ at::Tensor attention_mask_gradient(const at::Tensor& gradient, const at::Tensor&
   return gradient.reshape(shape).sum_to_size(mask.sizes()).to(mask.scalar_type());
 }
 
+at::Tensor attention_peaks(bool is_causal, AttentionPlace place, const at::Tensor& query,
+                           const at::Tensor& mask) {
+  if (!mask.defined() || mask.scalar_type() == at::kBool) return {};
+  const at::Tensor numbers = mask.to(attention_sum_type(query.scalar_type()));
+  const int64_t rows = query.size(2), keys = mask.size(3);
+  std::vector<int64_t> shape = mask.sizes().vec();
+  if (is_causal) shape[2] = rows;
+  shape[3] = 1;
+  if (numbers.numel() == 0) return at::full(shape, kUnseen, numbers.options());
+  if (!is_causal) return numbers.amax(-1, /*keepdim=*/true);
+  const at::Tensor last =
+      (at::arange(rows, at::kLong) + (place.query - place.key)).view({1, 1, rows, 1});
+  std::vector<int64_t> wide = shape;
+  wide[3] = keys;
+  return std::get<0>(numbers.cummax(-1))
+      .expand(wide)
+      .gather(-1, last.clamp(0, keys - 1).expand(shape))
+      .masked_fill(last.lt(0), kUnseen);
+}
+
+at::Tensor attention_shift(const at::Tensor& peaks) {
+  if (!peaks.defined()) return peaks;
+  constexpr double kFar = 16;  // nearer, the logarithms lose no more than the sums
+  const at::Tensor shift =
+      peaks.masked_fill(peaks.isfinite().logical_and_(peaks.abs().gt(kFar)).logical_not_(), 0);
+  return shift.count_nonzero().item<int64_t>() > 0 ? shift : at::Tensor();
+}
+
 void attend(const AttentionCall& call, AttentionPlace place, const at::Tensor& query,
             const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
-            AttentionSums& sums) {
+            const at::Tensor& shift, AttentionSums& sums) {
   if (query.size(0) * query.size(1) == 0) return;
   for (Piece p : pieces_of(call.is_causal, place, query.size(2), key.size(2))) {
-    if (!kernel_fits(call, p)) {
-      attend_dense(call, place, p, query, key, value, mask, sums);
+    if (!kernel_fits(call, p, shift)) {
+      attend_dense(call, place, p, query, key, value, mask, shift, sums);
       continue;
     }
     at::Tensor part = part_of_mask(mask, p);
@@ -280,22 +320,22 @@ void attend(const AttentionCall& call, AttentionPlace place, const at::Tensor& q
         widened(value.narrow(2, p.key, p.keys), features), 0, p.diagonal, optional_of(part),
         call.scale);
     // A row that sees nothing has a logsumexp of 0 there.
-    if (part.defined()) logsumexp = logsumexp.masked_fill(part.eq(kNever).all(-1), kNever);
+    if (part.defined()) logsumexp = logsumexp.masked_fill(part.eq(kUnseen).all(-1), kUnseen);
     sums.add(p.row, output.narrow(-1, 0, value.size(-1)), logsumexp);
   }
 }
 
 void attend_backward(const AttentionCall& call, AttentionPlace place, const at::Tensor& grad_output,
                      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& mask, const at::Tensor& output, const at::Tensor& logsumexp,
-                     const AttentionGradients& gradients) {
+                     const at::Tensor& mask, const at::Tensor& shift, const at::Tensor& output,
+                     const at::Tensor& logsumexp, const AttentionGradients& gradients) {
   if (query.size(0) * query.size(1) == 0) return;
   // Scores of rows that see nothing are -inf: any finite number gives them no weight.
-  const at::Tensor sums = logsumexp.masked_fill(logsumexp.eq(kNever), 0);
+  const at::Tensor sums = logsumexp.masked_fill(logsumexp.eq(kUnseen), 0);
   for (Piece p : pieces_of(call.is_causal, place, query.size(2), key.size(2))) {
-    if (!kernel_fits(call, p) || gradients.mask.defined()) {
-      attend_dense_backward(call, place, p, grad_output, query, key, value, mask, output, sums,
-                            gradients);
+    if (!kernel_fits(call, p, shift) || gradients.mask.defined()) {
+      attend_dense_backward(call, place, p, grad_output, query, key, value, mask, shift, output,
+                            sums, gradients);
       continue;
     }
     at::Tensor part = part_of_mask(mask, p);

@@ -4,9 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace moonhalo {
+
+/// A score of what is not seen, and the logsumexp of a query that sees nothing.
+inline constexpr double kUnseen = -std::numeric_limits<double>::infinity();
 
 /// What all blocks of one attention have in common. Rows of queries and keys are counted in the whole sequences.
 struct AttentionCall {
@@ -24,6 +30,17 @@ struct AttentionCall {
 struct AttentionPlace {
   int64_t query = 0, key = 0;
 };
+
+/// What an attention of any kind asks of its tensors: two dims or more, one floating point type, features and numbers of rows that
+/// meet, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
+void check_attention_tensors(const char* name, const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                             double dropout_p);
+/// The line "have" of such errors.
+std::string attention_shapes(const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const std::optional<at::Tensor>& mask);
+/// Whether so many heads of keys divide those of queries.
+bool attention_groups_fit(int64_t heads, int64_t key_heads);
 
 /// float32 for reduced types, else the type itself: of logsumexp and of sums over blocks.
 at::ScalarType attention_sum_type(at::ScalarType query);
@@ -52,14 +69,27 @@ at::Tensor attention_mask_four_dims(const at::Tensor& mask, const at::Tensor& qu
 at::Tensor attention_mask_gradient(const at::Tensor& gradient, const at::Tensor& mask,
                                    const at::Tensor& query);
 
+/// Masks may add large finite numbers to all scores of a query: -1e9 + log(3) is -1e9 in float32, so a logsumexp would no longer tell
+/// three keys from five. Scores, and the logsumexp, of a query are therefore taken less its shift: the greatest number that the
+/// mask adds to a score that it sees, if that is finite and beyond 16 (else 0).
+///
+/// That greatest number, of the keys of a block (`mask` as in `attend`, or undefined; a mask that broadcasts over keys stands at
+/// key 0): [.., .., rows or 1, 1] in the sum type, undefined without numbers to add. Whoever holds a mask cut along keys takes
+/// the greatest of all blocks.
+at::Tensor attention_peaks(bool is_causal, AttentionPlace place, const at::Tensor& query,
+                           const at::Tensor& mask);
+/// The shifts; undefined where all are 0.
+at::Tensor attention_shift(const at::Tensor& peaks);
+
 /// Attention of a block of queries to a block of keys, merged into `sums` (of the same queries). Plain CPU tensors, no autograd:
 ///     query [batch, heads, rows, head_dim], key [batch, heads / n, keys, head_dim], value [batch, heads / n, keys, value_dim]
 ///     mask  undefined, or 4 dims that broadcast to [batch, heads, rows, keys]: bool (true: seen) or added to the scores
-/// LibTorch's flash kernel, so no scores are held; with dropout they are, some rows at a time. Keys that no query of the block
+///     shift undefined, or 4 dims that broadcast to [batch, heads, rows, 1], see above
+/// LibTorch's flash kernel, so no scores are held; with dropout or a shift they are, some rows at a time. Keys that no query of the block
 /// may see are not looked at.
 void attend(const AttentionCall& call, AttentionPlace place, const at::Tensor& query,
             const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
-            AttentionSums& sums);
+            const at::Tensor& shift, AttentionSums& sums);
 
 /// Gradients of a block, in the sum type, added to what is there. `mask` may be undefined: not wanted.
 struct AttentionGradients {
@@ -71,7 +101,7 @@ struct AttentionGradients {
 /// Source: T. Dao et al., FlashAttention, 2022, section 3.
 void attend_backward(const AttentionCall& call, AttentionPlace place, const at::Tensor& grad_output,
                      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& mask, const at::Tensor& output, const at::Tensor& logsumexp,
-                     const AttentionGradients& gradients);
+                     const at::Tensor& mask, const at::Tensor& shift, const at::Tensor& output,
+                     const at::Tensor& logsumexp, const AttentionGradients& gradients);
 
 }  // namespace moonhalo

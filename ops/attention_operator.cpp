@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operator moonhalo::attention, its derivative, and the derivative of that.
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <cmath>
-#include <limits>
 
 #include "engine/boundary.h"
 #include "engine/random.h"
+#include "engine/spec.h"
 #include "ops/attention.h"
 #include "ops/attention_local.h"
 
@@ -43,10 +44,11 @@ Results forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Te
                     const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                     std::optional<double> scale, const MaybeTensor& dropout_key) {
   const at::Tensor four = attention_packed_rows(query);
+  const at::Tensor mask = attn_mask ? attention_mask_four_dims(*attn_mask, query) : at::Tensor();
   AttentionSums sums(four, value.size(-1));
   attend(call_of(query, key, dropout_p, is_causal, scale, dropout_key), {}, four,
-         attention_packed_rows(key), attention_packed_rows(value),
-         attn_mask ? attention_mask_four_dims(*attn_mask, query) : at::Tensor(), sums);
+         attention_packed_rows(key), attention_packed_rows(value), mask,
+         attention_shift(attention_peaks(is_causal, {}, four, mask)), sums);
   std::vector<int64_t> shape = query.sizes().vec();
   shape.back() = value.size(-1);
   const at::Tensor output = sums.output.to(query.scalar_type()).reshape(shape);
@@ -69,6 +71,7 @@ Gradients backward_cpu(const at::Tensor& grad_output, const at::Tensor& query,
                              wants_mask ? zeros_of(mask) : at::Tensor()};
   attend_backward(call_of(query, key, dropout_p, is_causal, scale, dropout_key), {},
                   attention_four_dims(grad_output).contiguous(), q, k, v, mask,
+                  attention_shift(attention_peaks(is_causal, {}, q, mask)),
                   attention_packed_rows(output), logsumexp.reshape(q.sizes().slice(0, 3)), g);
   const auto as = [](const at::Tensor& gradient, const at::Tensor& t) {
     return gradient.to(t.scalar_type()).reshape(t.sizes());
@@ -117,18 +120,18 @@ variable_list differentiable_gradients(const Arguments& a, const at::Tensor& gra
                    value = for_all_heads(a.value.to(type));
   const at::Tensor grad = grad_output.to(type);
   const double scale = scale_of(a.query, a.scale);
-  constexpr double kNever = -std::numeric_limits<double>::infinity();
   at::Tensor scores = query.matmul(key.transpose(-1, -2)) * scale;
   if (a.mask && a.mask->scalar_type() == at::kBool) {
-    scores = scores.masked_fill(a.mask->logical_not(), kNever);
+    scores = scores.masked_fill(a.mask->logical_not(), kUnseen);
   } else if (a.mask) {
     scores = scores + a.mask->to(type);
   }
   if (a.is_causal)
-    scores = scores.masked_fill(at::ones({queries, keys}, at::kBool).triu(1), kNever);
+    scores = scores.masked_fill(at::ones({queries, keys}, at::kBool).triu(1), kUnseen);
   const at::Tensor weights = at::_safe_softmax(scores, -1);
   at::Tensor dropped = weights, by_weights = grad.matmul(value.transpose(-1, -2));
   if (a.dropout_p > 0) {
+    const ElementwiseRandom elementwise;  // as the kernel draws, wherever this runs
     const ReplayedKey replayed(number_of(a.dropout_key));
     const double kept = 1 - a.dropout_p;
     const at::Tensor noise =
@@ -189,9 +192,30 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
+// What holds for tensors that need no broadcasting.
+void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+           const MaybeTensor& mask, double dropout_p) {
+  check_attention_tensors("attention", query, key, value, mask, dropout_p);
+  const int64_t lead = query.dim() - 2;
+  bool fits = key.dim() == query.dim() && value.dim() == query.dim() &&
+              key.sizes().slice(0, lead) == value.sizes().slice(0, lead);
+  for (int64_t d = 0; fits && d < lead; ++d)
+    fits = d + 1 < lead ? key.size(d) == query.size(d)
+                        : attention_groups_fit(query.size(d), key.size(d));
+  TORCH_CHECK_VALUE(fits, "attention: dims before the rows do not match", attention_shapes(query, key, value, mask),
+                    "\n  fix   pass as many batches, and heads of keys and values that divide those of queries");
+  if (!mask) return;
+  std::vector<int64_t> scores = query.sizes().slice(0, lead + 1).vec();
+  scores.push_back(key.size(-2));
+  TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), scores), "attention: a mask ", shape_string(mask->sizes()),
+                    " does not fit scores ", shape_string(scores), attention_shapes(query, key, value, mask),
+                    "\n  fix   pass a mask that broadcasts to the scores");
+}
+
 Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const MaybeTensor& mask, double dropout_p, bool is_causal,
                          std::optional<double> scale, const MaybeTensor& dropout_key) {
+  check(query, key, value, mask, dropout_p);
   bool records = false;
   for (const at::Tensor* t : {&query, &key, &value, mask ? &*mask : &query}) {
     TORCH_CHECK_NOT_IMPLEMENTED(!t->_fw_grad(/*level=*/0).defined(), "attention: forward-mode derivatives are asked for\n  have  ",
@@ -229,11 +253,41 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
+std::string attention_shapes(const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const MaybeTensor& mask) {
+  return "\n  have  query " + shape_string(query.sizes()) + ", key " + shape_string(key.sizes()) +
+         ", value " + shape_string(value.sizes()) +
+         (mask ? ", mask " + shape_string(mask->sizes()) : "");
+}
+
+bool attention_groups_fit(int64_t heads, int64_t key_heads) {
+  return key_heads > 0 ? heads % key_heads == 0 : heads == 0;
+}
+
+void check_attention_tensors(const char* name, const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const MaybeTensor& mask, double dropout_p) {
+  const auto have = [&] { return attention_shapes(query, key, value, mask); };
+  TORCH_CHECK_VALUE(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2, name, ": tensors of fewer than two dims", have(),
+                    "\n  fix   pass [..., rows, features]");
+  TORCH_CHECK_TYPE(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type() && query.is_floating_point(),
+                   name, ": query is ", query.scalar_type(), ", key ", key.scalar_type(), ", value ", value.scalar_type(), have(),
+                   "\n  fix   pass tensors of one floating point type");
+  TORCH_CHECK_VALUE(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), name, ": ", query.size(-1),
+                    " features of queries meet ", key.size(-1), " of keys, ", key.size(-2), " keys meet ", value.size(-2), " values",
+                    have(), "\n  fix   pass keys like the queries, and a value for each");
+  TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, name, ": the probability ", dropout_p, " of dropout is not in [0, 1]", have(),
+                    "\n  fix   pass one that is");
+  if (mask)
+    TORCH_CHECK_TYPE(mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat || mask->scalar_type() == query.scalar_type(),
+                     name, ": the mask is ", mask->scalar_type(), have(), "\n  fix   pass bool, or the query's type");
+}
+
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,
                                              const at::Tensor& value, const MaybeTensor& attn_mask,
                                              double dropout_p, bool is_causal,
                                              std::optional<double> scale,
                                              const MaybeTensor& dropout_key) {
+  check(query, key, value, attn_mask, dropout_p);  // inference mode passes autograd by
   return forward_handle().call(query, key, value, attn_mask, dropout_p, is_causal, scale,
                                dropout_key);
 }

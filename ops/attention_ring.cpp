@@ -4,16 +4,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 namespace moonhalo {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
-
-bool is_empty(SequenceRows rows) { return rows.first >= rows.second; }
 int64_t length(SequenceRows rows) { return std::max<int64_t>(0, rows.second - rows.first); }
 
 // Whose results are addends: of a tensor of cuts `spec`, over the mesh dims `summed` that do not cut it.
@@ -172,11 +168,14 @@ AttentionRing::Traffic AttentionRing::traffic() const {
 
 // What a rank holds, in four dims; the last three only backward.
 struct AttentionRing::Blocks {
-  at::Tensor query, key, value, mask, grad_output, delta, logsumexp;
+  at::Tensor query, key, value, mask, shift, grad_output, delta, logsumexp;
   int64_t query_begin, key_begin;
 
   at::Tensor queries(const at::Tensor& t, SequenceRows rows) const {
     return t.narrow(2, rows.first - query_begin, length(rows));
+  }
+  at::Tensor shift_of(SequenceRows rows) const {
+    return !shift.defined() || shift.size(2) == 1 ? shift : queries(shift, rows);
   }
   at::Tensor keys(const at::Tensor& t, SequenceRows rows) const {
     return t.narrow(2, rows.first - key_begin, length(rows));
@@ -185,15 +184,25 @@ struct AttentionRing::Blocks {
 
 AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::Tensor& key,
                                             const at::Tensor& value, const at::Tensor& mask) const {
-  return {attention_packed_rows(query),
-          attention_packed_rows(key),
-          attention_packed_rows(value),
-          mask.defined() ? attention_mask_four_dims(mask, query) : mask,
-          {},
-          {},
-          {},
-          work_->queries(me_).first,
-          key_begin_};
+  Blocks b{attention_packed_rows(query),
+           attention_packed_rows(key),
+           attention_packed_rows(value),
+           mask.defined() ? attention_mask_four_dims(mask, query) : mask,
+           {},
+           {},
+           {},
+           {},
+           work_->queries(me_).first,
+           key_begin_};
+  at::Tensor peaks = attention_peaks(
+      call_.is_causal, {b.query_begin, cuts_mask_keys() ? key_begin_ : 0}, b.query, b.mask);
+  if (peaks.defined() && cuts_mask_keys()) {
+    peaks = peaks.contiguous();
+    for (const int64_t m : merged_)
+      specs_.query->mesh()->group(m).all_reduce(peaks, ReduceOp::kMax);
+  }
+  b.shift = attention_shift(peaks);
+  return b;
 }
 
 // One step's guests: keys of the member ahead, queries of the member behind, and what becomes of them.
@@ -250,6 +259,11 @@ void AttentionRing::rotate(const std::function<void(int64_t, Traffic&)>& inputs,
   }
 }
 
+bool AttentionRing::cuts_mask_keys() const {
+  const SpecPtr& mask = specs_.mask;
+  return mask && mask->ndim() > 0 && mask->is_cut(mask->ndim() - 1);
+}
+
 at::Tensor AttentionRing::mask_of(const at::Tensor& mask, SequenceRows queries,
                                   SequenceRows keys) const {
   if (!mask.defined()) return mask;
@@ -257,8 +271,8 @@ at::Tensor AttentionRing::mask_of(const at::Tensor& mask, SequenceRows queries,
   // The block of queries is this rank's; keys of the mask are whole, or as those of this rank.
   if (part.size(2) != 1)
     part = part.narrow(2, queries.first - work_->queries(me_).first, length(queries));
-  const bool whole = !specs_.mask->is_cut(specs_.mask->ndim() - 1);
-  if (part.size(3) != 1) part = part.narrow(3, keys.first - (whole ? 0 : key_begin_), length(keys));
+  if (part.size(3) != 1)
+    part = part.narrow(3, keys.first - (cuts_mask_keys() ? key_begin_ : 0), length(keys));
   return part;
 }
 
@@ -281,14 +295,14 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
       AttentionSums part = sums.rows(rows.first - b.query_begin, length(rows));
       attend(call, {rows.first, keys.first}, b.queries(b.query, rows),
              here ? b.keys(b.key, keys) : step.key, here ? b.keys(b.value, keys) : step.value,
-             mask_of(b.mask, rows, keys), part);
+             mask_of(b.mask, rows, keys), b.shift_of(rows), part);
     }
     const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work_->lent(c, me_);
     if (!is_empty(guests)) {
       const SequenceRows own = work_->seen(guests, me_);
       AttentionSums part(step.query, value.size(-1));
       attend(call, {guests.first, own.first}, step.query, b.keys(b.key, own), b.keys(b.value, own),
-             {}, part);
+             {}, {}, part);
       step.lent_made[0] = part.output.to(query.scalar_type());
       step.lent_made[1] = part.logsumexp;
     }
@@ -326,8 +340,10 @@ void AttentionRing::merge(at::Tensor& output, at::Tensor& logsumexp) const {
                      all);
     std::vector<int64_t> shape = logsumexp.sizes().vec();
     shape.insert(shape.begin(), group.size());
-    const at::Tensor total = all.view(shape).logsumexp(0);
-    output.mul_((logsumexp - total.masked_fill(total.eq(kNever), 0)).exp_().unsqueeze(-1));
+    const at::Tensor of_members = all.view(shape), total = of_members.logsumexp(0);
+    // Weights that sum to 1 whatever the rounding of the logarithms.
+    output.mul_(
+        of_members.softmax(0)[group.rank()].masked_fill(total.eq(kUnseen), 0).unsqueeze(-1));
     logsumexp = total;
   }
 }
@@ -346,7 +362,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
   const at::Tensor whole_output = attention_packed_rows(output);
   b.logsumexp = logsumexp.reshape(b.query.sizes().slice(0, 3));
   if (work.size() > 1)
-    b.delta = (b.grad_output * whole_output).sum(-1, /*keepdim=*/false, b.logsumexp.scalar_type());
+    b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * whole_output).sum(-1);
   const auto zeros_of = [&](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
   };
@@ -366,7 +382,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
           b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
           here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
       attend_backward(call, {rows.first, keys.first}, b.queries(b.grad_output, rows),
-                      b.queries(b.query, rows), k, v, mask_of(b.mask, rows, keys),
+                      b.queries(b.query, rows), k, v, mask_of(b.mask, rows, keys), b.shift_of(rows),
                       b.queries(whole_output, rows), b.queries(b.logsumexp, rows), into);
       if (!here) {
         step.made[0] = into.key.to(key.scalar_type());
@@ -379,7 +395,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
       const AttentionGradients into{
           zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
       attend_backward(call, {guests.first, seen.first}, step.grad_output, step.query,
-                      b.keys(b.key, seen), b.keys(b.value, seen), {},
+                      b.keys(b.key, seen), b.keys(b.value, seen), {}, {},
                       stand_in_output(step.grad_output, step.delta), step.logsumexp, into);
       step.lent_made[0] = into.query.to(query.scalar_type());
     }

@@ -109,28 +109,14 @@ bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0)
 
 void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
            const MaybeTensor& mask, double dropout_p, bool enable_gqa) {
-  const auto have = [&] {
-    return "\n  have  query " + shape_string(query.sizes()) + ", key " + shape_string(key.sizes()) +
-           ", value " + shape_string(value.sizes()) +
-           (mask ? ", mask " + shape_string(mask->sizes()) : "");
-  };
-  TORCH_CHECK_VALUE(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
-                    "scaled_dot_product_attention: tensors of fewer than two dims", have(), "\n  fix   pass [..., rows, features]");
-  TORCH_CHECK_TYPE(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type() && query.is_floating_point(),
-                   "scaled_dot_product_attention: query is ", query.scalar_type(), ", key ", key.scalar_type(), ", value ",
-                   value.scalar_type(), have(), "\n  fix   pass tensors of one floating point type");
-  TORCH_CHECK_VALUE(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), "scaled_dot_product_attention: ", query.size(-1),
-                    " features of queries meet ", key.size(-1), " of keys, ", key.size(-2), " keys meet ", value.size(-2), " values",
-                    have(), "\n  fix   pass keys like the queries, and a value for each");
-  TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, "scaled_dot_product_attention: the probability ", dropout_p,
-                    " of dropout is not in [0, 1]", have(), "\n  fix   pass one that is");
-  if (mask)
-    TORCH_CHECK_TYPE(mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat || mask->scalar_type() == query.scalar_type(),
-                     "scaled_dot_product_attention: the mask is ", mask->scalar_type(), have(), "\n  fix   pass bool, or the query's type");
+  constexpr const char* kName = "scaled_dot_product_attention";
+  check_attention_tensors(kName, query, key, value, mask, dropout_p);
+  TORCH_CHECK_NOT_IMPLEMENTED(query.device().is_cpu(), kName, ": queries or keys are cut, and the tensors lie on ", query.device(),
+                              attention_shapes(query, key, value, mask), "\n  fix   use CPU tensors, or cut batch or heads");
   if (!enable_gqa) return;
   for (const at::Tensor* t : {&key, &value}) {
-    TORCH_CHECK_VALUE(query.dim() >= 3 && t->dim() >= 3 && t->size(-3) > 0 && query.size(-3) % t->size(-3) == 0,
-                      "scaled_dot_product_attention: heads of keys or values do not divide those of queries", have(),
+    TORCH_CHECK_VALUE(query.dim() >= 3 && t->dim() >= 3 && attention_groups_fit(query.size(-3), t->size(-3)), kName,
+                      ": heads of keys or values do not divide those of queries", attention_shapes(query, key, value, mask),
                       "\n  fix   pass a divisor, or leave enable_gqa out");
   }
 }
@@ -160,19 +146,31 @@ at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value,
   std::vector<int64_t> lead =
       at::infer_size(at::infer_size(lead_of(query), lead_of(key)), lead_of(value));
   if (mask) {
-    std::vector<int64_t> scores = lead;
-    scores.insert(scores.end(), {query.size(-2), key.size(-2)});
-    TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), scores), "scaled_dot_product_attention: a mask ", shape_string(mask->sizes()),
-                      " does not fit scores ", shape_string(scores), "\n  have  query ", shape_string(query.sizes()), ", key ",
+    std::vector<int64_t> shape = lead;
+    shape.insert(shape.end(), {query.size(-2), key.size(-2)});
+    TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), shape), "scaled_dot_product_attention: a mask ", shape_string(mask->sizes()),
+                      " does not fit scores ", shape_string(shape), "\n  have  query ", shape_string(query.sizes()), ", key ",
                       shape_string(key.sizes()), "\n  fix   pass a mask that broadcasts to the scores");
   }
   MaybeTensor number;
-  // As at::dropout does, one draw; an operator that draws nothing for no scores.
-  if (dropout_p > 0)
+  // at::dropout draws as rarely: not where all or nothing is kept, nor for no scores.
+  const int64_t scores = c10::multiply_integers(lead) * query.size(-2) * key.size(-2);
+  if (dropout_p > 0 && dropout_p < 1 && scores > 0)
     number = at::scalar_tensor(static_cast<int64_t>(ElementRandom(std::nullopt).key()), at::kLong);
   return std::get<0>(attention(with_lead(query, lead, false), with_lead(key, lead, groups),
                                with_lead(value, lead, groups), mask, dropout_p, is_causal, scale,
                                number));
+}
+
+at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const MaybeTensor& mask, double dropout_p, bool is_causal,
+                     std::optional<double> scale, bool enable_gqa) {
+  MaybeTensor numbers = mask;
+  if (mask && mask->scalar_type() == at::kBool)
+    numbers = at::zeros_like(*mask, mask->options().dtype(query.scalar_type()))
+                  .masked_fill(mask->logical_not(), kUnseen);
+  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, numbers, dropout_p,
+                                                            is_causal, {}, scale, enable_gqa));
 }
 
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
@@ -184,9 +182,10 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
   const bool groups = enable_gqa && (is_cut(query, 3) || is_cut(key, 3));
   const bool cut = groups || is_cut(query, 2) || is_cut(key, 2) || is_cut(value, 2) ||
                    (mask && (is_cut(*mask, 1) || is_cut(*mask, 2)));
-  // Forward-mode derivatives are those of the operators that LibTorch's composite is made of.
-  if (!cut || has_tangent(query) || has_tangent(key) || has_tangent(value) ||
-      (mask && has_tangent(*mask)))
+  // Forward-mode derivatives are those of the operators that LibTorch's composite is made of: its fused kernel has none.
+  if (has_tangent(query) || has_tangent(key) || has_tangent(value) || (mask && has_tangent(*mask)))
+    return composite(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
+  if (!cut)
     return at::native::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
                                                     is_causal, scale, enable_gqa);
   return attend_cut(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);

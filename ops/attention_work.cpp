@@ -15,8 +15,6 @@ double causal_scores(int64_t query, int64_t key, int64_t keys) {
   return rows <= all ? rows * (rows + 1) / 2 : all * (all + 1) / 2 + (rows - all) * all;
 }
 
-bool is_empty(SequenceRows rows) { return rows.first >= rows.second; }
-
 }  // namespace
 
 AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys,

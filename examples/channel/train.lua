@@ -5,7 +5,7 @@
 --  * a cut along both dims on 4 ranks, uneven on 2 and 3; the losses are those of one rank
 --  * a network in the place of the solver: run on by itself and scored against persistence
 --
--- Waves in a rotating, shallow channel of water (20 x 40 tiles of 100 km, a mean depth of 1 km): the network takes one step
+-- Waves in a rotating, shallow channel of water (21 x 40 tiles of 100 km, a mean depth of 1 km): the network takes one step
 -- of half an hour where the solver takes fifteen. It is trained on some wave trains and tested on others.
 --
 --     ./dev run examples/channel/train.lua --ranks 4 [--set steps=50] [--log run.jsonl]
@@ -24,6 +24,9 @@ local cfg = mh.config {
   seed = 3,
 }
 local kRows, kColumns = 21, 40     -- latitudes, longitudes
+local kStart, kHours = 5, {1, 2, 5}  -- the picture that the tests start from, and how far they go
+local kPictures = kStart + 2 * kHours[#kHours]
+if cfg.pictures < kPictures then error(string.format("pictures=%d: the tests need %d at least", cfg.pictures, kPictures), 0) end
 
 local clock = mh.clock()
 mh.manual_seed(cfg.seed)
@@ -133,7 +136,6 @@ local step_bytes = (mh.comm_stats().bytes - bytes) / cfg.steps
 -- ---- The network in the place of the solver -------------------------------------------------------------------------
 
 local function rmse(guess, truth) return (guess - truth):select(1, 2):square():mean():sqrt():item() end
-local kStart, kHours = 5, {1, 2, 5}
 say("")
 say("  height on unseen wave trains, RMSE in metres")
 say("  %-22s %10s %10s", "", "network", "persistence")

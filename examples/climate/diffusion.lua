@@ -29,6 +29,9 @@ local cfg = mh.config {
   plot = true,
 }
 local kYears = 8                   -- years whose mean is known
+for _, name in ipairs{"years", "members"} do
+  if cfg[name] < 2 then error(string.format("%s=%d: two at least, the scores compare them", name, cfg[name]), 0) end
+end
 
 local clock = mh.clock()
 mh.manual_seed(cfg.seed)
