@@ -38,7 +38,26 @@ NeighborhoodCall checked(const at::Tensor& query, const at::Tensor& key, const a
                          const Neighborhood& n, std::optional<double> scale) {
   check_neighborhood_types(query.scalar_type(), key.scalar_type(), value.scalar_type(),
                            query.device().type());
+  TORCH_CHECK_VALUE(key.device() == query.device() && value.device() == query.device(),
+                    "neighborhood_attention: query is on ", query.device(), ", key on ", key.device(), ", value on ",
+                    value.device(), "\n  fix   move them to one device");
   return check_neighborhood(query.sizes(), key.sizes(), value.sizes(), n, scale);
+}
+
+void check_backward(const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_logsumexp,
+                    const at::Tensor& query, const at::Tensor& value, const at::Tensor& output,
+                    const at::Tensor& logsumexp) {
+  std::vector<NeighborhoodOperand> operands;
+  const auto add = [&](const char* name, bool per_query, const at::Tensor& t) {
+    TORCH_CHECK_VALUE(t.device() == query.device(), "neighborhood_attention_backward: query is on ", query.device(), ", ",
+                      name, " on ", t.device(), "\n  fix   move them to one device");
+    operands.push_back({name, per_query, t.sizes(), t.scalar_type()});
+  };
+  add("grad_output", false, grad_output);
+  add("output", false, output);
+  add("logsumexp", true, logsumexp);
+  if (grad_logsumexp && grad_logsumexp->defined()) add("grad_logsumexp", true, *grad_logsumexp);
+  check_neighborhood_backward(query.sizes(), value.sizes(), query.scalar_type(), operands);
 }
 
 Results forward_local(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -62,9 +81,11 @@ Gradients backward_local(const at::Tensor& grad_output,
                          const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                          const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
                          const Bools& is_causal, std::optional<double> scale) {
-  const auto n = neighborhood_of(window, stride, dilation, is_causal);
+  const auto call =
+      checked(query, key, value, neighborhood_of(window, stride, dilation, is_causal), scale);
+  check_backward(grad_output, grad_logsumexp, query, value, output, logsumexp);
   return neighborhood_backward(grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
-                               value, output, logsumexp, checked(query, key, value, n, scale));
+                               value, output, logsumexp, call);
 }
 
 Gradients backward_meta(const at::Tensor&, const std::optional<at::Tensor>&,

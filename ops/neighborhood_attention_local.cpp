@@ -174,8 +174,8 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
     TORCH_CHECK_VALUE(window[i] <= extent, "neighborhood_attention: window ", window[i], " along dim ", i + 1,
                       " is larger than the domain of ", extent, have(), "\n  fix   use a window of at most ", extent,
                       " there, or pad the field first");
-    TORCH_CHECK_VALUE(window[i] * dilation[i] <= extent, "neighborhood_attention: window ", window[i], " of dilation ",
-                      dilation[i], " along dim ", i + 1, " needs ", window[i] * dilation[i], " rows of the domain's ",
+    TORCH_CHECK_VALUE(dilation[i] <= extent / window[i], "neighborhood_attention: window ", window[i], " of dilation ",
+                      dilation[i], " along dim ", i + 1, " needs ", static_cast<double>(window[i]) * static_cast<double>(dilation[i]), " rows of the domain's ",
                       extent, have(), "\n  fix   use a dilation of at most ", extent / window[i], ", or a smaller window");
     TORCH_CHECK_VALUE(stride[i] <= window[i], "neighborhood_attention: stride ", stride[i], " along dim ", i + 1,
                       " is larger than the window of ", window[i], have(), "\n  fix   use a stride of at most ", window[i]);
@@ -198,6 +198,19 @@ void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::Scal
   TORCH_CHECK_TYPE(half || query == at::kFloat || query == at::kDouble || query == at::kBFloat16,
                    "neighborhood_attention: no kernel for ", query, " on ", device,
                    "\n  fix   use float32, float64 or bfloat16, or float16 on a GPU");
+}
+
+void check_neighborhood_backward(at::IntArrayRef query, at::IntArrayRef value, at::ScalarType type,
+                                 at::ArrayRef<NeighborhoodOperand> operands) {
+  for (const NeighborhoodOperand& given : operands) {
+    const at::IntArrayRef shape = given.per_query ? query.slice(0, query.size() - 1) : value;
+    const at::ScalarType wanted = given.per_query ? neighborhood_sum_type(type) : type;
+    TORCH_CHECK_VALUE(given.shape == shape, "neighborhood_attention_backward: ", given.name, " has shape ",
+                      shape_string(given.shape), " instead of ", shape_string(shape), "\n  have  query ",
+                      shape_string(query), ", value ", shape_string(value), "\n  fix   give what the forward call returned, and gradients of that");
+    TORCH_CHECK_TYPE(given.type == wanted, "neighborhood_attention_backward: ", given.name, " is ", given.type,
+                     " instead of ", wanted, "\n  have  query of ", type, "\n  fix   convert it to ", wanted);
+  }
 }
 
 at::ScalarType neighborhood_sum_type(at::ScalarType query) {

@@ -32,6 +32,16 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
 /// Tensors of one type that the kernels of the device know.
 void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value,
                               at::DeviceType device);
+/// A tensor that belongs to a result of the forward call: output, or with one number `per_query` logsumexp.
+struct NeighborhoodOperand {
+  const char* name;
+  bool per_query;
+  at::IntArrayRef shape;
+  at::ScalarType type;
+};
+/// Checks the backward call's tensors against the global shapes of query and value and their type. ValueError, TypeError.
+void check_neighborhood_backward(at::IntArrayRef query, at::IntArrayRef value, at::ScalarType type,
+                                 at::ArrayRef<NeighborhoodOperand> operands);
 /// Of logsumexp.
 at::ScalarType neighborhood_sum_type(at::ScalarType query);
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/interval_map.h"
 #include "engine/redistribute.h"
@@ -121,6 +122,23 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 
 std::optional<Plan> plan_backward(const OpCall& call) {
   const NeighborhoodCall whole = checked(call);
+  std::vector<NeighborhoodOperand> operands;
+  for (const auto& [name, per_query] : {std::pair{"grad_output", false},
+                                        {"output", false},
+                                        {"logsumexp", true},
+                                        {"grad_logsumexp", true}}) {
+    const int slot = call.slot(name);
+    if (slot < 0 || !call.slots()[slot].spec) {
+      TORCH_CHECK_VALUE(name == std::string_view("grad_logsumexp"), "neighborhood_attention_backward: ", name, " is undefined",
+                        "\n  have  ", call.describe(), "\n  fix   give zeros");
+      continue;
+    }
+    const Slot& given = call.slots()[slot];
+    operands.push_back({name, per_query, given.spec->global_shape(), given.dtype});
+  }
+  check_neighborhood_backward(call.spec("query")->global_shape(),
+                              call.spec("value")->global_shape(),
+                              call.slots()[call.slot("query")].dtype, operands);
   const SpecPtr query =
       with_features(call.spec("output"), call.spec("query")->global_shape().back());
   auto division = std::make_shared<const Division>(

@@ -154,7 +154,7 @@ std::array<at::Tensor, 5> neighborhood_second(const NeighborhoodSecond& given,
   const auto zeros = [](const at::Tensor& t) {
     return at::zeros_like(t, {}, at::MemoryFormat::Contiguous);
   };
-  if (given.query.numel() == 0 || given.value.numel() == 0) {
+  if (given.query.numel() == 0) {
     return {zeros(given.grad_output), zeros(given.grad_logsumexp), zeros(given.query),
             zeros(given.key), zeros(given.value)};
   }

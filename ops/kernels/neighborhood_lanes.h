@@ -101,7 +101,7 @@ struct Lanes {
     return static_cast<A>(n) * C::kLn2High + (series * s + static_cast<A>(n) * C::kLn2Low);
   }
 
-  /// e^x for x <= 0 to a few units in the last place: x = n ln 2 + r, Taylor's series of e^r. Zero below the smallest
+  /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r, Taylor's series of e^r. Zero below the smallest
   /// normal number; NaN stays.
   [[gnu::always_inline]] static inline Vector exp(Vector x) {
     using C = ExpConstants<A>;

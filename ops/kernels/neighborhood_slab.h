@@ -290,7 +290,7 @@ class Slab {
     });
     for (int i = 0; i < kQueries; ++i) {
       B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
-      *at<A>(p_.logsumexp, first + i) = most[i] == kNone ? kNone : shift_[i] + L::log(total[i]);
+      *at<A>(p_.logsumexp, first + i) = total[i] == 0 ? kNone : shift_[i] + L::log(total[i]);
     }
   }
 

@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <mutex>
+#include <set>
+#include <thread>
+
 #include "ops/neighborhood_attention_local.h"
 #include "tests/support/dense_neighborhood.h"
 #include "tests/support/neighborhood_cases.h"
@@ -198,7 +202,37 @@ TEST(NeighborhoodAttention, S06_ClosedCases) {
   spoilt[0][4][0][0] = std::nan("");
   const auto output = values(std::get<0>(neighborhood_attention(zero, spoilt, v, {{3}})));
   for (int64_t i = 0; i < 9; ++i) EXPECT_EQ(std::isnan(output[i]), i >= 3 && i <= 5) << i;
+  const auto [of_query, sum] = neighborhood_attention(spoilt, zero, v, {{3}});
+  for (int64_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(std::isnan(values(of_query)[i]), i == 4) << i;
+    EXPECT_EQ(std::isnan(values(sum)[i]), i == 4) << i;
+  }
 }
+
+// The kernels of float32, with a note of the threads that ran them.
+struct Witness {
+  static inline std::mutex mutex;
+  static inline std::set<std::thread::id> forward_threads, backward_threads;
+
+  static void note(std::set<std::thread::id>& threads) {
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+  }
+  static neighborhood::KernelSet kernels() {
+    neighborhood::KernelSet set = neighborhood::kernels_native();
+    set.float32.forward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab,
+                             void* scratch) {
+      note(forward_threads);
+      neighborhood::kernels_native().float32.forward(p, unit, slab, scratch);
+    };
+    set.float32.backward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab,
+                              void* scratch) {
+      note(backward_threads);
+      neighborhood::kernels_native().float32.backward(p, unit, slab, scratch);
+    };
+    return set;
+  }
+};
 
 // Any strides of the inputs, and the same bits for any number of threads.
 TEST(NeighborhoodAttention, X04_StridesAndThreads) {
@@ -210,7 +244,14 @@ TEST(NeighborhoodAttention, X04_StridesAndThreads) {
   const Tensors one = outcome(inputs, attend);
   at::set_num_threads(2);
   const Tensors two = outcome(inputs, attend);
+  const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n,
+                                       std::nullopt);
+  const auto kernels = Witness::kernels();
+  const auto [output, sums] = neighborhood_forward(inputs[0], inputs[1], inputs[2], call, kernels);
+  neighborhood_backward(output, {}, inputs[0], inputs[1], inputs[2], output, sums, call, kernels);
   at::set_num_threads(1);
+  EXPECT_EQ(Witness::forward_threads.size(), 2U);
+  EXPECT_EQ(Witness::backward_threads.size(), 2U);
   const Tensors packed = outcome(
       {at::cat(inputs, -1).narrow(-1, 0, 8), inputs[1].transpose(1, 2).contiguous().transpose(1, 2),
        inputs[2].transpose(-1, -2).contiguous().transpose(-1, -2)},
@@ -303,6 +344,24 @@ TEST(NeighborhoodAttention, X04_SecondDerivativesEqualDenseMaskedAttentions) {
   }
 }
 
+// Without values there is still logsumexp.
+TEST(NeighborhoodAttention, X04_SecondDerivativeWithoutValueFeatures) {
+  const Case c{"", {5, 6}, {{3}}, 4, 0};
+  const auto twice = [&](const auto& attend) {
+    Tensors t = inputs_of(c, at::kDouble);
+    for (at::Tensor& x : t) x.requires_grad_();
+    const at::Tensor sums = std::get<1>(attend(t[0], t[1], t[2], c.n, c.scale));
+    const at::Tensor first =
+        torch::autograd::grad({sums.square().sum()}, {t[0]}, {}, std::nullopt, true)[0];
+    return torch::autograd::grad({first.square().sum()}, {t[0], t[1]});
+  };
+  const auto actual = twice(neighborhood_attention), expected = twice(dense_neighborhood_attention);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(expected[i].any().item<bool>());
+    EXPECT_EQ(difference(actual[i], expected[i], 1e-10), "") << i;
+  }
+}
+
 TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
   const at::Tensor x = make_tensor({2, 7, 12, 4, 8}, 1, at::kFloat);
   const auto message = [&](const Neighborhood& n) {
@@ -316,6 +375,8 @@ TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
   EXPECT_THAT(message({{3, 5}, {1}, {1, 3}}),
               StartsWith("neighborhood_attention: window 5 of dilation 3 along dim 2 needs 15 rows "
                          "of the domain's 12"));
+  EXPECT_THAT(message({{4}, {1}, {int64_t{1} << 62}}),  // the product is 0 in 64 bits
+              StartsWith("neighborhood_attention: window 4 of dilation 4611686018427387904 along"));
   EXPECT_THAT(
       message({{3}, {1, 4}}),
       StartsWith("neighborhood_attention: stride 4 along dim 2 is larger than the window of 3"));
@@ -335,6 +396,8 @@ TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
               StartsWith("neighborhood_attention: value differs in more than its last dim"));
   EXPECT_THAT(with(x, x, x.to(at::kDouble)),
               StartsWith("neighborhood_attention: query is Float, key Float, value Double"));
+  EXPECT_THAT(with(x, x.to(at::kMeta), x),
+              StartsWith("neighborhood_attention: query is on cpu, key on meta"));
   EXPECT_THAT(with(x.to(at::kHalf), x.to(at::kHalf), x.to(at::kHalf)),
               StartsWith("neighborhood_attention: no kernel for Half"));
 }
