@@ -261,7 +261,7 @@ std::string attention_shapes(const at::Tensor& query, const at::Tensor& key,
 }
 
 bool attention_groups_fit(int64_t heads, int64_t key_heads) {
-  return key_heads > 0 ? heads % key_heads == 0 : heads == 0;
+  return key_heads > 0 ? heads > 0 && heads % key_heads == 0 : heads == 0;
 }
 
 void check_attention_tensors(const char* name, const at::Tensor& query, const at::Tensor& key,

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "ops/attention.h"
+
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -169,6 +173,76 @@ TEST(AttentionRing, X07_Masks) {
                 .causal = true,
                 .mask = make_tensor({9, 9}, 50),
                 .mask_grad = false});
+}
+
+// -1e9 + log(3) is -1e9 in float32: blocks of unequal size must know their weights all the same.
+TEST(AttentionRing, X07_RowsMaskedByLargeNumbers) {
+  const std::vector<Way> ways = {
+      {"3_5", {2}, {shard(2, {3, 5})}, {shard(2, {3, 5})}},
+      {"1_7", {2}, {shard(2, {1, 7})}, {shard(2, {1, 7})}},
+      {"4_0_4", {3}, {shard(2, {4, 0, 4})}, {shard(2, {4, 0, 4})}},
+      {"keys_cut", {3}, {replicate()}, {shard(2, {5, 0, 3})}},
+      {"grid", {2, 2}, {shard(2, {3, 5}), replicate()}, {shard(2, {3, 5}), shard(2)}},
+  };
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const double lowest = type == at::kFloat ? std::numeric_limits<float>::lowest()
+                                             : std::numeric_limits<double>::lowest();
+    for (const double number : {-1e4, -1e9, lowest, 1e4}) {
+      at::Tensor mask = make_tensor({8, 8}, 60, type);
+      mask.select(0, 3).fill_(number);
+      mask.select(0, 6).narrow(0, 0, 7).fill_(number);
+      for (const Way& way : ways) {
+        for (const int64_t mask_cut : {-1, 0, 1}) {
+          SCOPED_TRACE(way.name + " " + std::to_string(number) + " mask cut " +
+                       std::to_string(mask_cut));
+          Placements held(way.mesh.size(), replicate());
+          if (mask_cut >= 0) held.back() = shard(mask_cut);
+          const std::vector<Input> inputs = {{make_tensor({1, 2, 8, 4}, 1, type), way.query},
+                                             {make_tensor({1, 2, 8, 4}, 2, type), way.keys},
+                                             {make_tensor({1, 2, 8, 4}, 3, type), way.keys},
+                                             {mask, held}};
+          // A mask with a gradient: LibTorch's fused kernel loses such rows backward.
+          expect_same_as_plain(
+              way.mesh, inputs,
+              [](const Tensors& t) {
+                return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], t[3])};
+              },
+              {.tolerance = type == at::kFloat ? 2e-5 : 1e-10});
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionRing, X07_NoHeadsAndMasksOfOneNumber) {
+  for (const Sizes& shape : {Sizes{0, 9, 4}, {2, 0, 9, 4}}) {
+    const Placements cut = {shard(-2)};
+    expect_same_as_plain(
+        {2},
+        {{make_tensor(shape, 1), cut}, {make_tensor(shape, 2), cut}, {make_tensor(shape, 3), cut}},
+        [](const Tensors& t) {
+          return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2])};
+        });
+  }
+  check(kAlike.front(), {.name = "no dims", .mask = at::full({}, 0.3, at::kDouble)});
+}
+
+// What scaled_dot_product_attention broadcasts, and repeats, the operator itself does not.
+TEST(AttentionRing, X07_RefusalsOfTheOperator) {
+  const auto zeros = [](at::IntArrayRef shape) { return at::zeros(shape, at::kDouble); };
+  const at::Tensor x = zeros({2, 4, 6, 8});
+  const auto message = [&](const at::Tensor& k, const at::Tensor& v,
+                           const std::optional<at::Tensor>& mask = {}) {
+    return message_of([&] { attention(x, k, v, mask, 0, false, {}, {}); });
+  };
+  using ::testing::StartsWith;
+  EXPECT_THAT(message(zeros({2, 4, 6, 7}), x), StartsWith("attention: 8 features of queries"));
+  for (const Sizes& shape : {Sizes{1, 4, 6, 8}, {2, 3, 6, 8}, {2, 0, 6, 8}, {4, 6, 8}})
+    EXPECT_THAT(message(zeros(shape), zeros(shape)), StartsWith("attention: dims before the rows"));
+  EXPECT_THAT(message(x, zeros({2, 2, 6, 8})), StartsWith("attention: dims before the rows"));
+  EXPECT_THAT(message(x, x.to(at::kFloat)), StartsWith("attention: query is Double"));
+  EXPECT_THAT(message(x, x, zeros({5, 6})), StartsWith("attention: a mask [5, 6]"));
+  EXPECT_EQ(message(zeros({2, 2, 6, 8}), zeros({2, 2, 6, 8})), "");
 }
 
 TEST(AttentionRing, X07_GroupedQueries) {
