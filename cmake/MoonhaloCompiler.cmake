@@ -15,7 +15,9 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 add_link_options(-fopenmp)
 if(MOONHALO_SANITIZE)
   # GCC's warning is wrong about std::function under sanitizers (its own <regex> sets it off).
-  add_compile_options(-fsanitize=${MOONHALO_SANITIZE} -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MOONHALO_SANITIZE}>
+                      $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
+                      $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${MOONHALO_SANITIZE})
 endif()
 

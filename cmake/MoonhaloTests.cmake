@@ -117,6 +117,7 @@ foreach(part RANGE 1 ${sweep_parts})
 endforeach()
 
 # The same program under mpirun with 2, 3 and 4 ranks.
+set(mpi_environment "${test_environment}")
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
 if(mpi_tests AND MPI_CXX_FOUND)
   moonhalo_add_test_program(mpi ${mpi_tests})

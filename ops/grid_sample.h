@@ -25,8 +25,10 @@ struct GridSample {
 /// Without a bound the input's space is gathered. With `max_displacement` a rank borrows only the rows and columns that its outputs
 /// can reach, so every tensor may be cut in any way; outputs are cut as the grid is, and where the grid is whole as the input is
 /// (boundaries at the same place of the domain). A point beyond the bound (or NaN) is a ValueError on every rank, found by one
-/// all-reduce of a number per dim before anything is computed: a bound that is too small never gives a wrong number.
-/// Plain tensors with a bound run the same kernels (CPU), float32 and float64, so that cut and whole fields agree at pixels too, where the
+/// all-reduce of a number per dim before anything is computed: a bound that is too small never gives a wrong number. Points that are
+/// not finite are refused whatever the bound, an infinite one too.
+/// With a bound: CPU tensors only (ShardTensors of another mesh are a NotImplementedError), float32 and float64. Without one: what LibTorch
+/// takes. Plain tensors with a bound run the same kernels, so that cut and whole fields agree at pixels too, where the
 /// derivative's side is a matter of the last bit. Collective.
 /// The operator `moonhalo::grid_sample(input, grid, mode, padding_mode, align_corners, *, max_displacement)`.
 at::Tensor grid_sample(const at::Tensor& input, const at::Tensor& grid,

@@ -14,6 +14,7 @@
 
 #include "engine/boundary.h"
 #include "engine/interval_map.h"
+#include "ops/cpu_only.h"
 #include "ops/grid_sample.h"
 #include "ops/grid_sample_local.h"
 #include "ops/shape.h"
@@ -267,6 +268,7 @@ struct Division {
 };
 
 std::optional<Plan> plan_sample(const OpCall& call) {
+  check_on_cpu("grid_sample with max_displacement", call.mesh()->device_type());
   const auto division = std::make_shared<const Division>(call);
   Plan plan;
   plan.inputs = {division->input, division->grid};
@@ -286,6 +288,7 @@ std::optional<Plan> plan_sample(const OpCall& call) {
 }
 
 std::optional<Plan> plan_sample_backward(const OpCall& call) {
+  check_on_cpu("grid_sample with max_displacement", call.mesh()->device_type());
   const auto division = std::make_shared<const Division>(call);
   const int64_t ndim = division->output->ndim();
   Plan plan;

@@ -52,9 +52,9 @@ Place<T> reflected(Place<T> p, int64_t extent, bool align_corners) {
     away = -away;
     slope = -slope;
   }
-  const T rest = std::fmod(away, span);
-  const bool forth = static_cast<int64_t>(std::floor(away / span)) % 2 == 0;
-  return forth ? Place<T>{rest + low, slope} : Place<T>{span - rest + low, -slope};
+  // Exact however far away, where a count of the spans would not fit an integer.
+  const T phase = std::fmod(away, 2 * span);
+  return phase < span ? Place<T>{phase + low, slope} : Place<T>{2 * span - phase + low, -slope};
 }
 
 template <typename T>
@@ -180,8 +180,10 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
                     "grid_sample: a grid of shape ", shape_string(grid), " for an input of shape ", shape_string(input),
                     "\n  have  [batch, channels, space...] and [batch, space..., dims of space] are wanted",
                     "\n  fix   give the same batch, and points with a coordinate for each of 2 or 3 dims of space");
-  TORCH_CHECK_TYPE(input_dtype == grid_dtype && (input_dtype == at::kFloat || input_dtype == at::kDouble), "grid_sample: an input of ",
-                   input_dtype, " and a grid of ", grid_dtype, "\n  have  Float or Double, both alike, is wanted\n  fix   convert them");
+  // Without a bound the kernels are LibTorch's, for what they take.
+  const bool ours = !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
+  TORCH_CHECK_TYPE(input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype, "\n  have  ",
+                   options.max_displacement ? "Float or Double, both alike, is wanted" : "both alike are wanted", "\n  fix   convert them");
   TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4, "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ",
                     shape_string(input), "\n  fix   use bilinear or nearest");
   in = input.slice(2).vec();
@@ -252,10 +254,10 @@ at::Tensor Sampler::displacement(const at::Tensor& grid, const std::vector<int64
 void Sampler::check_displacement(const at::Tensor& displacement) const {
   for (size_t d = 0; d < in.size(); ++d) {
     const double away = displacement[static_cast<int64_t>(d)].item<double>();
-    TORCH_CHECK_VALUE(std::isinf(bound[d]) || away <= bound[d] + tolerance(d), "grid_sample: a point lies ", away,
+    TORCH_CHECK_VALUE(std::isfinite(away) && away <= bound[d] + tolerance(d), "grid_sample: a point lies ", away,
                       " pixels from its identity position along dim ", d + 2, ", beyond max_displacement = ", bound[d],
                       "\n  have  an input of ", in[d], " pixels there and ", out[d], " outputs",
-                      "\n  fix   give a larger max_displacement, or none to gather the input");
+                      "\n  fix   give finite points, and a larger max_displacement or none to gather the input");
   }
 }
 

@@ -33,9 +33,9 @@ struct Sampler {
   double tolerance(size_t d) const { return 1e-3 + rounding * static_cast<double>(in[d]); }
   /// Input rows of dim `d` that the outputs `out` may read.
   Rows rows_read(size_t d, Rows out) const;
-  /// The largest displacement per dim of a part of the grid whose space begins at `begin`; NaN counts as infinite. [dims] float64.
+  /// The largest displacement per dim of a part of the grid whose space begins at `begin`; what is not finite counts as infinite. [dims] float64.
   at::Tensor displacement(const at::Tensor& grid, const std::vector<int64_t>& begin) const;
-  /// ValueError if one of them is beyond its bound.
+  /// ValueError if one of them is beyond its bound, or infinite.
   void check_displacement(const at::Tensor& displacement) const;
 };
 

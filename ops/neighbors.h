@@ -21,6 +21,7 @@ namespace moonhalo {
 /// less: blocks of points, one after another, the next one under way while one is searched, or the queries, whose candidates are
 /// sent back. In backward only rows that are somebody's neighbour travel, and their gradients, home to their owners. Collective.
 ///
+/// CPU tensors only, here and below: ShardTensors of another mesh are a NotImplementedError.
 /// Plain tensors: a k-d tree of leaves of 16 points (many features or few queries: tiles of all points), never M x N numbers.
 /// The operator `moonhalo::knn(query, points, k)`.
 /// Source: J. H. Friedman, J. L. Bentley, R. A. Finkel, An algorithm for finding best matches in logarithmic expected time, 1977.
@@ -42,7 +43,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> radius_search(const at::Tensor& q
 
 /// points[indices] - query: [batch..., M, K, D] for indices [batch..., M, K] int64 in [0, N), or -1 for none (zeros). Linear in
 /// query and points, differentiable any number of times. ShardTensors as in knn: only rows that are asked for travel, once to
-/// every rank that asks. IndexError for other indices, on the ranks that hold them. Collective.
+/// every rank that asks. IndexError for other indices: on every rank if the points' rows are cut, else on the ranks that hold
+/// them, before anything travels. A missing neighbour (-1) has no part in any number, whatever the query or its gradient. Collective.
 /// The operator `moonhalo::neighbor_offsets(query, points, indices)`.
 at::Tensor neighbor_offsets(const at::Tensor& query, const at::Tensor& points,
                             const at::Tensor& indices);

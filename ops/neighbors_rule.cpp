@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/rules.h"
+#include "ops/cpu_only.h"
 #include "ops/neighbors_check.h"
 #include "ops/point_round.h"
 #include "ops/point_rows.h"
@@ -14,6 +15,7 @@ namespace {
 
 std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most,
                                 std::optional<double> radius) {
+  check_on_cpu(op, call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points");
   check_points(op, query->global_shape(), points->global_shape(), call.slots()[0].dtype,
                call.slots()[1].dtype);
@@ -49,6 +51,7 @@ std::optional<Plan> plan_radius(const OpCall& call) {
 }
 
 std::optional<Plan> plan_offsets(const OpCall& call) {
+  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points"),
                 indices = call.spec("indices");
   check_points("neighbor_offsets", query->global_shape(), points->global_shape(),
@@ -76,6 +79,7 @@ std::optional<Plan> plan_offsets(const OpCall& call) {
 }
 
 std::optional<Plan> plan_offsets_backward(const OpCall& call) {
+  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
   const SpecPtr grad = call.spec("grad"), points = call.spec("points"),
                 indices = call.spec("indices");
   const int64_t neighbors = indices->global_shape().back(),

@@ -25,7 +25,6 @@ class PointRound {
              at::ScalarType dtype);
   /// query [batch..., M, D], points [batch..., n, D] of this rank. Collective over the mesh.
   NeighborLists search(const at::Tensor& query, const at::Tensor& points) const;
-  bool queries_travel() const { return queries_travel_; }
 
  private:
   NeighborLists pass_points(const at::Tensor& query, at::Tensor block) const;

@@ -38,6 +38,18 @@ std::vector<int64_t> times(std::vector<int64_t> counts, int64_t factor) {
   return counts;
 }
 
+// The lowest and the highest index; {0, -1} for no indices.
+std::pair<int64_t, int64_t> range_of(const at::Tensor& indices) {
+  if (indices.numel() == 0) return {0, -1};
+  return {indices.min().item<int64_t>(), indices.max().item<int64_t>()};
+}
+
+void check_range(std::pair<int64_t, int64_t> range, int64_t n, const char* op) {
+  const auto [low, high] = range;
+  TORCH_CHECK_INDEX(low >= -1 && high < n, op, ": index ", low < -1 ? low : high, " is not one of ", n, " points\n  have  indices from ",
+                    low, " to ", high, "\n  fix   give indices in [0, ", n, "), or -1 for none");
+}
+
 }  // namespace
 
 PointCuts::PointCuts(const SpecPtr& given_query, const SpecPtr& given_points) {
@@ -137,12 +149,7 @@ at::Tensor add_rows_at(const at::Tensor& grad, const at::Tensor& numbers, int64_
 
 at::Tensor row_numbers(const at::Tensor& indices, int64_t n, const char* op) {
   const int64_t batch = indices.size(0);
-  if (indices.numel() > 0) {
-    const int64_t low = indices.min().item<int64_t>(), high = indices.max().item<int64_t>();
-    TORCH_CHECK_INDEX(low >= -1 && high < n, op, ": index ", low < -1 ? low : high, " is not one of ", n,
-                      " points\n  have  indices from ", low, " to ", high, "\n  fix   give indices in [0, ", n,
-                      "), or -1 for none");
-  }
+  check_range(range_of(indices), n, op);
   std::vector<int64_t> along(indices.dim(), 1);
   along[0] = batch;
   const at::Tensor first = (at::arange(batch, indices.options()) * n).view(along);
@@ -150,11 +157,12 @@ at::Tensor row_numbers(const at::Tensor& indices, int64_t n, const char* op) {
 }
 
 at::Tensor offsets_of(const at::Tensor& rows, const at::Tensor& query, const at::Tensor& indices) {
-  return rows - query.unsqueeze(2) * indices.ge(0).unsqueeze(-1);
+  // Chosen, not multiplied by zero: a query may be infinite.
+  return at::where(indices.ge(0).unsqueeze(-1), rows - query.unsqueeze(2), 0.0);
 }
 
 at::Tensor query_gradient(const at::Tensor& grad, const at::Tensor& indices) {
-  return (grad * indices.ge(0).unsqueeze(-1)).sum(2).neg();
+  return at::where(indices.ge(0).unsqueeze(-1), grad, 0.0).sum(2).neg();
 }
 
 PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const char* op)
@@ -166,7 +174,6 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
     numbers_ = row_numbers(indices, n, op);
     return;
   }
-  row_numbers(indices, n, op);
 
   // A row's key: the rank that holds it, then its place in that rank's table [batch * block, D].
   const auto holders = cuts.holders();
@@ -179,7 +186,8 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
   const auto looked_up = [&](const std::vector<int64_t>& by_block, const at::Tensor& block) {
     return at::tensor(by_block, at::kLong).index_select(0, block.reshape(-1)).view(block.sizes());
   };
-  const at::Tensor valid = indices.ge(0), index = indices.clamp_min(0);
+  // Wrong indices ask for nothing here; every rank learns of them below.
+  const at::Tensor valid = indices.ge(0).logical_and_(indices.lt(n)), index = indices.clamp_min(0);
   // Searching among the ends leaves out empty blocks.
   at::Tensor block = at::searchsorted(at::tensor(ends, at::kLong), index.contiguous(), false, true);
   block.clamp_max_(static_cast<int64_t>(blocks.size()) - 1);
@@ -194,10 +202,15 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
   numbers_ = at::full(indices.sizes(), asked.numel(), at::kLong).masked_scatter_(valid, place);
 
   Communicator& group = mesh_->group();
-  const at::Tensor counts = at::bincount(at::floor_divide(asked, stride), {}, ranks);
-  at::Tensor table = at::empty({ranks * ranks}, at::kLong);
-  group.all_gather(counts, std::vector<int64_t>(ranks, ranks), table);
-  table = table.view({ranks, ranks});
+  const auto [lowest, highest] = range_of(indices);
+  const at::Tensor counts = at::cat({at::bincount(at::floor_divide(asked, stride), {}, ranks),
+                                     at::tensor({lowest, highest}, at::kLong)});
+  at::Tensor table = at::empty({ranks * (ranks + 2)}, at::kLong);
+  group.all_gather(counts, std::vector<int64_t>(ranks, ranks + 2), table);
+  table = table.view({ranks, ranks + 2});
+  check_range({table.select(1, ranks).min().item<int64_t>(),
+               table.select(1, ranks + 1).max().item<int64_t>()},
+              n, op);
   for (int64_t r = 0; r < ranks; ++r) {
     asks_.push_back(table[mesh_->rank()][r].item<int64_t>());
     serves_.push_back(table[r][mesh_->rank()].item<int64_t>());

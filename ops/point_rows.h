@@ -33,7 +33,7 @@ at::Tensor rows_at(const at::Tensor& table, const at::Tensor& numbers);
 /// The adjoint: sums grad [numbers..., D] into [rows, D], in the order of the numbers.
 at::Tensor add_rows_at(const at::Tensor& grad, const at::Tensor& numbers, int64_t rows);
 /// Numbers of the rows of points [batch, n, D] in a table [batch * n, D] for indices [batch, ...]; -1 becomes batch * n. IndexError where an
-/// index is not in [-1, n).
+/// index is not in [-1, n), on this rank alone.
 at::Tensor row_numbers(const at::Tensor& indices, int64_t n, const char* op);
 
 /// Of rows [batch, M, K, D] fetched for indices [batch, M, K] (zeros for -1) and the query [batch, M, D]: the offsets.
@@ -44,7 +44,8 @@ at::Tensor query_gradient(const at::Tensor& grad, const at::Tensor& indices);
 /// Rows of cut points, fetched by those who ask for them and sums sent home. Made and used by all ranks of the mesh (collective).
 class PointRoute {
  public:
-  /// indices [batch, ...] of this rank, into N (-1: none).
+  /// indices [batch, ...] of this rank, into N (-1: none). IndexError for others: if the points are cut on every rank, for the worst
+  /// that any rank has; else on the rank that has them.
   PointRoute(const PointCuts& cuts, const at::Tensor& indices, const char* op);
   /// points [batch, n, D] of this rank: [indices..., D].
   at::Tensor fetch(const at::Tensor& points) const;

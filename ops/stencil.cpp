@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finite differences: an operator that is linear, its adjoint, and their rule on the interval map. Blocks stay as they are; rows
-// that the offsets reach are borrowed, and backward their gradients are sent back.
+// from the lowest to the highest offset are borrowed, and backward their gradients are sent back.
 #include "ops/stencil.h"
 
 #include <ATen/ATen.h>
@@ -196,7 +196,7 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 }
 
 constexpr const char* kSource = "B. Fornberg, Mathematics of Computation 51, 1988";
-constexpr const char* kSupports = "any cut, kept; only rows that the offsets reach travel";
+constexpr const char* kSupports = "any cut, kept; only rows between the lowest and highest offset travel";
 
 const Register rules{
     {.op = "moonhalo::stencil",

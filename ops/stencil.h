@@ -14,11 +14,12 @@ struct Stencil {
   int64_t dim = 0;         ///< negative counts from the end
   int64_t derivative = 1;  ///< at least 0; with `order` even, central differences are made of them
   int64_t order = 2;       ///< of accuracy: the error shrinks as spacing^order
-  double spacing = 1;      ///< of the rows; weights are divided by spacing^derivative
+  double spacing = 1;      ///< of the rows; the differences' weights are divided by spacing^derivative
   /// Beyond the ends: "zeros", "circular", "reflect" (the end rows are not repeated), "replicate", or "one_sided": rows near the
   /// ends take formulas of the same order from rows inside. Default: one_sided; for weights of one's own: zeros.
   std::optional<std::string> boundary = std::nullopt;
-  /// Weights of one's own instead of derivative and order; not with one_sided.
+  /// Weights of one's own, taken as they are, instead of derivative, order and spacing (ValueError if one of these is not at its
+  /// default); not with one_sided.
   std::optional<std::vector<int64_t>> offsets = std::nullopt;
   std::optional<std::vector<double>> weights = std::nullopt;
 };
@@ -30,8 +31,8 @@ std::vector<double> finite_difference_weights(int64_t derivative, const std::vec
                                               double at = 0);
 
 /// The stencil along a dim of a floating or complex tensor of any rank; the result has its shape and, of a ShardTensor, its
-/// cut. A cut of `dim` borrows exactly the rows that the offsets reach, over several blocks if need be (collective); other
-/// cuts are local, a sum over ranks (Partial) stays one. Linear: differentiable any number of times, forward-mode too.
+/// cut. A cut of `dim` borrows the rows from the lowest to the highest offset (0 among them), those between that no offset
+/// names too, over several blocks if need be (collective); other cuts are local, a sum over ranks (Partial) stays one. Linear: differentiable any number of times, forward-mode too.
 /// ValueError for an unknown boundary, an odd order, or a dim too short for one_sided (derivative + order rows).
 /// The operator `moonhalo::stencil(x, *, dim, derivative, order, spacing, boundary, offsets, weights)`.
 at::Tensor stencil(const at::Tensor& x, const Stencil& options);

@@ -90,6 +90,9 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   edge_ = edge_of(boundary);
   const bool one_sided = boundary == "one_sided";
   if (options.weights) {
+    TORCH_CHECK_VALUE(options.derivative == 1 && options.order == 2 && options.spacing == 1, "stencil: derivative ", options.derivative,
+                      ", order ", options.order, " and spacing ", options.spacing, " with weights of one's own\n  have  weights ", *options.weights,
+                      ", which are taken as they are\n  fix   divide them by a power of the spacing, and leave the three out");
     offsets_ = *options.offsets;
     weights_ = *options.weights;
     TORCH_CHECK_VALUE(offsets_.size() == weights_.size() && !offsets_.empty(), "stencil: ", offsets_.size(), " offsets and ", weights_.size(),

@@ -170,6 +170,13 @@ TEST(GridSampleBounded, APointBeyondTheBoundIsAnErrorOnEveryRank) {
     EXPECT_THAT(message_of([&] { grid_sample(field, shard_of(none, mesh, rows), options); }),
                 ::testing::StartsWith(
                     "grid_sample: a point lies inf pixels from its identity position along dim 3"));
+    // An infinite bound takes any place, but not none.
+    for (const char* padding : {"zeros", "border", "reflection"})
+      EXPECT_THAT(message_of([&] {
+                    grid_sample(field, shard_of(none, mesh, rows),
+                                {.padding_mode = padding, .max_displacement = {{INFINITY}}});
+                  }),
+                  ::testing::StartsWith("grid_sample: a point lies inf pixels from its identity"));
     EXPECT_EQ(difference(full_tensor(grid_sample(field, shard_of(identity, mesh, rows),
                                                  {.max_displacement = {{0.0}}})),
                          x, 1e-12),

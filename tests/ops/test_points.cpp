@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "engine/communicator.h"
+#include "ops/grid_sample.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -233,6 +234,73 @@ TEST(Points, OnlyBlocksAndRowsAskedForTravel) {
     EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kAllToAll].bytes, 0);
     EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kExchange].bytes, 0);
   });
+}
+
+TEST(Points, AMissingNeighbourHasNoPartInAnyNumber) {
+  const at::Tensor indices = at::tensor({0, -1, -1, -1, 2, 1}, at::kLong).view({3, 2}),
+                   missing = indices.lt(0).unsqueeze(-1);
+  at::Tensor query = make_tensor({3, 2}, 1), grad = make_tensor({3, 2, 2}, 3);
+  query[1].fill_(INFINITY);
+  const at::Tensor points = make_tensor({4, 2}, 2),
+                   found = points.index_select(0, indices.clamp_min(0).flatten()).view({3, 2, 2}),
+                   expected = at::where(missing, 0.0, found - query.unsqueeze(1)),
+                   expected_grad = -at::where(missing, 0.0, grad).sum(1);
+  grad.masked_fill_(missing, NAN);
+  const auto check = [&](at::Tensor q, const at::Tensor& p, const at::Tensor& index,
+                         const at::Tensor& cotangent) {
+    q.requires_grad_();
+    const at::Tensor offsets = neighbor_offsets(q, p, index);
+    const Tensors gradients = torch::autograd::grad({offsets}, {q}, {cotangent});
+    const auto whole = [](const at::Tensor& t) { return is_shard_tensor(t) ? full_tensor(t) : t; };
+    EXPECT_EQ(difference(whole(offsets.detach()), expected, 1e-14), "");
+    EXPECT_EQ(difference(whole(gradients[0]), expected_grad, 1e-14), "");
+  };
+  check(query.clone(), points, indices, grad);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const Placements rows = {shard(0, {2, 1})};
+    check(shard_of(query, mesh, rows), shard_of(points, mesh, {shard(0, {1, 3})}),
+          shard_of(indices, mesh, rows), shard_of(grad, mesh, rows));
+  });
+}
+
+TEST(Points, AnIndexOfNoPointIsAnErrorOnEveryRank) {
+  const at::Tensor query = make_tensor({5, 2}, 1);
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const Placements rows = {shard(0, {2, 2, 1})};
+    const at::Tensor points = shard_of(make_tensor({6, 2}, 2), mesh, {shard(0, {4, 0, 2})});
+    const auto offsets = [&](std::vector<int64_t> indices) {
+      return neighbor_offsets(
+          shard_of(query, mesh, rows), points,
+          shard_of(at::tensor(indices, at::kLong).unsqueeze(1), mesh, rows));
+    };
+    EXPECT_THAT(message_of([&] { offsets({0, 5, 1, 8, 2}); }),
+                ::testing::StartsWith("neighbor_offsets: index 8 is not one of 6 points\n  have  "
+                                      "indices from 0 to 8"));
+    EXPECT_THAT(message_of([&] { offsets({0, 5, 1, 100, -3}); }),
+                ::testing::StartsWith("neighbor_offsets: index -3 is not one of 6 points\n  have  "
+                                      "indices from -3 to 100"));
+    EXPECT_EQ(message_of([&] { offsets({0, 5, 1, -1, 3}); }), "");
+  });
+}
+
+TEST(Points, OnlyCpusHaveTheKernels) {
+  const CommunicatorPtr self = make_fake_communicator(0, 1);
+  const MeshPtr mesh = init_device_mesh(*self, "cuda", {1});
+  const auto on_cuda = [&](const at::Tensor& t) { return wrap(t, replicated(mesh, t.sizes())); };
+  const at::Tensor x = on_cuda(make_tensor({5, 2}, 1)),
+                   index = on_cuda(at::zeros({5, 1}, at::kLong)),
+                   field = on_cuda(make_tensor({1, 1, 4, 4}, 1)),
+                   grid = on_cuda(make_tensor({1, 4, 4, 2}, 1));
+  const std::pair<std::function<void()>, const char*> calls[] = {
+      {[&] { knn(x, x, 1); }, "knn"},
+      {[&] { radius_search(x, x, 1, 2); }, "radius_search"},
+      {[&] { neighbor_offsets(x, x, index); }, "neighbor_offsets"},
+      {[&] { grid_sample(field, grid, {.max_displacement = {{9.0}}}); },
+       "grid_sample with max_displacement"},
+  };
+  for (const auto& [call, name] : calls)
+    EXPECT_THAT(message_of(call),
+                ::testing::StartsWith(std::string(name) + ": ShardTensors on a mesh of cuda"));
 }
 
 TEST(Points, RefusesWhatCannotBeAnswered) {

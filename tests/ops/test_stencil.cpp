@@ -185,6 +185,10 @@ TEST(Stencil, RefusesWhatHasNoMeaning) {
       {{.dim = 1, .spacing = 0}, "stencil: the spacing is 0"},
       {{.dim = 1, .weights = {{1.0}}}, "stencil: offsets and weights belong together"},
       {{.dim = 1, .offsets = {{1, 2}}, .weights = {{1.0}}}, "stencil: 2 offsets and 1 weights"},
+      {{.dim = 1, .spacing = 0.5, .offsets = {{1}}, .weights = {{1.0}}},
+       "stencil: derivative 1, order 2 and spacing 0.5 with weights of one's own"},
+      {{.dim = 1, .derivative = 2, .offsets = {{1}}, .weights = {{1.0}}},
+       "stencil: derivative 2, order 2 and spacing 1 with weights of one's own"},
       {{.dim = 1, .boundary = "one_sided", .offsets = {{1}}, .weights = {{1.0}}},
        "stencil: weights of one's own"},
   };
