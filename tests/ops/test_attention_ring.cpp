@@ -215,15 +215,20 @@ TEST(AttentionRing, X07_RowsMaskedByLargeNumbers) {
 }
 
 TEST(AttentionRing, X07_NoHeadsAndMasksOfOneNumber) {
-  for (const Sizes& shape : {Sizes{0, 9, 4}, {2, 0, 9, 4}}) {
-    const Placements cut = {shard(-2)};
-    expect_same_as_plain(
-        {2},
-        {{make_tensor(shape, 1), cut}, {make_tensor(shape, 2), cut}, {make_tensor(shape, 3), cut}},
-        [](const Tensors& t) {
-          return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2])};
-        });
-  }
+  const Sizes shape = {0, 9, 4};
+  const Placements cut = {shard(-2)};
+  expect_same_as_plain(
+      {2},
+      {{make_tensor(shape, 1), cut}, {make_tensor(shape, 2), cut}, {make_tensor(shape, 3), cut}},
+      [](const Tensors& t) { return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2])}; });
+  // LibTorch 2.11 divides by zero heads on one tensor.
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({2, 0, 9, 4}, 1), mesh, cut).requires_grad_();
+    const at::Tensor y = at::scaled_dot_product_attention(x, x, x);
+    y.sum().backward();
+    EXPECT_EQ(y.sizes(), x.sizes());
+    EXPECT_EQ(x.grad().sizes(), x.sizes());
+  });
   check(kAlike.front(), {.name = "no dims", .mask = at::full({}, 0.3, at::kDouble)});
 }
 
