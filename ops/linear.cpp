@@ -41,19 +41,23 @@ Ints axes_from(int64_t first, int64_t count) {
   return axes;
 }
 
-// A weight that every rank of the input's mesh holds whole and that nobody differentiates may as well be plain: its transpose
-// is then no operator of ours.
-const at::Tensor& plain_if_constant(const at::Tensor& weight, const at::Tensor& input) {
+// While nothing is recorded, a weight that is replicated over the input's mesh may as well be plain: its transpose is then no
+// operator of ours.
+const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor& input) {
   const ShardTensorImpl* impl = weight.defined() ? shard_impl(weight) : nullptr;
-  if (impl == nullptr || !is_shard_tensor(input) || impl->copied_view()) return weight;
-  if (c10::GradMode::is_enabled() && weight.requires_grad()) return weight;
-  const ShardSpec& held = *impl->spec();
-  if (held.mesh() != spec(input)->mesh() || held.has_partial() || held.local_shape() != held.global_shape()) return weight;
-  return weight._fw_grad(/*level=*/0).defined() ? weight : impl->local();
+  if (impl == nullptr || !is_shard_tensor(input) || c10::GradMode::is_enabled()) return weight;
+  if (impl->copied_view() || weight._fw_grad(/*level=*/0).defined()) return weight;
+  const SpecPtr& held = impl->spec();
+  // From the layout, which is the same on every rank: a rank may hold all rows of a weight that is cut.
+  const auto& cuts = held->layout().cuts;
+  const bool whole = !held->has_partial() && std::none_of(cuts.begin(), cuts.end(),
+                                                          [](const Cut& cut) { return bool(cut); });
+  return whole && held->mesh() == spec(input)->mesh() ? impl->local() : weight;
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::optional<at::Tensor>& bias) {
-  const at::Tensor& weight = plain_if_constant(given, input);
+at::Tensor linear(const at::Tensor& input, const at::Tensor& given,
+                  const std::optional<at::Tensor>& bias) {
+  const at::Tensor& weight = plain_if_replicated(given, input);
   const bool has_bias = bias && bias->defined();
   const bool sharded =
       is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
@@ -214,7 +218,8 @@ bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
     Ints& axes = equation.terms[i];
     for (size_t d = 0; d < axes.size();) {
       const int64_t axis = axes[d];
-      const auto again = std::find(axes.begin() + static_cast<std::ptrdiff_t>(d) + 1, axes.end(), axis);
+      const auto again =
+          std::find(axes.begin() + static_cast<std::ptrdiff_t>(d) + 1, axes.end(), axis);
       if (again == axes.end()) {
         extents[axis] = std::max(extents[axis], operands[i].size(static_cast<int64_t>(d++)));
         continue;
@@ -239,8 +244,8 @@ bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
 }
 
 at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntArrayRef path) {
-  const bool sharded = std::any_of(given.begin(), given.end(),
-                                   [](const auto& t) { return is_shard_tensor(t); });
+  const bool sharded =
+      std::any_of(given.begin(), given.end(), [](const auto& t) { return is_shard_tensor(t); });
   auto equation = sharded && !path && given.size() > 1 ? parse(text, given) : std::nullopt;
   std::vector<at::Tensor> operands = given.vec();
   if (!equation || !simplify(operands, *equation)) return at::native::einsum(text, given, path);

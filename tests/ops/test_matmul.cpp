@@ -295,6 +295,22 @@ TEST(Einsum, RepeatedLettersAndBroadcast) {
                        program, {.fallback = Fallback::kReplicate});
 }
 
+TEST(Linear, WithoutGradientsAWeightIsPlainOnEveryRankOrOnNone) {
+  const at::Tensor x = make_tensor({5, 6}, 1), w = make_tensor({3, 6}, 2), b = make_tensor({3}, 3);
+  const Placements of_weights[] = {{kWhole}, {shard(0, {3, 0})}, {shard(0, {0, 3})}, {shard(1, {6, 0})}, {partial()}};
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::NoGradGuard no_grad;
+    for (const Placements& held : of_weights) {
+      for (const Placements& field : {Placements{shard(0, {4, 1})}, {kWhole}, {shard(1, {0, 6})}}) {
+        const at::Tensor y = at::linear(shard_of(x, mesh, field), shard_of(w, mesh, held), b);
+
+        EXPECT_EQ(difference(full_tensor(y), at::linear(x, w, b), 1e-12), "")
+            << field[0].to_string() << " " << held[0].to_string();
+      }
+    }
+  });
+}
+
 TEST(Linear, PlainTensorsTakeTheirOwnWay) {
   const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(),
                    b = make_tensor({5}, 3);
