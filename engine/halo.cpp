@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/halo.h"
 
-#include <c10/util/Exception.h>
-
 #include <utility>
 
-#include "engine/communicator.h"
+#include "engine/alike.h"
 
 namespace moonhalo {
 namespace {
@@ -19,16 +17,6 @@ std::string text_of(const HaloOptions& options) {
          ", exchange = " + name(options.backend);
 }
 
-void check_alike(const HaloOptions& options, Communicator& world) {
-  const std::string mine = text_of(options);
-  const std::vector<std::string> all = world.all_gather_strings(mine);
-  const bool fake = std::string(world.backend()) == "fake";  // nobody else is there to differ
-  for (size_t rank = 1; rank < all.size() && !fake; ++rank) {
-    TORCH_CHECK_VALUE(all[rank] == all[0], "set_halo: ranks 0 and ", rank, " want different settings\n  have  rank 0: ", all[0],
-                      "; rank ", rank, ": ", all[rank], "\n  fix   give every rank the same");
-  }
-}
-
 }  // namespace
 
 const char* name(HaloBackend backend) {
@@ -36,7 +24,7 @@ const char* name(HaloBackend backend) {
 }
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
-  if (world != nullptr && world->size() > 1) check_alike(options, *world);
+  if (world != nullptr) check_alike(*world, "set_halo", "settings", text_of(options));
   return std::exchange(options_of_thread, options);
 }
 

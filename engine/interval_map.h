@@ -69,8 +69,6 @@ class IntervalMap {
   std::unique_ptr<Pending> start(const at::Tensor& local, const at::Scalar& fill = 0) const;
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
-  /// True on a rank whose needed box is its owned block (nothing is received). Others may still need its rows.
-  bool identity() const { return identity_; }
   /// Whether any rank sends anything. The same answer on every rank.
   bool exchanges() const { return exchanges_; }
   /// Elements this rank sends.
@@ -98,7 +96,7 @@ class IntervalMap {
   std::vector<int64_t> owned_shape_, needed_shape_;
   std::vector<Copy> local_;
   std::vector<Transfer> sends_, receives_;
-  bool identity_ = false;
+  bool identity_ = false;  // this rank's needed box is its owned block; others may still need its rows
   bool exchanges_ = false;
   bool covered_ = false;  // every needed element is written, so the result need not be filled first
   int64_t elements_sent_ = 0;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "engine/alike.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -30,14 +30,7 @@ OutputCut parse_output_cut(const std::string& text) {
 }
 
 OutputCut set_output_cut(OutputCut cut, Communicator* world) {
-  // Of a fake communicator nobody else is there to differ.
-  if (world != nullptr && world->size() > 1 && std::string(world->backend()) != "fake") {
-    const std::vector<std::string> all = world->all_gather_strings(name(cut));
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      TORCH_CHECK_VALUE(all[rank] == all[0], "set_output_cut: ranks 0 and ", rank, " want different policies\n  have  rank 0: ", all[0],
-                        "; rank ", rank, ": ", all[rank], "\n  fix   give every rank the same");
-    }
-  }
+  if (world != nullptr) check_alike(*world, "set_output_cut", "policies", name(cut));
   return std::exchange(cut_of_thread, cut);
 }
 

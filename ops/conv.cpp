@@ -14,6 +14,7 @@
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "ops/conv_local.h"
+#include "ops/shape.h"
 #include "ops/window.h"
 
 namespace moonhalo {
@@ -109,11 +110,6 @@ void check_types(const OpCall& call, std::initializer_list<const char*> names) {
   }
 }
 
-bool overlap(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return std::any_of(a.begin(), a.end(),
-                     [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
-}
-
 // Mesh dims that a layout cuts with, except along one dim.
 std::vector<int64_t> cutting(const Layout& layout, int64_t except = -1) {
   std::vector<int64_t> dims;
@@ -197,7 +193,7 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
     const Cut& own = weight->cut(0);
     if (x.cuts[1]) {
       x.cuts[1] = scaled_cut(x.cuts[1], x_unit, x_unit);
-    } else if (own && !overlap(own.mesh_dims, cutting(x))) {
+    } else if (own && !share_any(own.mesh_dims, cutting(x))) {
       x.cuts[1] = scaled_cut(own, w_unit, x_unit);
     }
     if (x.cuts[1]) w.cuts[0] = scaled_cut(x.cuts[1], x_unit, w_unit);
@@ -206,14 +202,14 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
 
   const Cut& own_in = weight->cut(g.in_dim());
   const Cut& own_out = weight->cut(g.out_dim());
-  if (x.cuts[1] && own_out && overlap(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
+  if (x.cuts[1] && own_out && share_any(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
     // Both channel axes want the same mesh dim: gather the input, or cut the weight anew and sum
     // the outputs.
     Layout gathered = x;
     gathered.cuts[1] = {};
     Layout recut = w, kept = w;
     recut.cuts[g.in_dim()] = x.cuts[1];
-    if (!overlap(own_out.mesh_dims, cutting(gathered))) kept.cuts[g.out_dim()] = own_out;
+    if (!share_any(own_out.mesh_dims, cutting(gathered))) kept.cuts[g.out_dim()] = own_out;
     const Layouts first = finish_layouts(g, gathered, kept, contracts);
     const Layouts second = finish_layouts(g, x, recut, contracts);
     const auto cost = [&](const Layouts& way) {
@@ -222,16 +218,16 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
     };
     return cost(first) <= cost(second) ? first : second;
   }
-  if (!x.cuts[1] && own_in && !overlap(own_in.mesh_dims, cutting(x))) x.cuts[1] = own_in;
+  if (!x.cuts[1] && own_in && !share_any(own_in.mesh_dims, cutting(x))) x.cuts[1] = own_in;
   w.cuts[g.in_dim()] = x.cuts[1];
-  if (own_out && !overlap(own_out.mesh_dims, cutting(x))) w.cuts[g.out_dim()] = own_out;
+  if (own_out && !share_any(own_out.mesh_dims, cutting(x))) w.cuts[g.out_dim()] = own_out;
   for (size_t i = 0; may_contract && !g.transposed && i < g.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Cut& cut = weight->cut(dim);
     const bool field = g.output_shape[dim] <= w.global_shape[dim];
     const bool together = !x.cuts[dim] || x.cuts[dim].mesh_dims == cut.mesh_dims;
-    if (!cut || !field || !together || overlap(cut.mesh_dims, cutting(x, dim)) ||
-        overlap(cut.mesh_dims, cutting(w))) {
+    if (!cut || !field || !together || share_any(cut.mesh_dims, cutting(x, dim)) ||
+        share_any(cut.mesh_dims, cutting(w))) {
       continue;
     }
     w.cuts[dim] = cut;

@@ -187,12 +187,8 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor&
     exchange.borrow(*shell.value, value);
   }
   exchange.start();
-  std::vector<int64_t> shape = query.sizes().vec();
-  shape.pop_back();
-  const at::Tensor logsumexp =
-      at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
-  shape.push_back(value.size(-1));
-  const at::Tensor output = empty_block(shape, query.options());
+  const auto results = neighborhood_results(query, value);
+  const at::Tensor &output = std::get<0>(results), &logsumexp = std::get<1>(results);
   const auto attend = [&](const Piece& piece, const at::Tensor& keys, const at::Tensor& values) {
     neighborhood_forward_into(mine(query, piece.queries), keys, values, mine(output, piece.queries),
                               mine(logsumexp, piece.queries), piece.call);

@@ -217,6 +217,16 @@ at::ScalarType neighborhood_sum_type(at::ScalarType query) {
   return query == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query,
+                                                        const at::Tensor& value) {
+  std::vector<int64_t> shape = query.sizes().vec();
+  shape.pop_back();
+  at::Tensor logsumexp =
+      at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
+  shape.push_back(value.size(-1));
+  return {empty_block(shape, query.options()), std::move(logsumexp)};
+}
+
 Span keys_reached(const Axis& axis, Span queries) {
   if (queries.begin >= queries.end) return {0, 0};
   Span reached{axis.extent, 0};
@@ -253,6 +263,18 @@ void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tens
   p.output = neighborhood_strided(output, call.spatial, 1);
   p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
   run(p);
+}
+
+// What the backward reads beside query, key and value, and the gradient that it writes per query.
+void set_gradients(Problem& p, const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
+                   const at::Tensor& output, const at::Tensor& logsumexp,
+                   const at::Tensor& grad_query, const NeighborhoodCall& call) {
+  p.output = neighborhood_strided(output, call.spatial, 1);
+  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
+  p.grad_output = neighborhood_strided(grad_output, call.spatial, 1);
+  if (grad_logsumexp.defined())
+    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
+  p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
 }
 
 void run_forward(Problem& p, const at::Tensor& query, const KernelSet& set) {
@@ -296,12 +318,7 @@ void store_sums(const Problem& p, const Kernels& kernels) {
 std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
-  std::vector<int64_t> shape = query.sizes().vec();
-  shape.pop_back();
-  const at::Tensor logsumexp =
-      at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
-  shape.push_back(value.size(-1));
-  const at::Tensor output = empty_block(shape, query.options());
+  const auto [output, logsumexp] = neighborhood_results(query, value);
   forward_into(query, key, value, output, logsumexp, call, run);
   return {output, logsumexp};
 }
@@ -323,12 +340,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
                    grad_key = empty_block(key.sizes(), key.options()),
                    grad_value = empty_block(value.sizes(), value.options());
   Problem p = problem_of(q, k, v, call);
-  p.output = neighborhood_strided(out, call.spatial, 1);
-  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
-  p.grad_output = neighborhood_strided(grad, call.spatial, 1);
-  if (grad_logsumexp.defined())
-    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
-  p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
+  set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
   p.grad_key = neighborhood_strided(grad_key, call.spatial, 1);
   p.grad_value = neighborhood_strided(grad_value, call.spatial, 1);
   run(p);
@@ -385,12 +397,7 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
                    out = features_adjacent(output);
   Problem& p = problem_;
   p = problem_of(q, key_, value_, call);
-  p.output = neighborhood_strided(out, call.spatial, 1);
-  p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
-  p.grad_output = neighborhood_strided(grad, call.spatial, 1);
-  if (grad_logsumexp.defined())
-    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
-  p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
+  set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
   if (query.is_cuda()) return add_on_gpu(p, logsumexp, call);
   const Kernels& kernels = kernels_for(set_, query.scalar_type());
   if (!grad_key_.defined()) {

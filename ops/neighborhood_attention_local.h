@@ -44,6 +44,9 @@ void check_neighborhood_backward(at::IntArrayRef query, at::IntArrayRef value, a
                                  at::ArrayRef<NeighborhoodOperand> operands);
 /// Of logsumexp.
 at::ScalarType neighborhood_sum_type(at::ScalarType query);
+/// Uninitialised output and logsumexp of a forward call.
+std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query,
+                                                        const at::Tensor& value);
 
 /// The keys [begin, end) of the dim that the windows of the queries [begin, end) reach; {0, 0} for no query.
 neighborhood::Span keys_reached(const neighborhood::Axis& axis, neighborhood::Span queries);

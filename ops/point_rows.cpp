@@ -11,11 +11,6 @@
 namespace moonhalo {
 namespace {
 
-bool overlap(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return std::any_of(a.begin(), a.end(),
-                     [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
-}
-
 void append(std::vector<int64_t>& to, const std::vector<int64_t>& items) {
   to.insert(to.end(), items.begin(), items.end());
 }
@@ -61,19 +56,19 @@ PointCuts::PointCuts(const SpecPtr& given_query, const SpecPtr& given_points) {
   for (int64_t d = 0; d < batch; ++d) {
     Cut cut;
     for (const Cut& candidate : {q.cuts[d], p.cuts[d]}) {
-      if (!cut && !overlap(candidate.mesh_dims, used)) cut = candidate;
+      if (!cut && !share_any(candidate.mesh_dims, used)) cut = candidate;
     }
     append(used, cut.mesh_dims);
     q.cuts[d] = p.cuts[d] = std::move(cut);
   }
   Cut &m = q.cuts[batch], &n = p.cuts[batch];
-  if (overlap(m.mesh_dims, used)) m = {};
-  if (overlap(n.mesh_dims, used)) n = {};
+  if (share_any(m.mesh_dims, used)) m = {};
+  if (share_any(n.mesh_dims, used)) n = {};
   // The rest of a query given with more dims than two behind the batch is whole.
   for (size_t d = batch + 1; d < q.cuts.size(); ++d) q.cuts[d] = {};
   std::vector<int64_t> more;
   for (const int64_t mesh_dim : n.mesh_dims) {
-    if (!overlap({mesh_dim}, m.mesh_dims)) more.push_back(mesh_dim);
+    if (!share_any({mesh_dim}, m.mesh_dims)) more.push_back(mesh_dim);
   }
   if (!more.empty()) m = divided_further(m, more, q.global_shape[batch], *q.mesh);
   query = intern(std::move(q));
@@ -93,7 +88,7 @@ SpecPtr PointCuts::sum_like_points() const {
   Layout layout = points->layout();
   const int64_t rows = points->ndim() - 2;
   for (const int64_t m : query->cut(rows).mesh_dims) {
-    if (!overlap({m}, points->cut(rows).mesh_dims)) layout.partials[m] = ReduceOp::kSum;
+    if (!share_any({m}, points->cut(rows).mesh_dims)) layout.partials[m] = ReduceOp::kSum;
   }
   return intern(std::move(layout));
 }
@@ -106,7 +101,7 @@ std::vector<int> PointCuts::holders() const {
   for (int64_t rank = 0; rank < mesh->size(); ++rank) {
     bool beside = true;
     for (int64_t m = 0; m < mesh->ndim(); ++m)
-      beside &= overlap({m}, mesh_dims) || mesh->coordinate(rank, m) == mesh->coordinate(m);
+      beside &= share_any({m}, mesh_dims) || mesh->coordinate(rank, m) == mesh->coordinate(m);
     if (beside) ranks[points->block_index(rows, rank)] = static_cast<int>(rank);
   }
   return ranks;

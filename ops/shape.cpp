@@ -50,6 +50,11 @@ Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> ou
   return plan;
 }
 
+bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  return std::any_of(a.begin(), a.end(),
+                     [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
+}
+
 std::vector<int64_t> all_dims(int64_t ndim) {
   std::vector<int64_t> dims(ndim);
   std::iota(dims.begin(), dims.end(), int64_t{0});

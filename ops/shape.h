@@ -25,6 +25,9 @@ SpecPtr sums_only(const SpecPtr& spec);
 /// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
 Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
 
+/// Whether two lists, of mesh dims for example, have an item in common.
+bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
+
 /// The identity on dims: 0 1 2 ...
 std::vector<int64_t> all_dims(int64_t ndim);
 

@@ -12,11 +12,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
+#include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;
 namespace nn = torch::nn;
@@ -27,12 +27,7 @@ constexpr double kGB = 1e9;
 
 /// A line of /proc/self/status, or another file of that form, in GB.
 double memory(const std::string& key, const std::string& file = "/proc/self/status") {
-  std::ifstream status(file);
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.compare(0, key.size(), key) == 0) return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024 / kGB;
-  }
-  TORCH_CHECK(false, "bench_deferred: no ", key, " in ", file);
+  return static_cast<double>(mh::testing::process_memory(key, file)) / kGB;
 }
 
 std::shared_ptr<nn::SequentialImpl> make_model() {
@@ -59,7 +54,8 @@ double worst_difference(const nn::Module& model) {
   const auto compare = [&](const at::Tensor& block, const at::Tensor& whole) {
     const mh::SpecPtr& spec = mh::spec(block);
     at::Tensor part = whole;
-    for (int64_t d = 0; d < spec->ndim(); ++d) part = part.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
+    for (int64_t d = 0; d < spec->ndim(); ++d)
+      part = part.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
     const at::Tensor local = mh::to_local(block);
     if (local.numel() > 0) worst = std::max(worst, (local - part).abs().max().item<double>());
   };
@@ -77,7 +73,8 @@ double worst_difference(const nn::Module& model) {
 void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   const auto mesh = mh::init_device_mesh(world, "cpu", {world.size()});
   const double before = memory("VmHWM") / ranks_in_process;
-  const double resident = memory("VmRSS") / ranks_in_process, files = memory("RssFile") / ranks_in_process;
+  const double resident = memory("VmRSS") / ranks_in_process,
+               files = memory("RssFile") / ranks_in_process;
   world.barrier();
   mh::manual_seed(7);
   const mh::ElementwiseRandom random;
@@ -85,7 +82,8 @@ void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   mh::parallelize_module(model, mesh, plan_of(*model), {.src_data_rank = std::nullopt});
   world.barrier();
   const double peak = memory("VmHWM") / ranks_in_process;
-  const double unshared = (memory("VmRSS") - memory("Pss:", "/proc/self/smaps_rollup")) / ranks_in_process;
+  const double unshared =
+      (memory("VmRSS") - memory("Pss", "/proc/self/smaps_rollup")) / ranks_in_process;
   const double share = peak - unshared;
   world.barrier();
 
@@ -98,10 +96,13 @@ void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   for (int rank = 0; rank < world.size(); ++rank) {
     world.barrier();
     if (rank != world.rank()) continue;
-    std::printf("rank %d of %d, %s: model %.3f GB, owned %.3f GB | before: peak %.3f GB (resident %.3f, of that files %.3f) | "
-                "peak %.3f GB, its share %.3f GB, growth %.3f GB | largest difference from the whole model %g\n",
-                rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files, peak, share,
-                peak - resident, worst);
+    std::printf(
+        "rank %d of %d, %s: model %.3f GB, owned %.3f GB | before: peak %.3f GB (resident %.3f, of "
+        "that files %.3f) | "
+        "peak %.3f GB, its share %.3f GB, growth %.3f GB | largest difference from the whole model "
+        "%g\n",
+        rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files,
+        peak, share, peak - resident, worst);
     std::fflush(stdout);
   }
 }

@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,6 +30,7 @@
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
 #include "tests/support/live_bytes.h"
+#include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;
 namespace nn = torch::nn;
@@ -38,17 +38,6 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr double kMB = 1e6;
-
-/// A line of /proc/self/status in bytes.
-double memory(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.compare(0, key.size(), key) == 0)
-      return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024;
-  }
-  TORCH_CHECK(false, "bench_memory: no ", key, " in /proc/self/status");
-}
 
 struct BlockImpl : nn::Module {
   BlockImpl(int64_t from, int64_t to, int64_t stride)
@@ -139,14 +128,15 @@ void measure(const std::string& cut, int64_t points, int64_t channels) {
   }
   train(16, channels, 1, mesh, placements);
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";
-  const double before = memory("VmRSS");
+  mh::testing::reset_peak_memory();
+  const int64_t before = mh::testing::process_memory("VmRSS");
   auto live = std::make_shared<moonhalo::testing::LiveBytes>();
   {
     const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
     train(points, channels, 2, mesh, placements);
   }
-  std::printf("measured %.0f %.0f\n", static_cast<double>(live->peak), memory("VmHWM") - before);
+  std::printf("measured %.0f %.0f\n", static_cast<double>(live->peak),
+              static_cast<double>(mh::testing::process_memory("VmHWM") - before));
   std::fflush(stdout);
 }
 

@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -28,6 +27,7 @@
 #include "ops/kernels/neighborhood.h"
 #include "ops/neighborhood_attention.h"
 #include "tests/support/dense_neighborhood.h"
+#include "tests/support/process_memory.h"
 
 namespace {
 
@@ -68,16 +68,6 @@ double fma_peak() {
   return best;
 }
 
-// Megabytes of a line of /proc/self/status.
-double resident(const std::string& line) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double kilobytes = 0;
-    if (word == line && status >> kilobytes) return kilobytes / 1024;
-  }
-  return 0;
-}
-
 // A place in time: on the clock, or on the GPU's stream, where nothing is waited for until two places are compared.
 class Moment {
  public:
@@ -106,11 +96,11 @@ double memory_now(bool reset) {
     const auto stats = at::accelerator::getDeviceStats(options.device().index());
     return static_cast<double>(stats.allocated_bytes[0].current) / 1e6;
   }
-  if (reset) std::ofstream("/proc/self/clear_refs") << "5";
-  return resident("VmRSS:");
+  if (reset) mh::testing::reset_peak_memory();
+  return static_cast<double>(mh::testing::process_memory("VmRSS")) / (1 << 20);
 }
 double memory_peak() {
-  if (!on_gpu()) return resident("VmHWM:");
+  if (!on_gpu()) return static_cast<double>(mh::testing::process_memory("VmHWM")) / (1 << 20);
   const auto stats = at::accelerator::getDeviceStats(options.device().index());
   return static_cast<double>(stats.allocated_bytes[0].peak) / 1e6;
 }

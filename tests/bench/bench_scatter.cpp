@@ -14,13 +14,13 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "engine/moonhalo.h"
 #include "io/domain_file.h"
 #include "io/scatter.h"
+#include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;
 namespace {
@@ -44,19 +44,6 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
-
-/// Bytes of a line of /proc/self/status ("VmHWM", "VmRSS").
-int64_t memory(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.compare(0, key.size(), key) == 0)
-      return std::stoll(line.substr(key.size() + 1)) * 1024;
-  }
-  TORCH_CHECK(false, "bench_scatter: no ", key, " in /proc/self/status");
-}
-
-void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 /// CPU time of all threads; on a busy machine it says more than the wall clock.
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -87,8 +74,8 @@ Measured read_blocks(const std::string& path, const Case& c) {
   mh::run_ranks(kRanks, [&](mh::Communicator& world) {
     const auto mesh = mh::init_device_mesh(world, "cpu", c.mesh);
     world.barrier();
-    if (world.rank() == 0) reset_peak_memory();
-    const int64_t resident = memory("VmRSS:");
+    if (world.rank() == 0) mh::testing::reset_peak_memory();
+    const int64_t resident = mh::testing::process_memory("VmRSS");
     world.barrier();
     const double cpu = cpu_seconds();
     const auto begin = std::chrono::steady_clock::now();
@@ -102,7 +89,8 @@ Measured read_blocks(const std::string& path, const Case& c) {
     TORCH_CHECK(mh::io::bytes_read() - before == block, "bench_scatter: a rank read ",
                 mh::io::bytes_read() - before, " bytes for a block of ", block);
     if (world.rank() == 0) {
-      measured = {seconds, cpu_seconds() - cpu, memory("VmHWM:") - resident - x.numel() * 4};
+      measured = {seconds, cpu_seconds() - cpu,
+                  mh::testing::process_memory("VmHWM") - resident - x.numel() * 4};
     }
     world.barrier();
   });

@@ -6,13 +6,13 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/adam.h>
 
-#include <fstream>
 #include <optional>
 
 #include "engine/shard_tensor.h"
 #include "io/domain_file.h"
 #include "io/scatter.h"
 #include "tests/io/raw_file.h"
+#include "tests/support/process_memory.h"
 
 namespace moonhalo::io {
 namespace {
@@ -21,24 +21,13 @@ constexpr int64_t kRows = 2048, kColumns = 4096, kChannels = 8;  // float32: 256
 constexpr int64_t kHalo = 2;                                     // rows: two convolutions of 3 x 3
 constexpr double kMiB = 1 << 20;
 
-/// A line of /proc/self/status, in bytes.
-double memory(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.compare(0, key.size(), key) == 0)
-      return static_cast<double>(std::stoll(line.substr(key.size() + 1))) * 1024;
-  }
-  throw std::runtime_error("no " + key + " in /proc/self/status");
-}
-
 /// What `work` adds to the memory of this process at its peak, in bytes: all of it, not tensors alone.
 double growth(const std::function<void()>& work) {
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";
-  const double before = memory("VmRSS");
+  testing::reset_peak_memory();
+  const int64_t before = testing::process_memory("VmRSS");
   work();
-  return memory("VmHWM") - before;
+  return static_cast<double>(testing::process_memory("VmHWM") - before);
 }
 
 /// One step towards the field itself, through two channels; returns what the network had made of it.
