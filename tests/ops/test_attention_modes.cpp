@@ -39,19 +39,25 @@ Tensors held(const Tensors& tensors, const MeshPtr& mesh, const Placements& plac
   return result;
 }
 
-// Whole output and gradients with dropout, the same on every rank.
-Tensors dropped(const Sizes& mesh, const Placements& placements, bool causal) {
+// Whole output, gradients and second gradients with dropout, the same on every rank.
+Tensors dropped(const Sizes& mesh, const Placements& placements, bool causal, double p = 0.4) {
   std::mutex mutex;
   Tensors result;
   on_mesh(mesh, [&](const MeshPtr& made) {
     manual_seed(11);
     Tensors t = held(three({2, 3, 9, 4}), made, placements);
     for (at::Tensor& x : t) x.requires_grad_();
-    const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0.4, causal);
-    output.backward(
-        shard_of(make_tensor(output.sizes(), 9), made, Placements(mesh.size(), replicate())));
+    const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, p, causal);
+    const at::Tensor cotangent =
+        shard_of(make_tensor(output.sizes(), 9), made, Placements(mesh.size(), replicate()));
+    const auto first = torch::autograd::grad({output}, t, {cotangent}, /*retain_graph=*/true);
+    const auto again = torch::autograd::grad({output}, t, {cotangent}, {}, /*create_graph=*/true);
+    at::Tensor penalty;
+    for (const at::Tensor& g : again)
+      penalty = penalty.defined() ? penalty + g.sin().sum() : g.sin().sum();
     Tensors whole = {full_tensor(output.detach())};
-    for (const at::Tensor& x : t) whole.push_back(full_tensor(x.grad()));
+    for (const at::Tensor& x : first) whole.push_back(full_tensor(x));
+    for (const at::Tensor& x : torch::autograd::grad({penalty}, t)) whole.push_back(full_tensor(x));
     whole.push_back(at::rand({2}, at::kDouble));  // as many draws were made
     const std::lock_guard lock(mutex);
     result = std::move(whole);
@@ -68,12 +74,23 @@ TEST(AttentionModes, X07_DropoutIsTheSameForAnyCutAndAnyNumberOfRanks) {
       {{2, 2}, {shard(1, {1, 2}), shard(2)}},
       {{2}, {shard(1, {1, 2})}},
   };
+  at::Tensor undrawn;
+  on_mesh({1}, [&](const MeshPtr&) {
+    manual_seed(11);
+    undrawn = at::rand({2}, at::kDouble);
+  });
   for (const bool causal : {false, true}) {
     const Tensors one = dropped({1}, {replicate()}, causal);
     for (const auto& [mesh, placements] : ways) {
       const Tensors many = dropped(mesh, placements, causal);
       for (size_t i = 0; i < one.size(); ++i)
         EXPECT_EQ(difference(many[i], one[i], 1e-10), "") << placements.back().to_string() << i;
+      // Nothing is kept: no draw is made, and no gradient is NaN.
+      const Tensors nothing = dropped(mesh, placements, causal, 1);
+      for (size_t i = 0; i + 1 < nothing.size(); ++i)
+        EXPECT_EQ(nothing[i].count_nonzero().item<int64_t>(), 0) << i;
+      EXPECT_TRUE(at::equal(nothing.back(), undrawn));
+      EXPECT_FALSE(at::equal(many.back(), undrawn));
     }
   }
 }
@@ -179,6 +196,43 @@ TEST(AttentionModes, X07_InferenceModeNoGradAndTypes) {
   }
 }
 
+// Queries that travel take sum(grad * output) of theirs along. All values are alike, so scores have no gradient, unless those sums
+// were made in the type of the tensors: 3 (1 + epsilon) has no room there, and times 2^15 no float16 at all.
+TEST(AttentionModes, X07_SumsOfGradientsAndOutputsInHalfTypes) {
+  for (const auto& [type, epsilon] : {std::pair{at::kHalf, 0x1p-10}, {at::kBFloat16, 0x1p-7}}) {
+    const at::Tensor q = make_tensor({1, 2, 9, 3}, 1, type), k = make_tensor({1, 2, 9, 3}, 2, type),
+                     v = at::full({1, 2, 9, 3}, 0x1p7 * (1 + epsilon), type),
+                     grad = at::full({1, 2, 9, 3}, 0x1p8, type);
+    for (const bool causal : {false, true}) {
+      const at::Tensor scores =
+          q.to(at::kDouble).matmul(k.to(at::kDouble).transpose(-1, -2)) / std::sqrt(3.0);
+      const at::Tensor unseen =
+          at::ones({9, 9}, at::kBool).triu(1).logical_and(at::full({}, causal));
+      const at::Tensor by_value = scores.masked_fill(unseen, -INFINITY)
+                                      .softmax(-1)
+                                      .transpose(-1, -2)
+                                      .matmul(grad.to(at::kDouble));
+      for (const Placements& keys :
+           {Placements{shard(2, {4, 5})}, {shard(2, {0, 9})}, {replicate()}}) {
+        on_mesh({2}, [&](const MeshPtr& mesh) {
+          const Placements rows = {shard(2, {4, 5})};
+          Tensors t = {shard_of(q, mesh, rows), shard_of(k, mesh, keys), shard_of(v, mesh, keys)};
+          for (at::Tensor& x : t) x.requires_grad_();
+          const at::Tensor output =
+              at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
+          const auto g = torch::autograd::grad({output}, t, {shard_of(grad, mesh, rows)});
+          EXPECT_TRUE(at::equal(full_tensor(output.detach()), v)) << type;
+          for (const int i : {0, 1})
+            EXPECT_LT(full_tensor(g[i]).abs().max().item<double>(), 1e-3 * 0x1p15 * epsilon)
+                << type << i;
+          EXPECT_EQ(difference(full_tensor(g[2]).to(at::kDouble), by_value, 8 * epsilon), "")
+              << type;
+        });
+      }
+    }
+  }
+}
+
 // Float tensors are cast for the call; gradients come back in float.
 TEST(AttentionModes, X07_Autocast) {
   const Tensors plain = three({2, 2, 9, 8}, at::kFloat);
@@ -230,19 +284,27 @@ TEST(AttentionModes, X07_ForwardMode) {
   const at::Tensor tangent = make_tensor({1, 2, 9, 4}, 5);
   // A level belongs to the process, so the ranks share one.
   const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
-  const auto derivative = [&](const Tensors& t, const at::Tensor& along) {
+  const auto derivative = [&](const Tensors& t, const at::Tensor& along, bool masked, bool causal) {
     const at::Tensor dual = at::_make_dual(t[1], along, level);
     // A mask with a gradient keeps the plain call off the fused kernel, which has no such derivative.
-    const at::Tensor mask = at::zeros({9, 9}, at::kDouble).requires_grad_();
-    const at::Tensor y = at::scaled_dot_product_attention(t[0], dual, t[2], mask);
+    at::Tensor mask = at::zeros({9, 9}, at::kDouble);
+    if (causal) mask.masked_fill_(at::ones({9, 9}, at::kBool).triu(1), -INFINITY);
+    const at::Tensor y = at::scaled_dot_product_attention(
+        t[0], dual, t[2], masked ? std::optional(mask.requires_grad_()) : std::nullopt, 0,
+        causal && !masked);
     return std::get<1>(at::_unpack_dual(y, level)).detach();
   };
-  const at::Tensor expected = derivative(plain, tangent);
-  on_mesh({2}, [&](const MeshPtr& mesh) {
-    const Placements cut = {shard(2, {3, 6})};
-    const at::Tensor actual = derivative(held(plain, mesh, cut), shard_of(tangent, mesh, cut));
-    EXPECT_EQ(difference(full_tensor(actual), expected, 1e-10), "");
-  });
+  for (const bool causal : {false, true}) {
+    const at::Tensor expected = derivative(plain, tangent, true, causal);
+    for (const bool masked : {false, true}) {
+      on_mesh({2}, [&](const MeshPtr& mesh) {
+        const Placements cut = {shard(2, {3, 6})};
+        const at::Tensor actual =
+            derivative(held(plain, mesh, cut), shard_of(tangent, mesh, cut), masked, causal);
+        EXPECT_EQ(difference(full_tensor(actual), expected, 1e-10), "") << causal << masked;
+      });
+    }
+  }
   torch::autograd::forward_ad::exit_dual_level(level);
 }
 

@@ -133,6 +133,50 @@ TEST(GridSampleBounded, IsLibTorchsOnOneDevice) {
   EXPECT_TRUE(at::equal(grid_sample(x, grid), at::grid_sampler(x, grid, 0, 0, false)));
 }
 
+// Without a bound the kernels are LibTorch's, for all types that it takes.
+TEST(GridSampleBounded, HalfTypesWithoutABound) {
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor x = make_tensor({2, 3, 7, 5}, 1, type),
+                     grid = make_tensor({2, 6, 4, 2}, 2, type);
+    const at::Tensor expected = at::grid_sampler(x, grid, 0, 1, true);
+    const GridSample options{"bilinear", "border", true};
+    EXPECT_TRUE(at::equal(grid_sample(x, grid, options), expected)) << type;
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      const at::Tensor y = grid_sample(shard_of(x, mesh, {shard(2, {3, 4})}),
+                                       shard_of(grid, mesh, {shard(1, {5, 1})}), options);
+      EXPECT_TRUE(at::equal(full_tensor(y), expected)) << type;
+    });
+    EXPECT_THAT(message_of([&] { grid_sample(x, grid, {.max_displacement = {{9.0}}}); }),
+                ::testing::StartsWith("grid_sample: an input of "));
+  }
+}
+
+// Mirrored as exactly as the position can be told, where the number of mirrors fits no integer.
+TEST(GridSampleBounded, PointsReflectedFromFarAway) {
+  // With corners aligned, 5 columns and 9 rows have periods of 8 and 16 pixels, and of 4 coordinates.
+  const at::Tensor x = make_tensor({1, 2, 9, 5}, 1), near = make_tensor({1, 6, 4, 2}, 2);
+  at::Tensor far = near.clone(), folded = near.clone();
+  for (const auto& [row, away] :
+       {std::pair{0, 1e30}, {1, -1e30}, {3, 0x1p52 + 1}, {4, 0x1p70}, {5, 7e200}}) {
+    for (const int64_t k : {0, 1}) {
+      far[0][row][k][k] = away;
+      folded[0][row][k][k] = std::fmod(away + 1, 4.0) - 1;
+    }
+  }
+  for (const char* mode : {"bilinear", "nearest", "bicubic"}) {
+    SCOPED_TRACE(mode);
+    const auto sample = [&](const Tensors& t) {
+      return Tensors{grid_sample(t[0], t[1], {mode, "reflection", true, {{INFINITY}}})};
+    };
+    const at::Tensor y = sample({x, far})[0];
+    EXPECT_TRUE(y.isfinite().all().item<bool>());
+    if (mode != std::string("bicubic")) EXPECT_EQ(difference(y, sample({x, folded})[0], 1e-12), "");
+    for (const Placements& grid : {Placements{shard(1, {2, 0, 4})}, {replicate()}})
+      expect_same_as_plain({3}, {{x, {shard(2, {5, 0, 4})}}, {far, grid}}, sample,
+                           {.same_cut_gradients = false});
+  }
+}
+
 TEST(GridSampleBounded, OnlyWhatCanBeReachedTravels) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 2, 40, 8}, 1), mesh, {shard(2, {24, 16})})

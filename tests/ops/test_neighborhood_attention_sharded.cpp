@@ -217,6 +217,48 @@ TEST(NeighborhoodAttentionSharded, X04_RefusedOnEveryRankAlike) {
   });
 }
 
+// The derivative's operator may be called with anything.
+TEST(NeighborhoodAttentionSharded, X04_BackwardRefusesWhatDoesNotFit) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      "moonhalo::neighborhood_attention_backward", "");
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    for (const bool cut : {false, true}) {
+      const auto field = [&](const Sizes& shape, at::ScalarType type = at::kDouble) {
+        const at::Tensor whole = make_tensor(shape, 1, type);
+        return cut ? shard_of(whole, mesh, {shard(1, {shape[1], 0})}) : whole;
+      };
+      const at::Tensor x = field({2, 7, 1, 3}), v = field({2, 7, 1, 4}), sums = field({2, 7, 1});
+      const auto refused = [&](const std::string& text, const at::Tensor& grad,
+                               const c10::IValue& grad_sums, const at::Tensor& out,
+                               const at::Tensor& logsumexp) {
+        torch::jit::Stack stack{grad,
+                                grad_sums,
+                                x,
+                                x,
+                                v,
+                                out,
+                                logsumexp,
+                                Sizes{3},
+                                Sizes{1},
+                                Sizes{1},
+                                c10::List<bool>{false},
+                                c10::IValue()};
+        EXPECT_THAT(message_of([&] { op.callBoxed(stack); }),
+                    ::testing::StartsWith("neighborhood_attention_backward: " + text))
+            << cut;
+      };
+      refused("grad_output has shape [2, 6, 1, 4] instead of [2, 7, 1, 4]", field({2, 6, 1, 4}), {},
+              v, sums);
+      refused("grad_output is Float instead of Double", field({2, 7, 1, 4}, at::kFloat), {}, v,
+              sums);
+      refused("output has shape [2, 7, 1, 3] instead of [2, 7, 1, 4]", v, {}, x, sums);
+      refused("logsumexp has shape [2, 7] instead of [2, 7, 1]", v, {}, v, field({2, 7}));
+      refused("grad_logsumexp is Float instead of Double", v, field({2, 7, 1}, at::kFloat), v,
+              sums);
+    }
+  });
+}
+
 // What a block needs, row by row, is what the definition says.
 TEST(NeighborhoodAttentionPlan, X05_KeysReachedAreTheWindowsEnds) {
   for (int64_t window = 1; window <= 5; ++window) {
