@@ -11,7 +11,7 @@ namespace moonhalo {
 
 class Communicator;
 
-/// Where the outputs of a window operator (convolution, pooling, unfold) go along a cut dim. Values do not depend on it, block sizes and
+/// Where the outputs of a window operator (convolution, pooling, unfold, interpolation) go along a cut dim. Values do not depend on it, block sizes and
 /// halos do.
 enum class OutputCut : uint8_t {
   kGeometry,  ///< to the owner of the window's centre: the fewest bytes

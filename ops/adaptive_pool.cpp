@@ -47,15 +47,7 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
                       ": sizes must be positive\n  have  shape ", shape_string(shape),
                       ", output size ", shape_string(out_size));
     out.global_shape[d] = out_size[i];
-    if (!out.cuts[d]) continue;
-    // Boundaries at the same place of the domain, rounded.
-    int64_t end = 0, previous = 0;
-    for (int64_t& size : out.cuts[d].sizes) {
-      end += size;
-      const int64_t boundary = (2 * end * out_size[i] + extent) / (2 * extent);
-      size = boundary - previous;
-      previous = boundary;
-    }
+    if (out.cuts[d]) out.cuts[d].sizes = resampled_sizes(out.cuts[d].sizes, out_size[i]);
   }
   p.output = intern(std::move(out));
 

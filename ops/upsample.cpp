@@ -241,9 +241,13 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   in.global_shape = in_shape;
   out.global_shape = out_shape;
   for (int64_t d = 2; d < spatial + 2; ++d) {
-    Layout& other = backward ? in : out;
-    if (other.cuts[d])
-      other.cuts[d].sizes = proportional_sizes(other.cuts[d].sizes, other.global_shape[d]);
+    if (!in.cuts[d]) continue;
+    // The policy is for outputs; where the input was cut its gradient does not know.
+    if (backward) {
+      in.cuts[d].sizes = proportional_sizes(out.cuts[d].sizes, in_shape[d]);
+    } else {
+      out.cuts[d].sizes = resampled_sizes(in.cuts[d].sizes, out_shape[d]);
+    }
   }
   Resampling r;
   r.input = intern(std::move(in));

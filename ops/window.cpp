@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/output_cut.h"
+#include "ops/shape.h"
 
 namespace moonhalo {
 namespace {
@@ -77,6 +78,12 @@ int64_t Window::uncropped(Rows out) const {
 
 int64_t window_outputs(const Window& window, int64_t in_extent) {
   return floor_div(in_extent + 2 * window.padding - window.reach(), window.stride) + 1;
+}
+
+std::vector<int64_t> resampled_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) {
+  if (output_cut() == OutputCut::kRebalance)
+    return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
+  return proportional_sizes(input_sizes, out_extent);
 }
 
 std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPtr& output,

@@ -49,6 +49,10 @@ inline bool divided(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).si
 /// Number of outputs of a plain window without ceil_mode.
 int64_t window_outputs(const Window& window, int64_t in_extent);
 
+/// Block sizes of `out_extent` outputs of a resampling (interpolation, adaptive pooling): boundaries at the same place of
+/// the domain, rounded; balanced where set_output_cut says "rebalance". "keep" is that place too: an unchanged extent keeps its blocks.
+std::vector<int64_t> resampled_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent);
+
 /// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of
 /// the last dims; a window applies where the input is divided, every other dim keeps its block. Null
 /// when no windowed dim is divided.

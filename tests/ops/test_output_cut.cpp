@@ -73,6 +73,31 @@ TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
        {3, 9, 1},
        {2, 9, 2},
        {5, 4, 4}},
+      {"interpolate_up",
+       [](X x) { return at::upsample_linear1d(x, {24}, false); },
+       {4, 18, 2},
+       {4, 18, 2},
+       {8, 8, 8}},
+      {"interpolate_antialiased_down",
+       [](X x) { return at::_upsample_bilinear2d_aa(x.unsqueeze(3), {5, 1}, false).squeeze(3); },
+       {1, 4, 0},
+       {1, 4, 0},
+       {2, 2, 1}},
+      {"interpolate_to_the_same_extent",
+       [](X x) { return at::upsample_nearest1d(x, {12}); },
+       {2, 9, 1},
+       {2, 9, 1},
+       {4, 4, 4}},
+      {"adaptive_average",
+       [](X x) { return at::adaptive_avg_pool1d(x, 6); },
+       {1, 5, 0},
+       {1, 5, 0},
+       {2, 2, 2}},
+      {"adaptive_maximum",
+       [](X x) { return std::get<1>(at::adaptive_max_pool1d(x, 7)); },
+       {1, 5, 1},
+       {1, 5, 1},
+       {3, 2, 2}},
   };
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 1, 12}, 1), mesh, {shard(2, {2, 9, 1})});
@@ -113,6 +138,18 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
       {"unfold",
        [](const List& t) {
          return List{at::im2col(t[0], {3, 2}, {1, 1}, {1, 0}, {2, 1})};
+       }},
+      {"interpolate",
+       [](const List& t) {
+         return List{at::upsample_bilinear2d(t[0], {11, 3}, true).square(),
+                     at::upsample_nearest2d(t[0], {4, 9}).square(),
+                     at::upsample_bicubic2d(t[0], {7, 5}, false),
+                     at::_upsample_bilinear2d_aa(t[0], {3, 4}, false)};
+       }},
+      {"adaptive_pools",
+       [](const List& t) {
+         return List{at::adaptive_avg_pool2d(t[0], {5, 3}).square(),
+                     std::get<0>(at::adaptive_max_pool2d(t[0], {4, 8})).square()};
        }},
       {"two_in_a_row",
        [](const List& t) {
