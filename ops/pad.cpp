@@ -33,6 +33,7 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
   TORCH_CHECK_VALUE(ndim == padded + 1 || ndim == padded + 2, call.name(), ": a tensor of ", ndim, " dims instead of ",
                     padded + 1, " or ", padded + 2, "\n  have  ", call.describe());
   Margins margins{std::vector<int64_t>(ndim, 0), std::vector<int64_t>(ndim, 0)};
+  bool rows_left = false;
   for (int64_t i = 0; i < padded; ++i) {
     const int64_t d = ndim - 1 - i, extent = shape[d];
     margins.before[d] = padding[2 * i];
@@ -44,7 +45,10 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
     TORCH_CHECK_VALUE(edge != Edge::kCircular || most <= extent, call.name(), ": padding ", most,
                       " goes more than once round the ", extent, " rows of dim ", d, "\n  have  ", call.describe(),
                       "\n  fix   pad by at most the extent of the dim");
-    TORCH_CHECK_VALUE(extent > 0 && extent + margins.before[d] + margins.after[d] > 0, call.name(), ": nothing is left of the ",
+    const int64_t result = extent + margins.before[d] + margins.after[d];
+    // Of two or three dims LibTorch lets some be cropped to nothing, but not all.
+    rows_left |= result > 0;
+    TORCH_CHECK_VALUE(extent > 0 && result >= 0 && (rows_left || i + 1 < padded), call.name(), ": nothing is left of the ",
                       extent, " rows of dim ", d, "\n  have  ", call.describe());
   }
   return margins;

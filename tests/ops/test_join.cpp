@@ -221,6 +221,12 @@ TEST(Join, PaddingByTheFieldItself) {
              return List{bent(at::replication_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 12}))};
            },
            kTwice},
+          {"cropped_to_nothing_along_one_dim",
+           [](const Tensor& x) {
+             const Tensor y = x.permute({2, 0, 1});
+             return List{bent(at::reflection_pad2d(y, {0, 0, -4, -5})),
+                         bent(at::replication_pad2d(y, {-3, -4, 1, 0}))};
+           }},
           {"by_name",
            [](const Tensor& x) {
              return List{bent(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")),
@@ -236,6 +242,15 @@ TEST(Join, PaddingByTheFieldItself) {
   EXPECT_NE(text.find("aten::reflection_pad1d: padding 9 reflects beyond the 9 rows of dim 1"),
             std::string::npos)
       << text;
+  const std::string nothing = message_of([] {
+    on_mesh({2}, [](const MeshPtr& mesh) {
+      at::replication_pad2d(shard_of(make_tensor({3, 9, 2}, 5), mesh, {shard(1)}),
+                            {-1, -1, -4, -5});
+    });
+  });
+  EXPECT_NE(nothing.find("aten::replication_pad2d: nothing is left of the 9 rows of dim 1"),
+            std::string::npos)
+      << nothing;
 }
 
 TEST(Join, GivenResultsAreWrittenBack) {
