@@ -291,6 +291,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
     local.strips = conv_strips(layouts.input, layouts.output, g.windows);
     if (local.strips) return local;
   }
+  if (g.transposed) local.spread = conv_spread(layouts.input, layouts.output, g.windows);
   local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < layouts.input->ndim(); ++d) {

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "engine/halo_exchange.h"
 
 namespace moonhalo {
@@ -86,6 +88,7 @@ at::Tensor LocalConv::bias_alone(const at::Tensor& input,
 at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
                               const std::optional<at::Tensor>& bias) const {
   if (strips) return forward_in_strips(input, weight, bias);
+  if (spread) return forward_in_parts(input, weight, bias);
   const at::Tensor x = halo ? halo->apply(input) : input;
   if (c10::multiply_integers(output_shape) == 0) return at::empty(output_shape, x.options());
   if (x.numel() == 0 || weight.numel() == 0) return bias_alone(x, bias);
@@ -168,6 +171,49 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
     const at::Tensor edge =
         convolve(strip.fill(edges.borrowed(i)), weight, std::nullopt, padding_with(strip.padding));
     out.narrow(strip.dim, strip.first_output, strip.outputs).add_(edge);
+  }
+  edges.note("edges");
+  return out;
+}
+
+at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
+                                       const std::optional<at::Tensor>& bias) const {
+  HaloExchange edges;
+  for (const BorrowedBox& box : spread->borrowed) edges.borrow(*box.map, input);
+  edges.start();
+  const bool nothing = c10::multiply_integers(output_shape) == 0 || weight.numel() == 0;
+  // What a box gives, and the outputs of the block that it gives to.
+  const auto give = [&](const ConvSpread::Part& part, const at::Tensor& x,
+                        const std::optional<at::Tensor>& added) {
+    at::Tensor rows = convolve(x, weight, added, padding_with(part.padding));
+    for (size_t i = 0; i < stride.size(); ++i) {
+      const auto dim = static_cast<int64_t>(i) + 2;
+      if (rows.size(dim) != part.count[i]) rows = rows.narrow(dim, part.crop[i], part.count[i]);
+    }
+    return rows;
+  };
+  const auto place = [&](const ConvSpread::Part& part, at::Tensor block) {
+    for (size_t i = 0; i < stride.size(); ++i)
+      block = block.narrow(static_cast<int64_t>(i) + 2, part.first[i], part.count[i]);
+    return block;
+  };
+  at::Tensor out;
+  const ConvSpread::Part& owned = spread->owned;
+  if (!nothing && owned.gives && input.numel() > 0 &&
+      std::equal(owned.count.begin(), owned.count.end(), output_shape.begin() + 2)) {
+    out = give(owned, input, bias);
+  } else {
+    out = bias_alone(input, bias);
+    if (!nothing && owned.gives && input.numel() > 0)
+      place(owned, out).add_(give(owned, input, std::nullopt));
+  }
+  edges.note("interior");
+  edges.wait();
+  for (size_t i = 0; i < spread->parts.size(); ++i) {
+    const ConvSpread::Part& part = spread->parts[i];
+    const at::Tensor rows = edges.borrowed(i);
+    if (nothing || !part.gives || rows.numel() == 0) continue;
+    place(part, out).add_(give(part, rows, std::nullopt));
   }
   edges.note("edges");
   return out;

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "ops/conv_spread.h"
 #include "ops/conv_strips.h"
 
 namespace moonhalo {
 
 /// One rank's part of a convolution: borrow the rows that its outputs need, convolve, crop. All
-/// tensors are local and plain; both verbs are collective over the mesh where there is a `halo` or
+/// tensors are local and plain; both verbs are collective over the mesh where there is a `halo`, a `spread` or
 /// there are `strips`.
 struct LocalConv {
   /// Of the local kernel, per spatial dim.
@@ -24,6 +25,7 @@ struct LocalConv {
   int64_t groups = 1;
   std::shared_ptr<const IntervalMap> halo;  ///< null: no spatial dim is cut, or the strips do it
   std::optional<ConvStrips> strips;         ///< the edges are done apart
+  std::optional<ConvSpread> spread;         ///< transposed, forward: instead of the halo
   std::vector<int64_t> output_shape;        ///< of this rank's block, any extent may be zero
   /// Transposed: the kernel's result has `uncropped` rows, of which `crop_before` come before the
   /// block.
@@ -48,6 +50,8 @@ struct LocalConv {
   at::Tensor uncrop(const at::Tensor& grad_output) const;
   at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
                                const std::optional<at::Tensor>& bias) const;
+  at::Tensor forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias) const;
   Gradients backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input,
                               const at::Tensor& weight, std::array<bool, 3> mask) const;
   Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,

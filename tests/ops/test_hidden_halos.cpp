@@ -171,6 +171,101 @@ TEST(HiddenHalos, X06_TransposedConvolutionBackward) {
   });
 }
 
+// Results under every setting are the same bits, and what happens in which order is told.
+void expect_hidden(const std::function<Tensors()>& program, size_t exchanging) {
+  const Traced hidden = run_with(kSettings[0], program);
+  ASSERT_EQ(hidden.records.size(), exchanging);
+  for (const TraceRecord& record : hidden.records) {
+    EXPECT_THAT(record.halo, ElementsAre("start", "interior", "finish", "edges")) << record.op;
+    EXPECT_EQ(record.times.exchanges, 1);
+  }
+  for (const HaloOptions& options : kSettings) {
+    const Traced other = run_with(options, program);
+    for (size_t i = 0; i < other.results.size(); ++i) {
+      EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
+          << "result " << i << ", " << name(options.backend);
+    }
+    if (options == kSettings[0]) continue;
+    for (const TraceRecord& record : other.records)
+      EXPECT_THAT(record.halo, ElementsAre("start", "finish", "interior", "edges")) << record.op;
+  }
+}
+
+const HiddenCase kTransposed[] = {
+    {"rows", {2}, {1, 2, 9, 5}, {2, 3, 3, 3}, {shard(2, {3, 6})}, {1, 1}, {1, 1}, {1, 1}},
+    {"kernel 4, stride 2",
+     {3},
+     {1, 2, 9, 4},
+     {2, 3, 4, 3},
+     {shard(2, {4, 2, 3})},
+     {2, 1},
+     {1, 1},
+     {1, 1}},
+    {"empty blocks",
+     {4},
+     {1, 2, 9, 4},
+     {2, 1, 4, 3},
+     {shard(2, {0, 4, 0, 5})},
+     {2, 1},
+     {1, 0},
+     {1, 1}},
+    {"thinner than the halo", {4}, {1, 1, 4, 5}, {1, 2, 7, 3}, {shard(2)}, {1, 2}, {3, 1}, {1, 1}},
+    {"all padding", {3}, {1, 1, 6, 5}, {1, 2, 5, 3}, {shard(2, {1, 4, 1})}, {1, 2}, {4, 1}, {1, 1}},
+    {"dilated, blocks of one row",
+     {4},
+     {1, 1, 4, 3},
+     {1, 1, 3, 2},
+     {shard(2)},
+     {2, 1},
+     {2, 0},
+     {3, 2}},
+    {"grid",
+     {2, 2},
+     {2, 2, 5, 6},
+     {2, 3, 4, 5},
+     {shard(2, {1, 4}), shard(3, {4, 2})},
+     {2, 1},
+     {1, 2},
+     {1, 1}},
+    {"replicated and cut",
+     {2, 2},
+     {2, 2, 5, 6},
+     {2, 3, 4, 5},
+     {replicate(), shard(3, {4, 2})},
+     {2, 3},
+     {1, 0},
+     {1, 1}},
+    {"three cut dims",
+     {2, 2, 2},
+     {1, 2, 4, 3, 5},
+     {2, 2, 3, 4, 3},
+     {shard(2), shard(3, {1, 2}), shard(4)},
+     {1, 2, 2},
+     {1, 1, 0},
+     {1, 1, 1}},
+};
+
+TEST(HiddenHalos, X06_TransposedConvolutionComputesItsInteriorWhileRowsTravel) {
+  for (const HiddenCase& c : kTransposed) {
+    SCOPED_TRACE(c.name);
+    const at::Tensor w = make_tensor(c.w, 2), b = make_tensor({c.w[1]}, 3);
+    // One more row at the end where the stride leaves room.
+    std::vector<int64_t> more;
+    for (const int64_t stride : c.stride) more.push_back(stride > 1);
+    const auto up = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+      return at::convolution(x, weight, bias, c.stride, c.padding, c.dilation, true, more, 1);
+    };
+    expect_same_as_plain(c.mesh, {{make_tensor(c.x, 1), c.placements}, {w}, {b}},
+                         [&](const Tensors& t) { return Tensors{up(t[0], t[1], t[2])}; });
+    on_mesh(c.mesh, [&](const MeshPtr& mesh) {
+      SCOPED_TRACE(c.name);
+      const at::NoGradGuard no_grad;
+      const at::Tensor x = shard_of(make_tensor(c.x, 1), mesh, c.placements);
+      expect_hidden([&]() -> Tensors { return {to_local(up(x, w, b))}; }, 1);
+    });
+  }
+}
+
 struct AttentionCase {
   const char* name;
   std::vector<int64_t> mesh, shape;  // batch, dims..., heads, head_dim
