@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/edge_rows.h"
 #include "engine/halo_exchange.h"
 
 namespace moonhalo {
@@ -31,23 +32,15 @@ std::vector<Piece> pieces_of(const Need& need, int64_t extent) {
       if (i >= extent) break;
       i = std::min<int64_t>(need.end, 0);
       continue;
-    } else if (need.edge == Edge::kReplicate) {
-      piece.begin = i < 0 ? 0 : extent - 1;
-      piece.length = 1;
-    } else if (need.edge == Edge::kCircular) {
-      piece.begin = ((i % extent) + extent) % extent;
-      piece.length = std::min(need.end - i, extent - piece.begin);
-    } else {  // reflect: the domain read forth and back, its end rows once
-      const int64_t period = std::max<int64_t>(1, 2 * (extent - 1));
-      const int64_t phase = ((i % period) + period) % period;
-      if (phase < extent) {
-        piece.begin = phase;
-        piece.length = std::min(need.end - i, extent == 1 ? 1 : extent - phase);
-      } else {
-        const int64_t first = period - phase;  // read downwards from here, row 0 belongs to the next run
-        piece.length = std::min(need.end - i, first);
-        piece.begin = first - piece.length + 1;
+    } else {  // as far as the rows go on from there: upwards, downwards (mirrored), or not at all
+      piece.begin = source_row(i, extent, need.edge);
+      const int64_t step = source_row(i + 1, extent, need.edge) - piece.begin, wanted = need.end - i;
+      if (step == -1) {
+        piece.length = std::min(wanted, piece.begin);  // row 0 belongs to the next run
+        piece.begin -= piece.length - 1;
         piece.reversed = piece.length > 1;
+      } else {
+        piece.length = step == 1 ? std::min(wanted, extent - piece.begin) : 1;
       }
     }
     pieces.push_back(piece);

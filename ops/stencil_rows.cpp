@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/edge_rows.h"
+
 namespace moonhalo {
 namespace {
 
@@ -25,25 +27,6 @@ Edge edge_of(const std::string& boundary) {
 std::vector<double> scaled(std::vector<double> weights, double factor) {
   for (double& weight : weights) weight *= factor;
   return weights;
-}
-
-// The row of [0, extent) that row `i` stands for; -1 for none.
-int64_t source_row(int64_t i, int64_t extent, Edge edge) {
-  if (i >= 0 && i < extent) return i;
-  switch (edge) {
-    case Edge::kZero:
-      return -1;
-    case Edge::kCircular:
-      return ((i % extent) + extent) % extent;
-    case Edge::kReplicate:
-      return i < 0 ? 0 : extent - 1;
-    case Edge::kReflect: {
-      const int64_t period = std::max<int64_t>(1, 2 * (extent - 1)),
-                    phase = ((i % period) + period) % period;
-      return phase < extent ? phase : period - phase;
-    }
-  }
-  return -1;
 }
 
 }  // namespace

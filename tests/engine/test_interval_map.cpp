@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "engine/edge_rows.h"
 #include "engine/interval_map.h"
 #include "engine/redistribute.h"
 #include "tests/support/oracle.h"
@@ -42,7 +43,7 @@ const std::vector<MapCase>& cases() {
   return table;
 }
 
-int64_t source_row(int64_t i, int64_t extent, Edge edge) {
+int64_t row_by_hand(int64_t i, int64_t extent, Edge edge) {
   switch (edge) {
     case Edge::kZero: return i >= 0 && i < extent ? i : -1;
     case Edge::kCircular: return ((i % extent) + extent) % extent;
@@ -59,7 +60,7 @@ at::Tensor needed_of(const at::Tensor& full, const std::vector<Need>& needs) {
   for (size_t d = 0; d < needs.size(); ++d) {
     std::vector<at::Tensor> rows;
     for (int64_t i = needs[d].begin; i < needs[d].end; ++i) {
-      const int64_t row = source_row(i, full.size(d), needs[d].edge);
+      const int64_t row = row_by_hand(i, full.size(d), needs[d].edge);
       rows.push_back(row < 0 ? at::zeros_like(result.narrow(d, 0, 1)) : result.narrow(d, row, 1));
     }
     if (needs[d].reversed) std::reverse(rows.begin(), rows.end());
@@ -99,6 +100,24 @@ void check(const MapCase& row, bool reversed) {
 
 TEST(IntervalMap, BringsTheNeededRowsAndItsAdjointAddsThemBack) {  // S04, S05, S15
   for (const auto& row : cases()) check(row, false);
+}
+
+TEST(IntervalMap, SourceRowsBeyondTheEnds) {
+  const std::pair<Edge, std::vector<int64_t>> cases[] = {  // rows -4 to 6 of 3
+      {Edge::kZero, {-1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1}},
+      {Edge::kCircular, {2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0}},
+      {Edge::kReflect, {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2}},
+      {Edge::kReplicate, {0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2}},
+  };
+  for (const auto& [edge, expected] : cases) {
+    std::vector<int64_t> rows;
+    for (int64_t i = -4; i <= 6; ++i) {
+      rows.push_back(source_row(i, 3, edge));
+      EXPECT_EQ(source_row(i, 1, edge), edge == Edge::kZero && i != 0 ? -1 : 0);
+      EXPECT_EQ(source_row(i, 0, edge), -1);
+    }
+    EXPECT_EQ(rows, expected) << static_cast<int>(edge);
+  }
 }
 
 TEST(IntervalMap, ReadsBackwards) {
