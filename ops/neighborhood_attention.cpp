@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <memory>
-#include <string>
+#include <tuple>
+#include <vector>
 
 #include "engine/boundary.h"
 #include "engine/interval_map.h"
@@ -26,51 +26,55 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Ints = at::IntArrayRef;
 using Bools = c10::List<bool>;
+using Like = NeighborhoodExtra::Like;
 using Results = std::tuple<at::Tensor, at::Tensor>;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-Neighborhood neighborhood_of(Ints window, Ints stride, Ints dilation, const Bools& is_causal) {
-  return {window.vec(), stride.vec(), dilation.vec(),
-          std::vector<bool>(is_causal.begin(), is_causal.end())};
+NeighborhoodOperand operand(const at::Tensor& t) {
+  return {t.sizes(), t.scalar_type(), t.device()};
 }
 
 NeighborhoodCall checked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const Neighborhood& n, std::optional<double> scale) {
-  check_neighborhood_types(query.scalar_type(), key.scalar_type(), value.scalar_type(),
-                           query.device().type());
-  TORCH_CHECK_VALUE(key.device() == query.device() && value.device() == query.device(),
-                    "neighborhood_attention: query is on ", query.device(), ", key on ", key.device(), ", value on ",
-                    value.device(), "\n  fix   move them to one device");
-  return check_neighborhood(query.sizes(), key.sizes(), value.sizes(), n, scale);
+                         Ints window, Ints stride, Ints dilation, const Bools& is_causal,
+                         std::optional<double> scale) {
+  return checked_neighborhood(operand(query), operand(key), operand(value), window, stride,
+                              dilation, is_causal, scale);
+}
+
+using Extras = std::vector<std::tuple<const char*, Like, at::Tensor>>;
+
+void check_extras(const char* op, const at::Tensor& query, const at::Tensor& value,
+                  const Extras& tensors) {
+  std::vector<NeighborhoodExtra> extras;
+  for (const auto& [name, like, tensor] : tensors) {
+    TORCH_CHECK_VALUE(tensor.defined(), op, ": ", name, " is undefined\n  have  query ", shape_string(query.sizes()), "\n  fix   give zeros");
+    extras.push_back({name, like, operand(tensor)});
+  }
+  check_neighborhood_extras(op, operand(query), operand(value), extras);
 }
 
 void check_backward(const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_logsumexp,
                     const at::Tensor& query, const at::Tensor& value, const at::Tensor& output,
                     const at::Tensor& logsumexp) {
-  std::vector<NeighborhoodOperand> operands;
-  const auto add = [&](const char* name, bool per_query, const at::Tensor& t) {
-    TORCH_CHECK_VALUE(t.device() == query.device(), "neighborhood_attention_backward: query is on ", query.device(), ", ",
-                      name, " on ", t.device(), "\n  fix   move them to one device");
-    operands.push_back({name, per_query, t.sizes(), t.scalar_type()});
-  };
-  add("grad_output", false, grad_output);
-  add("output", false, output);
-  add("logsumexp", true, logsumexp);
-  if (grad_logsumexp && grad_logsumexp->defined()) add("grad_logsumexp", true, *grad_logsumexp);
-  check_neighborhood_backward(query.sizes(), value.sizes(), query.scalar_type(), operands);
+  Extras extras = {{"grad_output", Like::kValue, grad_output},
+                   {"output", Like::kValue, output},
+                   {"logsumexp", Like::kLogsumexp, logsumexp}};
+  if (grad_logsumexp && grad_logsumexp->defined())
+    extras.emplace_back("grad_logsumexp", Like::kLogsumexp, *grad_logsumexp);
+  check_extras("neighborhood_attention_backward", query, value, extras);
 }
 
 Results forward_local(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                       Ints window, Ints stride, Ints dilation, const Bools& is_causal,
                       std::optional<double> scale) {
-  const auto n = neighborhood_of(window, stride, dilation, is_causal);
-  return neighborhood_forward(query, key, value, checked(query, key, value, n, scale));
+  return neighborhood_forward(
+      query, key, value, checked(query, key, value, window, stride, dilation, is_causal, scale));
 }
 
 Results forward_meta(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      Ints window, Ints stride, Ints dilation, const Bools& is_causal,
                      std::optional<double> scale) {
-  checked(query, key, value, neighborhood_of(window, stride, dilation, is_causal), scale);
+  checked(query, key, value, window, stride, dilation, is_causal, scale);
   const at::Tensor output = at::empty_like(value, query.options(), at::MemoryFormat::Contiguous);
   return {output, at::empty(output.sizes().slice(0, output.dim() - 1),
                             query.options().dtype(neighborhood_sum_type(query.scalar_type())))};
@@ -81,8 +85,7 @@ Gradients backward_local(const at::Tensor& grad_output,
                          const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                          const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
                          const Bools& is_causal, std::optional<double> scale) {
-  const auto call =
-      checked(query, key, value, neighborhood_of(window, stride, dilation, is_causal), scale);
+  const auto call = checked(query, key, value, window, stride, dilation, is_causal, scale);
   check_backward(grad_output, grad_logsumexp, query, value, output, logsumexp);
   return neighborhood_backward(grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
                                value, output, logsumexp, call);
@@ -105,10 +108,16 @@ Five second_local(const at::Tensor& cotangent_query, const at::Tensor& cotangent
                   const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
                   const at::Tensor& value, Ints window, Ints stride, Ints dilation,
                   const Bools& is_causal, std::optional<double> scale) {
-  const auto n = neighborhood_of(window, stride, dilation, is_causal);
+  const auto call = checked(query, key, value, window, stride, dilation, is_causal, scale);
+  check_extras("neighborhood_attention_double_backward", query, value,
+               {{"cotangent_query", Like::kQuery, cotangent_query},
+                {"cotangent_key", Like::kQuery, cotangent_key},
+                {"cotangent_value", Like::kValue, cotangent_value},
+                {"grad_output", Like::kValue, grad_output},
+                {"grad_logsumexp", Like::kLogsumexp, grad_logsumexp}});
   auto [grad, sum, q, k, v] = neighborhood_second({cotangent_query, cotangent_key, cotangent_value,
                                                    grad_output, grad_logsumexp, query, key, value},
-                                                  checked(query, key, value, n, scale));
+                                                  call);
   return {grad, sum, q, k, v};
 }
 

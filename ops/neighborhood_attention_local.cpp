@@ -190,26 +190,45 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
   return call;
 }
 
-void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value,
-                              at::DeviceType device) {
-  TORCH_CHECK_TYPE(query == key && query == value, "neighborhood_attention: query is ", query, ", key ", key, ", value ",
-                   value, "\n  fix   convert them to one type");
-  const bool half = query == at::kHalf && device != at::kCPU;
-  TORCH_CHECK_TYPE(half || query == at::kFloat || query == at::kDouble || query == at::kBFloat16,
-                   "neighborhood_attention: no kernel for ", query, " on ", device,
+NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query,
+                                      const NeighborhoodOperand& key,
+                                      const NeighborhoodOperand& value, at::IntArrayRef window,
+                                      at::IntArrayRef stride, at::IntArrayRef dilation,
+                                      const c10::List<bool>& is_causal, std::optional<double> scale,
+                                      const std::string& blocks) {
+  const at::ScalarType type = query.type;
+  TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ", key.type, ", value ",
+                   value.type, "\n  fix   convert them to one type");
+  const bool half = type == at::kHalf && !query.device.is_cpu();
+  TORCH_CHECK_TYPE(half || type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
+                   "neighborhood_attention: no kernel for ", type, " on ", query.device.type(),
                    "\n  fix   use float32, float64 or bfloat16, or float16 on a GPU");
+  TORCH_CHECK_VALUE(key.device == query.device && value.device == query.device,
+                    "neighborhood_attention: query is on ", query.device, ", key on ", key.device, ", value on ",
+                    value.device, "\n  fix   move them to one device");
+  return check_neighborhood(query.shape, key.shape, value.shape,
+                            {window.vec(), stride.vec(), dilation.vec(),
+                             std::vector<bool>(is_causal.begin(), is_causal.end())},
+                            scale, blocks);
 }
 
-void check_neighborhood_backward(at::IntArrayRef query, at::IntArrayRef value, at::ScalarType type,
-                                 at::ArrayRef<NeighborhoodOperand> operands) {
-  for (const NeighborhoodOperand& given : operands) {
-    const at::IntArrayRef shape = given.per_query ? query.slice(0, query.size() - 1) : value;
-    const at::ScalarType wanted = given.per_query ? neighborhood_sum_type(type) : type;
-    TORCH_CHECK_VALUE(given.shape == shape, "neighborhood_attention_backward: ", given.name, " has shape ",
-                      shape_string(given.shape), " instead of ", shape_string(shape), "\n  have  query ",
-                      shape_string(query), ", value ", shape_string(value), "\n  fix   give what the forward call returned, and gradients of that");
-    TORCH_CHECK_TYPE(given.type == wanted, "neighborhood_attention_backward: ", given.name, " is ", given.type,
-                     " instead of ", wanted, "\n  have  query of ", type, "\n  fix   convert it to ", wanted);
+void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
+                               const NeighborhoodOperand& value,
+                               at::ArrayRef<NeighborhoodExtra> extras) {
+  using Like = NeighborhoodExtra::Like;
+  for (const auto& [name, like, given] : extras) {
+    const at::IntArrayRef shape = like == Like::kValue   ? value.shape
+                                  : like == Like::kQuery ? query.shape
+                                                         : query.shape.slice(0, query.shape.size() - 1);
+    const at::ScalarType wanted =
+        like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
+    TORCH_CHECK_VALUE(given.device == query.device, op, ": query is on ", query.device, ", ", name, " on ", given.device,
+                      "\n  fix   move them to one device");
+    TORCH_CHECK_VALUE(given.shape == shape, op, ": ", name, " has shape ", shape_string(given.shape), " instead of ", shape_string(shape),
+                      "\n  have  query ", shape_string(query.shape), ", value ", shape_string(value.shape),
+                      "\n  fix   give what the forward call took and returned, and gradients of that");
+    TORCH_CHECK_TYPE(given.type == wanted, op, ": ", name, " is ", given.type, " instead of ", wanted, "\n  have  query of ", query.type,
+                     "\n  fix   convert it to ", wanted);
   }
 }
 

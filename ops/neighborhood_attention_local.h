@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -29,19 +30,31 @@ struct NeighborhoodCall {
 NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
                                     at::IntArrayRef value, const Neighborhood& neighborhood,
                                     std::optional<double> scale, const std::string& blocks = "");
-/// Tensors of one type that the kernels of the device know.
-void check_neighborhood_types(at::ScalarType query, at::ScalarType key, at::ScalarType value,
-                              at::DeviceType device);
-/// A tensor that belongs to a result of the forward call: output, or with one number `per_query` logsumexp.
+/// What the checks of a call ask of one of its tensors: the global shape.
 struct NeighborhoodOperand {
-  const char* name;
-  bool per_query;
   at::IntArrayRef shape;
   at::ScalarType type;
+  c10::Device device;
 };
-/// Checks the backward call's tensors against the global shapes of query and value and their type. ValueError, TypeError.
-void check_neighborhood_backward(at::IntArrayRef query, at::IntArrayRef value, at::ScalarType type,
-                                 at::ArrayRef<NeighborhoodOperand> operands);
+/// The call of an operator with these arguments. As check_neighborhood, and TypeError, ValueError unless the tensors are of one type
+/// that the kernels of their device know, on one device.
+NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query,
+                                      const NeighborhoodOperand& key,
+                                      const NeighborhoodOperand& value, at::IntArrayRef window,
+                                      at::IntArrayRef stride, at::IntArrayRef dilation,
+                                      const c10::List<bool>& is_causal, std::optional<double> scale,
+                                      const std::string& blocks = "");
+/// A further tensor of a derivative's call, and what it must be like: query, value, or logsumexp.
+struct NeighborhoodExtra {
+  enum class Like { kQuery, kValue, kLogsumexp };
+  const char* name;
+  Like like;
+  NeighborhoodOperand tensor;
+};
+/// Checks them against query and value. ValueError, TypeError, which begin with `op`.
+void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
+                               const NeighborhoodOperand& value,
+                               at::ArrayRef<NeighborhoodExtra> extras);
 /// Of logsumexp.
 at::ScalarType neighborhood_sum_type(at::ScalarType query);
 /// Uninitialised output and logsumexp of a forward call.

@@ -2,10 +2,12 @@
 // Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are borrowed.
 #include <ATen/ATen.h>
 
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/interval_map.h"
 #include "engine/redistribute.h"
@@ -17,6 +19,8 @@
 
 namespace moonhalo {
 namespace {
+
+using Like = NeighborhoodExtra::Like;
 
 // `spec`'s cuts but for the last dim, for a tensor of another last extent.
 SpecPtr with_features(const SpecPtr& spec, int64_t features) {
@@ -47,26 +51,38 @@ struct Division {
   NeighborhoodCall local;           // of this rank, where none does
 };
 
-Neighborhood neighborhood_of(const OpCall& call) {
-  Neighborhood n{call.integers("window"), call.integers("stride"), call.integers("dilation"), {}};
-  for (const bool causal : call.value("is_causal").toBoolList()) n.is_causal.push_back(causal);
-  return n;
+NeighborhoodOperand operand(const OpCall& call, const char* name) {
+  const Slot& slot = call.slots()[call.slot(name)];
+  return {slot.spec->global_shape(), slot.dtype, c10::Device(call.mesh()->device_type())};
 }
 
 NeighborhoodCall checked(const OpCall& call) {
-  const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
-  const auto& slots = call.slots();
-  check_neighborhood_types(slots[call.slot("query")].dtype, slots[call.slot("key")].dtype,
-                           slots[call.slot("value")].dtype,
-                           c10::Device(call.mesh()->device_type()).type());
+  const SpecPtr query = call.spec("query");
   std::string blocks;
   for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
     if (query->is_cut(d))
       blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
   }
-  const auto scale = call.value("scale").toOptional<double>();
-  return check_neighborhood(query->global_shape(), key->global_shape(), value->global_shape(),
-                            neighborhood_of(call), scale, blocks);
+  return checked_neighborhood(operand(call, "query"), operand(call, "key"), operand(call, "value"),
+                              call.integers("window"), call.integers("stride"),
+                              call.integers("dilation"), call.value("is_causal").toBoolList(),
+                              call.value("scale").toOptional<double>(), blocks);
+}
+
+void check_extras(const char* op, const OpCall& call,
+                  std::initializer_list<std::pair<const char*, Like>> names) {
+  std::vector<NeighborhoodExtra> extras;
+  for (const auto& [name, like] : names) {
+    const int slot = call.slot(name);
+    if (slot >= 0 && call.slots()[slot].spec) {
+      extras.push_back({name, like, operand(call, name)});
+      continue;
+    }
+    const auto& type = call.op.schema().arguments()[call.index(name)].type();
+    TORCH_CHECK_VALUE(type->kind() == c10::TypeKind::OptionalType, op, ": ", name, " is undefined",
+                      "\n  have  ", call.describe(), "\n  fix   give zeros");
+  }
+  check_neighborhood_extras(op, operand(call, "query"), operand(call, "value"), extras);
 }
 
 Division divide(const NeighborhoodCall& whole, const SpecPtr& query, int64_t value_dim) {
@@ -122,23 +138,11 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 
 std::optional<Plan> plan_backward(const OpCall& call) {
   const NeighborhoodCall whole = checked(call);
-  std::vector<NeighborhoodOperand> operands;
-  for (const auto& [name, per_query] : {std::pair{"grad_output", false},
-                                        {"output", false},
-                                        {"logsumexp", true},
-                                        {"grad_logsumexp", true}}) {
-    const int slot = call.slot(name);
-    if (slot < 0 || !call.slots()[slot].spec) {
-      TORCH_CHECK_VALUE(name == std::string_view("grad_logsumexp"), "neighborhood_attention_backward: ", name, " is undefined",
-                        "\n  have  ", call.describe(), "\n  fix   give zeros");
-      continue;
-    }
-    const Slot& given = call.slots()[slot];
-    operands.push_back({name, per_query, given.spec->global_shape(), given.dtype});
-  }
-  check_neighborhood_backward(call.spec("query")->global_shape(),
-                              call.spec("value")->global_shape(),
-                              call.slots()[call.slot("query")].dtype, operands);
+  check_extras("neighborhood_attention_backward", call,
+               {{"grad_output", Like::kValue},
+                {"output", Like::kValue},
+                {"logsumexp", Like::kLogsumexp},
+                {"grad_logsumexp", Like::kLogsumexp}});
   const SpecPtr query =
       with_features(call.spec("output"), call.spec("query")->global_shape().back());
   auto division = std::make_shared<const Division>(
@@ -189,6 +193,12 @@ std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const
 // Keys, values and their cotangents are borrowed in one exchange, before the work; second derivatives are rare.
 std::optional<Plan> plan_second(const OpCall& call) {
   const NeighborhoodCall whole = checked(call);
+  check_extras("neighborhood_attention_double_backward", call,
+               {{"cotangent_query", Like::kQuery},
+                {"cotangent_key", Like::kQuery},
+                {"cotangent_value", Like::kValue},
+                {"grad_output", Like::kValue},
+                {"grad_logsumexp", Like::kLogsumexp}});
   const int64_t features = call.spec("query")->global_shape().back(),
                 value_dim = call.spec("value")->global_shape().back();
   const SpecPtr query = with_features(call.spec("query"), features),

@@ -214,13 +214,22 @@ TEST(NeighborhoodAttentionSharded, X04_RefusedOnEveryRankAlike) {
                 ::testing::StartsWith(
                     "neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
     EXPECT_THAT(message, ::testing::HasSubstr("blocks of dim 1: [4, 2, 1]"));
+    const c10::InferenceMode inference;  // passes autograd by
+    for (const at::Tensor& held : {make_tensor({2, 7, 4, 1, 2}, 1),
+                                   shard_of(make_tensor({2, 7, 4, 1, 2}, 1), mesh, {shard(1)})})
+      EXPECT_EQ(message_of([&] {
+                  neighborhood_attention(held, held, held, {{9, 1}});
+                }).substr(0, 76),
+                message.substr(0, 76));
   });
 }
 
-// The derivative's operator may be called with anything.
-TEST(NeighborhoodAttentionSharded, X04_BackwardRefusesWhatDoesNotFit) {
+// The derivatives' operators may be called with anything.
+TEST(NeighborhoodAttentionSharded, X04_DerivativesRefuseWhatDoesNotFit) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
       "moonhalo::neighborhood_attention_backward", "");
+  const auto second = c10::Dispatcher::singleton().findSchemaOrThrow(
+      "moonhalo::neighborhood_attention_double_backward", "");
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const bool cut : {false, true}) {
       const auto field = [&](const Sizes& shape, at::ScalarType type = at::kDouble) {
@@ -255,6 +264,35 @@ TEST(NeighborhoodAttentionSharded, X04_BackwardRefusesWhatDoesNotFit) {
       refused("logsumexp has shape [2, 7] instead of [2, 7, 1]", v, {}, v, field({2, 7}));
       refused("grad_logsumexp is Float instead of Double", v, field({2, 7, 1}, at::kFloat), v,
               sums);
+      // The place of the tensor among the arguments of the second derivative, and what it is there instead.
+      const std::tuple<size_t, at::Tensor, const char*> wrong[] = {
+          {0, field({2, 6, 1, 3}),
+           "cotangent_query has shape [2, 6, 1, 3] instead of [2, 7, 1, 3]"},
+          {1, field({2, 7, 1, 3}, at::kFloat), "cotangent_key is Float instead of Double"},
+          {2, x, "cotangent_value has shape [2, 7, 1, 3] instead of [2, 7, 1, 4]"},
+          {3, field({2, 7, 1, 4}, at::kFloat), "grad_output is Float instead of Double"},
+          {4, v, "grad_logsumexp has shape [2, 7, 1, 4] instead of [2, 7, 1]"},
+      };
+      for (const auto& [place, tensor, text] : wrong) {
+        torch::jit::Stack stack{x,
+                                x,
+                                v,
+                                v,
+                                sums,
+                                x,
+                                x,
+                                v,
+                                Sizes{3},
+                                Sizes{1},
+                                Sizes{1},
+                                c10::List<bool>{false},
+                                c10::IValue()};
+        stack[place] = tensor;
+        EXPECT_THAT(
+            message_of([&] { second.callBoxed(stack); }),
+            ::testing::StartsWith("neighborhood_attention_double_backward: " + std::string(text)))
+            << cut;
+      }
     }
   });
 }
