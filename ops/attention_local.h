@@ -31,14 +31,28 @@ struct AttentionPlace {
   int64_t query = 0, key = 0;
 };
 
+/// What the checks ask of a tensor: its global shape.
+struct AttentionOperand {
+  AttentionOperand(const at::Tensor& tensor) : shape(tensor.sizes()), type(tensor.scalar_type()) {}
+  AttentionOperand(at::IntArrayRef global_shape, at::ScalarType dtype)
+      : shape(global_shape), type(dtype) {}
+
+  at::IntArrayRef shape;
+  at::ScalarType type;
+};
 /// What an attention of any kind asks of its tensors: two dims or more, one floating point type, features and numbers of rows that
 /// meet, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
-void check_attention_tensors(const char* name, const at::Tensor& query, const at::Tensor& key,
-                             const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                             double dropout_p);
+void check_attention_tensors(const char* name, const AttentionOperand& query,
+                             const AttentionOperand& key, const AttentionOperand& value,
+                             const std::optional<AttentionOperand>& mask, double dropout_p);
+/// What moonhalo::attention asks of them, which broadcasts only the mask.
+void check_attention(const AttentionOperand& query, const AttentionOperand& key,
+                     const AttentionOperand& value, const std::optional<AttentionOperand>& mask,
+                     double dropout_p);
 /// The line "have" of such errors.
-std::string attention_shapes(const at::Tensor& query, const at::Tensor& key,
-                             const at::Tensor& value, const std::optional<at::Tensor>& mask);
+std::string attention_shapes(const AttentionOperand& query, const AttentionOperand& key,
+                             const AttentionOperand& value,
+                             const std::optional<AttentionOperand>& mask);
 /// Whether so many heads of keys divide those of queries.
 bool attention_groups_fit(int64_t heads, int64_t key_heads);
 

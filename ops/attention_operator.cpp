@@ -43,6 +43,7 @@ AttentionCall call_of(const at::Tensor& query, const at::Tensor& key, double dro
 Results forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                     const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                     std::optional<double> scale, const MaybeTensor& dropout_key) {
+  check_attention(query, key, value, attn_mask, dropout_p);
   const at::Tensor four = attention_packed_rows(query);
   const at::Tensor mask = attn_mask ? attention_mask_four_dims(*attn_mask, query) : at::Tensor();
   AttentionSums sums(four, value.size(-1));
@@ -192,30 +193,9 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-// What holds for tensors that need no broadcasting.
-void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-           const MaybeTensor& mask, double dropout_p) {
-  check_attention_tensors("attention", query, key, value, mask, dropout_p);
-  const int64_t lead = query.dim() - 2;
-  bool fits = key.dim() == query.dim() && value.dim() == query.dim() &&
-              key.sizes().slice(0, lead) == value.sizes().slice(0, lead);
-  for (int64_t d = 0; fits && d < lead; ++d)
-    fits = d + 1 < lead ? key.size(d) == query.size(d)
-                        : attention_groups_fit(query.size(d), key.size(d));
-  TORCH_CHECK_VALUE(fits, "attention: dims before the rows do not match", attention_shapes(query, key, value, mask),
-                    "\n  fix   pass as many batches, and heads of keys and values that divide those of queries");
-  if (!mask) return;
-  std::vector<int64_t> scores = query.sizes().slice(0, lead + 1).vec();
-  scores.push_back(key.size(-2));
-  TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), scores), "attention: a mask ", shape_string(mask->sizes()),
-                    " does not fit scores ", shape_string(scores), attention_shapes(query, key, value, mask),
-                    "\n  fix   pass a mask that broadcasts to the scores");
-}
-
 Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const MaybeTensor& mask, double dropout_p, bool is_causal,
                          std::optional<double> scale, const MaybeTensor& dropout_key) {
-  check(query, key, value, mask, dropout_p);
   bool records = false;
   for (const at::Tensor* t : {&query, &key, &value, mask ? &*mask : &query}) {
     TORCH_CHECK_NOT_IMPLEMENTED(!t->_fw_grad(/*level=*/0).defined(), "attention: forward-mode derivatives are asked for\n  have  ",
@@ -253,33 +233,56 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
-std::string attention_shapes(const at::Tensor& query, const at::Tensor& key,
-                             const at::Tensor& value, const MaybeTensor& mask) {
-  return "\n  have  query " + shape_string(query.sizes()) + ", key " + shape_string(key.sizes()) +
-         ", value " + shape_string(value.sizes()) +
-         (mask ? ", mask " + shape_string(mask->sizes()) : "");
+std::string attention_shapes(const AttentionOperand& query, const AttentionOperand& key,
+                             const AttentionOperand& value,
+                             const std::optional<AttentionOperand>& mask) {
+  return "\n  have  query " + shape_string(query.shape) + ", key " + shape_string(key.shape) +
+         ", value " + shape_string(value.shape) +
+         (mask ? ", mask " + shape_string(mask->shape) : "");
 }
 
 bool attention_groups_fit(int64_t heads, int64_t key_heads) {
   return key_heads > 0 ? heads > 0 && heads % key_heads == 0 : heads == 0;
 }
 
-void check_attention_tensors(const char* name, const at::Tensor& query, const at::Tensor& key,
-                             const at::Tensor& value, const MaybeTensor& mask, double dropout_p) {
+void check_attention_tensors(const char* name, const AttentionOperand& query,
+                             const AttentionOperand& key, const AttentionOperand& value,
+                             const std::optional<AttentionOperand>& mask, double dropout_p) {
   const auto have = [&] { return attention_shapes(query, key, value, mask); };
-  TORCH_CHECK_VALUE(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2, name, ": tensors of fewer than two dims", have(),
-                    "\n  fix   pass [..., rows, features]");
-  TORCH_CHECK_TYPE(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type() && query.is_floating_point(),
-                   name, ": query is ", query.scalar_type(), ", key ", key.scalar_type(), ", value ", value.scalar_type(), have(),
+  const auto rows = [](const AttentionOperand& t) { return t.shape[t.shape.size() - 2]; };
+  TORCH_CHECK_VALUE(query.shape.size() >= 2 && key.shape.size() >= 2 && value.shape.size() >= 2, name, ": tensors of fewer than two dims",
+                    have(), "\n  fix   pass [..., rows, features]");
+  TORCH_CHECK_TYPE(query.type == key.type && key.type == value.type && at::isFloatingType(query.type),
+                   name, ": query is ", query.type, ", key ", key.type, ", value ", value.type, have(),
                    "\n  fix   pass tensors of one floating point type");
-  TORCH_CHECK_VALUE(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), name, ": ", query.size(-1),
-                    " features of queries meet ", key.size(-1), " of keys, ", key.size(-2), " keys meet ", value.size(-2), " values",
+  TORCH_CHECK_VALUE(query.shape.back() == key.shape.back() && rows(key) == rows(value), name, ": ", query.shape.back(),
+                    " features of queries meet ", key.shape.back(), " of keys, ", rows(key), " keys meet ", rows(value), " values",
                     have(), "\n  fix   pass keys like the queries, and a value for each");
   TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, name, ": the probability ", dropout_p, " of dropout is not in [0, 1]", have(),
                     "\n  fix   pass one that is");
   if (mask)
-    TORCH_CHECK_TYPE(mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat || mask->scalar_type() == query.scalar_type(),
-                     name, ": the mask is ", mask->scalar_type(), have(), "\n  fix   pass bool, or the query's type");
+    TORCH_CHECK_TYPE(mask->type == at::kBool || mask->type == at::kFloat || mask->type == query.type,
+                     name, ": the mask is ", mask->type, have(), "\n  fix   pass bool, or the query's type");
+}
+
+void check_attention(const AttentionOperand& query, const AttentionOperand& key,
+                     const AttentionOperand& value, const std::optional<AttentionOperand>& mask,
+                     double dropout_p) {
+  check_attention_tensors("attention", query, key, value, mask, dropout_p);
+  const size_t lead = query.shape.size() - 2;
+  bool fits = key.shape.size() == lead + 2 && value.shape.size() == lead + 2 &&
+              key.shape.slice(0, lead) == value.shape.slice(0, lead);
+  for (size_t d = 0; fits && d < lead; ++d)
+    fits = d + 1 < lead ? key.shape[d] == query.shape[d]
+                        : attention_groups_fit(query.shape[d], key.shape[d]);
+  TORCH_CHECK_VALUE(fits, "attention: dims before the rows do not match", attention_shapes(query, key, value, mask),
+                    "\n  fix   pass as many batches, and heads of keys and values that divide those of queries");
+  if (!mask) return;
+  std::vector<int64_t> scores = query.shape.slice(0, lead + 1).vec();
+  scores.push_back(key.shape[lead]);
+  TORCH_CHECK_VALUE(at::is_expandable_to(mask->shape, scores), "attention: a mask ", shape_string(mask->shape),
+                    " does not fit scores ", shape_string(scores), attention_shapes(query, key, value, mask),
+                    "\n  fix   pass a mask that broadcasts to the scores");
 }
 
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,
@@ -287,7 +290,6 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
                                              double dropout_p, bool is_causal,
                                              std::optional<double> scale,
                                              const MaybeTensor& dropout_key) {
-  check(query, key, value, attn_mask, dropout_p);  // inference mode passes autograd by
   return forward_handle().call(query, key, value, attn_mask, dropout_p, is_causal, scale,
                                dropout_key);
 }

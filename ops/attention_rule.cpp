@@ -63,7 +63,18 @@ void want_inputs(const OpCall& call, Plan& plan, const AttentionSpecs& specs) {
   want(call, plan, "dropout_key", replicated(call.mesh(), {}));
 }
 
+void check(const OpCall& call) {
+  const auto given = [&](const char* name) -> std::optional<AttentionOperand> {
+    const int slot = call.slot(name);
+    if (slot < 0 || !call.slots()[slot].spec) return std::nullopt;
+    return AttentionOperand(call.slots()[slot].spec->global_shape(), call.slots()[slot].dtype);
+  };
+  check_attention(*given("query"), *given("key"), *given("value"), given("attn_mask"),
+                  call.value("dropout_p").toDouble());
+}
+
 std::optional<Plan> plan_forward(const OpCall& call) {
+  check(call);
   const auto ring = ring_of(call, choose_attention_specs(given_to(call)));
   Plan plan;
   want_inputs(call, plan, ring->specs());

@@ -4,16 +4,14 @@
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include "engine/checkpoint.h"
 #include "engine/random.h"
-#include "ops/attention.h"
 #include "ops/attention_division.h"
 
 #include "tests/support/live_bytes.h"

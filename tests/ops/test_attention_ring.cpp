@@ -234,20 +234,34 @@ TEST(AttentionRing, X07_NoHeadsAndMasksOfOneNumber) {
 
 // What scaled_dot_product_attention broadcasts, and repeats, the operator itself does not.
 TEST(AttentionRing, X07_RefusalsOfTheOperator) {
-  const auto zeros = [](at::IntArrayRef shape) { return at::zeros(shape, at::kDouble); };
-  const at::Tensor x = zeros({2, 4, 6, 8});
-  const auto message = [&](const at::Tensor& k, const at::Tensor& v,
-                           const std::optional<at::Tensor>& mask = {}) {
-    return message_of([&] { attention(x, k, v, mask, 0, false, {}, {}); });
-  };
   using ::testing::StartsWith;
-  EXPECT_THAT(message(zeros({2, 4, 6, 7}), x), StartsWith("attention: 8 features of queries"));
-  for (const Sizes& shape : {Sizes{1, 4, 6, 8}, {2, 3, 6, 8}, {2, 0, 6, 8}, {4, 6, 8}})
-    EXPECT_THAT(message(zeros(shape), zeros(shape)), StartsWith("attention: dims before the rows"));
-  EXPECT_THAT(message(x, zeros({2, 2, 6, 8})), StartsWith("attention: dims before the rows"));
-  EXPECT_THAT(message(x, x.to(at::kFloat)), StartsWith("attention: query is Double"));
-  EXPECT_THAT(message(x, x, zeros({5, 6})), StartsWith("attention: a mask [5, 6]"));
-  EXPECT_EQ(message(zeros({2, 2, 6, 8}), zeros({2, 2, 6, 8})), "");
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    // Inference mode passes autograd by, and what may be checked there.
+    for (const auto& [inference, cut] :
+         {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      SCOPED_TRACE(std::to_string(inference) + std::to_string(cut));
+      const c10::InferenceMode guard(inference);
+      const auto zeros = [&, cut = cut](const Sizes& shape, at::ScalarType type = at::kDouble) {
+        const at::Tensor whole = at::zeros(shape, type);
+        return cut ? shard_of(whole, mesh, {shard(-2)}) : whole;
+      };
+      const at::Tensor x = zeros({2, 4, 6, 8});
+      const auto message = [&](const at::Tensor& k, const at::Tensor& v,
+                               const std::optional<at::Tensor>& mask = {}, double dropout = 0) {
+        return message_of([&] { attention(x, k, v, mask, dropout, false, {}, {}); });
+      };
+      EXPECT_THAT(message(zeros({2, 4, 6, 7}), x), StartsWith("attention: 8 features of queries"));
+      for (const Sizes& shape : {Sizes{1, 4, 6, 8}, {2, 3, 6, 8}, {2, 0, 6, 8}, {4, 6, 8}})
+        EXPECT_THAT(message(zeros(shape), zeros(shape)),
+                    StartsWith("attention: dims before the rows"));
+      EXPECT_THAT(message(x, zeros({2, 2, 6, 8})), StartsWith("attention: dims before the rows"));
+      EXPECT_THAT(message(x, zeros({2, 4, 6, 8}, at::kFloat)),
+                  StartsWith("attention: query is Double"));
+      EXPECT_THAT(message(x, x, zeros({5, 6})), StartsWith("attention: a mask [5, 6]"));
+      EXPECT_THAT(message(x, x, {}, 1.5), StartsWith("attention: the probability 1.5"));
+      EXPECT_EQ(message(zeros({2, 2, 6, 8}), zeros({2, 2, 6, 8})), "");
+    }
+  });
 }
 
 TEST(AttentionRing, X07_GroupedQueries) {
