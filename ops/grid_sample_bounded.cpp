@@ -66,16 +66,17 @@ Tensor forward_meta(const Tensor& input, const Tensor& grid, Word mode, Word pad
 }
 
 Pair backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode,
-                  Word padding_mode, bool align_corners, Bound bound) {
+                  Word padding_mode, bool align_corners, Bound bound, SampleWanted wanted) {
   const Sampler sampler =
       sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
-  return sample_part_backward(sampler, grad, input, std::vector<int64_t>(sampler.in.size(), 0),
-                              grid);
+  return sample_part_backward(sampler, grad, input, input.sizes(),
+                              std::vector<int64_t>(sampler.in.size(), 0), grid, wanted);
 }
 
-Pair backward_meta(const Tensor&, const Tensor& input, const Tensor& grid, Word, Word, bool,
-                   Bound) {
-  return {at::empty(input.sizes(), input.options()), at::empty(grid.sizes(), grid.options())};
+Pair backward_meta(const Tensor&, const Tensor& input, const Tensor& grid, Word, Word, bool, Bound,
+                   SampleWanted wanted) {
+  const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
+  return {wanted[0] ? like(input) : Tensor(), wanted[1] ? like(grid) : Tensor()};
 }
 
 // ---- Autograd ----------------------------------------------------------------------------------------------------------
@@ -89,14 +90,14 @@ Tensor call(const Tensor& input, const Tensor& grid, const GridSample& o) {
   return op.call(input, grid, o.mode, o.padding_mode, o.align_corners, bound);
 }
 
-Pair call_backward(const Tensor& grad, const Tensor& input, const Tensor& grid,
-                   const GridSample& o) {
+Pair call_backward(const Tensor& grad, const Tensor& input, const Tensor& grid, const GridSample& o,
+                   SampleWanted wanted) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moonhalo::grid_sample_backward", "")
                              .typed<decltype(backward_cpu)>();
   const Bound bound =
       o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
-  return op.call(grad, input, grid, o.mode, o.padding_mode, o.align_corners, bound);
+  return op.call(grad, input, grid, o.mode, o.padding_mode, o.align_corners, bound, wanted);
 }
 
 bool differentiates(const Tensor& tensor) {
@@ -107,9 +108,12 @@ bool differentiates(const Tensor& tensor) {
 // Stands in the graph of a derivative that was recorded, to say what cannot be had.
 struct SampleBackward : torch::autograd::Function<SampleBackward> {
   static variable_list forward(AutogradContext*, const Tensor& grad, const Tensor& input,
-                               const Tensor& grid, const GridSample& options) {
+                               const Tensor& grid, const GridSample& options, SampleWanted wanted) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [for_input, for_grid] = call_backward(grad, input, grid, options);
+    auto [for_input, for_grid] = call_backward(grad, input, grid, options, wanted);
+    // A Function has no undefined results.
+    if (!wanted[0]) for_input = at::empty({0}, at::kFloat);
+    if (!wanted[1]) for_grid = at::empty({0}, at::kFloat);
     return {for_input, for_grid};
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
@@ -140,7 +144,10 @@ struct Sample : torch::autograd::Function<Sample> {
     if (data.count("max_displacement"))
       options.max_displacement = data["max_displacement"].toDoubleVector();
     const auto saved = context->get_saved_variables();
-    auto [for_input, for_grid] = call_backward(grads[0], saved[0], saved[1], options);
+    // The graph is alike on all ranks, and so is what is asked of it.
+    auto [for_input, for_grid] =
+        call_backward(grads[0], saved[0], saved[1], options,
+                      {context->needs_input_grad(0), context->needs_input_grad(1)});
     return {for_input, for_grid, Tensor()};
   }
 };
@@ -161,14 +168,14 @@ Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word
 }
 
 Pair backward_autograd(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode,
-                       Word padding_mode, bool align_corners, Bound bound) {
+                       Word padding_mode, bool align_corners, Bound bound, SampleWanted wanted) {
   const GridSample options = options_of(mode, padding_mode, align_corners, bound);
   if (differentiates(grad) || differentiates(input) || differentiates(grid)) {
-    const auto results = SampleBackward::apply(grad, input, grid, options);
-    return {results[0], results[1]};
+    const auto results = SampleBackward::apply(grad, input, grid, options, wanted);
+    return {wanted[0] ? results[0] : Tensor(), wanted[1] ? results[1] : Tensor()};
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  return call_backward(grad, input, grid, options);
+  return call_backward(grad, input, grid, options, wanted);
 }
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
@@ -179,7 +186,7 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def(
       "grid_sample_backward(Tensor grad, Tensor input, Tensor grid, str mode, str padding_mode, "
       "bool align_corners, "
-      "float[]? max_displacement) -> (Tensor grad_input, Tensor grad_grid)");
+      "float[]? max_displacement, bool[2] output_mask) -> (Tensor grad_input, Tensor grad_grid)");
   library.impl("grid_sample", c10::DispatchKey::CPU, &forward_cpu);
   library.impl("grid_sample", c10::DispatchKey::Meta, &forward_meta);
   library.impl("grid_sample", c10::DispatchKey::Autograd, &forward_autograd);
@@ -292,15 +299,20 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
   const auto division = std::make_shared<const Division>(call);
   const int64_t ndim = division->output->ndim();
   Plan plan;
-  plan.inputs = {division->output, division->input, division->grid};
-  plan.outputs = {division->sums(division->input, all_dims(ndim)),
-                  division->sums(division->grid, {1})};
-  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
+  const auto mask = call.value("output_mask").toBoolList();
+  const SampleWanted wanted = {mask[0], mask[1]};
+  plan.inputs = {division->output, wanted[1] ? division->input : SpecPtr(), division->grid};
+  plan.outputs = {wanted[0] ? division->sums(division->input, all_dims(ndim)) : SpecPtr(),
+                  wanted[1] ? division->sums(division->grid, {1}) : SpecPtr()};
+  plan.run = [division, wanted](const c10::OperatorHandle& op, Stack& stack) {
     const Division& d = *division;
-    const Tensor grad = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 2).toTensor(),
-                 part = d.borrow->apply(argument(op, stack, 1).toTensor());
-    auto [for_part, for_grid] = sample_part_backward(d.sampler, grad, part, d.begin, grid);
-    Tensor for_input = d.borrow->adjoint(for_part);
+    const Tensor grad = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 2).toTensor();
+    Tensor part;
+    if (wanted[1]) part = d.borrow->apply(argument(op, stack, 1).toTensor());
+    auto [for_part, for_grid] = sample_part_backward(
+        d.sampler, grad, part, d.borrow->needed_shape(), d.begin, grid, wanted);
+    Tensor for_input;
+    if (wanted[0]) for_input = d.borrow->adjoint(for_part);
     finish(op, stack, std::move(for_input), std::move(for_grid));
   };
   return plan;

@@ -100,10 +100,10 @@ struct Part {
   int64_t plane = 1;
   size_t dims;
 
-  Part(const Sampler& s, const at::Tensor& input, const std::vector<int64_t>& begins)
+  Part(const Sampler& s, at::IntArrayRef input, const std::vector<int64_t>& begins)
       : sampler(s),
         begin(begins),
-        length(input.sizes().slice(2).vec()),
+        length(input.slice(2).vec()),
         stride(length.size()),
         dims(length.size()) {
     for (size_t d = dims; d-- > 0;) {
@@ -181,7 +181,8 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
                     "\n  have  [batch, channels, space...] and [batch, space..., dims of space] are wanted",
                     "\n  fix   give the same batch, and points with a coordinate for each of 2 or 3 dims of space");
   // Without a bound the kernels are LibTorch's, for what they take.
-  const bool ours = !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
+  const bool ours =
+      !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
   TORCH_CHECK_TYPE(input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype, "\n  have  ",
                    options.max_displacement ? "Float or Double, both alike, is wanted" : "both alike are wanted", "\n  fix   convert them");
   TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4, "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ",
@@ -270,7 +271,7 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given,
   at::Tensor result = at::zeros(shape, input.options());
   const int64_t channels = shape[1], points = c10::multiply_integers(space), dims = grid.size(-1);
   AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
-    const Part<scalar_t> part(sampler, input, begin);
+    const Part<scalar_t> part(sampler, input.sizes(), begin);
     const scalar_t *values = input.const_data_ptr<scalar_t>(),
                    *at = grid.const_data_ptr<scalar_t>();
     scalar_t* to = result.mutable_data_ptr<scalar_t>();
@@ -288,23 +289,22 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given,
   return result;
 }
 
-std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler,
-                                                        const at::Tensor& given_grad,
-                                                        const at::Tensor& given,
-                                                        const std::vector<int64_t>& begin,
-                                                        const at::Tensor& given_grid) {
-  const at::Tensor input = given.contiguous(), grid = given_grid.contiguous(),
-                   grad = given_grad.contiguous();
-  at::Tensor for_input = at::zeros(input.sizes(), input.options()),
-             for_grid = at::zeros(grid.sizes(), grid.options());
+std::tuple<at::Tensor, at::Tensor> sample_part_backward(
+    const Sampler& sampler, const at::Tensor& given_grad, const at::Tensor& given,
+    at::IntArrayRef part_shape, const std::vector<int64_t>& begin, const at::Tensor& given_grid,
+    SampleWanted wanted) {
+  const at::Tensor grid = given_grid.contiguous(), grad = given_grad.contiguous(),
+                   input = wanted[1] ? given.contiguous() : at::Tensor();
+  at::Tensor for_input = wanted[0] ? at::zeros(part_shape, grad.options()) : at::Tensor(),
+             for_grid = wanted[1] ? at::zeros(grid.sizes(), grid.options()) : at::Tensor();
   const int64_t channels = grad.size(1), dims = grid.size(-1), batch = grid.size(0);
   const int64_t points = c10::multiply_integers(grid.sizes().slice(1, dims));
-  AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
-    const Part<scalar_t> part(sampler, input, begin);
-    const scalar_t *values = input.const_data_ptr<scalar_t>(),
+  AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "grid_sample", [&] {
+    const Part<scalar_t> part(sampler, part_shape, begin);
+    const scalar_t *values = wanted[1] ? input.const_data_ptr<scalar_t>() : nullptr,
                    *at = grid.const_data_ptr<scalar_t>(), *from = grad.const_data_ptr<scalar_t>();
-    scalar_t *to = for_input.mutable_data_ptr<scalar_t>(),
-             *slope_to = for_grid.mutable_data_ptr<scalar_t>();
+    scalar_t *to = wanted[0] ? for_input.mutable_data_ptr<scalar_t>() : nullptr,
+             *slope_to = wanted[1] ? for_grid.mutable_data_ptr<scalar_t>() : nullptr;
     // Points of one image may share pixels, so images are what threads divide.
     at::parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first * points; i < last * points; ++i) {
@@ -315,10 +315,10 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler,
                               for (int64_t c = 0; c < channels; ++c) {
                                 const scalar_t g = from[(image + c) * points + i % points];
                                 const int64_t pixel = (image + c) * part.plane + offset;
-                                to[pixel] += weight * g;
-                                product += values[pixel] * g;
+                                if (to != nullptr) to[pixel] += weight * g;
+                                if (values != nullptr) product += values[pixel] * g;
                               }
-                              for (int64_t d = 0; d < dims; ++d)
+                              for (int64_t d = 0; slope_to != nullptr && d < dims; ++d)
                                 slope_to[i * dims + dims - 1 - d] += slopes[d] * product;
                             });
       }

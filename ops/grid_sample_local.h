@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -42,11 +43,12 @@ struct Sampler {
 /// A part of the input (all that the part of the grid reads) whose space begins at `begin`: the outputs. Plain tensors, CPU.
 at::Tensor sample_part(const Sampler& sampler, const at::Tensor& input,
                        const std::vector<int64_t>& begin, const at::Tensor& grid);
-/// Gradients of that part of the input and of the grid.
-std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler,
-                                                        const at::Tensor& grad,
-                                                        const at::Tensor& input,
-                                                        const std::vector<int64_t>& begin,
-                                                        const at::Tensor& grid);
+/// Which gradients are wanted, of the input and of the grid. One that is not is undefined.
+using SampleWanted = std::array<bool, 2>;
+/// Gradients of that part of the input, whose shape is `part`, and of the grid. `input` is read for the grid's alone, and may else be
+/// undefined.
+std::tuple<at::Tensor, at::Tensor> sample_part_backward(
+    const Sampler& sampler, const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef part,
+    const std::vector<int64_t>& begin, const at::Tensor& grid, SampleWanted wanted);
 
 }  // namespace moonhalo

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <array>
 #include <initializer_list>
 #include <limits>
 
@@ -147,18 +148,30 @@ Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& ind
   return at::empty(with_rows(query, {indices.size(-1), points.size(-1)}), query.options());
 }
 
-Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices) {
+// Of query and points: which gradients are wanted. The other one is undefined.
+using Wanted = std::array<bool, 2>;
+
+Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices,
+                          Wanted wanted) {
   const int64_t batch = points.dim() - 2;
   const Tensor index = one_batch(indices, batch), g = one_batch(grad, batch);
   const Tensor numbers = row_numbers(index, points.size(-2), "neighbor_offsets");
-  const Tensor home = add_rows_at(g, numbers, points.numel() / points.size(-1));
-  return {query_gradient(g, index).view(with_rows(indices, {points.size(-1)})),
-          home.view(points.sizes())};
+  Pair result;
+  if (wanted[0])
+    std::get<0>(result) = query_gradient(g, index).view(with_rows(indices, {points.size(-1)}));
+  if (wanted[1])
+    std::get<1>(result) =
+        add_rows_at(g, numbers, points.numel() / points.size(-1)).view(points.sizes());
+  return result;
 }
 
-Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices) {
-  return {at::empty(with_rows(indices, {points.size(-1)}), grad.options()),
-          at::empty(points.sizes(), grad.options())};
+Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices,
+                           Wanted wanted) {
+  Pair result;
+  if (wanted[0])
+    std::get<0>(result) = at::empty(with_rows(indices, {points.size(-1)}), grad.options());
+  if (wanted[1]) std::get<1>(result) = at::empty(points.sizes(), grad.options());
+  return result;
 }
 
 // ---- Autograd ----------------------------------------------------------------------------------------------------------
@@ -180,10 +193,15 @@ Tensor call_offsets(const Tensor& query, const Tensor& points, const Tensor& ind
   static const auto op = handle<decltype(offsets_cpu)>("moonhalo::neighbor_offsets");
   return op.call(query, points, indices);
 }
-Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices) {
+Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices,
+                           Wanted wanted) {
   static const auto op =
       handle<decltype(offsets_backward_cpu)>("moonhalo::neighbor_offsets_backward");
-  return op.call(grad, points, indices);
+  return op.call(grad, points, indices, wanted);
+}
+// The graph is alike on all ranks, and so is what is asked of it.
+Wanted wanted_of(const AutogradContext* context) {
+  return {context->needs_input_grad(0), context->needs_input_grad(1)};
 }
 
 // Whether a call is recorded; then the tensors' gradients are brought back to their own cuts, since what a Function does runs
@@ -211,26 +229,35 @@ struct Offsets : torch::autograd::Function<Offsets> {
     if (!grads[0].defined()) return variable_list(3);
     const auto saved = context->get_saved_variables();
     // Of the points only their shape and cut are used: without history, so that none is made up.
-    auto [query, points] = call_offsets_backward(grads[0], saved[0].detach(), saved[1]);
+    auto [query, points] =
+        call_offsets_backward(grads[0], saved[0].detach(), saved[1], wanted_of(context));
     return {query, points, Tensor()};
   }
 };
 
 struct OffsetsBackward : torch::autograd::Function<OffsetsBackward> {
   static variable_list forward(AutogradContext* context, const Tensor& grad, const Tensor& points,
-                               const Tensor& indices) {
+                               const Tensor& indices, Wanted wanted) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->set_materialize_grads(false);
     context->save_for_backward({grad, points, indices});
-    auto [for_query, for_points] = call_offsets_backward(grad, points, indices);
-    return {for_query, for_points};
+    auto [for_query, for_points] = call_offsets_backward(grad, points, indices, wanted);
+    // A Function has no undefined results.
+    variable_list results = {for_query, for_points}, absent;
+    for (Tensor& result : results) {
+      if (result.defined()) continue;
+      result = at::empty({0}, at::kFloat);
+      absent.push_back(result);
+    }
+    context->mark_non_differentiable(absent);
+    return results;
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    if (!grads[0].defined() && !grads[1].defined()) return variable_list(3);
+    if (!grads[0].defined() && !grads[1].defined()) return variable_list(4);
     const auto saved = context->get_saved_variables();
     const Tensor query = grads[0].defined() ? grads[0] : at::zeros_like(saved[0].detach().sum(-2));
     const Tensor points = grads[1].defined() ? grads[1] : at::zeros_like(saved[1].detach());
-    return {call_offsets(query, points, saved[2]), Tensor(), Tensor()};
+    return {call_offsets(query, points, saved[2]), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -262,8 +289,8 @@ struct Search : torch::autograd::Function<Search> {
     const Tensor one = at::ones({}, squared.options().device(at::kCPU));
     const Tensor scale =
         at::where(apart, grads[0] / at::where(apart, squared, one).sqrt(), one * 0);
-    auto [query, points] =
-        call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(), saved[2]);
+    auto [query, points] = call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(),
+                                                 saved[2], wanted_of(context));
     return {query, points, Tensor(), Tensor()};
   }
 };
@@ -293,13 +320,14 @@ Tensor offsets_autograd(const Tensor& query, const Tensor& points, const Tensor&
   return call_offsets(query, points, indices);
 }
 
-Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices) {
+Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices,
+                               Wanted wanted) {
   if (records({&grad})) {
-    const auto results = OffsetsBackward::apply(grad, points, indices);
-    return {results[0], results[1]};
+    const auto results = OffsetsBackward::apply(grad, points, indices, wanted);
+    return {wanted[0] ? results[0] : Tensor(), wanted[1] ? results[1] : Tensor()};
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  return call_offsets_backward(grad, points, indices);
+  return call_offsets_backward(grad, points, indices, wanted);
 }
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
@@ -309,7 +337,8 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
       "(Tensor distances, Tensor indices, Tensor counts)");
   library.def("neighbor_offsets(Tensor query, Tensor points, Tensor indices) -> Tensor");
   library.def(
-      "neighbor_offsets_backward(Tensor grad, Tensor points, Tensor indices) -> "
+      "neighbor_offsets_backward(Tensor grad, Tensor points, Tensor indices, bool[2] output_mask) "
+      "-> "
       "(Tensor grad_query, Tensor grad_points)");
   const auto implement = [&](const char* name, auto* cpu, auto* meta, auto* autograd) {
     library.impl(name, c10::DispatchKey::CPU, cpu);

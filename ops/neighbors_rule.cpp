@@ -88,14 +88,17 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
   const SpecPtr query = cuts.like_query({features});
   Plan plan;
   plan.inputs = {cuts.like_query({neighbors, features}), nullptr, cuts.like_query({neighbors})};
-  plan.outputs = {query, cuts.sum_like_points()};
-  plan.run = [cuts, batch = points->ndim() - 2, query = query->local_shape(),
+  const auto wanted = call.value("output_mask").toBoolList();
+  const bool for_query = wanted[0], for_points = wanted[1];
+  plan.outputs = {for_query ? query : SpecPtr(), for_points ? cuts.sum_like_points() : SpecPtr()};
+  plan.run = [cuts, for_query, for_points, batch = points->ndim() - 2, query = query->local_shape(),
               home = cuts.points->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor g = one_batch(argument(op, stack, 0).toTensor(), batch),
                      index = one_batch(argument(op, stack, 2).toTensor(), batch);
-    const PointRoute route(cuts, index, "neighbor_offsets");
-    at::Tensor for_points = route.add(g).view(home);
-    finish(op, stack, query_gradient(g, index).view(query), for_points);
+    at::Tensor of_query, of_points;
+    if (for_points) of_points = PointRoute(cuts, index, "neighbor_offsets").add(g).view(home);
+    if (for_query) of_query = query_gradient(g, index).view(query);
+    finish(op, stack, std::move(of_query), std::move(of_points));
   };
   return plan;
 }

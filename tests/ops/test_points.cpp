@@ -236,6 +236,64 @@ TEST(Points, OnlyBlocksAndRowsAskedForTravel) {
   });
 }
 
+// Neither made nor sent: by the operator that is asked for one, and by autograd for tensors that are not asked about.
+TEST(Points, GradientsThatAreNotWantedAreNotMade) {
+  const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::neighbor_offsets_backward", "");
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    for (const bool cut : {false, true}) {
+      const auto rows = [&](const at::Tensor& whole, int64_t first) {
+        return cut ? shard_of(whole, mesh, {shard(0, {first, whole.size(0) - first})}) : whole;
+      };
+      const at::Tensor query = rows(make_tensor({9, 3}, 1), 2).requires_grad_(),
+                       points = rows(make_tensor({7, 3}, 2), 5).requires_grad_(),
+                       distances = std::get<0>(knn(query, points, 3)),
+                       indices = std::get<1>(knn(query, points, 3)),
+                       grad = rows(make_tensor({9, 3, 3}, 3), 2);
+      const auto sent_by = [&](const auto& what) {
+        mesh->group().reset_stats();
+        what();
+        return mesh->group().stats().total().bytes;
+      };
+      const auto gradients = [&](bool first, bool second) {
+        const at::NoGradGuard no_grad;
+        torch::jit::Stack stack{grad, points.detach(), indices, c10::List<bool>{first, second}};
+        op.callBoxed(stack);
+        return std::pair{stack[0].toTensor(), stack[1].toTensor()};
+      };
+      const auto whole = [](const at::Tensor& t) {
+        return is_shard_tensor(t) ? full_tensor(t) : t;
+      };
+      std::pair<at::Tensor, at::Tensor> both, first, second;
+      both = gradients(true, true);
+      EXPECT_EQ(sent_by([&] { first = gradients(true, false); }), 0);
+      second = gradients(false, true);
+      EXPECT_FALSE(first.second.defined() || second.first.defined());
+      EXPECT_TRUE(at::equal(whole(first.first), whole(both.first)));
+      EXPECT_TRUE(at::equal(whole(second.second), whole(both.second)));
+
+      Tensors all, of_query;
+      const auto ask = [&](const Tensors& of) {
+        return torch::autograd::grad({distances.sum()}, of, {}, /*retain_graph=*/true);
+      };
+      const int64_t for_all = sent_by([&] {
+        all = ask({query, points});
+      }),
+                    for_query = sent_by([&] { of_query = ask({query}); });
+      if (cut) EXPECT_LT(for_query, for_all);
+      EXPECT_TRUE(at::equal(whole(of_query[0]), whole(all[0])));
+      EXPECT_TRUE(at::equal(whole(ask({points})[0]), whole(all[1])));
+      const auto twice = [&](const Tensors& of, const at::Tensor& by) {
+        const auto once =
+            torch::autograd::grad({distances.sum()}, of, {}, true, /*create_graph=*/true);
+        return whole(torch::autograd::grad({once[0].square().sum()}, {by}, {}, true)[0]);
+      };
+      for (const at::Tensor& by : {query, points})
+        EXPECT_TRUE(at::equal(twice({query}, by), twice({query, points}, by)));
+    }
+  });
+}
+
 TEST(Points, AMissingNeighbourHasNoPartInAnyNumber) {
   const at::Tensor indices = at::tensor({0, -1, -1, -1, 2, 1}, at::kLong).view({3, 2}),
                    missing = indices.lt(0).unsqueeze(-1);
@@ -269,14 +327,17 @@ TEST(Points, AnIndexOfNoPointIsAnErrorOnEveryRank) {
     const Placements rows = {shard(0, {2, 2, 1})};
     const at::Tensor points = shard_of(make_tensor({6, 2}, 2), mesh, {shard(0, {4, 0, 2})});
     const auto offsets = [&](std::vector<int64_t> indices) {
-      return neighbor_offsets(
-          shard_of(query, mesh, rows), points,
-          shard_of(at::tensor(indices, at::kLong).unsqueeze(1), mesh, rows));
+      return neighbor_offsets(shard_of(query, mesh, rows), points,
+                              shard_of(at::tensor(indices, at::kLong).unsqueeze(1), mesh, rows));
     };
-    EXPECT_THAT(message_of([&] { offsets({0, 5, 1, 8, 2}); }),
+    EXPECT_THAT(message_of([&] {
+                  offsets({0, 5, 1, 8, 2});
+                }),
                 ::testing::StartsWith("neighbor_offsets: index 8 is not one of 6 points\n  have  "
                                       "indices from 0 to 8"));
-    EXPECT_THAT(message_of([&] { offsets({0, 5, 1, 100, -3}); }),
+    EXPECT_THAT(message_of([&] {
+                  offsets({0, 5, 1, 100, -3});
+                }),
                 ::testing::StartsWith("neighbor_offsets: index -3 is not one of 6 points\n  have  "
                                       "indices from -3 to 100"));
     EXPECT_EQ(message_of([&] { offsets({0, 5, 1, -1, 3}); }), "");
