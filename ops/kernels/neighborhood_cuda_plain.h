@@ -104,9 +104,8 @@ template <typename T, typename Sum, int kSlots>
 __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
   constexpr Sum kNothing = -std::numeric_limits<Sum>::infinity();
   const Problem& p = launch.problem;
-  const int64_t block = blockIdx.x;
-  const Unit unit = unit_of(p, block / launch.tiles_of_unit());
-  const Tile tile = tile_of<false>(launch, unit, block % launch.tiles_of_unit());
+  const Assignment<false> mine(launch);
+  const Tile& tile = mine.tile;
   if (tile.rows.count() == 0) return;
   const auto shared = plain_forward_shared<Sum>(p);
   auto& rows = *reinterpret_cast<ForwardRows<Sum>*>(memory + shared.rows);
@@ -121,7 +120,7 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
 
   const Strided* const of_rows[] = {&p.query, &p.output, &p.logsumexp};
   const Strided* const of_columns[] = {&p.key, &p.value};
-  stage<true, false>(launch, unit, tile.rows, 0, of_rows, rows);
+  stage<true, false>(launch, mine.unit, tile.rows, 0, of_rows, rows);
   __syncthreads();
   load_rows<T>(p.query.data, rows.offsets[0], kPlainRows, head_dim, shared.head, queries,
                shared.head);
@@ -131,7 +130,7 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
     for (Sum& each : best) each = kNothing;
     for (int start = 0; start < tile.columns.count(); start += kColumns) {
       __syncthreads();
-      stage<false, false>(launch, unit, tile.columns, start, of_columns, columns);
+      stage<false, false>(launch, mine.unit, tile.columns, start, of_columns, columns);
       __syncthreads();
       load_rows<T>(p.key.data, columns.offsets[0], kColumns, head_dim, shared.head, keys,
                    shared.head_pitch);
@@ -228,9 +227,8 @@ constexpr PlainBackward<Sum> plain_backward_shared(const Problem& p) {
 template <typename T, typename Sum, int kSlots, bool kKeyRows>
 __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
   const Problem& p = launch.problem;
-  const int64_t block = blockIdx.x;
-  const Unit unit = unit_of(p, block / launch.tiles_of_unit());
-  const Tile tile = tile_of<kKeyRows>(launch, unit, block % launch.tiles_of_unit());
+  const Assignment<kKeyRows> mine(launch);
+  const Tile& tile = mine.tile;
   if (tile.rows.count() == 0) return;
   const auto shared = plain_backward_shared<Sum, kKeyRows>(p);
   auto& rows = *reinterpret_cast<BackwardRows<Sum, kKeyRows>*>(memory + shared.rows);
@@ -244,34 +242,24 @@ __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
   const int head_dim = static_cast<int>(p.head_dim), value_dim = static_cast<int>(p.value_dim);
   const int features = kKeyRows && value_dim > head_dim ? value_dim : head_dim;
   const Sum scale = static_cast<Sum>(p.scale);
-  const Strided &row_head = kKeyRows ? p.key : p.query,
-                &row_value = kKeyRows ? p.value : p.grad_output;
-  const Strided &column_head = kKeyRows ? p.query : p.key,
-                &column_value = kKeyRows ? p.grad_output : p.value;
-  const Strided* const of_columns[] = {&column_head, &column_value};
+  const Sides<kKeyRows> sides(p);
 
-  if constexpr (kKeyRows) {
-    const Strided* const of_rows[] = {&row_head, &row_value, &p.grad_key, &p.grad_value};
-    stage<false, true>(launch, unit, tile.rows, 0, of_rows, rows);
-  } else {
-    const Strided* const of_rows[] = {&row_head, &row_value, &p.grad_query};
-    stage<true, true>(launch, unit, tile.rows, 0, of_rows, rows);
-  }
+  sides.stage_rows(launch, mine, rows);
   __syncthreads();
-  load_rows<T>(row_head.data, rows.offsets[0], kPlainRows, head_dim, shared.head, row_first,
+  load_rows<T>(sides.row_head.data, rows.offsets[0], kPlainRows, head_dim, shared.head, row_first,
                shared.head);
-  load_rows<T>(row_value.data, rows.offsets[1], kPlainRows, value_dim, shared.value, row_second,
-               shared.value);
+  load_rows<T>(sides.row_value.data, rows.offsets[1], kPlainRows, value_dim, shared.value,
+               row_second, shared.value);
 
   for (int slice = 0; slice < features; slice += kSlots * kWarpLanes) {
     Sum by_score[kWarpRows][kSlots] = {}, by_weight[kKeyRows ? kWarpRows : 1][kSlots] = {};
     for (int start = 0; start < tile.columns.count(); start += kColumns) {
       __syncthreads();
-      stage<kKeyRows, true>(launch, unit, tile.columns, start, of_columns, columns);
+      sides.stage_columns(launch, mine, start, columns);
       __syncthreads();
-      load_rows<T>(column_head.data, columns.offsets[0], kColumns, head_dim, shared.head,
+      load_rows<T>(sides.column_head.data, columns.offsets[0], kColumns, head_dim, shared.head,
                    column_first, shared.head_pitch);
-      load_rows<T>(column_value.data, columns.offsets[1], kColumns, value_dim, shared.value,
+      load_rows<T>(sides.column_value.data, columns.offsets[1], kColumns, value_dim, shared.value,
                    column_second, shared.value_pitch);
       __syncthreads();
 

@@ -124,9 +124,8 @@ template <typename T, int kTiles>
 __device__ void forward_tensor(const Launch& launch, unsigned char* memory) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const Problem& p = launch.problem;
-  const int64_t block = blockIdx.x;
-  const Unit unit = unit_of(p, block / launch.tiles_of_unit());
-  const Tile tile = tile_of<false>(launch, unit, block % launch.tiles_of_unit());
+  const Assignment<false> mine(launch);
+  const Tile& tile = mine.tile;
   if (tile.rows.count() == 0) return;
   const auto shared = tensor_forward_shared<T>(p);
   auto& rows = *reinterpret_cast<Staged<float, kTensorRows, 3>*>(memory + shared.rows);
@@ -146,7 +145,7 @@ __device__ void forward_tensor(const Launch& launch, unsigned char* memory) {
 
   const Strided* const of_rows[] = {&p.query, &p.output, &p.logsumexp};
   const Strided* const of_columns[] = {&p.key, &p.value};
-  stage<true, false>(launch, unit, tile.rows, 0, of_rows, rows);
+  stage<true, false>(launch, mine.unit, tile.rows, 0, of_rows, rows);
   __syncthreads();
   load_vectors(p.query.data, rows.offsets[0], kTensorRows, head_dim, queries, shared.head_pitch);
 
@@ -155,7 +154,7 @@ __device__ void forward_tensor(const Launch& launch, unsigned char* memory) {
   float best = kNothing, total = 0;
   for (int start = 0; start < tile.columns.count(); start += kColumns) {
     __syncthreads();
-    stage<false, false>(launch, unit, tile.columns, start, of_columns, columns);
+    stage<false, false>(launch, mine.unit, tile.columns, start, of_columns, columns);
     __syncthreads();
     load_vectors(p.key.data, columns.offsets[0], kColumns, head_dim, keys, shared.head_pitch);
     load_vectors(p.value.data, columns.offsets[1], kColumns, value_dim, values, shared.value_pitch);
@@ -215,9 +214,8 @@ constexpr TensorShared<T, true> tensor_backward_shared(const Problem& p) {
 template <typename T, int kTiles, bool kKeyRows>
 __device__ void backward_tensor(const Launch& launch, unsigned char* memory) {
   const Problem& p = launch.problem;
-  const int64_t block = blockIdx.x;
-  const Unit unit = unit_of(p, block / launch.tiles_of_unit());
-  const Tile tile = tile_of<kKeyRows>(launch, unit, block % launch.tiles_of_unit());
+  const Assignment<kKeyRows> mine(launch);
+  const Tile& tile = mine.tile;
   if (tile.rows.count() == 0) return;
   const auto shared = tensor_backward_shared<T, kKeyRows>(p);
   auto& rows =
@@ -240,22 +238,13 @@ __device__ void backward_tensor(const Launch& launch, unsigned char* memory) {
   const float scale = static_cast<float>(p.scale);
   const HalfRow own = half_row();
   const int row = warp * kSide + own.row;
-  const Strided &row_head = kKeyRows ? p.key : p.query,
-                &row_value = kKeyRows ? p.value : p.grad_output;
-  const Strided &column_head = kKeyRows ? p.query : p.key,
-                &column_value = kKeyRows ? p.grad_output : p.value;
-  const Strided* const of_columns[] = {&column_head, &column_value};
+  const Sides<kKeyRows> sides(p);
 
-  if constexpr (kKeyRows) {
-    const Strided* const of_rows[] = {&row_head, &row_value, &p.grad_key, &p.grad_value};
-    stage<false, true>(launch, unit, tile.rows, 0, of_rows, rows);
-  } else {
-    const Strided* const of_rows[] = {&row_head, &row_value, &p.grad_query};
-    stage<true, true>(launch, unit, tile.rows, 0, of_rows, rows);
-  }
+  sides.stage_rows(launch, mine, rows);
   __syncthreads();
-  load_vectors(row_head.data, rows.offsets[0], kTensorRows, head_dim, row_first, shared.head_pitch);
-  load_vectors(row_value.data, rows.offsets[1], kTensorRows, value_dim, row_second,
+  load_vectors(sides.row_head.data, rows.offsets[0], kTensorRows, head_dim, row_first,
+               shared.head_pitch);
+  load_vectors(sides.row_value.data, rows.offsets[1], kTensorRows, value_dim, row_second,
                shared.value_pitch);
 
   Sums by_score[kTiles], by_weight[kKeyRows ? kTiles : 1];
@@ -263,11 +252,11 @@ __device__ void backward_tensor(const Launch& launch, unsigned char* memory) {
   for (Sums& each : by_weight) wmma::fill_fragment(each, 0.0f);
   for (int start = 0; start < tile.columns.count(); start += kColumns) {
     __syncthreads();
-    stage<kKeyRows, true>(launch, unit, tile.columns, start, of_columns, columns);
+    sides.stage_columns(launch, mine, start, columns);
     __syncthreads();
-    load_vectors(column_head.data, columns.offsets[0], kColumns, head_dim, column_first,
+    load_vectors(sides.column_head.data, columns.offsets[0], kColumns, head_dim, column_first,
                  shared.head_pitch);
-    load_vectors(column_value.data, columns.offsets[1], kColumns, value_dim, column_second,
+    load_vectors(sides.column_value.data, columns.offsets[1], kColumns, value_dim, column_second,
                  shared.value_pitch);
     __syncthreads();
 

@@ -210,6 +210,50 @@ __device__ void stage(const Launch& launch, const Unit& unit, const Area& area, 
   }
 }
 
+/// The tile that this block of threads works on.
+template <bool kKeyRows>
+struct Assignment {
+  Unit unit;
+  Tile tile;
+
+  __device__ explicit Assignment(const Launch& launch)
+      : unit(unit_of(launch.problem, int64_t{blockIdx.x} / launch.tiles_of_unit())),
+        tile(tile_of<kKeyRows>(launch, unit, int64_t{blockIdx.x} % launch.tiles_of_unit())) {}
+};
+
+/// Both sides of a gradient: its rows are keys (kKeyRows) or queries, its columns the others. Each side has a tensor of head_dim
+/// features (key, query) and one of value_dim (value, grad_output).
+template <bool kKeyRows>
+struct Sides {
+  const Strided &row_head, &row_value, &column_head, &column_value;
+
+  __device__ explicit Sides(const Problem& p)
+      : row_head(kKeyRows ? p.key : p.query),
+        row_value(kKeyRows ? p.value : p.grad_output),
+        column_head(kKeyRows ? p.query : p.key),
+        column_value(kKeyRows ? p.grad_output : p.value) {}
+
+  /// Tensors: both of the side, then their gradients.
+  template <typename Rows>
+  __device__ void stage_rows(const Launch& launch, const Assignment<kKeyRows>& mine,
+                             Rows& rows) const {
+    const Problem& p = launch.problem;
+    if constexpr (kKeyRows) {
+      const Strided* const tensors[] = {&row_head, &row_value, &p.grad_key, &p.grad_value};
+      stage<false, true>(launch, mine.unit, mine.tile.rows, 0, tensors, rows);
+    } else {
+      const Strided* const tensors[] = {&row_head, &row_value, &p.grad_query};
+      stage<true, true>(launch, mine.unit, mine.tile.rows, 0, tensors, rows);
+    }
+  }
+  template <typename Columns>
+  __device__ void stage_columns(const Launch& launch, const Assignment<kKeyRows>& mine, int start,
+                                Columns& columns) const {
+    const Strided* const tensors[] = {&column_head, &column_value};
+    stage<kKeyRows, true>(launch, mine.unit, mine.tile.columns, start, tensors, columns);
+  }
+};
+
 /// Begin and end of one element of Staged.
 struct Box {
   int begin[3], end[3];
