@@ -43,16 +43,16 @@ function init.dirac_(tensor, groups)
   if #shape < 3 or #shape > 5 then fail("dirac_: 3 to 5 dimensions are wanted, got " .. #shape) end
   if shape[1] % groups ~= 0 then fail("dirac_: " .. shape[1] .. " channels are not divisible by " .. groups .. " groups") end
   local per_group = shape[1] // groups
-  return filled(tensor, function(t)
-    t:zero_()
-    for g = 0, groups - 1 do
-      for c = 0, math.min(per_group, shape[2]) - 1 do
-        local one = t:select(0, g * per_group + c):select(0, c)
-        for d = 3, #shape do one = one:select(0, shape[d] // 2) end
-        one:fill_(1)
-      end
+  -- Made whole and copied, as elements of a cut tensor cannot be written one by one.
+  local whole = mh.zeros(shape, {dtype = tensor.dtype, device = tensor.device})
+  for g = 0, groups - 1 do
+    for c = 0, math.min(per_group, shape[2]) - 1 do
+      local one = whole:select(0, g * per_group + c):select(0, c)
+      for d = 3, #shape do one = one:select(0, shape[d] // 2) end
+      one:fill_(1)
     end
-  end)
+  end
+  return filled(tensor, function(t) t:copy_(whole) end)
 end
 
 local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1,

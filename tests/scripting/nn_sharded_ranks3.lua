@@ -219,6 +219,18 @@ function tests.test_X02_weights_and_masks_are_the_same_on_all_ranks()
   end
 end
 
+-- X02: initial values that are placed, not drawn, on cut dims.
+function tests.test_X02_dirac_and_eye_on_any_cut()
+  for _, case in ipairs{{nn.init.dirac_, {9, 4, 3, 3}, 3}, {nn.init.dirac_, {9, 4, 5}}, {nn.init.eye_, {9, 4}}} do
+    local fill, shape, groups = table.unpack(case)
+    local expected = fill(mh.ones(shape, kF64), groups)
+    for _, placement in ipairs{mh.Replicate(), mh.Shard(0, kRows), mh.Shard(1), mh.Shard(-1)} do
+      local cut = mh.distribute_tensor(mh.ones(shape, kF64), mesh, {placement})
+      testing.assert_close(fill(cut, groups):full_tensor(), expected)
+    end
+  end
+end
+
 -- X02, P12: one seed gives one mask, however the input is cut.
 function tests.test_X02_dropout_of_a_shard_tensor_is_the_same_for_any_cut()
   for _, layer in ipairs{nn.Dropout(0.4), nn.Dropout2d(0.5), nn.AlphaDropout(0.3)} do
