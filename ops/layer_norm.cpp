@@ -116,8 +116,9 @@ std::optional<Plan> plan_backward(const OpCall& call) {
           group.all_reduce(at::stack({g.sum(dims, true), (g * x).sum(dims, true)})).div_(count);
       dx = at::sub(g, means[0]).sub_(x * means[1]).mul_(rstd).to(input.scalar_type());
     }
+    // A copy: a gradient that shared memory with dy would be accumulated into it.
     const auto sum_lead = [&](const at::Tensor& t) {
-      return (lead.empty() ? t : t.sum(lead)).to(kept);
+      return (lead.empty() ? t.clone() : t.sum(lead)).to(kept);
     };
     if (mask[1]) dweight = sum_lead(grad * x);
     if (mask[2]) dbias = sum_lead(grad);

@@ -20,6 +20,17 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
   axes.output_shapes = {{}};
   Plan plan = solve(call, axes);
   if (reduction != at::Reduction::Mean) return plan;
+  const auto narrow = [](const Slot& slot) { return wide_type(slot.dtype) != slot.dtype; };
+  if (std::any_of(call.slots().begin(), call.slots().end(), narrow)) {
+    // A sum may leave the range of half precision where the mean does not.
+    plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::None)}};
+    plan.run = [count](const c10::OperatorHandle& op, Stack& stack) {
+      op.callBoxed(stack);
+      const at::Tensor loss = torch::jit::pop(stack).toTensor();
+      stack.emplace_back(at::sum(loss, wide_type(loss.scalar_type())).div_(count).to(loss.scalar_type()));
+    };
+    return plan;
+  }
   plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   plan.run = [count](const c10::OperatorHandle& op, Stack& stack) {
     op.callBoxed(stack);

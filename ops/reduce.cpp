@@ -139,8 +139,9 @@ std::optional<Plan> plan_mean(const OpCall& call) {
   const auto dims = reduced_dims(call, from->ndim());
   const int64_t count = global_count(*from, dims);
   plan->run = [=, keepdim = keeps_dims(call)](const c10::OperatorHandle& op, Stack& stack) {
+    // The sum of a block may leave the range of half precision; its mean does not.
     const at::Tensor x = argument(op, stack, 0).toTensor();
-    finish(op, stack, at::sum(x, dims, keepdim, dtype).div_(count));
+    finish(op, stack, at::sum(x, dims, keepdim, wide_type(dtype)).div_(count).to(dtype));
   };
   return plan;
 }

@@ -112,7 +112,10 @@ std::optional<Plan> plan_flip(const OpCall& call) {
   std::vector<int64_t> local_dims, mapped;
   for (int64_t d : call.integers("dims")) {
     d = at::maybe_wrap_dim(d, self->ndim());
-    (self->is_cut(d) ? mapped : local_dims).push_back(d);
+    auto& dims = self->is_cut(d) ? mapped : local_dims;
+    TORCH_CHECK_VALUE(std::find(dims.begin(), dims.end(), d) == dims.end(), call.name(), ": dim ", d,
+                      " appears more than once\n  have  ", call.describe());
+    dims.push_back(d);
   }
   const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
     const int64_t extent = self->global_shape()[d];

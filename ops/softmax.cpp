@@ -15,14 +15,17 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
   Plan plan{.inputs = {from}, .outputs = {from}};
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim());
-  if (from->ndim() == 0) return plan;
-  const CutGroup group(from, dim);
-  if (group.alone()) return plan;
   // _safe_softmax: a line of -inf alone becomes zeros.
   const bool safe = call.has("dtype");
   const at::ScalarType dtype = safe && call.given("dtype")                  ? call.value("dtype").toScalarType()
                                : !safe && call.flag("half_to_float") ? at::kFloat
                                                                      : call.slots()[0].dtype;
+  // On an empty block LibTorch's kernel would not say so.
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(dtype), call.name(), ": not implemented for ", dtype, "\n  have  ", call.describe(),
+                              "\n  fix   convert to a floating type first");
+  if (from->ndim() == 0) return plan;
+  const CutGroup group(from, dim);
+  if (group.alone()) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor();
     const at::Tensor x = given.to(wide_type(dtype));

@@ -291,6 +291,8 @@ TEST(Join, RefusesWhatOneDeviceRefuses) {
         << sizes;
     const std::string roll = message_of([&] { x.roll({1, 2}, {0}); });
     EXPECT_EQ(roll.rfind("roll: 2 shifts for 1 dims", 0), 0u) << roll;
+    const std::string flip = message_of([&] { x.flip({0, -2}); });
+    EXPECT_EQ(flip.rfind("aten::flip: dim 0 appears more than once", 0), 0u) << flip;
   });
 }
 

@@ -73,6 +73,20 @@ TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
       });
 }
 
+// Without leading dims the bias gets dy itself as its gradient, in memory of its own: gradients accumulate in place.
+TEST(Norm, LayerNormOfOneRowLeavesItsGradientAsItIs) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const std::vector<Placement> cut{shard(0, {5, 4})};
+    const Tensor bias = shard_of(make_tensor({9}, 2), mesh, cut).requires_grad_(), dy = shard_of(make_tensor({9}, 3), mesh, cut);
+    const Tensor y = at::layer_norm(shard_of(make_tensor({9}, 1), mesh, cut), {9}, {}, bias);
+
+    for (int i = 0; i < 3; ++i) y.backward(dy, /*retain_graph=*/true);
+
+    EXPECT_EQ(difference(full_tensor(dy), make_tensor({9}, 3), 0), "");
+    EXPECT_EQ(difference(full_tensor(bias.grad()), make_tensor({9}, 3) * 3, 1e-12), "");
+  });
+}
+
 TEST(Norm, RmsNorm) {
   for (const Held& held : kHeld972) {
     SCOPED_TRACE(held.name);

@@ -160,6 +160,19 @@ TEST(Reduce, OtherDtypes) {
   }
 }
 
+// A block adds up to more than half precision holds; the mean of the whole is 2.
+TEST(Reduce, S12_MeansInHalfPrecisionStayInRange) {
+  const Tensor full = at::full({3, 40000}, 2, at::kHalf);
+  for (const std::vector<Placement>& placements : {std::vector<Placement>{shard(0, {3, 0})}, {shard(1)}}) {
+    expect_same_as_plain({2}, {{full, placements}},
+                         [](const List& x) {
+                           return List{x[0].mean(), x[0].mean(1), x[0].mean(kRows, true),
+                                       at::mse_loss(x[0], x[0] - 2), at::huber_loss(x[0], x[0] - 2, at::Reduction::Mean, 0.5)};
+                         },
+                         {.tolerance = 1e-3, .backward = false});
+  }
+}
+
 TEST(Reduce, Norms) {
   for (const double p : {0.0, 1.0, 2.0, 3.0, -1.0, double(INFINITY), -double(INFINITY)}) {
     for (const Held& held : kHeld972) {
@@ -277,12 +290,16 @@ TEST(Reduce, S13_ACutConsumerOfAPartialSumNeedsOneReduceScatter) {
 TEST(Reduce, WrongArgumentsAreRefusedOnEveryRank) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({9, 4}, 1), mesh, {shard(0)});
+    const Tensor integers = shard_of(make_tensor({9, 4}, 1, at::kLong), mesh, {shard(0, {9, 0})});
 
     EXPECT_NE(message_of([&] { x.sum(2); }).find("Dimension out of range"), std::string::npos);
     EXPECT_NE(message_of([&] { x.to(at::kLong).mean(0); }).find("mean()"), std::string::npos);
     EXPECT_NE(message_of([&] { x.to(at::kLong).var(0); }).find("floating point"),
               std::string::npos);
     EXPECT_NE(message_of([&] { x.slice(0, 0, 0).amax(0); }).find("amax"), std::string::npos);
+    EXPECT_NE(message_of([&] { at::linalg_vector_norm(integers, 3); }).find("floating point"), std::string::npos);
+    EXPECT_NE(message_of([&] { integers.softmax(0); }).find("not implemented for"), std::string::npos);
+    EXPECT_EQ(full_tensor(integers.sum()).item<int64_t>(), make_tensor({9, 4}, 1, at::kLong).sum().item<int64_t>());
   });
 }
 
