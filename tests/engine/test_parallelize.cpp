@@ -245,6 +245,27 @@ TEST(Parallelize, SharedTensorsStayShared) {
   });
 }
 
+// LibTorch's clone() makes plain tensors first and then gives them the data of ShardTensors, which is refused when they are used.
+TEST(Parallelize, ClonesAreMadeBeforeAModelIsDivided) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    nn::Sequential net(with_values(nn::Linear(4, 3)));
+    const auto copy = std::dynamic_pointer_cast<nn::SequentialImpl>(net->clone());
+    const ParallelPlan plan = parse_plan(R"json({"parameter": {"0.weight": "S(0)"}})json");
+    parallelize_module(net.ptr(), mesh, plan);
+    const auto late = net->clone();
+    EXPECT_THAT(message_of([&] { late->parameters()[0].sum(); }),
+                HasSubstr("instead of clone() of a divided model divide a second model"));
+
+    parallelize_module(copy, mesh, plan);
+    for (const auto& parameter : net->named_parameters())
+      EXPECT_TRUE(at::equal(to_local(copy->named_parameters()[parameter.key()]), to_local(parameter.value()))) << parameter.key();
+    EXPECT_NE(to_local(copy->parameters()[0]).data_ptr(), to_local(net->parameters()[0]).data_ptr());
+    // Of a tensor there is no doubt.
+    const at::Tensor weight = net->parameters()[0].clone();
+    EXPECT_EQ(spec(weight), spec(net->parameters()[0]));
+  });
+}
+
 TEST(Parallelize, FinishGradSyncReducesInOneMessage) {  // V11
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
     std::vector<at::Tensor> parameters;
