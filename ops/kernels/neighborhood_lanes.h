@@ -17,15 +17,15 @@ struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   using Int = int32_t;
-  static constexpr int kMantissa = 23, kBias = 127, kDegree = 7, kLogTerms = 6;
-  static constexpr float kLowest = -87.0f, kMagic = 12582912.0f;  // 1.5 * 2^23
+  static constexpr int kMantissa = 23, kBias = 127, kDegree = 6, kLogTerms = 6;
+  static constexpr float kLowest = -88.0f, kMagic = 12582912.0f;  // 1.5 * 2^23
   static constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
 };
 template <>
 struct ExpConstants<double> {
   using Int = int64_t;
   static constexpr int kMantissa = 52, kBias = 1023, kDegree = 13, kLogTerms = 12;
-  static constexpr double kLowest = -708.0, kMagic = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr double kLowest = -709.0, kMagic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double kLn2High = 6.93147180369123816490e-01,
                           kLn2Low = 1.90821492927058770002e-10;
 };
@@ -101,21 +101,21 @@ struct Lanes {
     return static_cast<A>(n) * C::kLn2High + (series * s + static_cast<A>(n) * C::kLn2Low);
   }
 
-  /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r, Taylor's series of e^r. Zero below the smallest
-  /// normal number; NaN stays.
+  /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r, Taylor's
+  /// series of e^r. Zero where 2^n is below the smallest normal number; NaN stays.
   [[gnu::always_inline]] static inline Vector exp(Vector x) {
     using C = ExpConstants<A>;
+    // The lowest bits of `shifted` are n with the exponent's bias: for x = kLowest they are 0, and the power of 2 is too.
+    constexpr A kMagic = C::kMagic + C::kBias;
     const Vector lowest = all(C::kLowest);
-    const Mask vanishes = x <= lowest;
-    x = vanishes ? lowest : x;
-    const Vector shifted = x * static_cast<A>(1.44269504088896340736) + C::kMagic;
-    const Vector n = shifted - C::kMagic;
+    x = lowest > x ? lowest : x;
+    const Vector shifted = x * static_cast<A>(1.44269504088896340736) + kMagic;
+    const Vector n = shifted - kMagic;
     const Vector r = (x - n * C::kLn2High) - n * C::kLn2Low;
     Vector series = all(inverse_factorial(C::kDegree));
 #pragma GCC unroll 16
     for (int k = C::kDegree - 1; k >= 0; --k) series = series * r + inverse_factorial(k);
-    const Mask power = (reinterpret_cast<Mask>(shifted) + C::kBias) << C::kMantissa;
-    return vanishes ? Vector{} : series * reinterpret_cast<Vector>(power);
+    return series * reinterpret_cast<Vector>(reinterpret_cast<Mask>(shifted) << C::kMantissa);
   }
   static constexpr A inverse_factorial(int k) {
     double product = 1;

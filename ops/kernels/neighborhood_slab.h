@@ -307,8 +307,9 @@ class Slab {
     };
     weigh_all();
     bool again = false;
+    A nows[kQueries];
     for (int i = 0; i < kQueries; ++i) {
-      const A now = L::largest(largest[i]), off = now - shift_[i];
+      const A now = nows[i] = L::largest(largest[i]), off = now - shift_[i];
       if (now == kNone || (off <= kSlack && off >= -kSlack)) continue;
       if (most[i] != kNone) {
         const A smaller = L::exp(L::all(shift_[i] - now))[0];
@@ -320,7 +321,7 @@ class Slab {
     }
     if (again) weigh_all();
     for (int i = 0; i < kQueries; ++i) {
-      most[i] = L::largest(largest[i]);
+      most[i] = nows[i];
       total[i] += L::sum(sum[i]);
     }
   }
