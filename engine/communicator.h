@@ -56,10 +56,11 @@ using WorkPtr = std::unique_ptr<Work>;
 
 /// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or nobody (fake).
 ///
-/// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to
-/// send calls exchange with empty lists); the threads backend checks it. Tensors are contiguous; uneven sizes are first class: counts are elements per rank, zero allowed. Counts given to a call
-/// must be the same on every rank. A verb on a group of one is the identity. Errors: ValueError for sizes that do
-/// not fit (decided before anything is sent), CommError when a rank is lost, aborted or silent past the timeout.
+/// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to send calls exchange
+/// with empty lists); the threads backend checks it. Tensors are contiguous (exchange, reduce_scatter: unless the communicator takes_strided).
+/// Uneven sizes are first class: counts are elements per rank, zero allowed; those given to a call must be the same on every rank. A verb on a
+/// group of one is the identity. Errors: ValueError for sizes that do not fit (decided before anything is sent), CommError when a rank is
+/// lost, aborted or silent past the timeout.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
@@ -68,7 +69,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   /// "threads" | "mpi" | "nccl" | "fake"
   virtual const char* backend() const = 0;
-  /// Whether exchange takes tensors that are not contiguous, and so copies from place to place without packing.
+  /// Whether exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous, unpacked.
   virtual bool takes_strided() const { return false; }
 
   /// Posts every receive, then every send; messages between one pair of ranks match in order.

@@ -80,8 +80,8 @@ struct Plan;
 using Run = std::function<void(const c10::OperatorHandle& op, Stack& stack)>;
 
 /// How a call is carried out: what every tensor must look like first, what is run, and what the results are.
-/// Plans are cached by operator, specs, dtypes and the non-tensor arguments (for operators tagged pointwise:
-/// without them), so a plan and its `run` may capture only those, never tensors.
+/// Plans are cached by operator, specs, dtypes, the policy of output cuts (output_cut.h) and the non-tensor arguments (for
+/// operators tagged pointwise: without them), so a plan and its `run` may capture only those, never tensors.
 struct Plan {
   std::vector<SpecPtr> inputs;   ///< by slot; null leaves the local tensor as it is
   /// By result, lists flattened. Null: the result is passed on as it is (undefined, or a plain tensor).
