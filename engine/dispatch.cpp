@@ -16,6 +16,7 @@
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
 #include "engine/output_cut.h"
+#include "engine/view_trace.h"
 
 namespace moonhalo {
 namespace {
@@ -38,86 +39,34 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
   return hash;
 }
 
-// Views share the counter of what they were made from; in inference mode nobody counts.
-uint32_t version_of(const ShardTensorImpl& impl) {
-  return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
-}
-
-// A view must share memory with what it was made from; it may be a copy by plan, of a copy, or because a narrowed block
-// has gaps. Remembers what a view operator read, to mark its results.
-class ViewTrace {
- public:
-  explicit ViewTrace(bool view) : view_(view) {}
-
-  void read(const at::Tensor& tensor) {
-    if (!view_) return;
-    base_ = tensor;
-    const ShardTensorImpl& impl = *shard_impl(tensor);
-    if (!impl.local().has_storage()) return;
-    storage_ = impl.local().storage();
-    if (impl.copied_view()) copied_from_ = impl.copied_from;
-    version_ = version_of(impl);
-  }
-
-  void mark(ShardTensorImpl& result, bool copies) const {
-    if (base_.defined()) result.take_mode_of(*shard_impl(base_));
-    if (!storage_) return;
-    const bool shares = result.local().has_storage() && result.local().storage().is_alias_of(storage_);
-    if (!copied_from_ && shares && !copies) return;
-    result.copied_from = copied_from_ ? copied_from_ : storage_.getWeakStorageImpl();
-    result.copied_at = version_;
-  }
-
- private:
-  bool view_;
-  at::Tensor base_;
-  c10::Storage storage_;
-  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from_;
-  uint32_t version_ = 0;
-};
-
-void check_copied_view(const ShardTensorImpl& impl, bool written, const c10::OperatorHandle& op) {
-  if (!impl.copied_view()) return;
-  TORCH_CHECK_NOT_IMPLEMENTED(!written, op.operator_name().name,
-                              ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
-                              "\n  have  ", impl.spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
-  TORCH_CHECK_NOT_IMPLEMENTED(version_of(impl) <= impl.copied_at, op.operator_name().name,
-                              ": this view of a ShardTensor had to be copied, and what it was made from has been ",
-                              "written in place since\n  have  ", impl.spec()->to_string(),
-                              "\n  fix   make the view again after writing");
-}
-
-// The block that the local call is given for one tensor.
-at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, ViewTrace& views) {
+// The block that the local call is given for one tensor; `views` is null unless the operator makes views.
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, ViewTrace* views) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
   if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
-  check_copied_view(*impl, move.written, op);
-  // The same tensor may stand twice in a call, and have been resolved the first time.
-  const bool changed = impl->spec() != move.given;
-  const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
-  if (changed ? impl->spec() == wanted : !move.redistribution) {
-    views.read(tensor);
-    return impl->local();
+  if (impl->copied_view()) refuse_copied_view(*impl, move.written, op);
+  at::Tensor moved;  // undefined: the block itself
+  if (impl->spec() != move.given) {
+    // The same tensor stands twice in a call, and has been resolved the first time.
+    const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
+    if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
+  } else if (move.redistribution) {
+    // A Partial that shares its addends with a view cannot part from it.
+    const bool shared = move.resolves && impl->local().storage().use_count() > 1;
+    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
+                                ": a Partial ShardTensor that shares memory with another cannot be written in place",
+                                "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
+    moved = move.redistribution->apply(impl->local());
+    if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
-  if (changed) {
-    views.read(tensor);
-    return redistribute_local(impl->local(), impl->spec(), wanted);
-  }
-  // A Partial that shares its addends with a view cannot part from it.
-  const bool shared = move.resolves && impl->local().storage().use_count() > 1;
-  TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
-                              ": a Partial ShardTensor that shares memory with another cannot be written in place",
-                              "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
-  at::Tensor local = move.redistribution->apply(impl->local());
-  if (move.resolves && !shared) impl->replace(local, move.wanted);
-  views.read(tensor);
-  return local;
+  if (views != nullptr) views->read(tensor);
+  if (moved.defined()) return moved;
+  return impl->local();
 }
 
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
-void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, ViewTrace& views) {
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, ViewTrace* views) {
   for (size_t m = 0; m < decision.moves.size(); ++m) {
     c10::IValue& value = stack[base + decision.moves[m].arg];
     if (decision.moves[m].item < 0) {
@@ -144,6 +93,61 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
 const MeshPtr& mesh_of(const Decision& decision) {
   const auto defined = std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
   return defined->given->mesh();
+}
+
+// By result: the tensor of the caller that it is, undefined where it is a new one. Empty where none is.
+using WrittenTensors = c10::SmallVector<at::Tensor, 2>;
+WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, size_t base) {
+  WrittenTensors written;
+  if (!facts.returns_written) return written;
+  written.resize(facts.returns_argument.size());
+  for (size_t r = 0; r < written.size(); ++r) {
+    const int arg = facts.returns_argument[r];
+    if (arg >= 0 && stack[base + arg].isTensor()) written[r] = stack[base + arg].toTensor();
+  }
+  return written;
+}
+
+void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+  // The casts of autocast are done: what follows runs in the types that came.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (!c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) no_autocast.emplace(c10::autocast_dispatch_keyset);
+  if (decision.plan.run) {
+    decision.plan.run(op, stack);
+  } else {
+    op.callBoxed(stack);
+  }
+}
+
+// One block of the results as a ShardTensor; `index` counts results, lists flattened.
+at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, const ViewTrace* views) {
+  if (!local.defined()) return local;
+  const auto& outputs = decision.plan.outputs;
+  TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
+  if (!outputs.empty() && !outputs[index]) return local;
+  at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
+                                      : wrap(std::move(local), outputs[index]);
+  if (views != nullptr) views->mark(*shard_impl(result), decision.plan.copies_view);
+  return result;
+}
+
+// What the local call left on the stack becomes the results of the call.
+void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
+                  WrittenTensors& written, const ViewTrace* views) {
+  size_t next = 0;
+  for (size_t r = 0; r < stack.size() - base; ++r) {
+    c10::IValue& value = stack[base + r];
+    if (r < written.size() && written[r].defined()) {
+      value = std::move(written[r]);
+      ++next;
+    } else if (value.isTensor()) {
+      value = wrap_result(decision, next++, std::move(value).toTensor(), op, views);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector()) list.push_back(wrap_result(decision, next++, item, op, views));
+      value = std::move(list);
+    }
+  }
 }
 
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
@@ -428,51 +432,13 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
-  c10::SmallVector<at::Tensor, 2> kept;
-  if (facts.returns_written) kept.resize(facts.returns_argument.size());
-  for (size_t r = 0; r < kept.size(); ++r) {
-    const int arg = facts.returns_argument[r];
-    if (arg >= 0 && stack[base + arg].isTensor()) kept[r] = stack[base + arg].toTensor();
-  }
-  ViewTrace views(facts.view);
-  move_inputs(decision, op, stack, base, views);
+  WrittenTensors written = written_tensors(facts, stack, base);
+  std::optional<ViewTrace> views;
+  if (facts.view) views.emplace();
+  move_inputs(decision, op, stack, base, views ? &*views : nullptr);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
-
-  // The casts of autocast are done: what follows runs in the types that came.
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
-  if (!c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) no_autocast.emplace(c10::autocast_dispatch_keyset);
-  if (decision.plan.run) {
-    decision.plan.run(op, stack);
-  } else {
-    op.callBoxed(stack);
-  }
-
-  const auto& outputs = decision.plan.outputs;
-  size_t next = 0;
-  const auto globalize = [&](at::Tensor local) -> at::Tensor {
-    const size_t index = next++;
-    if (!local.defined()) return local;
-    TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
-                          " gave more results than planned");
-    if (!outputs.empty() && !outputs[index]) return local;
-    at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
-                                        : wrap(std::move(local), outputs[index]);
-    if (facts.view) views.mark(*shard_impl(result), decision.plan.copies_view);
-    return result;
-  };
-  for (size_t r = 0; r < stack.size() - base; ++r) {
-    c10::IValue& value = stack[base + r];
-    if (r < kept.size() && kept[r].defined()) {
-      value = std::move(kept[r]);
-      ++next;
-    } else if (value.isTensor()) {
-      value = globalize(std::move(value).toTensor());
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(globalize(item));
-      value = std::move(list);
-    }
-  }
+  run_locally(decision, op, stack);
+  wrap_results(decision, op, stack, base, written, views ? &*views : nullptr);
 }
 
 Fallback set_fallback(Fallback fallback) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/fresh_memory.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <sys/mman.h>
 
@@ -13,8 +14,10 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 }  // namespace
 
 at::Tensor empty_block(at::IntArrayRef shape, const at::TensorOptions& options) {
-  at::Tensor block = at::empty(shape, options);
-  if (!block.is_cpu() || block.nbytes() < kLargeBytes) return block;
+  if (!options.device().is_cpu()) return at::empty(shape, options);
+  // What at::empty comes to, without a way through the dispatcher.
+  at::Tensor block = at::detail::empty_cpu(shape, options);
+  if (block.nbytes() < kLargeBytes) return block;
   const auto address = reinterpret_cast<uintptr_t>(block.mutable_data_ptr());
   const uintptr_t begin = (address + kHugePage - 1) & ~(kHugePage - 1), end = (address + block.nbytes()) & ~(kHugePage - 1);
   // Advice: where it is not taken, pages are small.

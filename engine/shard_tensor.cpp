@@ -10,7 +10,8 @@ namespace moonhalo {
 namespace {
 
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
-  return c10::DispatchKeySet({kShardKey, local.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU});
+  constexpr c10::DispatchKeySet kOnHost({kShardKey, c10::DispatchKey::CPU}), kOnDevice({kShardKey, c10::DispatchKey::CUDA});
+  return local.is_cuda() ? kOnDevice : kOnHost;
 }
 
 }  // namespace

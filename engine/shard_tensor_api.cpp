@@ -66,6 +66,21 @@ at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank)
   return block;
 }
 
+void check_same_shape(const ShardSpec& from, const ShardSpec& to) {
+  TORCH_CHECK_VALUE(from.global_shape() == to.global_shape(), "redistribute: the target is of another shape\n  have  ",
+                    from.to_string(), " and ", to.to_string(), "\n  fix   make the target spec for this tensor's shape");
+}
+
+// A redistributed tensor, which is no view of the one with the block `source`.
+at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr& to) {
+  return wrap(local.is_alias_of(source) ? copied_block(local) : std::move(local), to);
+}
+
+void connect_moved(const at::Tensor& tensor, const at::Tensor& result) {
+  connect(tensor, result, [from = without_partial(spec(tensor))](const at::Tensor& grad) { return gradient_of(grad, from); },
+          [&](const at::Tensor& tangent) { return redistribute(tangent, spec(result)); });
+}
+
 // Blocks of a ShardTensor back into one tensor on rank `src`: the adjoint of scattering. Collective.
 at::Tensor collect(const at::Tensor& tensor, int64_t src) {
   const BelowAutograd guard;
@@ -244,7 +259,18 @@ at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const 
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
-  return spec(tensor) == to ? tensor : redistribute_async(tensor, to).wait();
+  const SpecPtr from = spec(tensor);
+  if (from == to) return tensor;
+  check_same_shape(*from, *to);
+  const Uncaptured inside;
+  at::Tensor result;
+  {
+    const BelowAutograd guard;
+    const at::Tensor source = shard_impl(tensor)->local();
+    result = wrap_moved(Dispatch::of_this_thread().redistribution(from, to)->apply(source), source, to);
+  }
+  connect_moved(tensor, result);
+  return result;
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements) {
@@ -268,8 +294,7 @@ struct PendingTensor::State {
 PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
   const Uncaptured inside;
   const SpecPtr from = spec(tensor);
-  TORCH_CHECK_VALUE(from->global_shape() == to->global_shape(), "redistribute: the target is of another shape\n  have  ",
-                    from->to_string(), " and ", to->to_string(), "\n  fix   make the target spec for this tensor's shape");
+  check_same_shape(*from, *to);
   PendingTensor pending;
   pending.state_ = std::make_shared<PendingTensor::State>();
   PendingTensor::State& state = *pending.state_;
@@ -292,20 +317,16 @@ at::Tensor PendingTensor::wait() {
   TORCH_CHECK_VALUE(state_ != nullptr, "PendingTensor: nothing was started\n  fix   use the result of redistribute_async");
   State& state = *state_;
   if (state.result.defined()) return state.result;
-  const SpecPtr from = spec(state.tensor);
   {
     const BelowAutograd guard;
     at::Tensor local = state.block->finish();
     TORCH_CHECK_VALUE(version_of(state.tensor) == state.version,
-                      "redistribute_async: the tensor was written in place before wait()\n  have  ", from->to_string(),
+                      "redistribute_async: the tensor was written in place before wait()\n  have  ", spec(state.tensor)->to_string(),
                       "\n  fix   wait first, or write to a clone()");
-    if (local.is_alias_of(state.source)) local = copied_block(local);  // the new tensor is no view of the old one
-    state.result = wrap(std::move(local), state.to);
+    state.result = wrap_moved(std::move(local), state.source, state.to);
   }
   const c10::AutoGradMode as_at_the_start(state.records);
-  connect(state.tensor, state.result,
-          [target = without_partial(from)](const at::Tensor& grad) { return gradient_of(grad, target); },
-          [&](const at::Tensor& tangent) { return redistribute(tangent, state.to); });
+  connect_moved(state.tensor, state.result);
   state.tensor.reset();
   state.source.reset();
   state.block.reset();

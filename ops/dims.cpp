@@ -91,7 +91,15 @@ std::optional<Plan> plan_expand(const OpCall& call) {
   const SpecPtr wanted = uncut(self, stretched);
   const SpecPtr result = follow(wanted, shape, source);
   Plan plan = plan_one(call, wanted, {result});
-  plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  if (call.name() == "aten::expand_copy") {
+    plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  } else {
+    // Called as a function: a list unpacked from the stack costs more than the view.
+    plan.run = [result](const c10::OperatorHandle& op, Stack& stack) {
+      at::Tensor view = argument(op, stack, 0).toTensor().expand(result->local_shape());
+      finish(op, stack, std::move(view));
+    };
+  }
   return plan;
 }
 

@@ -59,11 +59,12 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   // Called as a function: lists packed into the stack cost more than the norm of a small block.
   plan.run = [eps, shape = call.integers("normalized_shape")](const c10::OperatorHandle& op, Stack& stack) {
     const auto optional = [&](int index) {
-      const at::Tensor tensor = tensor_at(op, stack, index);
-      return tensor.defined() ? std::optional(tensor.contiguous()) : std::nullopt;
+      const c10::IValue& value = argument(op, stack, index);
+      return value.isTensor() && value.toTensor().defined() ? std::optional(value.toTensor().contiguous())
+                                                            : std::nullopt;
     };
-    auto [out, mean, rstd] =
-        at::native_layer_norm(tensor_at(op, stack, 0).contiguous(), shape, optional(2), optional(3), eps);
+    auto [out, mean, rstd] = at::native_layer_norm(argument(op, stack, 0).toTensor().contiguous(), shape,
+                                                   optional(2), optional(3), eps);
     finish(op, stack, std::move(out), std::move(mean), std::move(rstd));
   };
   if (CutGroup(spec, layer.normalized).alone()) return plan;
