@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Max and average pooling over cut dims: as a convolution, an output row lies where the centre of
 // its window lies, and its rank borrows the rows that the window reaches. Indices of a maximum are
-// global.
+// global. Windows inside the owned rows are pooled while the others' rows travel.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 #include <numeric>
 #include <optional>
 
+#include "engine/halo_exchange.h"
 #include "engine/rules.h"
+#include "ops/pool_edges.h"
 #include "ops/shape.h"
 #include "ops/window.h"
 
@@ -27,6 +29,7 @@ struct LocalPool {
   std::vector<int64_t> rows;  // that it sees
   std::vector<int64_t> output_shape;  // of this rank
   std::shared_ptr<const IntervalMap> halo;
+  std::optional<PoolEdges> edges;  // forward: instead of the halo
   std::vector<std::vector<int64_t>>
       divisors;  // averages whose windows are not all alike: per dim, per output row
 
@@ -43,10 +46,19 @@ struct LocalPool {
 
   // Flat positions in the extended block to flat positions in the whole plane, or back.
   at::Tensor to_global(at::Tensor index) const {
-    return rebase(std::move(index), rows, global_extents, 1);
+    return halo ? rebase(std::move(index), rows, first_row, global_extents, 1) : index;
+  }
+  // The same, from positions in a box of the input.
+  at::Tensor to_global(at::Tensor index, const Ranges& box) const {
+    std::vector<int64_t> extents, first;
+    for (size_t d = box.size() - global_extents.size(); d < box.size(); ++d) {
+      extents.push_back(box[d].second - box[d].first);
+      first.push_back(box[d].first);
+    }
+    return rebase(std::move(index), extents, first, global_extents, 1);
   }
   at::Tensor to_local(at::Tensor index) const {
-    return rebase(std::move(index), global_extents, rows, -1);
+    return halo ? rebase(std::move(index), global_extents, first_row, rows, -1) : index;
   }
 
   at::Tensor divisor(const at::TensorOptions& options) const {
@@ -63,15 +75,15 @@ struct LocalPool {
 
  private:
   at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
-                    const std::vector<int64_t>& to, int64_t sign) const {
-    if (!halo) return index;
+                    const std::vector<int64_t>& first, const std::vector<int64_t>& to,
+                    int64_t sign) const {
     // Cut along the first of the dims alone, positions differ by whole rows.
-    const bool rows_alone = std::equal(from.begin() + 1, from.end(), to.begin() + 1) &&
-                            std::all_of(first_row.begin() + 1, first_row.end(),
-                                        [](int64_t first) { return first == 0; });
-    if (rows_alone && first_row[0] == 0) return index;
-    if (rows_alone && (sign < 0 || first_row[0] > 0)) {
-      return index + sign * first_row[0] *
+    const bool rows_alone =
+        std::equal(from.begin() + 1, from.end(), to.begin() + 1) &&
+        std::all_of(first.begin() + 1, first.end(), [](int64_t row) { return row == 0; });
+    if (rows_alone && first[0] == 0) return index;
+    if (rows_alone && (sign < 0 || first[0] > 0)) {
+      return index + sign * first[0] *
                          std::accumulate(to.begin() + 1, to.end(), int64_t{1}, std::multiplies<>());
     }
     at::Tensor result;
@@ -79,10 +91,10 @@ struct LocalPool {
     for (size_t i = from.size(); i-- > 0;) {
       at::Tensor row = i > 0 ? index.remainder(from[i]) : index;
       if (i > 0) index = index.div(from[i], "floor");
-      row = row + sign * first_row[i];
+      row = row + sign * first[i];
       // A window full of the lowest value keeps its first position; outside the domain that is not
       // a position, the window's first row inside is meant.
-      if (sign > 0 && first_row[i] < 0) row = at::where(row.lt(0), row.remainder(dilation[i]), row);
+      if (sign > 0 && first[i] < 0) row = at::where(row.lt(0), row.remainder(dilation[i]), row);
       result = result.defined() ? result + row * step : row * step;
       step *= to[i];
     }
@@ -128,11 +140,7 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
     TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(),
                       ": padding ", window.padding, " is more than half of the window of ",
                       window.reach(), " rows");
-    int64_t outputs = window_outputs(window, extent);
-    if (p.ceil_mode) {
-      outputs = window_outputs(window, extent + window.stride - 1);
-      if ((outputs - 1) * window.stride >= extent + window.padding) --outputs;
-    }
+    const int64_t outputs = pool_outputs(window, extent, p.ceil_mode);
     TORCH_CHECK_VALUE(outputs > 0, call.name(), ": a window of ", window.reach(),
                       " rows along dim ", dim, " is larger than the padded input of ",
                       extent + 2 * window.padding, "\n  have  shape ", shape_string(shape),
@@ -178,6 +186,61 @@ double lowest(at::ScalarType dtype) {
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
 
+// With what the forward kernel needs to work on its inner outputs first.
+LocalPool with_edges(const Pooling& p) {
+  LocalPool local = p.local;
+  if (local.halo) local.edges = pool_edges(p.input, p.output, p.windows, p.ceil_mode);
+  return local;
+}
+
+// What windows give: of a maximum also where it is.
+struct Pooled {
+  at::Tensor values, indices;
+};
+
+// Pools this rank's block with `kernel(x, padding)`, whose indices are positions in x.
+template <typename Kernel>
+Pooled pool_block(const LocalPool& local, const at::Tensor& self,
+                  const std::vector<int64_t>& padding, double fill, const Kernel& kernel) {
+  if (!local.edges) {
+    const at::Tensor x = local.extend(self, fill);
+    if (local.empty()) return {};
+    Pooled all = kernel(x, padding);
+    if (all.indices.defined()) all.indices = local.to_global(std::move(all.indices));
+    return all;
+  }
+  const PoolEdges& edges = *local.edges;
+  HaloExchange exchange;
+  for (const BorrowedBox& part : edges.borrowed) exchange.borrow(*part.map, self, fill);
+  exchange.start();
+  Pooled all;
+  if (!local.empty()) {
+    all = kernel(self, edges.padding);
+    check_shape(all.values, local.output_shape);
+    if (all.indices.defined()) all.indices = local.to_global(std::move(all.indices), edges.owned);
+  }
+  exchange.note("interior");
+  exchange.wait();
+  if (!edges.strips.empty()) {
+    std::vector<Piece> pieces{{self, edges.owned}};
+    for (size_t i = 0; i < edges.borrowed.size(); ++i)
+      pieces.push_back({exchange.borrowed(i), edges.borrowed[i].box});
+    for (const PoolEdges::Strip& strip : edges.strips) {
+      Pooled part = kernel(assemble(strip.box, pieces, fill), strip.padding);
+      const auto put = [&](at::Tensor to, const at::Tensor& from) {
+        for (int64_t d = 0; d < to.dim(); ++d)
+          to = to.narrow(d, strip.first_output[d], strip.outputs[d]);
+        to.copy_(from);
+      };
+      put(all.values, part.values);
+      if (all.indices.defined())
+        put(all.indices, local.to_global(std::move(part.indices), strip.box));
+    }
+  }
+  exchange.note("edges");
+  return all;
+}
+
 // ---- Maximum
 
 template <int64_t kPooled>
@@ -192,19 +255,25 @@ std::optional<Plan> plan_max(const OpCall& call) {
     stride.push_back(window.stride);
   }
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
-  plan.run = [local = p.local, kernel, stride, padding = p.local_padding, ceil_mode = p.ceil_mode](
-                 const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding,
+              ceil_mode = p.ceil_mode](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor self = argument(op, stack, 0).toTensor();
-    const at::Tensor x = local.halo ? local.extend(self, lowest(self.scalar_type())) : self;
+    Pooled result = pool_block(
+        local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
+        [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
+          constexpr auto pool =
+              kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
+          auto [values, indices] =
+              pool(x, kernel, stride, padding_of_kernel, local.dilation, ceil_mode);
+          return {std::move(values), std::move(indices)};
+        });
     if (local.empty()) {
-      finish(op, stack, at::empty(local.output_shape, x.options()),
-             at::empty(local.output_shape, x.options().dtype(at::kLong)));
+      finish(op, stack, at::empty(local.output_shape, self.options()),
+             at::empty(local.output_shape, self.options().dtype(at::kLong)));
       return;
     }
-    constexpr auto pool = kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
-    auto [values, indices] = pool(x, kernel, stride, padding, local.dilation, ceil_mode);
-    check_shape(indices, local.output_shape);
-    finish(op, stack, std::move(values), local.to_global(std::move(indices)));
+    check_shape(result.indices, local.output_shape);
+    finish(op, stack, std::move(result.values), std::move(result.indices));
   };
   return plan;
 }
@@ -277,17 +346,27 @@ std::optional<Plan> plan_average(const OpCall& call) {
   plan.inputs = {p.input};
   plan.outputs = {p.output};
   localize_average(call, p, plan);
-  plan.run = [local = p.local](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = local.extend(argument(op, stack, 0).toTensor(), 0);
+  plan.run = [local = with_edges(p), at_padding = call.index("padding"), padding = p.local_padding](
+                 const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor();
+    const auto arguments = op.schema().arguments().size();
+    const Pooled pooled = pool_block(
+        local, self, padding, 0,
+        [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
+          Stack inner(stack.end() - static_cast<int64_t>(arguments), stack.end());
+          inner[0] = x;
+          inner[at_padding] = padding_of_kernel;
+          op.callBoxed(inner);
+          return {inner[0].toTensor(), {}};
+        });
     if (local.empty()) {
-      finish(op, stack, at::empty(local.output_shape, x.options()));
+      finish(op, stack, at::empty(local.output_shape, self.options()));
       return;
     }
-    argument(op, stack, 0) = x;
-    op.callBoxed(stack);
-    at::Tensor result = stack.back().toTensor();
+    at::Tensor result = pooled.values;
     check_shape(result, local.output_shape);
-    if (!local.divisors.empty()) stack.back() = result.div_(local.divisor(result.options()));
+    if (!local.divisors.empty()) result.div_(local.divisor(result.options()));
+    finish(op, stack, std::move(result));
   };
   return plan;
 }

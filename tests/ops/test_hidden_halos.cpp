@@ -266,6 +266,147 @@ TEST(HiddenHalos, X06_TransposedConvolutionComputesItsInteriorWhileRowsTravel) {
   }
 }
 
+struct PoolCase {
+  const char* name;
+  std::vector<int64_t> mesh, x;
+  std::vector<Placement> placements;
+  std::vector<int64_t> kernel, stride, padding, dilation;
+  bool ceil_mode = false;
+  bool apart = true;  // the interior can be done apart from the edges
+};
+
+const PoolCase kPools[] = {
+    {"rows", {2}, {1, 2, 9, 5}, {shard(2, {3, 6})}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"kernel 3, stride 2", {2}, {1, 2, 16, 5}, {shard(2)}, {3, 2}, {2, 2}, {1, 0}, {1, 1}},
+    {"no batch", {2}, {2, 16, 5}, {shard(1)}, {3, 2}, {2, 2}, {1, 0}, {1, 1}},
+    {"ceil_mode on the other dim",
+     {2},
+     {2, 1, 9, 6},
+     {shard(2, {4, 5})},
+     {3, 3},
+     {1, 2},
+     {1, 0},
+     {1, 1},
+     true},
+    {"four ranks", {4}, {1, 2, 22, 8}, {shard(2)}, {5, 3}, {1, 1}, {2, 1}, {1, 1}},
+    {"dilated", {3}, {1, 2, 12, 8}, {shard(2, {5, 3, 4})}, {2, 3}, {1, 1}, {1, 1}, {2, 2}},
+    {"grid",
+     {2, 2},
+     {2, 2, 9, 12},
+     {shard(2, {4, 5}), shard(3, {7, 5})},
+     {3, 5},
+     {1, 1},
+     {1, 2},
+     {1, 1}},
+    {"grid, thin blocks",
+     {2, 2},
+     {1, 2, 5, 6},
+     {shard(2, {4, 1}), shard(3, {1, 5})},
+     {3, 3},
+     {1, 1},
+     {1, 1},
+     {1, 1},
+     false,
+     false},
+    {"batch and columns",
+     {2, 2},
+     {3, 2, 4, 9},
+     {shard(0), shard(3, {3, 6})},
+     {2, 3},
+     {2, 1},
+     {0, 1},
+     {1, 1}},
+    {"three cut dims",
+     {2, 2, 2},
+     {1, 2, 6, 8, 7},
+     {shard(2), shard(3, {3, 5}), shard(4)},
+     {3, 3, 3},
+     {1, 1, 1},
+     {1, 1, 1},
+     {1, 1, 1}},
+    {"empty block", {3}, {1, 2, 9, 4}, {shard(2, {4, 0, 5})}, {3, 2}, {1, 1}, {1, 0}, {1, 1}},
+    {"windows larger than blocks",
+     {4},
+     {1, 1, 5, 4},
+     {shard(2)},
+     {5, 2},
+     {1, 1},
+     {2, 0},
+     {1, 1},
+     false,
+     false},
+    {"outputs without rows",
+     {2},
+     {1, 1, 8, 4},
+     {shard(2, {7, 1})},
+     {4, 2},
+     {2, 1},
+     {0, 0},
+     {1, 1},
+     false,
+     false},
+};
+
+TEST(HiddenHalos, X06_PoolingComputesItsInteriorWhileRowsTravel) {
+  for (const PoolCase& c : kPools) {
+    SCOPED_TRACE(c.name);
+    const bool flat = c.kernel.size() == 2;
+    const bool dilated = c.dilation != std::vector<int64_t>(c.dilation.size(), 1);
+    const auto pools = [&](const at::Tensor& x) -> Tensors {
+      auto [values, indices] = flat ? at::max_pool2d_with_indices(x, c.kernel, c.stride, c.padding,
+                                                                  c.dilation, c.ceil_mode)
+                                    : at::max_pool3d_with_indices(x, c.kernel, c.stride, c.padding,
+                                                                  c.dilation, c.ceil_mode);
+      Tensors results{values, indices};
+      if (dilated) return results;
+      const auto average = [&](bool include_pad, std::optional<int64_t> divisor) {
+        results.push_back(flat ? at::avg_pool2d(x, c.kernel, c.stride, c.padding, c.ceil_mode,
+                                                include_pad, divisor)
+                               : at::avg_pool3d(x, c.kernel, c.stride, c.padding, c.ceil_mode,
+                                                include_pad, divisor));
+      };
+      average(true, {});
+      average(false, {});
+      average(false, 7);
+      return results;
+    };
+    at::Tensor full = make_tensor(c.x, 1);
+    full.select(-1, 1).fill_(-std::numeric_limits<double>::infinity());  // has a first place, too
+    expect_same_as_plain(c.mesh, {{full, c.placements}},
+                         [&](const Tensors& t) { return pools(t[0]); });
+    on_mesh(c.mesh, [&](const MeshPtr& mesh) {
+      SCOPED_TRACE(c.name);
+      const at::NoGradGuard no_grad;
+      const at::Tensor x = shard_of(full, mesh, c.placements);
+      const auto program = [&]() -> Tensors {
+        Tensors results = pools(x);
+        for (at::Tensor& result : results) result = to_local(result);
+        return results;
+      };
+      if (c.apart) {
+        expect_hidden(program, dilated ? 1 : 4);
+      } else {
+        EXPECT_THAT(run_with(kSettings[0], program).records.back().halo,
+                    ElementsAre("start", "finish"));
+      }
+    });
+  }
+}
+
+// Corners travel once: what ranks borrow is what their windows reach beyond their blocks.
+TEST(HiddenHalos, X06_PoolingSendsOneMessagePerNeighbour) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = shard_of(make_tensor({1, 2, 8, 10}, 1), mesh, {shard(2), shard(3)});
+    const auto before = mesh->group().stats().by_kind[CommStats::kExchange];
+    at::max_pool2d(x, 3, 1, 1);
+    const auto after = mesh->group().stats().by_kind[CommStats::kExchange];
+    EXPECT_EQ(after.calls - before.calls, 1);
+    EXPECT_EQ(after.messages - before.messages, 3);
+    EXPECT_EQ(after.bytes - before.bytes, 2 * (4 + 5 + 1) * 8);
+  });
+}
+
 struct AttentionCase {
   const char* name;
   std::vector<int64_t> mesh, shape;  // batch, dims..., heads, head_dim
