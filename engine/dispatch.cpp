@@ -15,6 +15,7 @@
 #include "engine/boundary.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
+#include "engine/kept_halos.h"
 #include "engine/output_cut.h"
 #include "engine/view_trace.h"
 
@@ -46,6 +47,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
   if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   if (impl->copied_view()) refuse_copied_view(*impl, move.written, op);
+  if (move.written && halo_options().keep) [[unlikely]] halos_become_old(*impl);
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
@@ -88,6 +90,16 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
     }
     --m;
   }
+}
+
+// Arguments that the local call is given the own block of.
+HaloCall::Arguments own_blocks(const Decision& decision, const Stack& stack, size_t base) {
+  HaloCall::Arguments arguments;
+  for (const Decision::Move& move : decision.moves) {
+    if (move.item < 0 && move.given && !move.redistribution && is_shard_tensor(stack[base + move.arg].toTensor()))
+      arguments.emplace_back(move.arg, stack[base + move.arg].toTensor());
+  }
+  return arguments;
 }
 
 const MeshPtr& mesh_of(const Decision& decision) {
@@ -435,6 +447,8 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   WrittenTensors written = written_tensors(facts, stack, base);
   std::optional<ViewTrace> views;
   if (facts.view) views.emplace();
+  std::optional<HaloCall> halos;
+  if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, views ? &*views : nullptr);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
   run_locally(decision, op, stack);

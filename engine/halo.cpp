@@ -9,12 +9,13 @@ namespace moonhalo {
 namespace {
 
 thread_local HaloOptions options_of_thread;
+thread_local int64_t setting_of_thread = 0;
 thread_local HaloTimes times_of_thread;
 thread_local HaloEvents* events_of_thread = nullptr;
 
 std::string text_of(const HaloOptions& options) {
   return std::string("overlap = ") + (options.overlap ? "true" : "false") +
-         ", exchange = " + name(options.backend);
+         ", exchange = " + name(options.backend) + ", keep = " + (options.keep ? "true" : "false");
 }
 
 }  // namespace
@@ -25,10 +26,13 @@ const char* name(HaloBackend backend) {
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
   if (world != nullptr) check_alike(*world, "set_halo", "settings", text_of(options));
+  if (options.keep != options_of_thread.keep) ++setting_of_thread;
   return std::exchange(options_of_thread, options);
 }
 
 const HaloOptions& halo_options() { return options_of_thread; }
+
+int64_t halo_setting() { return setting_of_thread; }
 
 HaloTimes& halo_times() { return times_of_thread; }
 

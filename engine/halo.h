@@ -20,6 +20,9 @@ struct HaloOptions {
   /// computations in the same order. With kAllToAll they always wait first.
   bool overlap = true;
   HaloBackend backend = HaloBackend::kP2p;
+  /// Whether edges that a tensor's reader received are kept with the tensor for its next readers (a convolution's backward,
+  /// a second branch), until it is written. Blocks must then be written through the ShardTensor alone: see kept_halos.h.
+  bool keep = false;
   bool operator==(const HaloOptions&) const = default;
 };
 
@@ -29,6 +32,8 @@ struct HaloOptions {
 /// different back ends are told so by the communicator, ranks of MPI run into the time limit.
 HaloOptions set_halo(const HaloOptions& options, Communicator* world = nullptr);
 const HaloOptions& halo_options();
+/// Changes whenever set_halo changes `keep`, so that nothing is reused that was kept before. The same on every rank.
+int64_t halo_setting();
 /// "p2p" | "all_to_all"
 const char* name(HaloBackend backend);
 
@@ -46,7 +51,7 @@ struct HaloTimes {
 HaloTimes& halo_times();
 
 /// What one operator did in which order: "start" and "finish" of an exchange, and in between or after them what the operator
-/// says with note_halo ("interior", "edges"). Empty where nothing was exchanged.
+/// says with note_halo ("interior", "edges"); "kept" where edges were not exchanged again. Empty where nothing was exchanged.
 using HaloEvents = std::vector<std::string>;
 /// Adds to the events that are being recorded on this thread, if any are.
 void note_halo(const char* event);

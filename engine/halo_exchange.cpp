@@ -21,8 +21,8 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 bool HaloExchange::halo_overlaps() { return halo_options().overlap; }
 
-size_t HaloExchange::borrow(const IntervalMap& map, const at::Tensor& local,
-                            const at::Scalar& fill) {
+size_t HaloExchange::borrow(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill,
+                            const HaloSource& source) {
   TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
                         shape_string(map.owned_shape_), " got one of ", local.sizes());
   Leg leg{&map, local, {}, false};
@@ -35,6 +35,8 @@ size_t HaloExchange::borrow(const IntervalMap& map, const at::Tensor& local,
     leg.result = empty_block(map.needed_shape_, local.options());
     if (!map.covered_) leg.result.fill_(fill);
   }
+  leg.source = source;
+  leg.kept = source.find(map);
   legs_.push_back(std::move(leg));
   return legs_.size() - 1;
 }
@@ -50,6 +52,7 @@ size_t HaloExchange::give_back(const IntervalMap& map, const at::Tensor& grad) {
 std::vector<HaloExchange::Parcel> HaloExchange::parcels(bool incoming) const {
   std::map<int, Parcel> by_peer;
   for (size_t leg = 0; leg < legs_.size(); ++leg) {
+    if (!legs_[leg].travels()) continue;
     const IntervalMap& map = *legs_[leg].map;
     for (const IntervalMap::Transfer& transfer :
          incoming != legs_[leg].back ? map.receives_ : map.sends_) {
@@ -141,8 +144,7 @@ void HaloExchange::send_all_to_all(Communicator& group) {
 }
 
 bool HaloExchange::moves() const {
-  return std::any_of(legs_.begin(), legs_.end(),
-                     [](const Leg& leg) { return leg.map->exchanges_; });
+  return std::any_of(legs_.begin(), legs_.end(), [](const Leg& leg) { return leg.travels(); });
 }
 
 void HaloExchange::note(const char* event) const {
@@ -150,6 +152,11 @@ void HaloExchange::note(const char* event) const {
 }
 
 void HaloExchange::start(bool asynchronous) {
+  // Noted before anything can fail, so that all ranks keep alike.
+  for (Leg& leg : legs_) {
+    if (leg.travels()) leg.keeps = leg.source.keep(*leg.map);
+  }
+  take_kept();
   if (moves()) {
     tensor_options_ = legs_[0].given.options();
     for (const Leg& leg : legs_) {
@@ -175,6 +182,39 @@ void HaloExchange::start(bool asynchronous) {
   }
 }
 
+void HaloExchange::take_kept() {
+  bool any = false;
+  for (const Leg& leg : legs_) {
+    if (!leg.kept) continue;
+    any = true;
+    auto part = leg.kept->parts.begin();
+    for (const IntervalMap::Transfer& transfer : leg.map->receives_) {
+      for (const Copy& copy : transfer.copies)
+        IntervalMap::target_part(leg.result, copy).copy_(*part++);
+    }
+  }
+  if (any) note_halo("kept");
+}
+
+// Copies: what arrived may lie in the operator's own tensors, or beside what is not kept.
+void HaloExchange::keep_arrived() {
+  for (const Parcel& parcel : incoming_) {
+    const auto keep = [&](const Part& part, const at::Tensor& data) {
+      if (legs_[part.leg].keeps)
+        legs_[part.leg].keeps->parts.push_back(data.clone(at::MemoryFormat::Contiguous));
+    };
+    if (parcel.data.defined()) {
+      each_part(parcel, keep);
+    } else {
+      const Part& lone = parcel.parts[0];
+      keep(lone, IntervalMap::target_part(legs_[lone.leg].result, *lone.copy));
+    }
+  }
+  for (Leg& leg : legs_) {
+    if (leg.keeps) leg.keeps->arrived = true;
+  }
+}
+
 void HaloExchange::arrive() {
   const Clock::time_point waiting = work_ ? Clock::now() : started_;
   if (work_) work_->wait();
@@ -186,6 +226,7 @@ void HaloExchange::arrive() {
   times.under_way += seconds(now - started_);
   times.waited += seconds(now - waiting);
   note_halo("finish");
+  keep_arrived();
 }
 
 void HaloExchange::wait() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 
 namespace moonhalo {
 
@@ -29,8 +30,10 @@ class HaloExchange {
   HaloExchange() = default;
   HaloExchange(const HaloExchange&) = delete;
 
-  /// Number of the leg. `local` is this rank's owned block; outside the domain with Edge::kZero stands `fill`.
-  size_t borrow(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0);
+  /// Number of the leg. `local` is this rank's owned block; outside the domain with Edge::kZero stands `fill`. Where `source`
+  /// has kept what the map would bring, nothing travels for this leg; where it has not, it will.
+  size_t borrow(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
+                const HaloSource& source = {});
   /// `grad` has the shape of the needed box.
   size_t give_back(const IntervalMap& map, const at::Tensor& grad);
 
@@ -56,6 +59,10 @@ class HaloExchange {
     at::Tensor given, result;  // result: of a borrow
     bool back;
     bool whole = false;  // a borrow without copies: the result is a view of what was given
+    HaloSource source = {};
+    std::shared_ptr<const KeptHalo> kept = nullptr;  // nothing travels
+    std::shared_ptr<KeptHalo> keeps = nullptr;       // what arrives
+    bool travels() const { return map->exchanges_ && !kept; }
   };
   struct Part {  // one region of one leg
     size_t leg;
@@ -76,6 +83,8 @@ class HaloExchange {
   static void each_part(const Parcel& parcel, const Give& give);
   void send_p2p(Communicator& group);
   void send_all_to_all(Communicator& group);
+  void take_kept();
+  void keep_arrived();
   void arrive();
 
   std::vector<Leg> legs_;

@@ -107,7 +107,21 @@ Ownership Ownership::of(const SpecPtr& spec) {
 }
 
 IntervalMap::IntervalMap(const SpecPtr& from, const std::function<std::vector<Need>(int64_t)>& needs)
-    : IntervalMap(Ownership::of(from), needs) {}
+    : IntervalMap(Ownership::of(from), needs) {
+  if (!exchanges_) return;
+  auto key = std::make_shared<Key>();
+  key->from = from;
+  for (int64_t rank = 0; rank < mesh_->size(); ++rank) {
+    const std::vector<Need> wanted = needs(rank);
+    for (int64_t d = 0; d < from->ndim(); ++d) {
+      const Need& need = wanted[d];
+      if (!need.reversed && std::pair(need.begin, need.end) == from->block_range(d, rank)) continue;
+      key->needs.insert(key->needs.end(), {rank * from->ndim() + d, need.begin, need.end,
+                                           2 * static_cast<int64_t>(need.edge) + need.reversed});
+    }
+  }
+  key_ = std::move(key);
+}
 
 IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t)>& needs) : mesh_(from.mesh) {
   const int64_t me = mesh_->rank(), ranks = mesh_->size(), ndim = static_cast<int64_t>(from.global_shape.size());
@@ -240,8 +254,12 @@ std::unique_ptr<IntervalMap::Pending> IntervalMap::start(const at::Tensor& local
 }
 
 at::Tensor IntervalMap::apply(const at::Tensor& local, const at::Scalar& fill) const {
+  return apply(local, fill, HaloSource());
+}
+
+at::Tensor IntervalMap::apply(const at::Tensor& local, const at::Scalar& fill, const HaloSource& source) const {
   HaloExchange exchange;
-  exchange.borrow(*this, local, fill);
+  exchange.borrow(*this, local, fill, source);
   exchange.start();
   exchange.wait();
   return exchange.borrowed(0);

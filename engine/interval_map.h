@@ -40,6 +40,7 @@ struct Ownership {
 };
 
 class HaloExchange;
+class HaloSource;
 
 /// The one communication primitive: rank r owns the block of `from` and needs a box of the global index space.
 ///
@@ -58,6 +59,8 @@ class IntervalMap {
   /// The needed box, filled. Collective over the mesh if anything moves. `local` is this rank's owned block; dtype is free.
   /// Outside the domain with Edge::kZero stands `fill`. May return `local` itself or a view of it.
   at::Tensor apply(const at::Tensor& local, const at::Scalar& fill = 0) const;
+  /// The same; what was received before is taken from, and what is received is kept with, the tensor that `local` is the block of.
+  at::Tensor apply(const at::Tensor& local, const at::Scalar& fill, const HaloSource& source) const;
   /// The adjoint: `grad` has the shape of the needed box; returns the sum, per owned element, of every place it was
   /// copied to. <apply(x), y> = <x, adjoint(y)> over all ranks. Collective over the mesh.
   at::Tensor adjoint(const at::Tensor& grad) const;
@@ -71,6 +74,14 @@ class IntervalMap {
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
   /// Whether any rank sends anything. The same answer on every rank.
   bool exchanges() const { return exchanges_; }
+  /// What the map is for all ranks at once: the cut, and every need that is not just what its rank owns. Two maps that agree on
+  /// one rank may differ on another; two with equal keys do not.
+  struct Key {
+    SpecPtr from;
+    std::vector<int64_t> needs;  // per need: rank * ndim + dim, begin, end, edge and direction
+  };
+  /// Null where nothing travels, or the map was made from an Ownership.
+  const std::shared_ptr<const Key>& key() const { return key_; }
   /// Elements this rank sends.
   int64_t elements_sent() const { return elements_sent_; }
   /// Elements this rank receives; the adjoint sends as many.
@@ -93,6 +104,7 @@ class IntervalMap {
   static at::Tensor target_part(const at::Tensor& needed, const Copy& copy);
 
   MeshPtr mesh_;
+  std::shared_ptr<const Key> key_;
   std::vector<int64_t> owned_shape_, needed_shape_;
   std::vector<Copy> local_;
   std::vector<Transfer> sends_, receives_;

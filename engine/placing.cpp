@@ -10,6 +10,7 @@
 
 #include "engine/boundary.h"
 #include "engine/deferred.h"
+#include "engine/kept_halos.h"
 #include "engine/shard_tensor.h"
 
 namespace moonhalo {
@@ -43,11 +44,7 @@ at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placemen
 // The same tensor, whose gradient is brought to `placements` on its way back.
 at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
   const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
-  at::Tensor same;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    same = wrap(shard_impl(tensor)->local().alias(), own);
-  }
+  const at::Tensor same = wrap(counted_alias(shard_impl(tensor)->local()), own);
   connect(tensor, same, [to](const at::Tensor& grad) {
     return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
   });
@@ -175,11 +172,7 @@ at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const SpecPtr to = make_spec(from->mesh(), from->global_shape(), keep_sizes(gradient, *from));
   TORCH_CHECK_VALUE(to->local_shape() == from->local_shape(), "to_local: a gradient of placements that cut otherwise",
                     "\n  have  ", from->to_string(), "\n  fix   give Partial or Replicate where the tensor is replicated");
-  at::Tensor local;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    local = shard_impl(tensor)->local().alias();
-  }
+  const at::Tensor local = counted_alias(shard_impl(tensor)->local());
   connect(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
   return local;
 }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engine/kept_halos.h"
+
 namespace moonhalo {
 namespace {
 
@@ -50,6 +52,7 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
                         local.sizes() == at::IntArrayRef(spec->local_shape()));
   local_ = std::move(local);
   spec_ = std::move(spec);
+  drop_kept_halos(*this);
 }
 
 void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {
@@ -103,6 +106,7 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   const auto* source = static_cast<const ShardTensorImpl*>(other.get());
   local_ = source->local_;
   spec_ = source->spec_;
+  drop_kept_halos(*this);
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
   take_view(*source, *this);
 }

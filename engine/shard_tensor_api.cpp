@@ -10,6 +10,7 @@
 #include "engine/dispatch.h"
 #include "engine/factory_capture.h"
 #include "engine/fresh_memory.h"
+#include "engine/kept_halos.h"
 #include "engine/redistribute.h"
 #include "engine/shard_tensor.h"
 
@@ -132,6 +133,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
   {
     const BelowAutograd guard;
     block = local.alias();
+    share_versions(local, block);
   }
   at::Tensor result = wrap(std::move(block), spec);
   connect(
@@ -349,11 +351,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 
 at::Tensor to_local(const at::Tensor& tensor) {
   const SpecPtr from = spec(tensor);
-  at::Tensor local;
-  {
-    const BelowAutograd guard;
-    local = shard_impl(tensor)->local().alias();
-  }
+  const at::Tensor local = counted_alias(shard_impl(tensor)->local());
   connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
           [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
   return local;

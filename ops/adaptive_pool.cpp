@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "engine/rules.h"
 #include "ops/shape.h"
 #include "ops/window.h"
@@ -115,7 +116,7 @@ std::optional<Plan> plan_average(const OpCall& call) {
   plan.edits.emplace_back(call.index("output_size"), int_list(p.kernel_size));
   plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor x = argument(op, stack, 0).toTensor();
-    if (p.halo) x = p.halo->apply(x);
+    if (p.halo) x = p.halo->apply(x, 0, HaloSource::of_argument(0));
     const auto& shape = p.output->local_shape();
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
     for (const CutDim& cut : p.cuts) {
@@ -204,7 +205,7 @@ std::optional<Plan> plan_max(const OpCall& call) {
   plan.outputs = {p.output, p.output};
   plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor x = argument(op, stack, 0).toTensor();
-    if (p.halo) x = p.halo->apply(x);
+    if (p.halo) x = p.halo->apply(x, 0, HaloSource::of_argument(0));
     at::Tensor values = at::empty(p.output->local_shape(), x.options());
     at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
     if (values.numel() > 0)

@@ -328,7 +328,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
               b = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
     const auto bias = argument(op, stack, b).toOptional<at::Tensor>();
     at::Tensor out =
-        local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias);
+        local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias,
+                      HaloSource::of_argument(x));
     finish(op, stack, std::move(out));
   };
   return plan;
@@ -364,7 +365,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   plan.run = [local = localize(g, layouts), mask](const c10::OperatorHandle& op, Stack& stack) {
     auto [input, weight, bias] =
         local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
-                       argument(op, stack, 2).toTensor(), mask);
+                       argument(op, stack, 2).toTensor(), mask, HaloSource::of_argument(1));
     finish(op, stack, std::move(input), std::move(weight), std::move(bias));
   };
   return plan;

@@ -86,10 +86,11 @@ at::Tensor LocalConv::bias_alone(const at::Tensor& input,
 }
 
 at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias) const {
-  if (strips) return forward_in_strips(input, weight, bias);
-  if (spread) return forward_in_parts(input, weight, bias);
-  const at::Tensor x = halo ? halo->apply(input) : input;
+                              const std::optional<at::Tensor>& bias,
+                              const HaloSource& source) const {
+  if (strips) return forward_in_strips(input, weight, bias, source);
+  if (spread) return forward_in_parts(input, weight, bias, source);
+  const at::Tensor x = halo ? halo->apply(input, 0, source) : input;
   if (c10::multiply_integers(output_shape) == 0) return at::empty(output_shape, x.options());
   if (x.numel() == 0 || weight.numel() == 0) return bias_alone(x, bias);
   at::Tensor out = convolve(x, weight, bias, padding);
@@ -118,11 +119,13 @@ at::Tensor LocalConv::uncrop(const at::Tensor& grad_output) const {
 }
 
 LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                         const at::Tensor& weight, std::array<bool, 3> mask) const {
-  if (strips) return backward_in_strips(grad_output, input, weight, mask);
-  if (halo && mask[0] && mask[1]) return backward_in_turns(grad_output, input, weight, mask);
+                                         const at::Tensor& weight, std::array<bool, 3> mask,
+                                         const HaloSource& source) const {
+  if (strips) return backward_in_strips(grad_output, input, weight, mask, source);
+  if (halo && mask[0] && mask[1])
+    return backward_in_turns(grad_output, input, weight, mask, source);
   at::Tensor x = input;
-  if (halo && mask[1]) x = halo->apply(input);
+  if (halo && mask[1]) x = halo->apply(input, 0, source);
   if (halo && !mask[1])
     x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
   Gradients gradients = convolve_backward(uncrop(grad_output), x, weight, padding, mask);
@@ -133,9 +136,10 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
 // The input's gradient needs no borrowed row, and goes home while that of the weight is computed.
 LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
                                                   const at::Tensor& input, const at::Tensor& weight,
-                                                  std::array<bool, 3> mask) const {
+                                                  std::array<bool, 3> mask,
+                                                  const HaloSource& source) const {
   HaloExchange arriving, leaving;
-  arriving.borrow(*halo, input);
+  arriving.borrow(*halo, input, 0, source);
   arriving.start();
   const at::Tensor grad = uncrop(grad_output);
   const at::Tensor shape_alone = at::empty(halo->needed_shape(), input.options());
@@ -153,9 +157,10 @@ LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
 }
 
 at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
-                                        const std::optional<at::Tensor>& bias) const {
+                                        const std::optional<at::Tensor>& bias,
+                                        const HaloSource& source) const {
   HaloExchange edges;
-  for (const ConvStrips::Strip& strip : strips->strips) edges.borrow(*strip.halo, input);
+  for (const ConvStrips::Strip& strip : strips->strips) edges.borrow(*strip.halo, input, 0, source);
   edges.start();
   const bool nothing =
       c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
@@ -177,9 +182,10 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
 }
 
 at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
-                                       const std::optional<at::Tensor>& bias) const {
+                                       const std::optional<at::Tensor>& bias,
+                                       const HaloSource& source) const {
   HaloExchange edges;
-  for (const BorrowedBox& box : spread->borrowed) edges.borrow(*box.map, input);
+  for (const BorrowedBox& box : spread->borrowed) edges.borrow(*box.map, input, 0, source);
   edges.start();
   const bool nothing = c10::multiply_integers(output_shape) == 0 || weight.numel() == 0;
   // What a box gives, and the outputs of the block that it gives to.
@@ -224,7 +230,8 @@ at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor
 LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output,
                                                    const at::Tensor& input,
                                                    const at::Tensor& weight,
-                                                   std::array<bool, 3> mask) const {
+                                                   std::array<bool, 3> mask,
+                                                   const HaloSource& source) const {
   HaloExchange edges;
   const auto works = [&](const ConvStrips::Strip& strip) {
     return strip.rows > 0 && grad_output.numel() > 0;
@@ -239,7 +246,7 @@ LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output
   std::vector<size_t> arriving(count), leaving(count);
   for (size_t i = 0; i < count; ++i) {
     const ConvStrips::Strip& strip = strips->strips[i];
-    if (mask[1]) arriving[i] = edges.borrow(*strip.halo, input);
+    if (mask[1]) arriving[i] = edges.borrow(*strip.halo, input, 0, source);
     if (!mask[0]) continue;
     at::Tensor back;
     if (works(strip)) {

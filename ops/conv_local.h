@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "ops/conv_spread.h"
 #include "ops/conv_strips.h"
 
@@ -17,7 +18,7 @@ namespace moonhalo {
 
 /// One rank's part of a convolution: borrow the rows that its outputs need, convolve, crop. All
 /// tensors are local and plain; both verbs are collective over the mesh where there is a `halo`, a `spread` or
-/// there are `strips`.
+/// there are `strips`. `source` is the ShardTensor whose block `input` is.
 struct LocalConv {
   /// Of the local kernel, per spatial dim.
   std::vector<int64_t> stride, padding, dilation, output_padding;
@@ -32,13 +33,14 @@ struct LocalConv {
   std::vector<int64_t> crop_before, uncropped;
 
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight,
-                     const std::optional<at::Tensor>& bias) const;
+                     const std::optional<at::Tensor>& bias, const HaloSource& source = {}) const;
   /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and
   /// bias, as far as `mask` asks for them; sums over this rank's outputs.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output,
                                                           const at::Tensor& input,
                                                           const at::Tensor& weight,
-                                                          std::array<bool, 3> mask) const;
+                                                          std::array<bool, 3> mask,
+                                                          const HaloSource& source = {}) const;
 
  private:
   using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -49,13 +51,17 @@ struct LocalConv {
   at::Tensor bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const;
   at::Tensor uncrop(const at::Tensor& grad_output) const;
   at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
-                               const std::optional<at::Tensor>& bias) const;
+                               const std::optional<at::Tensor>& bias,
+                               const HaloSource& source) const;
   at::Tensor forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias) const;
+                              const std::optional<at::Tensor>& bias,
+                              const HaloSource& source) const;
   Gradients backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input,
-                              const at::Tensor& weight, std::array<bool, 3> mask) const;
+                              const at::Tensor& weight, std::array<bool, 3> mask,
+                              const HaloSource& source) const;
   Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
-                               const at::Tensor& weight, std::array<bool, 3> mask) const;
+                               const at::Tensor& weight, std::array<bool, 3> mask,
+                               const HaloSource& source) const;
   std::vector<int64_t> padding_with(const std::vector<int64_t>& of_cut_dims) const;
 };
 

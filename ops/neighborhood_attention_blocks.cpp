@@ -180,11 +180,12 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
 
 std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query,
                                                                const at::Tensor& key,
-                                                               const at::Tensor& value) const {
+                                                               const at::Tensor& value,
+                                                               const Sources& sources) const {
   HaloExchange exchange;
   for (const Shell& shell : shells_) {
-    exchange.borrow(*shell.key, key);
-    exchange.borrow(*shell.value, value);
+    exchange.borrow(*shell.key, key, 0, sources.key);
+    exchange.borrow(*shell.value, value, 0, sources.value);
   }
   exchange.start();
   const auto results = neighborhood_results(query, value);
@@ -210,11 +211,11 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor&
 std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
     const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
     const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-    const at::Tensor& logsumexp) const {
+    const at::Tensor& logsumexp, const Sources& sources) const {
   HaloExchange arriving;
   for (const Shell& shell : shells_) {
-    arriving.borrow(*shell.key, key);
-    arriving.borrow(*shell.value, value);
+    arriving.borrow(*shell.key, key, 0, sources.key);
+    arriving.borrow(*shell.value, value, 0, sources.value);
   }
   arriving.start();
   const at::Tensor grad_query = empty_block(query.sizes(), query.options());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "ops/neighborhood_attention_local.h"
 
 namespace moonhalo {
@@ -25,14 +26,17 @@ class NeighborhoodBlocks {
   /// Whether anything travels on any rank; if not, the blocks are wholes of their own. The same on every rank.
   bool exchanges() const { return exchanges_; }
 
+  struct Sources {  ///< the ShardTensors whose blocks key and value are
+    HaloSource key, value;
+  };
   /// Output and logsumexp of the owned queries. Blocks are local and plain. Collective over the mesh.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
-                                             const at::Tensor& value) const;
+                                             const at::Tensor& value, const Sources& sources) const;
   /// Gradients of the owned query, key and value; arguments as neighborhood_backward. Collective over the mesh.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
       const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
       const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-      const at::Tensor& logsumexp) const;
+      const at::Tensor& logsumexp, const Sources& sources) const;
 
  private:
   using Box = std::vector<neighborhood::Span>;  // global, per spatial dim

@@ -129,7 +129,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
     auto [output, logsumexp] =
         division->blocks.exchanges()
-            ? division->blocks.forward(tensor(0), tensor(1), tensor(2))
+            ? division->blocks.forward(tensor(0), tensor(1), tensor(2),
+                                       {HaloSource::of_argument(1), HaloSource::of_argument(2)})
             : neighborhood_forward(tensor(0), tensor(1), tensor(2), division->local);
     finish(op, stack, std::move(output), std::move(logsumexp));
   };
@@ -167,7 +168,8 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     auto [grad_query, grad_key, grad_value] =
         division->blocks.exchanges()
             ? division->blocks.backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
-                                        tensor(5), tensor(6))
+                                        tensor(5), tensor(6),
+                                        {HaloSource::of_argument(3), HaloSource::of_argument(4)})
             : neighborhood_backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
                                     tensor(5), tensor(6), division->local);
     finish(op, stack, std::move(grad_query), std::move(grad_key), std::move(grad_value));

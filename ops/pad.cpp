@@ -15,6 +15,7 @@
 
 #include "engine/boundary.h"
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "engine/shard_tensor.h"
 #include "ops/above_autograd.h"
 #include "ops/shape.h"
@@ -95,7 +96,7 @@ std::optional<Plan> plan_pad(const OpCall& call) {
   plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op,
                                                          Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
-    const at::Tensor result = map->apply(local);
+    const at::Tensor result = map->apply(local, 0, HaloSource::of_argument(0));
     finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
   };
   return plan;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "engine/halo_exchange.h"
+#include "engine/kept_halos.h"
 #include "engine/rules.h"
 #include "ops/pool_edges.h"
 #include "ops/shape.h"
@@ -35,8 +36,9 @@ struct LocalPool {
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
+  // Of the first argument.
   at::Tensor extend(const at::Tensor& x, double fill) const {
-    return halo ? halo->apply(x, fill) : x;
+    return halo ? halo->apply(x, fill, HaloSource::of_argument(0)) : x;
   }
   // A tensor of the extended input's shape, for backward kernels that only read its shape.
   at::Tensor like_extended(const at::Tensor& x) const {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "engine/boundary.h"
+#include "engine/kept_halos.h"
 #include "ops/shape.h"
 #include "ops/stencil_rows.h"
 
@@ -118,8 +119,8 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
   plan.run = [rows, map, out = self->block_range(dim, self->mesh()->rank())](
                  const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
-    at::Tensor result =
-        adjoint ? map->adjoint(rows.adjoint(local, out)) : rows.apply(map->apply(local), out);
+    at::Tensor result = adjoint ? map->adjoint(rows.adjoint(local, out))
+                                : rows.apply(map->apply(local, 0, HaloSource::of_argument(0)), out);
     finish(op, stack, std::move(result));
   };
   return plan;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
@@ -65,7 +66,8 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.copies_view = true;
   plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape()](
                  const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor rows = map->apply(argument(op, stack, 0).toTensor());
+    const at::Tensor rows =
+        map->apply(argument(op, stack, 0).toTensor(), 0, HaloSource::of_argument(0));
     finish(op, stack, shape[windows.dim] == 0 ? at::empty(shape, rows.options())
                                               : rows.unfold(windows.dim, windows.size, windows.step).clone());
   };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/interval_map.h"
+#include "engine/kept_halos.h"
 #include "engine/rules.h"
 #include "ops/shape.h"
 #include "ops/window.h"
@@ -182,7 +183,7 @@ struct Resampling {
 
   void forward(const c10::OperatorHandle& op, Stack& stack) const {
     at::Tensor x = argument(op, stack, 0).toTensor();
-    if (halo) x = halo->apply(x);
+    if (halo) x = halo->apply(x, 0, HaloSource::of_argument(0));
     const auto& shape = output->local_shape();
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
     for (const Taps& t : taps) x = t.apply(x);

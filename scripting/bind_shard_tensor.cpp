@@ -146,26 +146,31 @@ int set_fallback_function(lua_State* lua) {
   return 1;
 }
 
-/// {overlap = true|false, exchange = "p2p"|"all_to_all"}
+/// {overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}
 void push_halo(lua_State* lua, const HaloOptions& options) {
-  lua_createtable(lua, 0, 2);
+  lua_createtable(lua, 0, 3);
   push(lua, options.overlap);
   lua_setfield(lua, -2, "overlap");
   push(lua, name(options.backend));
   lua_setfield(lua, -2, "exchange");
+  push(lua, options.keep);
+  lua_setfield(lua, -2, "keep");
 }
 
-/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all"}: whether operators compute their interior while edges
-/// travel, and how these travel; what is left out stays. The same bits either way. Returns the setting before. Collective
-/// over all ranks, which must give the same; without an argument it only tells.
+/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}: whether operators compute their interior
+/// while edges travel, how these travel, and whether a tensor's edges are kept for its next reader until it is written (then write
+/// to blocks through the ShardTensor alone; what is written through to_local() is found and refused). What is left out stays. The
+/// same bits either way. Returns the setting before. Collective over all ranks, which must give the same; without an argument it
+/// only tells.
 int set_halo_function(lua_State* lua) {
-  const Options options(lua, 1, "set_halo", {"overlap", "exchange"});
+  const Options options(lua, 1, "set_halo", {"overlap", "exchange", "keep"});
   HaloOptions wanted = halo_options();
   if (lua_gettop(lua) == 0) {
     push_halo(lua, wanted);
     return 1;
   }
   wanted.overlap = options.get_bool("overlap", wanted.overlap);
+  wanted.keep = options.get_bool("keep", wanted.keep);
   const std::string exchange = options.get_string("exchange", name(wanted.backend));
   TORCH_CHECK_VALUE(exchange == "p2p" || exchange == "all_to_all", "set_halo: exchange '", exchange,
                     "' is neither \"p2p\" nor \"all_to_all\"", did_you_mean(exchange, {"p2p", "all_to_all"}));

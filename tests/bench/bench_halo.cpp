@@ -5,6 +5,7 @@
 //   ratio      unsharded / sharded time: above 1 the blocks are faster
 //   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
 //   hidden     share of the time that halos were under way in which the ranks computed
+//   kept       edges of one input stay for its next reader (set_halo{keep = true}): bytes / fewest and messages of that run
 // On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count as work.
 // usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
 #include <sched.h>
@@ -197,7 +198,9 @@ struct Variant {
 };
 const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
-                             {"all_to_all", {true, mh::HaloBackend::kAllToAll}}};
+                             {"all_to_all", {true, mh::HaloBackend::kAllToAll}},
+                             {"p2p, kept", {true, mh::HaloBackend::kP2p, true}}};
+constexpr int kVariantCount = 4, kKept = 3;
 
 // Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from step to
 // step, as it would be without ranks.
@@ -266,13 +269,13 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
     world.all_reduce(spent);
     return Time{time, spent.item<double>()};
   };
-  Times unsharded, times[3];
-  mh::HaloTimes halo[3];
-  mh::CommStats::Count moved;
+  Times unsharded, times[kVariantCount];
+  mh::HaloTimes halo[kVariantCount];
+  mh::CommStats::Count moved, kept;
   for (int round = -1; round < rounds; ++round) {
     const Time whole = timed(alone, full, world.rank() == 0);
     if (round >= 0) unsharded.add(whole);
-    for (int v = 0; v < 3; ++v) {
+    for (int v = 0; v < kVariantCount; ++v) {
       mh::set_halo(kVariants[v].options);
       world.reset_stats();
       mh::halo_times() = {};
@@ -282,28 +285,30 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
       halo[v].under_way += mh::halo_times().under_way;
       halo[v].waited += mh::halo_times().waited;
       if (v == 0) moved = world.stats().by_kind[mh::CommStats::kExchange];
+      if (v == kKept) kept = world.stats().by_kind[mh::CommStats::kExchange];
     }
   }
   mh::set_halo({});
-  at::Tensor totals = at::empty({7}, at::kDouble);
-  for (int v = 0; v < 3; ++v) {
+  constexpr int kBytes = 2 * kVariantCount;
+  at::Tensor totals = at::empty({kBytes + 2}, at::kDouble);
+  for (int v = 0; v < kVariantCount; ++v) {
     totals[2 * v] = halo[v].under_way;
     totals[2 * v + 1] = halo[v].waited;
   }
-  totals[6] = static_cast<double>(moved.bytes);
+  totals[kBytes] = static_cast<double>(moved.bytes);
+  totals[kBytes + 1] = static_cast<double>(kept.bytes);
   world.all_reduce(totals);
   if (world.rank() != 0) return;
   const double* sum = totals.const_data_ptr<double>();
   const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width));
   std::printf(
       "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
-      "%.3f   %lld messages  "
-      " hidden %.0f %%\n",
+      "%.3f (kept %.3f)   %lld messages (kept %lld)   hidden %.0f %%\n",
       c.name, world.size(), world.backend(), static_cast<long long>(kBlock),
       static_cast<long long>(kBlock), median(unsharded.wall), median(unsharded.processor),
-      sum[6] / fewest, static_cast<long long>(moved.messages),
-      sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
-  for (int v = 0; v < 3; ++v) {
+      sum[kBytes] / fewest, sum[kBytes + 1] / fewest, static_cast<long long>(moved.messages),
+      static_cast<long long>(kept.messages), sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
+  for (int v = 0; v < kVariantCount; ++v) {
     std::printf(
         "         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
         kVariants[v].name, median(times[v].wall), 1e3 * sum[2 * v + 1] / rounds / world.size(),

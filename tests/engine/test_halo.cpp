@@ -120,7 +120,7 @@ TEST(HaloExchange, S16_RanksThatDifferAreToldAlike) {
         message_of([&] { set_halo(wanted, &mesh->group()); }),
         ::testing::StartsWith(
             "set_halo: ranks 0 and 2 want different settings\n  have  rank 0: overlap = true, "
-            "exchange = p2p; rank 2: overlap = false, exchange = p2p"));
+            "exchange = p2p, keep = false; rank 2: overlap = false, exchange = p2p, keep = false"));
     EXPECT_EQ(halo_options(), before);
     EXPECT_EQ(set_halo({.overlap = false}, &mesh->group()), before);
     EXPECT_FALSE(set_halo(before, &mesh->group()).overlap);
