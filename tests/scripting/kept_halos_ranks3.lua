@@ -24,7 +24,7 @@ end
 local function step()
   mh.comm_stats{reset = true}
   local x, w = field():requires_grad_(), weight(3):requires_grad_()
-  local y = x:conv2d(w, nil, {padding = 1}) + x:conv2d(weight(5), nil, {padding = 2}) + x:conv2d(w * 2, nil, {padding = 1})
+  local y = mh.conv2d(x, w, nil, {padding = 1}) + mh.conv2d(x, weight(5), nil, {padding = 2}) + mh.conv2d(x, w * 2, nil, {padding = 1})
   local gx, gw = mh.grad({y:pow(2):sum()}, {x, w})
   local bytes = mh.comm_stats().by_kind.exchange.bytes
   return {y:full_tensor(), gx:full_tensor(), gw}, bytes
@@ -42,9 +42,9 @@ function tests.test_X06_the_trace_tells_what_was_kept()
   with_keep(true, function()
     local x = field()
     local _, records = mh.op_trace(function()
-      local y = x:conv2d(weight(3), nil, {padding = 1})
+      local y = mh.conv2d(x, weight(3), nil, {padding = 1})
       collectgarbage()
-      return y + x:conv2d(weight(3), nil, {padding = 1})
+      return y + mh.conv2d(x, weight(3), nil, {padding = 1})
     end)
     local halos = {}
     for _, record in ipairs(records) do
@@ -57,15 +57,15 @@ end
 function tests.test_X06_a_block_written_alone_is_refused()
   with_keep(true, function()
     local x, w = field(), weight(3)
-    x:conv2d(w, nil, {padding = 1})
+    mh.conv2d(x, w, nil, {padding = 1})
     if mh.rank() == 1 then
       x:to_local():add_(1)
-      testing.assert_error(function() x:conv2d(w, nil, {padding = 1}) end, "written behind the ShardTensor's back")
+      testing.assert_error(function() mh.conv2d(x, w, nil, {padding = 1}) end, "written behind the ShardTensor's back")
     else
-      x:conv2d(w, nil, {padding = 1})
+      mh.conv2d(x, w, nil, {padding = 1})
     end
     x:add_(1)
-    testing.assert_close(x:conv2d(w, nil, {padding = 1}):full_tensor(), x:full_tensor():conv2d(w, nil, {padding = 1}))
+    testing.assert_close(mh.conv2d(x, w, nil, {padding = 1}):full_tensor(), mh.conv2d(x:full_tensor(), w, nil, {padding = 1}))
   end)
 end
 
