@@ -88,7 +88,9 @@ const Step kSteps[] = {
      }},
     {"transposed",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
-       const at::Tensor y = at::conv_transpose2d(x, w, {}, 2, 1);
+       // Forward and backward borrow different boxes; two branches borrow the same.
+       const at::Tensor y =
+           at::conv_transpose2d(x, w, {}, 2, 1) * at::conv_transpose2d(x, w * 2, {}, 2, 1);
        const Tensors grads = torch::autograd::grad({y.sin().sum()}, {x, w});
        return {y, grads[0], grads[1]};
      }},
