@@ -213,7 +213,8 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self,
   }
   const PoolEdges& edges = *local.edges;
   HaloExchange exchange;
-  for (const BorrowedBox& part : edges.borrowed) exchange.borrow(*part.map, self, fill);
+  for (const BorrowedBox& part : edges.borrowed)
+    exchange.borrow(*part.map, self, fill, HaloSource::of_argument(0));
   exchange.start();
   Pooled all;
   if (!local.empty()) {
