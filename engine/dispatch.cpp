@@ -54,8 +54,8 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
     if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
   } else if (move.redistribution) {
-    // A Partial that shares its addends with a view cannot part from it.
-    const bool shared = move.resolves && impl->local().storage().use_count() > 1;
+    // A Partial that shares its addends with another ShardTensor cannot part from it.
+    const bool shared = move.resolves && impl->shares_block();
     TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
                                 ": a Partial ShardTensor that shares memory with another cannot be written in place",
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");

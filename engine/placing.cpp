@@ -45,6 +45,7 @@ at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placemen
 at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
   const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
   const at::Tensor same = wrap(counted_alias(shard_impl(tensor)->local()), own);
+  shard_impl(tensor)->share_block(*shard_impl(same));
   connect(tensor, same, [to](const at::Tensor& grad) {
     return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
   });

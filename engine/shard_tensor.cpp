@@ -52,7 +52,14 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
                         local.sizes() == at::IntArrayRef(spec->local_shape()));
   local_ = std::move(local);
   spec_ = std::move(spec);
+  sharers_.reset();
   drop_kept_halos(*this);
+}
+
+void ShardTensorImpl::share_block(const ShardTensorImpl& other) const {
+  if (!spec_->has_partial()) return;
+  if (!sharers_) sharers_ = other.sharers_ ? other.sharers_ : std::make_shared<const bool>(true);
+  other.sharers_ = sharers_;
 }
 
 void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {
@@ -87,6 +94,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(con
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), version, allow_change);
   take_view(*this, *copy);
+  share_block(*copy);
   return copy;
 }
 
@@ -95,6 +103,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
   take_view(*this, *copy);
+  share_block(*copy);
   return copy;
 }
 
@@ -109,6 +118,8 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   drop_kept_halos(*this);
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
   take_view(*source, *this);
+  sharers_.reset();
+  share_block(*source);
 }
 
 const at::Storage& ShardTensorImpl::storage() const {

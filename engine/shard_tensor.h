@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <typeinfo>
 #include <vector>
@@ -61,7 +62,7 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to);
 PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
 /// The global tensor, plain, on every rank. Collective. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor);
-/// This rank's block, plain and without a copy (a Partial tensor's addend). Differentiable: the gradient of each rank
+/// This rank's block, plain and without a copy (of a Partial its addend, until an operator sums the tensor up). Differentiable: the gradient of each rank
 /// is that of its block; of a replicated dim it must be the same on all ranks.
 at::Tensor to_local(const at::Tensor& tensor);
 
@@ -93,6 +94,10 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   bool copied_view() const { return copied_from && !copied_from->expired(); }
   /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
   void take_mode_of(const ShardTensorImpl& base);
+  /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place. Plain
+  /// tensors that alias the block do not count, since one rank alone may hold them.
+  bool shares_block() const { return sharers_.use_count() > 1; }
+  void share_block(const ShardTensorImpl& other) const;
   /// The gradient hook of a leaf is in place (engine/boundary.h).
   bool guarded = false;
 
@@ -108,6 +113,7 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   void set_geometry();
   at::Tensor local_;
   SpecPtr spec_;
+  mutable std::shared_ptr<const bool> sharers_;  // held by all that were made with this block
 };
 
 /// A tensor that has the key but not the type: `plain.set_data(shard)`. Throws TypeError.

@@ -28,7 +28,10 @@ void ViewTrace::mark(ShardTensorImpl& result, bool copies) const {
   if (base_.defined()) result.take_mode_of(*shard_impl(base_));
   if (!storage_) return;
   const bool shares = result.local().has_storage() && result.local().storage().is_alias_of(storage_);
-  if (shares) share_versions(shard_impl(base_)->local(), result.local());
+  if (shares) {
+    share_versions(shard_impl(base_)->local(), result.local());
+    shard_impl(base_)->share_block(result);
+  }
   if (!copied_from_ && shares && !copies) return;
   result.copied_from = copied_from_ ? copied_from_ : storage_.getWeakStorageImpl();
   result.copied_at = version_;

@@ -62,7 +62,8 @@ TEST(ShardTensor, BlocksThatFormNoGridAreRefusedOnEveryRank) {
 
     const std::string message = message_of([&] { from_local(block, mesh, {shard(0)}); });
 
-    EXPECT_THAT(message, HasSubstr("from_local: the blocks do not form a grid: rank 1 has 3 along dim 1"));
+    EXPECT_THAT(message,
+                HasSubstr("from_local: the blocks do not form a grid: rank 1 has 3 along dim 1"));
   });
 }
 
@@ -79,11 +80,39 @@ TEST(ShardTensor, DerivedSpecsNeedNoCommunication) {  // S19
   });
 }
 
+// A handle on the block on one rank only must not make ranks part ways.
+TEST(ShardTensor, APartialIsSummedUpOnAllRanksOrOnNone) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor addend = at::full({4}, -1.0 - mesh->rank(), at::kDouble);
+    const at::Tensor x = from_local(addend, mesh, {partial()});
+    at::Tensor handle;
+    if (mesh->rank() == 1) handle = to_local(x);
+
+    EXPECT_TRUE(to_local(x.abs()).equal(at::full({4}, 6.0, at::kDouble)));
+
+    EXPECT_FALSE(spec(x)->has_partial());
+    x.add_(10);
+    EXPECT_TRUE(to_local(x).equal(at::full({4}, 4.0, at::kDouble)));
+    if (mesh->rank() == 1) EXPECT_TRUE(handle.equal(addend));
+
+    // Another ShardTensor of the same block counts: it would not see what is written.
+    const at::Tensor y = from_local(addend, mesh, {partial()});
+    at::Tensor other = y.detach();
+    EXPECT_TRUE(to_local(y.abs()).equal(at::full({4}, 6.0, at::kDouble)));
+    EXPECT_TRUE(spec(y)->has_partial());
+    EXPECT_THAT(message_of([&] { y.add_(10); }), HasSubstr("shares memory with another"));
+    other.reset();
+    y.add_(10);
+    EXPECT_TRUE(to_local(y).equal(at::full({4}, 4.0, at::kDouble)));
+  });
+}
+
 TEST(ShardTensor, DistributeFromOneRank) {  // D06
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor full = at::full({4}, 8, at::kLong);
 
-    const at::Tensor x = distribute_tensor(mesh->rank() == 0 ? full : at::Tensor(), mesh, {shard(0)});
+    const at::Tensor x =
+        distribute_tensor(mesh->rank() == 0 ? full : at::Tensor(), mesh, {shard(0)});
 
     EXPECT_EQ(to_local(x).numel(), mesh->rank() == 0 ? 2 : 1);
     EXPECT_TRUE(full_tensor(x).equal(full));
@@ -121,10 +150,12 @@ TEST(ShardTensor, ScatterOfNothingIsRefusedOnEveryRank) {
 }
 
 TEST(ShardTensor, ToLocalAndFullTensorAreDifferentiable) {  // D05, S23
-  expect_same_as_plain({3}, {{make_tensor({7, 2}, 1), {shard(0, {1, 5, 1})}}}, [](const std::vector<at::Tensor>& t) {
-    const at::Tensor x = is_shard_tensor(t[0]) ? full_tensor(t[0]) : t[0];
-    return std::vector<at::Tensor>{(x * x).sum(0)};
-  }, {.double_backward = true});
+  expect_same_as_plain({3}, {{make_tensor({7, 2}, 1), {shard(0, {1, 5, 1})}}},
+                       [](const std::vector<at::Tensor>& t) {
+                         const at::Tensor x = is_shard_tensor(t[0]) ? full_tensor(t[0]) : t[0];
+                         return std::vector<at::Tensor>{(x * x).sum(0)};
+                       },
+                       {.double_backward = true});
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({5}, 1), mesh, {shard(0, {2, 3})}).requires_grad_();
 
@@ -139,7 +170,8 @@ TEST(ShardTensor, ToLocalAndFullTensorAreDifferentiable) {  // D05, S23
 
 TEST(ShardTensor, GradientsComeBackAsTheLeafIsCut) {  // S14
   on_mesh({3}, [](const MeshPtr& mesh) {
-    const at::Tensor x = shard_of(make_tensor({7, 2}, 1), mesh, {shard(0, {1, 5, 1})}).requires_grad_();
+    const at::Tensor x =
+        shard_of(make_tensor({7, 2}, 1), mesh, {shard(0, {1, 5, 1})}).requires_grad_();
 
     redistribute(x, {shard(1, {2, 0, 0})}).mul(3).sum().backward();
 
@@ -180,10 +212,15 @@ TEST(ShardTensor, ReplicatedParametersKeepASumUntilItIsUsed) {  // V11
 
 TEST(ShardTensor, DataOfAnotherKindIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    at::Tensor x = shard_of(make_tensor({4}, 1), mesh, {shard(0)}), plain = at::zeros({4}, at::kDouble);
+    at::Tensor x = shard_of(make_tensor({4}, 1), mesh, {shard(0)}),
+               plain = at::zeros({4}, at::kDouble);
 
     EXPECT_THAT(message_of([&] { x.set_data(plain); }), HasSubstr("set_data"));
-    EXPECT_THAT(message_of([&] { plain.set_data(x); plain.add(1); }), HasSubstr("set_data"));
+    EXPECT_THAT(message_of([&] {
+                  plain.set_data(x);
+                  plain.add(1);
+                }),
+                HasSubstr("set_data"));
     EXPECT_THAT(message_of([&] { x.data_ptr(); }), HasSubstr("storage"));
   });
 }
@@ -201,20 +238,35 @@ TEST(ShardTensor, WorksInInferenceMode) {
 
 TEST(Specs, AreInternedAndChecked) {
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
-    EXPECT_EQ(make_spec(mesh, {5, 4}, {shard(0, {3, 2}), replicate()}), make_spec(mesh, {5, 4}, {shard(-2), replicate()}));
-    EXPECT_NE(make_spec(mesh, {5, 4}, {shard(0), replicate()}), make_spec(mesh, {5, 4}, {replicate(), shard(0)}));
+    EXPECT_EQ(make_spec(mesh, {5, 4}, {shard(0, {3, 2}), replicate()}),
+              make_spec(mesh, {5, 4}, {shard(-2), replicate()}));
+    EXPECT_NE(make_spec(mesh, {5, 4}, {shard(0), replicate()}),
+              make_spec(mesh, {5, 4}, {replicate(), shard(0)}));
     EXPECT_EQ((*mesh)["dim_1"], (*mesh)["dim_1"]);
     const auto nested = make_spec(mesh, {9}, {shard(0, {6, 3}), shard(0)});
     EXPECT_EQ(nested->block_sizes(0), (std::vector<int64_t>{3, 3, 2, 1}));
     EXPECT_EQ(make_spec(mesh, {9}, nested->placements()), nested);
 
-    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(0, {4, 4}), replicate()}); }),
-                HasSubstr("Shard(0, {4, 4}): block sizes add up to 8, the tensor has 9 along dim 0"));
-    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(0, {4, 4, 1}), replicate()}); }), HasSubstr("3 block sizes for 2 ranks"));
-    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(1), replicate()}); }), HasSubstr("dim 1 is out of range"));
-    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(0)}); }), HasSubstr("1 placements for mesh(2x2: dim_0, dim_1)"));
+    EXPECT_THAT(
+        message_of([&] {
+          make_spec(mesh, {9}, {shard(0, {4, 4}), replicate()});
+        }),
+        HasSubstr("Shard(0, {4, 4}): block sizes add up to 8, the tensor has 9 along dim 0"));
+    EXPECT_THAT(message_of([&] {
+                  make_spec(mesh, {9}, {shard(0, {4, 4, 1}), replicate()});
+                }),
+                HasSubstr("3 block sizes for 2 ranks"));
+    EXPECT_THAT(message_of([&] {
+                  make_spec(mesh, {9}, {shard(1), replicate()});
+                }),
+                HasSubstr("dim 1 is out of range"));
+    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(0)}); }),
+                HasSubstr("1 placements for mesh(2x2: dim_0, dim_1)"));
     EXPECT_THAT(message_of([&] { mesh->mesh_dim("dim_2"); }), HasSubstr("did you mean"));
-    EXPECT_THAT(message_of([&] { init_device_mesh(mesh->group(), "cpu", {3, 2}); }), HasSubstr("has 6 ranks, the world has 4"));
+    EXPECT_THAT(message_of([&] {
+                  init_device_mesh(mesh->group(), "cpu", {3, 2});
+                }),
+                HasSubstr("has 6 ranks, the world has 4"));
   });
 }
 
