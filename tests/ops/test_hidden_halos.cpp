@@ -37,6 +37,26 @@ Traced run_with(const HaloOptions& options, const std::function<Tensors()>& prog
   return run;
 }
 
+// Results under every setting are the same bits, and what happens in which order is told.
+void expect_hidden(const std::function<Tensors()>& program, size_t exchanging) {
+  const Traced hidden = run_with(kSettings[0], program);
+  ASSERT_EQ(hidden.records.size(), exchanging);
+  for (const TraceRecord& record : hidden.records) {
+    EXPECT_THAT(record.halo, ElementsAre("start", "interior", "finish", "edges")) << record.op;
+    EXPECT_EQ(record.times.exchanges, 1);
+  }
+  for (const HaloOptions& options : kSettings) {
+    const Traced other = run_with(options, program);
+    for (size_t i = 0; i < other.results.size(); ++i) {
+      EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
+          << "result " << i << ", " << name(options.backend);
+    }
+    if (options == kSettings[0]) continue;
+    for (const TraceRecord& record : other.records)
+      EXPECT_THAT(record.halo, ElementsAre("start", "finish", "interior", "edges")) << record.op;
+  }
+}
+
 struct HiddenCase {
   const char* name;
   std::vector<int64_t> mesh, x, w;
@@ -105,25 +125,7 @@ TEST(HiddenHalos, X06_ConvolutionComputesItsInteriorBetweenStartAndFinish) {
                                      false, none, 1, {true, true, true});
         return {to_local(y), to_local(gx), to_local(gw), to_local(gb)};
       };
-      const Traced hidden = run_with(kSettings[0], program);
-
-      ASSERT_EQ(hidden.records.size(), 2U);  // each way one exchange
-      for (const TraceRecord& record : hidden.records) {
-        EXPECT_THAT(record.halo, ElementsAre("start", "interior", "finish", "edges")) << record.op;
-        EXPECT_EQ(record.times.exchanges, 1);
-      }
-      for (const HaloOptions& options : kSettings) {
-        const Traced other = run_with(options, program);
-        for (size_t i = 0; i < other.results.size(); ++i) {
-          EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
-              << "result " << i << ", " << name(options.backend);
-        }
-        if (options == kSettings[0]) continue;
-        for (const TraceRecord& record : other.records) {
-          EXPECT_THAT(record.halo, ElementsAre("start", "finish", "interior", "edges"))
-              << record.op;
-        }
-      }
+      expect_hidden(program, 2);  // each way one exchange
     });
   }
 }
@@ -169,26 +171,6 @@ TEST(HiddenHalos, X06_TransposedConvolutionBackward) {
         EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]));
     }
   });
-}
-
-// Results under every setting are the same bits, and what happens in which order is told.
-void expect_hidden(const std::function<Tensors()>& program, size_t exchanging) {
-  const Traced hidden = run_with(kSettings[0], program);
-  ASSERT_EQ(hidden.records.size(), exchanging);
-  for (const TraceRecord& record : hidden.records) {
-    EXPECT_THAT(record.halo, ElementsAre("start", "interior", "finish", "edges")) << record.op;
-    EXPECT_EQ(record.times.exchanges, 1);
-  }
-  for (const HaloOptions& options : kSettings) {
-    const Traced other = run_with(options, program);
-    for (size_t i = 0; i < other.results.size(); ++i) {
-      EXPECT_TRUE(at::equal(other.results[i], hidden.results[i]))
-          << "result " << i << ", " << name(options.backend);
-    }
-    if (options == kSettings[0]) continue;
-    for (const TraceRecord& record : other.records)
-      EXPECT_THAT(record.halo, ElementsAre("start", "finish", "interior", "edges")) << record.op;
-  }
 }
 
 const HiddenCase kTransposed[] = {
