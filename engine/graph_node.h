@@ -16,7 +16,8 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <typename Node, typename Pointer>
 Pointer adopt_node(Node* node) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return Pointer(node, [](auto* released) { torch::autograd::deleteNode(released); });
+    // Found by the argument's type: LibTorch 2.15 has no such function.
+    return Pointer(node, [](auto* released) { deleteNode(released); });
   } else {
     return Pointer::unsafe_steal_from_new(node);
   }
