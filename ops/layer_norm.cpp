@@ -58,13 +58,14 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   const double eps = call.value("eps").toDouble();
   // Called as a function: lists packed into the stack cost more than the norm of a small block.
   plan.run = [eps, shape = call.integers("normalized_shape")](const c10::OperatorHandle& op, Stack& stack) {
-    const auto optional = [&](int index) {
-      const c10::IValue& value = argument(op, stack, index);
-      return value.isTensor() && value.toTensor().defined() ? std::optional(value.toTensor().contiguous())
-                                                            : std::nullopt;
+    const auto optional = [&](int index) -> std::optional<at::Tensor> {
+      c10::IValue& value = argument(op, stack, index);
+      if (!value.isTensor() || !value.toTensor().defined()) return std::nullopt;
+      at::Tensor given = std::move(value).toTensor();
+      return given.is_contiguous() ? std::move(given) : given.contiguous();
     };
-    auto [out, mean, rstd] = at::native_layer_norm(argument(op, stack, 0).toTensor().contiguous(), shape,
-                                                   optional(2), optional(3), eps);
+    auto [out, mean, rstd] =
+        at::native_layer_norm(*argument(op, stack, 0).toTensor().expect_contiguous(), shape, optional(2), optional(3), eps);
     finish(op, stack, std::move(out), std::move(mean), std::move(rstd));
   };
   if (CutGroup(spec, layer.normalized).alone()) return plan;

@@ -260,7 +260,7 @@ std::optional<Plan> plan_max(const OpCall& call) {
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
   plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding,
               ceil_mode = p.ceil_mode](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
+    const at::Tensor& self = argument(op, stack, 0).toTensor();
     Pooled result = pool_block(
         local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
         [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
