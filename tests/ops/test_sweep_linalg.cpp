@@ -20,7 +20,7 @@ const Allowed kForward{.backward = false};
 
 TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
   sweep({
-      row("cholesky", {positive}, [](X x) { return List{at::linalg_cholesky(x), at::cholesky(x, true)}; }),
+      row("cholesky", {positive}, [](X x) { return List{at::linalg_cholesky(x), at::linalg_cholesky(x, true)}; }),
       row("cholesky_ex", {positive}, [](X x) { return at::linalg_cholesky_ex(x); }),
       row("cholesky_inverse", {positive}, [](X x) { return at::cholesky_inverse(at::linalg_cholesky(x)); }),
       row("cholesky_solve", {right, positive},
@@ -61,7 +61,6 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
           }),
       row("qr", {tall}, [](X x) { return at::linalg_qr(x); }),
       row("qr_r", {square}, [](X x) { return std::get<1>(at::linalg_qr(x, "r")); }, kForward),
-      row("qr_old", {square}, [](X x) { return at::qr(x); }),
       row("householder", {tall},
           [](X x) {
             const auto [v, tau] = at::geqrf(x.detach());
