@@ -76,10 +76,11 @@ std::optional<Plan> plan_cdist(const OpCall& call) {
 std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   RowAxes rows = row_axes(call, AxisKind::kKeep);
   rows.axes.kinds[rows.pairs.back()] = AxisKind::kReduce;
-  rows.axes.inputs[call.slot("grad")] = rows.pairs;
+  const int grad = call.slot(0);  // named grad, from LibTorch 2.15 on grad_output
+  rows.axes.inputs[grad] = rows.pairs;
   rows.axes.inputs[call.slot("cdist")] = rows.pairs;
   rows.axes.linear.assign(call.slots().size(), Linear::kNo);
-  rows.axes.linear[call.slot("grad")] = Linear::kEach;
+  rows.axes.linear[grad] = Linear::kEach;
   rows.axes.outputs = {rows.first};
   rows.axes.output_shapes = {rows.first_shape};
   Plan plan = solve(call, rows.axes);
