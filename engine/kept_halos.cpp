@@ -8,15 +8,12 @@
 
 #include "engine/halo.h"
 #include "engine/shard_tensor.h"
+#include "engine/versions.h"
 
 namespace moonhalo {
 namespace {
 
 thread_local const HaloCall* call_of_thread = nullptr;
-
-uint32_t version_of(const c10::TensorImpl& impl) {
-  return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
-}
 
 // All that a tensor keeps, of one version. A tensor that takes over another's metadata (detach, set_data) is given none.
 struct KeptHalos final : c10::BackendMeta {
@@ -105,19 +102,6 @@ void drop_kept_halos(ShardTensorImpl& impl) {
 void halos_become_old(ShardTensorImpl& impl) {
   drop_kept_halos(impl);
   if (!impl.local().is_inference()) impl.local().unsafeGetTensorImpl()->bump_version();
-}
-
-void share_versions(const at::Tensor& block, const at::Tensor& alias) {
-  const c10::TensorImpl& counts = *block.unsafeGetTensorImpl();
-  c10::TensorImpl& impl = *alias.unsafeGetTensorImpl();
-  if (&counts != &impl && counts.version_counter().enabled() && !impl.is_inference())
-    impl.set_version_counter(counts.version_counter());
-}
-
-at::Tensor counted_alias(const at::Tensor& block) {
-  const c10::TensorImpl& impl = *block.unsafeGetTensorImpl();
-  return at::Tensor(
-      impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/true));
 }
 
 }  // namespace moonhalo

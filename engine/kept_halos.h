@@ -71,9 +71,5 @@ void drop_kept_halos(ShardTensorImpl& impl);
 /// Of a ShardTensor that an operator is about to write, on every rank: drops them, and moves the block's version, for tensors
 /// that share the block but not the ShardTensor's counter (.data, and what operators make below autograd).
 void halos_become_old(ShardTensorImpl& impl);
-/// `alias`, made of `block` without autograd, counts its versions together with it.
-void share_versions(const at::Tensor& block, const at::Tensor& alias);
-/// An unrecorded alias of a ShardTensor's block, by which nobody can write without moving the block's version.
-at::Tensor counted_alias(const at::Tensor& block);
 
 }  // namespace moonhalo

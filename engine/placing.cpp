@@ -10,8 +10,8 @@
 
 #include "engine/boundary.h"
 #include "engine/deferred.h"
-#include "engine/kept_halos.h"
 #include "engine/shard_tensor.h"
+#include "engine/versions.h"
 
 namespace moonhalo {
 namespace {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/kept_halos.h"
+#include "engine/versions.h"
 
 namespace moonhalo {
 namespace {
@@ -77,14 +78,11 @@ namespace {
 
 // A copy may count its versions from another point than its source: what was fresh stays fresh, what was stale stale.
 void take_view(const ShardTensorImpl& source, ShardTensorImpl& copy) {
-  const auto version = [](const ShardTensorImpl& impl) {
-    return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
-  };
   copy.copied_from = source.copied_from;
   copy.copied_at = source.copied_at;
-  if (!source.copied_from || version(copy) == version(source)) return;
-  copy.copied_at = version(copy);
-  if (version(source) > source.copied_at && copy.version_counter().enabled()) copy.bump_version();
+  if (!source.copied_from || version_of(copy) == version_of(source)) return;
+  copy.copied_at = version_of(copy);
+  if (version_of(source) > source.copied_at && copy.version_counter().enabled()) copy.bump_version();
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include "engine/dispatch.h"
 #include "engine/factory_capture.h"
 #include "engine/fresh_memory.h"
-#include "engine/kept_halos.h"
 #include "engine/redistribute.h"
 #include "engine/shard_tensor.h"
+#include "engine/versions.h"
 
 namespace moonhalo {
 namespace {
@@ -22,12 +22,6 @@ using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 at::Tensor gradient_of(const at::Tensor& grad, const SpecPtr& to) {
   return is_shard_tensor(grad) ? redistribute(grad, to) : from_local(grad, replicated(to->mesh(), grad.sizes()));
-}
-
-// In inference mode nobody counts.
-uint32_t version_of(const at::Tensor& tensor) {
-  const c10::VariableVersion& counter = shard_impl(tensor)->version_counter();
-  return counter.enabled() ? counter.current_version() : 0;
 }
 
 void check_placements_given(const MeshPtr& mesh, const std::vector<Placement>& placements, const char* what) {
@@ -308,7 +302,7 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
   state.tensor = tensor;
   state.source = shard_impl(tensor)->local();
   state.to = to;
-  state.version = version_of(tensor);
+  state.version = version_of(*tensor.unsafeGetTensorImpl());
   state.records = c10::GradMode::is_enabled();
   state.block = Dispatch::of_this_thread().redistribution(from, to)->start(state.source);
   return pending;
@@ -322,7 +316,7 @@ at::Tensor PendingTensor::wait() {
   {
     const BelowAutograd guard;
     at::Tensor local = state.block->finish();
-    TORCH_CHECK_VALUE(version_of(state.tensor) == state.version,
+    TORCH_CHECK_VALUE(version_of(*state.tensor.unsafeGetTensorImpl()) == state.version,
                       "redistribute_async: the tensor was written in place before wait()\n  have  ", spec(state.tensor)->to_string(),
                       "\n  fix   wait first, or write to a clone()");
     state.result = wrap_moved(std::move(local), state.source, state.to);

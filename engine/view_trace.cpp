@@ -3,17 +3,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "engine/kept_halos.h"
+#include "engine/versions.h"
 
 namespace moonhalo {
-namespace {
-
-// Views share the counter of what they were made from; in inference mode nobody counts.
-uint32_t version_of(const ShardTensorImpl& impl) {
-  return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;
-}
-
-}  // namespace
 
 void ViewTrace::read(const at::Tensor& tensor) {
   base_ = tensor;
