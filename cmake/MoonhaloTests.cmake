@@ -107,6 +107,17 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
   endif()
 endforeach()
 
+# Convolutions of 2-byte types with the kernels of other processors: what this one lacks is the same as its best.
+set(processors "ONEDNN_MAX_CPU_ISA=AVX2" "ONEDNN_MAX_CPU_ISA=AVX512_CORE" "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX" "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2" "ATEN_CPU_CAPABILITY=avx512")
+foreach(processor IN LISTS processors)
+  string(REGEX REPLACE "_.*=" "_" name "${processor}")
+  string(TOLOWER "${name}" name)
+  add_test(NAME ops.ThinConvolutions_${name} COMMAND test_ops --gtest_filter=ThinConvolutions.Of*:Convolution.OtherTypes)
+  set_tests_properties(ops.ThinConvolutions_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS processors ENVIRONMENT
+                                                               "${test_environment};${processor}")
+endforeach()
+
 moonhalo_add_test_program(aten tests/aten/fuzz.cpp $<TARGET_OBJECTS:moonhalo_aten_calls> PROGRAM moonhalo_fuzz)
 # Every operator of ATen on blocks (X09), in parts.
 set(sweep_parts 8)

@@ -9,65 +9,6 @@
 
 namespace moonhalo {
 
-namespace {
-
-// LibTorch 2.11 takes its kernel of columns (27 copies of the field for a kernel of 3^3) for float32 fields of one sample
-// whose channels * depth * height are few, whatever the width is. Thin strips are turned: the width comes first.
-bool wants_turning(const at::Tensor& x, int64_t groups) {
-  constexpr int64_t kFew = 20480;
-  if (x.dim() != 5 || groups != 1 || x.size(0) != 1 || x.scalar_type() != at::kFloat || !x.is_cpu())
-    return false;
-  const int64_t lines = x.size(1) * x.size(3);
-  return lines * x.size(2) <= kFew && lines * x.size(4) > kFew;
-}
-
-at::Tensor turned(const at::Tensor& field) {
-  return field.defined() ? field.transpose(2, 4).contiguous() : field;
-}
-
-std::vector<int64_t> turned(at::IntArrayRef per_dim) { return {per_dim.rbegin(), per_dim.rend()}; }
-
-}  // namespace
-
-at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight,
-                               const std::optional<at::Tensor>& bias,
-                               at::IntArrayRef local_padding) const {
-  if (wants_turning(x, groups)) {
-    return turned(at::convolution(turned(x), turned(weight), bias, turned(stride),
-                                  turned(local_padding), turned(dilation), transposed,
-                                  turned(output_padding), groups));
-  }
-  return at::convolution(x, weight, bias, stride, local_padding, dilation, transposed,
-                         output_padding, groups);
-}
-
-LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const at::Tensor& x,
-                                                  const at::Tensor& weight,
-                                                  at::IntArrayRef local_padding,
-                                                  std::array<bool, 3> mask) const {
-  if (grad.numel() > 0 && x.numel() > 0 && weight.numel() > 0) {
-    const std::vector<int64_t> bias_sizes{grad.size(1)};
-    if (wants_turning(x, groups)) {
-      auto [of_input, of_weight, of_bias] =
-          at::convolution_backward(turned(grad), turned(x), turned(weight), bias_sizes,
-                                   turned(stride), turned(local_padding), turned(dilation),
-                                   transposed, turned(output_padding), groups, mask);
-      return {turned(of_input), turned(of_weight), of_bias};
-    }
-    return at::convolution_backward(grad, x, weight, bias_sizes, stride, local_padding, dilation,
-                                    transposed, output_padding, groups, mask);
-  }
-  Gradients none;
-  if (mask[0]) std::get<0>(none) = at::zeros(x.sizes(), x.options());
-  if (mask[1]) std::get<1>(none) = at::zeros(weight.sizes(), weight.options());
-  if (mask[2]) {
-    std::vector<int64_t> dims{0};
-    for (int64_t d = 2; d < grad.dim(); ++d) dims.push_back(d);
-    std::get<2>(none) = grad.sum(dims);
-  }
-  return none;
-}
-
 std::vector<int64_t> LocalConv::padding_with(const std::vector<int64_t>& of_cut_dims) const {
   std::vector<int64_t> result = padding;
   for (size_t i = 0; i < result.size(); ++i) {
