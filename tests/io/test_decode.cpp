@@ -34,6 +34,16 @@ void put(RawFile& file, const std::string& dataset, const char* name, hid_t type
 std::vector<DecodeCase> cases() {
   const float land = -9.96921e+36f;
   return {
+      // A bound of the type of the unpacked values is a bound of these.
+      {"packed_with_an_unpacked_maximum_alone",
+       H5T_STD_I16LE,
+       {0, 100, 300, 301},
+       [](RawFile& f, const std::string& d) {
+         put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5});
+         put<double>(f, d, "valid_max", H5T_IEEE_F32LE, {150});
+       },
+       at::kFloat,
+       {0, 50, 150, kNan}},
       {"nan_fill_and_missing_land",
        H5T_IEEE_F32LE,
        {1.5, land, kNan, 3},
@@ -173,6 +183,24 @@ TEST(Decode, InPiecesIsAsInOne) {
   const at::Tensor stored = raw_values.slice(0, 1, 50, 2).slice(2, 10);
   const at::Tensor expected = stored.to(at::kFloat).mul(0.5).masked_fill(stored == 77, kNan);
   EXPECT_TRUE(at::allclose(read, expected, 0, 0, true));
+}
+
+/// The same where no chunk borders steer the pieces, and every second row of more than one piece is taken.
+TEST(Decode, InPiecesOfEverySecondRow) {
+  const Folder folder;
+  const std::string path = folder / "steps.nc";
+  const at::Tensor raw_values = at::arange(160 * 301 * 300, at::kInt).view({160, 301, 300}).remainder(30011);
+  {
+    RawFile raw(path);
+    raw.dataset("x", H5T_STD_I16LE, H5T_NATIVE_INT32, {160, 301, 300}, raw_values.const_data_ptr());
+    put<double>(raw, "x", "scale_factor", H5T_IEEE_F32LE, {0.5});
+  }
+  const Selection part = open(path)["x"]["3::2"];
+
+  const at::Tensor read = part.read({.decode = true});
+
+  EXPECT_GT(read.nbytes(), size_t{8} << 20);
+  EXPECT_TRUE(at::equal(read, raw_values.slice(0, 3, 160, 2).to(at::kFloat).mul(0.5)));
 }
 
 TEST(Decode, RefusesIntegersAndTextualMissingValues) {

@@ -134,6 +134,14 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
        [](const MeshPtr& mesh, const File& file) {
          scatter_tensor(file["x"][mesh->rank() == 1 ? "1:" : ":63"], mesh, {shard(0)});
        }},
+      {start + "the ranks selected different data",
+       [](const MeshPtr& mesh, const File& file) {  // as many rows, of other steps
+         scatter_tensor(file["x"][mesh->rank() == 1 ? "0:32" : "0:64:2"], mesh, {shard(0)});
+       }},
+      {"read_block: a selection of shape [64, 1024] is not the spec's tensor",
+       [](const MeshPtr& mesh, const File& file) {
+         read_block(file["x"].select("..."), *make_spec(mesh, {63, 1024}, {shard(0)}), {}, {});
+       }},
   };
   for (const auto& failure : failures) {
     on_mesh({3}, [&](const MeshPtr& mesh) {

@@ -36,6 +36,8 @@ const SliceCase kCases[] = {
     {"0, 0, 0, 0",
      [](const at::Tensor& x) { return x.select(0, 0).select(0, 0).select(0, 0).select(0, 0); }},
     {"-99:99", [](const at::Tensor& x) { return x; }},
+    {"+3", [](const at::Tensor& x) { return x.select(0, 3); }},
+    {"+1:+3, :, +2::+4", [](const at::Tensor& x) { return x.slice(0, 1, 3).slice(2, 2, 10, 4); }},
 };
 
 TEST(Slices, AreThoseOfPyTorch) {

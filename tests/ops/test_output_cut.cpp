@@ -229,5 +229,33 @@ TEST(OutputCut, RanksMustAgree) {
   });
 }
 
+// A block without rows before the first row of the domain gets no outputs: padding belongs to the first rank that has rows.
+TEST(OutputCut, LeadingEmptyBlocksStayEmpty) {
+  const at::Tensor full = make_tensor({2, 3, 9, 4}, 3), w = make_tensor({3, 3, 3, 3}, 5);
+  const at::Tensor columns = make_tensor({2, 3 * 9, 25}, 4);
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(full, mesh, {shard(2, {0, 4, 5})});
+    for (const int64_t padding : {0, 1, 2}) {
+      const at::Tensor y = at::conv2d(x, w, {}, 1, padding);
+      EXPECT_EQ(spec(y)->cut(2).sizes[0], 0) << spec(y)->to_string();
+      EXPECT_EQ(difference(full_tensor(y), at::conv2d(full, w, {}, 1, padding), 1e-12), "");
+      const at::Tensor z = at::conv_transpose2d(x, w, {}, 2, padding);
+      EXPECT_EQ(spec(z)->cut(2).sizes[0], 0) << spec(z)->to_string();
+      EXPECT_EQ(difference(full_tensor(z), at::conv_transpose2d(full, w, {}, 2, padding), 1e-12), "");
+    }
+    for (const Sizes& sizes : {Sizes{0, 10, 15}, Sizes{0, 0, 25}}) {
+      const at::Tensor rows = shard_of(columns.slice(2, 0, 25), mesh, {shard(2, sizes)});
+      for (const int64_t padding : {0, 1}) {
+        const int64_t side = 7 - 2 * padding;  // 5 x 5 windows of 3 x 3
+        const at::Tensor y = at::col2im(rows, {side, side}, {3, 3}, {1, 1}, {padding, padding}, {1, 1});
+        EXPECT_EQ(spec(y)->cut(2).sizes[0], 0) << spec(y)->to_string();
+        EXPECT_EQ(difference(full_tensor(y),
+                             at::col2im(columns, {side, side}, {3, 3}, {1, 1}, {padding, padding}, {1, 1}), 1e-12),
+                  "");
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing

@@ -1,0 +1,52 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What an optimizer takes over, and what it refuses: parameter groups and states.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local optim = mh.optim
+
+local function parameter(value) return mh.tensor({value, -value}, {dtype = "float64", requires_grad = true}) end
+
+local function step(opt, ...)
+  opt:zero_grad()
+  local loss = 0
+  for _, p in ipairs {...} do loss = (p ^ 2):sum() + loss end
+  loss:backward()
+  opt:step()
+end
+
+local tests = {}
+
+function tests.test_a_parameter_belongs_to_one_group()
+  local a, b = parameter(1), parameter(2)
+  local opt = optim.Adam({a}, {lr = 0.1})
+  testing.assert_error(function() opt:add_param_group{params = {a}} end, "parameter")
+  testing.assert_error(function() opt:add_param_group{params = {b, b}} end, "parameter")
+  assert(#opt.param_groups == 1, "a refused group is not added")
+  opt:add_param_group{params = {b}, lr = 0.2}
+  testing.assert_error(function() opt:add_param_group{params = {b}} end, "parameter")
+  assert(#opt.param_groups == 2)
+end
+
+function tests.test_an_entry_without_state_forgets_the_state()
+  local a, b = parameter(1), parameter(1)
+  local used, fresh = optim.Adam({a}, {lr = 0.1}), optim.Adam({b}, {lr = 0.1})
+  local blank = fresh:state_dict()
+  step(used, a)
+  assert(next(used:state_dict().state[1]) ~= nil, "a step makes a state")
+  used:load_state_dict(blank)
+  assert(next(used:state_dict().state[1]) == nil, "the state of a parameter without one is gone")
+  mh.no_grad(function() a:copy_(b) end)
+  for _ = 1, 3 do
+    step(used, a)
+    step(fresh, b)
+  end
+  testing.assert_equal(a, b)
+end
+
+function tests.test_numpys_words_for_dims()
+  local x = mh.arange(6, {dtype = "float64"}):view(2, 3)
+  testing.assert_equal(x:sum{axis = 1, keepdims = true}, x:sum{dim = 1, keepdim = true})
+  testing.assert_equal(x:mean{dim = 0, keepdims = true}, x:mean{dim = 0, keepdim = true})
+end
+
+return tests
