@@ -41,4 +41,18 @@ function tests.test_comm_stats_by_operator()
   testing.assert_equal(mh.comm_stats{reset = true}.by_operator["aten::mul.Tensor"], nil)
 end
 
+-- Every rank gives one row of four float32 to the next.
+function tests.test_bytes_are_those_that_left_this_rank()
+  local x = mh.distribute_tensor(mh.ones({9, 4}), mesh, {S(0)})
+  mh.comm_stats{reset = true}
+
+  local _, records = mh.op_trace(function() local _ = x:roll(1, 0), x:roll(2, 0) end)
+
+  local stats = mh.comm_stats{reset = true}
+  testing.assert_equal(records[1].bytes, 16)
+  testing.assert_equal(records[2].bytes, 32)
+  testing.assert_equal(stats.by_operator["aten::roll"].bytes, 48)
+  testing.assert_equal(stats.by_operator["aten::roll"].calls, 2)
+end
+
 return tests
