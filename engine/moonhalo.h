@@ -9,6 +9,7 @@
 #include "engine/deferred.h"
 #include "engine/halo.h"
 #include "engine/mesh.h"
+#include "engine/optimizer_step.h"
 #include "engine/output_cut.h"
 #include "engine/parallelize.h"
 #include "engine/random.h"

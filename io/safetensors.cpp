@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <filesystem>
@@ -54,7 +55,50 @@ at::ScalarType parse_dtype(const std::string& path, const std::string& name) {
   for (const Dtype& known : kDtypes) {
     if (name == known.name) return known.type;
   }
+  if (name == "C64") return at::kComplexFloat;  // of newer writers; what is written here can be read by all
   TORCH_CHECK_VALUE(false, "safetensors: '", path, "' holds the unknown dtype '", name, "'");
+}
+
+// A JSON object in the metadata: the dtype of every tensor that is stored as pairs of reals.
+constexpr const char* kComplexNote = "moonhalo.complex";
+
+constexpr Dtype kComplexDtypes[] = {
+    {"complex32", at::kComplexHalf}, {"complex64", at::kComplexFloat}, {"complex128", at::kComplexDouble}};
+
+const char* complex_name(at::ScalarType type) {
+  for (const Dtype& known : kComplexDtypes) {
+    if (known.type == type) return known.name;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown complex dtype ", c10::toString(type));
+}
+
+// What is written for a tensor: lazy conjugations and signs done, complex numbers as pairs.
+at::Tensor stored(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  return plain.is_complex() ? at::view_as_real(plain) : plain;
+}
+
+// Makes those tensors complex that the note names, and takes the note out of the metadata.
+void restore_complex(const std::string& path, SafetensorsFile& file) {
+  const auto found = file.metadata.find(kComplexNote);
+  if (found == file.metadata.end()) return;
+  const Json note = Json::parse(found->second, nullptr, false);
+  TORCH_CHECK_VALUE(note.is_object(), "safetensors: '", path, "' has a broken note of its complex tensors: ", found->second);
+  file.metadata.erase(found);
+  std::map<std::string, at::Tensor*> by_name;
+  for (auto& [name, tensor] : file.tensors) by_name[name] = &tensor;
+  for (const auto& [name, dtype] : note.items()) {
+    const auto named = by_name.find(name);
+    if (named == by_name.end()) continue;  // left out by a program that copied the metadata
+    at::Tensor& tensor = *named->second;
+    const Dtype* wanted = std::find_if(std::begin(kComplexDtypes), std::end(kComplexDtypes),
+                                       [&, &dtype = dtype](const Dtype& known) { return dtype == known.name; });
+    TORCH_CHECK_VALUE(wanted != std::end(kComplexDtypes) && c10::toRealValueType(wanted->type) == tensor.scalar_type() &&
+                          tensor.dim() > 0 && tensor.size(-1) == 2,
+                      "safetensors: '", path, "' says that '", name, "' is ", dtype.dump(), " in pairs, but it is of dtype ",
+                      c10::toString(tensor.scalar_type()), " and shape ", tensor.sizes());
+    tensor = at::view_as_complex(tensor);
+  }
 }
 
 struct Entry {
@@ -85,16 +129,27 @@ void read_bytes(std::ifstream& file, const std::string& path, void* data, int64_
 void save_safetensors(const std::string& path,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  Json header = Json::object(), complex = Json::object();
+  std::map<std::string, std::string> notes = metadata;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.is_complex()) complex[name] = complex_name(tensor.scalar_type());
+  }
+  if (!complex.empty()) {
+    TORCH_CHECK_VALUE(notes.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '", kComplexNote,
+                      "' is taken by the note of complex tensors");
+  }
+  if (!notes.empty()) header["__metadata__"] = notes;
   int64_t offset = 0;
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(names.insert(name).second && name != "__metadata__", "safetensors: the name '", name,
                       "' is taken");
     const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
-    header[name] = {{"dtype", dtype_name(name, tensor.scalar_type())},
-                    {"shape", tensor.sizes().vec()},
+    const bool pairs = tensor.is_complex();
+    std::vector<int64_t> shape = tensor.sizes().vec();
+    if (pairs) shape.push_back(2);
+    header[name] = {{"dtype", dtype_name(name, pairs ? c10::toRealValueType(tensor.scalar_type()) : tensor.scalar_type())},
+                    {"shape", shape},
                     {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
@@ -108,7 +163,7 @@ void save_safetensors(const std::string& path,
   file.write(reinterpret_cast<const char*>(&length), sizeof length);
   file.write(text.data(), static_cast<std::streamsize>(length));
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor bytes = tensor.detach().to(at::kCPU).contiguous();
+    const at::Tensor bytes = stored(tensor).to(at::kCPU).contiguous();
     file.write(static_cast<const char*>(bytes.const_data_ptr()),
                static_cast<std::streamsize>(bytes.nbytes()));
   }
@@ -152,6 +207,7 @@ SafetensorsFile load_safetensors(const std::string& path) {
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
     result.tensors.emplace_back(entry.name, std::move(tensor));
   }
+  restore_complex(path, result);
   return result;
 }
 

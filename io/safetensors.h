@@ -11,10 +11,11 @@
 namespace moonhalo::io {
 
 /// A safetensors file: named tensors as they lie in memory, row-major and little-endian, behind a JSON header. Other
-/// programs read it too. Source: the format's page of the safetensors project.
+/// programs read it too. The format knows no complex numbers: they are stored as pairs of reals, [..., 2], and the metadata's
+/// "moonhalo.complex" says which; reading makes them complex again. Source: the format's page of the safetensors project.
 
 /// Writes the tensors in the order given. The file appears under its name only when it is complete. `metadata` is a map
-/// of texts kept in the header. ValueError for a name given twice or a dtype that the format lacks (complex, quantised).
+/// of texts kept in the header. ValueError for a name given twice or a dtype that the format lacks (quantised).
 void save_safetensors(const std::string& path,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
@@ -22,7 +23,7 @@ void save_safetensors(const std::string& path,
 struct SafetensorsFile {
   std::vector<std::pair<std::string, at::Tensor>>
       tensors;  ///< on the CPU, in the order of the file
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata;  ///< without the note about complex tensors
 };
 /// Reads a whole file. ValueError: no such file, cut short, or a header that is not one.
 SafetensorsFile load_safetensors(const std::string& path);

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "engine/optimizer_step.h"
 #include "scripting/optimizer_kinds.h"
 #include "scripting/state.h"
 
@@ -162,11 +163,11 @@ int step(lua_State* lua) {
     TORCH_CHECK_VALUE(std::string_view(bound->kind->name) != "LBFGS",
                       "step: LBFGS evaluates the loss several times\n  fix   opt:step(function() opt:zero_grad(); "
                       "local loss = ...; loss:backward(); return loss end)");
-    bound->optimizer->step();
+    optimizer_step(*bound->optimizer);
     return 0;
   }
   TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
-  push(lua, bound->optimizer->step([lua] {
+  push(lua, optimizer_step(*bound->optimizer, [lua] {
     const at::AutoGradMode with_gradients(true);
     return call_closure(lua, 2);
   }));

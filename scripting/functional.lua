@@ -196,6 +196,7 @@ local function total_norm(gradients, p)
     if p == math.huge then
       parts[i] = g:abs():amax()
     elseif p == 2 then
+      if g:is_complex() then g = mh.view_as_real(g:resolve_conj()) end  -- |g|^2 is no square of g
       parts[i] = g:square():sum()
     else
       parts[i] = g:abs():pow(p):sum()
@@ -227,7 +228,9 @@ define("clip_grad_norm", {"parameters", "max_norm", {"norm_type", 2.0}, {"error_
       fail(op .. ": the norm of the gradients is " .. norm:item() .. ", and error_if_nonfinite is set")
     end
     local factor = (v.max_norm / (norm + 1e-6)):clamp{max = 1.0}
-    for _, gradient in ipairs(gradients) do gradient:mul_(factor:to(gradient.dtype)) end
+    for _, gradient in ipairs(gradients) do
+      gradient:mul_(gradient:is_complex() and factor or factor:to(gradient.dtype))
+    end
     return norm
   end)
 end)
@@ -235,7 +238,14 @@ end)
 --- Limits every element of every gradient to +- clip_value, in place.
 define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
   mh.no_grad(function()
-    for _, gradient in ipairs(gradients_of(op, v.parameters)) do gradient:clamp_(-v.clip_value, v.clip_value) end
+    local gradients = gradients_of(op, v.parameters)
+    for i, gradient in ipairs(gradients) do
+      if gradient:is_complex() then
+        fail(("%s: gradient %d is complex, and complex numbers have no order\n  have  shape [%s]\n  fix   mh.clip_grad_norm")
+          :format(op, i, table.concat(gradient.shape, ", ")))
+      end
+    end
+    for _, gradient in ipairs(gradients) do gradient:clamp_(-v.clip_value, v.clip_value) end
   end)
 end)
 

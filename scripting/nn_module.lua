@@ -322,6 +322,8 @@ function Module:load_state_dict(state, options)
     if value ~= nil and table.concat(target.shape, ", ") ~= table.concat(value.shape, ", ") then
       problems[#problems + 1] = ("'%s' has shape [%s], the module's is [%s]"):format(name,
         table.concat(value.shape, ", "), table.concat(target.shape, ", "))
+    elseif value ~= nil and value:is_complex() and not target:is_complex() then
+      problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype, target.dtype)
     end
   end
   if #problems > 0 then
@@ -350,24 +352,7 @@ function Module:zero_grad()
   for _, parameter in self:named_parameters() do parameter.grad = nil end
 end
 
---- Moves parameters, their gradients and buffers, in place: `to("cuda")`, `to("float64")` (which leaves integer
---- tensors alone), `to{device = ..., dtype = ...}`.
-function Module:to(...)
-  local device, dtype
-  for _, one in ipairs {...} do
-    if type(one) == "table" then
-      device, dtype = one.device or device, one.dtype or dtype
-    elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
-      device = one
-    else
-      dtype = one
-    end
-  end
-  local function convert(tensor)
-    local wanted = {device = device}
-    if dtype and (tensor:is_floating_point() or tensor:is_complex()) then wanted.dtype = dtype end
-    return next(wanted) == nil and tensor or tensor:to(wanted)
-  end
+local function converted(self, convert)
   mh.no_grad(function()
     for _, module in self:named_modules() do
       for _, parameter in module._parameters do
@@ -381,10 +366,48 @@ function Module:to(...)
   end)
   return self
 end
-function Module:double() return self:to("float64") end
-function Module:float() return self:to("float32") end
-function Module:half() return self:to("float16") end
-function Module:bfloat16() return self:to("bfloat16") end
+
+local function refuse_lost_halves(self, dtype)
+  if dtype:find("^complex") then return end
+  for _, tensors in ipairs {self:named_parameters(), self:named_buffers()} do
+    for name, tensor in tensors do
+      if tensor:is_complex() then
+        fail(("%s: to: '%s' is %s, and %s would drop its imaginary parts\n  fix   :double(), :float(), :half() and :bfloat16() "
+          .. "leave complex tensors as they are"):format(self:class_name(), name, tensor.dtype, dtype))
+      end
+    end
+  end
+end
+
+--- Moves parameters, their gradients and buffers, in place: `to("cuda")`, `to("float64")` (which leaves integer
+--- tensors alone), `to{device = ..., dtype = ...}`. A real dtype for complex tensors is an error.
+function Module:to(...)
+  local device, dtype
+  for _, one in ipairs {...} do
+    if type(one) == "table" then
+      device, dtype = one.device or device, one.dtype or dtype
+    elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
+      device = one
+    else
+      dtype = one
+    end
+  end
+  if dtype then refuse_lost_halves(self, dtype) end
+  return converted(self, function(tensor)
+    local wanted = {device = device}
+    if dtype and (tensor:is_floating_point() or tensor:is_complex()) then wanted.dtype = dtype end
+    return next(wanted) == nil and tensor or tensor:to(wanted)
+  end)
+end
+
+-- As in PyTorch, these leave complex tensors as they are.
+local function cast(self, dtype)
+  return converted(self, function(tensor) return tensor:is_floating_point() and tensor:to(dtype) or tensor end)
+end
+function Module:double() return cast(self, "float64") end
+function Module:float() return cast(self, "float32") end
+function Module:half() return cast(self, "float16") end
+function Module:bfloat16() return cast(self, "bfloat16") end
 function Module:cpu() return self:to("cpu") end
 function Module:cuda() return self:to("cuda") end
 
