@@ -224,6 +224,12 @@ foreach(path IN LISTS bench_files)
   endif()
 endforeach()
 
+# LibTorch first: else its inline functions are found in our library, and plain tensors seem to run code of ours.
+if(TARGET bench_dispatch)
+  target_link_options(
+    bench_dispatch PRIVATE "LINKER:--no-as-needed" "${MOONHALO_TORCH_DIR}/lib/libtorch_cpu.so"
+    "${MOONHALO_TORCH_DIR}/lib/libc10.so" "LINKER:--as-needed")
+endif()
 # The price of a cached call, in instructions: recorded with the flags of the default preset.
 if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
   add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")

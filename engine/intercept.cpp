@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that arrives with a ShardTensor is intercepted here, at load. The few operators that must be met above
-// autograd are in ops/linear.cpp and ops/picked_values.cpp; engine/README.md lists all of it.
+// Everything that arrives with a ShardTensor is intercepted here, at load. ops/interceptions.cpp lists this and all else that
+// is intercepted.
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -5,6 +5,7 @@
 
 #include "engine/operator_facts.h"
 #include "engine/rules.h"
+#include "ops/interceptions.h"
 #include "scripting/commands.h"
 #include "scripting/operators.h"
 #include "scripting/session.h"
@@ -58,15 +59,31 @@ int show_operator(const std::string& name) {
   return kDone;
 }
 
+/// Everything of LibTorch that may come to code of ours.
+int list_interceptions() {
+  for (const Interception& row : interceptions()) {
+    const std::string names = row.operators == "*" ? "every operator" : std::string(row.operators);
+    std::printf("%s\n    met:  %s\n    why:  %s\n    keys: %s\n", names.c_str(), std::string(row.when).c_str(),
+                std::string(row.why).c_str(), std::string(row.keys).c_str());
+  }
+  return kDone;
+}
+
 }  // namespace
 
 void add_ops_command(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
   const auto name = std::make_shared<std::string>();
-  command->add_option("name", *name, "An operator, such as conv2d");
-  command->callback([name, &action] {
-    action = [name] { return name->empty() ? list_rules() : show_operator(*name); };
+  const auto intercepted = std::make_shared<bool>(false);
+  CLI::Option* option = command->add_option("name", *name, "An operator, such as conv2d");
+  command->add_flag("--intercepted", *intercepted, "What of LibTorch comes to code of Moonhalo, and when")
+      ->excludes(option);
+  command->callback([name, intercepted, &action] {
+    action = [name, intercepted] {
+      if (*intercepted) return list_interceptions();
+      return name->empty() ? list_rules() : show_operator(*name);
+    };
   });
 }
 

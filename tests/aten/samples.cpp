@@ -93,7 +93,12 @@ List on_one_rank(const List& tensors) {
   return result;
 }
 
-List call_here(const Sample& sample, const List& tensors) {
+void call_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) { op.callBoxed(stack); }
+
+}  // namespace
+
+List call_by(const Sample& sample, const List& tensors,
+             const std::function<void(const c10::OperatorHandle&, torch::jit::Stack&)>& callee) {
   List mine = tensors, written;
   for (size_t i = 0; i < mine.size(); ++i) {
     if (!sample.written[i]) continue;
@@ -101,7 +106,7 @@ List call_here(const Sample& sample, const List& tensors) {
     written.push_back(mine[i]);
   }
   torch::jit::Stack stack = with_tensors(sample.arguments, mine);
-  sample.op.handle.callBoxed(stack);
+  callee(sample.op.handle, stack);
   List results;
   for (const IValue& value : stack) flatten(value, results);
   if (sample.op.handle.schema().returns().empty() || !sample.op.in_place)
@@ -110,6 +115,8 @@ List call_here(const Sample& sample, const List& tensors) {
   for (at::Tensor& t : results) t = at::zeros_like(t.detach());
   return results;
 }
+
+namespace {
 
 bool differentiable(const at::Tensor& t) { return t.is_floating_point() || t.is_complex(); }
 
@@ -257,10 +264,10 @@ bool named_in(const Operator& op, std::string_view names) {
 }  // namespace
 
 List call(const Sample& sample, const List& tensors) {
-  if (!sample.random) return call_here(sample, tensors);
+  if (!sample.random) return call_by(sample, tensors, call_operator);
   manual_seed(11);
-  if (std::any_of(tensors.begin(), tensors.end(), is_shard_tensor)) return call_here(sample, tensors);
-  List results = call_here(sample, on_one_rank(tensors));
+  if (std::any_of(tensors.begin(), tensors.end(), is_shard_tensor)) return call_by(sample, tensors, call_operator);
+  List results = call_by(sample, on_one_rank(tensors), call_operator);
   for (at::Tensor& t : results) t = t.defined() && is_shard_tensor(t) ? full_tensor(t) : t;
   return results;
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/stack.h>
+
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +43,9 @@ std::vector<Sample> samples_of(const Operator& op, size_t most, std::string* pro
 /// Calls the operator on `tensors` (plain or ShardTensors) in the place of the sample's own. Tensors that are written are
 /// cloned first. Gives the results, lists flattened and numbers as 0-d tensors, then what was written.
 List call(const Sample& sample, const List& tensors);
+/// As call, on exactly these tensors and by `callee`, which is given the operator and its arguments and leaves its results.
+List call_by(const Sample& sample, const List& tensors,
+             const std::function<void(const c10::OperatorHandle&, torch::jit::Stack&)>& callee);
 
 /// A line of a sample table: names of operators (bases, or one overload), then arguments.
 struct SampleLine {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
+#include "ops/interceptions.h"
 #include "tests/aten/exceptions.h"
 #include "tests/aten/notation.h"
 #include "tests/aten/trial.h"
@@ -89,6 +91,61 @@ TEST(AtenTrials, X09_OperatorsOfEveryKindGiveWhatOneDeviceGives) {
       }
     }
   }
+}
+
+// What is not in the tables of samples, since users do not call it.
+std::vector<Sample> plain_samples(const std::string& name) {
+  const std::pair<std::string, const char*> inner[] = {
+      {"aten::conv_tbc_backward", "d[7,2,4], d[7,2,3], d[3,3,4], d[4], 1"},
+      {"aten::value_selecting_reduction_backward", "d[5], 1, l[5]<4, [5,4], false"},
+  };
+  for (const auto& [op, text] : inner) {
+    if (op == name) return {make_sample(find_operator(name), text).value()};
+  }
+  return samples_of(find_operator(name), 4);
+}
+
+// The results, then the gradients, of a call of plain tensors: by the dispatcher, or straight to LibTorch's own kernel, which
+// stands on the key of the CPU.
+List plain_run(const Sample& sample, bool past_ours) {
+  List leaves = sample.tensors;
+  for (size_t i = 0; i < leaves.size(); ++i)
+    leaves[i] = leaves[i].detach().clone().requires_grad_(sample.derivatives > 0 && sample.wanted[i]);
+  List all = call_by(sample, leaves, [&](const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (past_ours) return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    op.callBoxed(stack);
+  });
+  for (const at::Tensor& result : List(all)) {
+    if (result.defined() && result.requires_grad()) at::abs(result).sum().backward({}, /*retain_graph=*/true);
+  }
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.grad().defined()) all.push_back(leaf.grad());
+  }
+  return all;
+}
+
+// S08: operators that are met above autograd (ops/interceptions.cpp) give plain tensors LibTorch's bits, gradients too.
+TEST(AtenPlain, S08_InterceptedOperatorsGiveTheSameBits) {
+  int operators = 0, gradients = 0;
+  for (const Interception& row : interceptions()) {
+    if (row.keys.find("AutogradCPU") == std::string_view::npos) continue;
+    std::istringstream names{std::string(row.operators)};
+    for (std::string name; names >> name; ++operators) {
+      const auto samples = plain_samples("aten::" + name);
+      EXPECT_FALSE(samples.empty()) << name;
+      for (const Sample& sample : samples) {
+        SCOPED_TRACE(name + "(" + sample.text + ")");
+        const List ours = plain_run(sample, false), theirs = plain_run(sample, true);
+        ASSERT_EQ(ours.size(), theirs.size());
+        gradients += ours.size() > 1;
+        for (size_t i = 0; i < ours.size(); ++i) {
+          EXPECT_TRUE(ours[i].defined() == theirs[i].defined() && (!ours[i].defined() || at::equal(ours[i], theirs[i]))) << i;
+        }
+      }
+    }
+  }
+  EXPECT_GE(operators, 19);
+  EXPECT_GE(gradients, 15);
 }
 
 // The whole point: what is wrong is seen, made small and printed.

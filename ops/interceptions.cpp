@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/interceptions.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr const char* kAboveAutograd = "AutogradCPU AutogradCUDA AutogradOther";
+constexpr const char* kOneCheck = "every call; with plain tensors alone one check, then LibTorch's own kernel";
+
+}  // namespace
+
+const std::vector<Interception>& interceptions() {
+  static const std::vector<Interception> list = {
+      {"*", "CustomRNGKeyId", "calls with a ShardTensor", "a ShardTensor is one tensor, whose operators are carried out on blocks"},
+      {"linear matmul einsum tensordot max_pool1d", kAboveAutograd, kOneCheck,
+       "made of operators that merge or pad cut dims, or read memory"},
+      {"scaled_dot_product_attention", kAboveAutograd, kOneCheck, "keys of a cut sequence go round instead of being gathered"},
+      {"stft stft.center _pad_circular fill_diagonal_", kAboveAutograd, kOneCheck, "made of reads and writes of memory by strides"},
+      {"conv_tbc_backward", kAboveAutograd, kOneCheck, "its kernel reads the memory of whole tensors"},
+      {"tensor_split.tensor_indices_or_sections _pad_packed_sequence lstm.data gru.data rnn_tanh.data rnn_relu.data ctc_loss.Tensor",
+       kAboveAutograd, kOneCheck, "a tensor of a few numbers (positions, lengths) is read on the host"},
+      {"value_selecting_reduction_backward", "AutogradCPU AutogradCUDA", kOneCheck,
+       "its formula makes plain zeros of the global shape"},
+      {"uniform_ normal_ log_normal_ exponential_ cauchy_ geometric_ random_ random_.from random_.to bernoulli_.float "
+       "bernoulli_.Tensor bernoulli bernoulli.p native_dropout rrelu_with_noise rrelu_with_noise_ normal.Tensor_float "
+       "normal.float_Tensor normal.Tensor_Tensor poisson _standard_gamma binomial _sample_dirichlet multinomial randperm.generator_out",
+       "TESTING_ONLY_GenericMode", "plain tensors on the CPU in rank threads, and where ElementwiseRandom lives",
+       "numbers are a function of seed, call and element, so they do not depend on the ranks"},
+      {"*", "DeferredInit", "while a deferred initialisation is recorded", "calls go on a tape instead of making tensors"},
+      {"arange arange.start arange.start_step eye eye.m full linspace ones rand randint randint.low randn zeros",
+       "TESTING_ONLY_GenericWrapper", "in the forward of a module whose plan places factories", "what they make is placed as planned"},
+  };
+  return list;
+}
+
+}  // namespace moonhalo
