@@ -13,6 +13,7 @@
 
 #include "engine/communicator.h"
 #include "tests/support/named_cases.h"
+#include "tests/support/ranks.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -229,7 +230,7 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
              Fallback fallback) {
   const int64_t ranks =
       std::accumulate(mesh_shape.begin(), mesh_shape.end(), int64_t{1}, std::multiplies<>());
-  run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
+  run_test_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     set_fallback(fallback);
     body(init_device_mesh(world, "cpu", mesh_shape));
   });

@@ -83,7 +83,7 @@ class Watch {
 void on_ranks(int ranks, const std::function<void(Communicator&)>& fn,
               std::chrono::milliseconds limit) {
   Watch watch(ranks, limit);
-  run_ranks(ranks, [&](Communicator& communicator) {
+  run_test_ranks(ranks, [&](Communicator& communicator) {
     struct Ended {
       Watch& watch;
       int rank;
