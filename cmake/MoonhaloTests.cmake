@@ -173,6 +173,18 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
+# Scripts whose ranks are processes.
+if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
+  foreach(module shared_order)
+    add_test(NAME mpi.lua_${module}
+             COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> run tests/scripting/support/run_all.lua --
+                     support.${module}
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(mpi.lua_${module} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                                      "${mpi_environment}")
+  endforeach()
+endif()
+
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 if(TARGET moonhalo_cli)
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI]): lists with commas

@@ -11,6 +11,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/before_collective.h"
 #include "engine/reduce_elements.h"
 
 namespace moonhalo {
@@ -156,11 +157,15 @@ void Communicator::check_tensor(const char* verb, const char* what, const at::Te
 
 namespace {
 thread_local int64_t bytes_sent = 0;
-}
+thread_local BeforeCollective before_collective = nullptr;
+}  // namespace
+
+void set_before_collective(BeforeCollective hook) { before_collective = hook; }
 
 int64_t bytes_sent_by_this_thread() { return bytes_sent; }
 
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
+  if (before_collective) before_collective();
   bytes_sent += bytes;
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;
@@ -274,6 +279,7 @@ CommunicatorPtr Communicator::split(int color, int key) {
   check_alive();
   TORCH_CHECK_VALUE(color >= 0, "split: negative color\n  have  color ", color, " on rank ", rank_,
                     "\n  fix   ranks with the same color, 0 or more, become one group");
+  if (before_collective && size_ > 1) before_collective();
   CommunicatorPtr part = do_split(color, key);
   part->set_timeout(timeout_);
   return part;

@@ -15,8 +15,10 @@ function arguments.optional(name) return {name, kNone} end
 --- Whether `value` is a table of named options: no metatable, no list part, string keys (or nothing at all).
 function arguments.is_options(value)
   if type(value) ~= "table" or getmetatable(value) ~= nil or #value > 0 then return false end
-  local key = next(value)
-  return key == nil or type(key) == "string"
+  for key in rawpairs(value) do
+    if type(key) ~= "string" then return false end
+  end
+  return true
 end
 
 --- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name).

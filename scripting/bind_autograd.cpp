@@ -6,6 +6,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "scripting/lua_random.h"
 #include "scripting/state.h"
 #include "scripting/values.h"
 
@@ -171,6 +172,7 @@ int autocast(lua_State* lua) {
 int manual_seed(lua_State* lua) {
   const auto seed = static_cast<uint64_t>(check_int(lua, 1));
   context(lua).manual_seed(seed);
+  seed_lua_random(lua, seed);
   // LibTorch's own generators belong to the process: thread ranks must not restart them under each
   // other.
   if (!context(lua).ranks_are_threads) at::manual_seed(seed);

@@ -249,6 +249,6 @@ define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
   end)
 end)
 
-for name, fn in next, (require "moonhalo.functional_windows") do F[name] = fn end
+for name, fn in pairs(require "moonhalo.functional_windows") do F[name] = fn end
 
 return setmetatable(F, {__index = function(_, name) return mh[name] end})

@@ -14,17 +14,21 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
   index_ = lua_absindex(lua, index);
   TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ",
                    describe(lua, index_));
+  std::vector<std::string> unknown;
   for (lua_pushnil(lua); lua_next(lua, index_); lua_pop(lua, 1)) {
     TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_,
                      ": an option has no name: ", describe(lua, -1),
                      "\n  fix   write {name = value}");
-    const std::string key = lua_tostring(lua, -2);
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    std::string all;
-    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
-    TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known),
-                      "\n  have  ", all);
+    std::string key = lua_tostring(lua, -2);
+    if (std::find(known.begin(), known.end(), key) == known.end()) unknown.push_back(std::move(key));
   }
+  if (unknown.empty()) return;
+  // The first by name, so that all ranks say the same.
+  const std::string key = *std::min_element(unknown.begin(), unknown.end());
+  std::string all;
+  for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+  TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known),
+                    "\n  have  ", all);
 }
 
 template <class Check>

@@ -118,18 +118,6 @@ local function argument_names(forward)
   return positions, names, open
 end
 
---- Keys in the same order on every rank: moving is collective, and `pairs` walks strings differently in every Lua state.
-local function sorted(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
-  local i = 0
-  return function()
-    i = i + 1
-    return keys[i], map[keys[i]]
-  end
-end
-
 --- Moves in order what is a tensor among `jobs` = {{plan, value, put}, ...}, and calls put(moved) for each.
 local function move(jobs, mesh, where)
   local list, tensors, puts = {}, {}, {}
@@ -143,7 +131,7 @@ end
 local function input_hook(entry, plan, mesh)
   local where = "'" .. path(entry.name, "input") .. "'"
   local positions, names, open = argument_names(entry.module.forward)
-  for name in sorted(plan.names) do
+  for name in pairs(plan.names) do
     if not positions[name] and not open then
       fail(("parallelize_module: %s names '%s', forward has no such argument%s\n  have  %s"):format(where, name,
         mh.did_you_mean(name, names), table.concat(names, ", ")))
@@ -152,11 +140,11 @@ local function input_hook(entry, plan, mesh)
   return function(_, args)
     local jobs = {}
     local function at(i) return function(moved) args[i] = moved end end
-    for i, argument in sorted(plan.positions) do
+    for i, argument in pairs(plan.positions) do
       if i > args.n then fail(("%s lists %d arguments, the call has %d"):format(where, i, args.n)) end
       jobs[#jobs + 1] = {argument, args[i], at(i)}
     end
-    for name, argument in sorted(plan.names) do
+    for name, argument in pairs(plan.names) do
       local i, last = positions[name], args[args.n]
       if i then
         if i <= args.n then jobs[#jobs + 1] = {argument, args[i], at(i)} end
@@ -181,11 +169,11 @@ local function output_hook(entry, plan, mesh)
     local function add(key, argument)
       jobs[#jobs + 1] = {argument, list[key], function(moved) list[key] = moved end}
     end
-    for i, argument in sorted(plan.positions) do
+    for i, argument in pairs(plan.positions) do
       if i > count then fail(("%s lists %d results, there are %d"):format(where, i, count)) end
       add(i, argument)
     end
-    for name, argument in sorted(plan.names) do
+    for name, argument in pairs(plan.names) do
       if list[name] == nil then fail(where .. ": no result is named '" .. name .. "'") end
       add(name, argument)
     end

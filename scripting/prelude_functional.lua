@@ -3,7 +3,7 @@
 
 local mh = ...
 
-for name, fn in next, (require "moonhalo.functional") do
+for name, fn in pairs(require "moonhalo.functional") do
   -- The operator `unfold` slides along one dimension; the function of that name is another thing.
   if name ~= "unfold" then rawset(mh, name, fn) end
 end

@@ -305,6 +305,7 @@ LuaCall read_call(lua_State* lua, bool method) {
         call.keywords.emplace_back(lua_tostring(lua, -2), value);
         lua_pushvalue(lua, -2);  // the key stays above its value for the next step
       }
+      std::sort(call.keywords.begin(), call.keywords.end());  // messages alike on all ranks
     } else {
       call.empty_table_last = !numbers;
     }

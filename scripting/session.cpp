@@ -2,16 +2,20 @@
 #include "scripting/session.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "engine/launch.h"
 #include "scripting/bind_h5.h"
+#include "scripting/lua_random.h"
 #include "scripting/report.h"
 #include "scripting/values.h"
 #include "scripting/warnings.h"
@@ -21,6 +25,27 @@ namespace moonhalo::scripting {
 namespace {
 
 constexpr std::chrono::seconds kStopWithin{5};
+
+/// What all ranks of a run share and other runs do not.
+struct RunStart {
+  int64_t entropy;  ///< for math.randomseed()
+  int64_t time;     ///< seconds, as os.time()
+};
+
+RunStart draw_start() {
+  std::random_device device;
+  return {static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+}
+
+/// Rank 0's. Collective.
+RunStart agree(const RunStart& mine, Communicator& world) {
+  at::Tensor numbers = at::empty({2}, at::kLong);
+  auto* data = numbers.mutable_data_ptr<int64_t>();
+  data[0] = mine.entropy;
+  data[1] = mine.time;
+  world.broadcast(numbers, 0);
+  return {data[0], data[1]};
+}
 
 /// One run on the ranks of this process.
 class Session {
@@ -44,6 +69,7 @@ class Session {
   const std::function<void(lua_State*)>& body_;
   int64_t world_size_ = 1;
   Launch launch_;
+  RunStart start_ = draw_start();
   ErrorReport report_;
   std::atomic<bool> stop_ = false;
   std::atomic<int> exit_code_ = 0;
@@ -85,6 +111,33 @@ std::optional<int> exit_code(lua_State* lua) {
   const int code = static_cast<int>(lua_tointeger(lua, -1));
   lua_pop(lua, 1);
   return asked ? std::optional(code) : std::nullopt;
+}
+
+/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of a
+/// script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at its
+/// beginning, os.time.
+int shared_time(lua_State* lua) {
+  if (!lua_isnoneornil(lua, 1)) {
+    lua_pushvalue(lua, lua_upvalueindex(3));
+    lua_insert(lua, 1);
+    lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
+    return lua_gettop(lua);
+  }
+  const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
+  const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
+  push(lua, lua_tointeger(lua, lua_upvalueindex(1)) +
+                std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
+  return 1;
+}
+
+void share_time(lua_State* lua, int64_t start) {
+  lua_getglobal(lua, "os");
+  push(lua, start);
+  push(lua, std::chrono::steady_clock::now().time_since_epoch().count());
+  lua_getfield(lua, -3, "time");
+  lua_pushcclosure(lua, guard<shared_time>, 3);
+  lua_setfield(lua, -2, "time");
+  lua_pop(lua, 1);
 }
 
 /// One write per line, so that the lines of thread ranks do not mix.
@@ -153,6 +206,8 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   lua_pushcfunction(lua, guard<exit_script>);
   lua_setfield(lua, -2, "exit");
   lua_pop(lua, 1);
+  set_lua_entropy(lua, static_cast<uint64_t>(start_.entropy));
+  if (communicator.size() > 1) share_time(lua, start_.time);
   const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
@@ -247,6 +302,7 @@ int Session::run() {
     }
     CommunicatorPtr world = make_process_world(backend, launch_);
     world_size_ = world->size();
+    start_ = agree(start_, *world);
     run_rank(std::move(world), false);
   }
   end_watch();

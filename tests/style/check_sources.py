@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes, folder READMEs, and that every op rule
-has a case table.  usage: check_sources.py SOURCE_FOLDER"""
+"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes, folder READMEs, that every op rule
+has a case table, and that Lua does not depend on the order of hashes.  usage: check_sources.py SOURCE_FOLDER"""
 
 import re
 import sys
@@ -15,6 +15,13 @@ LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".lua", ".cmake", ".py"}
 # What each folder may include, itself aside.
 MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine", "ops"}, "scripting": {"engine", "ops", "io"}}
+# Lua goes through tables in an order that differs between ranks by `next` and `rawpairs`; `pairs` is Moonhalo's and the same on all.
+# Asking whether a table is empty, `next(t) == nil`, is free.
+LUA_FOLDERS = ("scripting", "examples", "configs")
+OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?!\([\w.]+\) [=~]= nil))\b")
+OWN_ORDER_ALLOWED = {
+    ("scripting/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
+}
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
 
@@ -58,6 +65,23 @@ def check_readmes(root, problems):
             problems.append(f"{folder}/README.md: more than {MAX_README_LINES} lines")
 
 
+def check_orders(root, problems, allowed=OWN_ORDER_ALLOWED):
+    unused = set(allowed)
+    for folder in LUA_FOLDERS:
+        for path in sorted((root / folder).rglob("*.lua")):
+            name = path.relative_to(root).as_posix()
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                code = re.sub(r'"[^"]*"', '""', line).split("--")[0].strip()
+                if not OWN_ORDER.search(code):
+                    continue
+                if (name, code) in allowed:
+                    unused.discard((name, code))
+                else:
+                    problems.append(f"{name}:{number}: goes through a table in an order that ranks do not share; use pairs")
+    for name, code in sorted(unused):
+        problems.append(f"{name}: '{code}' is allowed by the check, but not there")
+
+
 def rule_ops(text):
     """The operator names of the rule records in a source, without namespace and overload."""
     if "const Register" not in text:
@@ -80,6 +104,7 @@ def check(root):
         check_text(root, path, problems)
     check_readmes(root, problems)
     check_rules_have_tests(root, problems)
+    check_orders(root, problems)
     return problems
 
 
@@ -94,13 +119,16 @@ def self_test():
             "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
             "tests/ops/test_c.cpp": "at::prelu(x);\n",
             "tests/README.md": "one job\n",
+            "scripting/d.lua": 'if next(t.u) == nil and x.next then f("next") end -- next\nfor k in next, t do end\nlocal k = next(t)\n',
+            "scripting/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
         }
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
         found = [problem.split(": ")[0] for problem in check(root)]
     wanted = ["engine/a.cpp", "engine/a.cpp:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
-    wanted += ["engine/README.md", "ops/README.md", "ops/b.cpp"]
+    wanted += ["engine/README.md", "ops/README.md", "scripting/README.md", "ops/b.cpp"]
+    wanted += ["scripting/arguments.lua:3", "scripting/d.lua:2", "scripting/d.lua:3"]
     assert found == wanted, f"self-test: found {found}"
 
 
