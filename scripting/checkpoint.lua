@@ -94,8 +94,11 @@ function checkpoint.save(path, state)
     end
     local file, problem = io.open(partial .. "/" .. kFile, "w")
     if not file then fail("checkpoint.save: " .. problem) end
-    file:write(mh.json.encode({format = kFormat, entries = entries}, 1), "\n")
-    file:close()
+    local written, refused = file:write(mh.json.encode({format = kFormat, entries = entries}, 1), "\n")
+    local closed, refused_late = file:close()
+    if not (written and closed) then
+      fail("checkpoint.save: the disk refused '" .. partial .. "/" .. kFile .. "': " .. (refused or refused_late))
+    end
     mh.files.replace_folder(partial, path)
   end
   barrier()

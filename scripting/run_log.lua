@@ -16,8 +16,9 @@ function run_log.write(record)
     file, problem = io.open(info.log_file, "w")
     if not file then mh.fail("log: cannot write the log file: " .. problem) end
   end
-  file:write(mh.json.encode(record), "\n")
-  file:flush()
+  local written, problem = file:write(mh.json.encode(record), "\n")
+  if written then written, problem = file:flush() end
+  if not written then mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem) end
 end
 
 return run_log

@@ -1,6 +1,7 @@
 # Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.
 #   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,...   OUTPUT a folder
 #   RANKS list of numbers of thread ranks   STEPS, TOLERANCE   MPIEXEC empty: not under MPI
+#   REFERENCE a setting with which the script uses plain tensors: compared with that first; empty: there is none
 file(REMOVE_RECURSE "${OUTPUT}")
 file(MAKE_DIRECTORY "${OUTPUT}")
 
@@ -23,6 +24,11 @@ function(run_example log)
 endfunction()
 
 set(logs "")
+if(REFERENCE)
+  set(rank_options --set "${REFERENCE}")
+  run_example(reference "${PROGRAM}")
+  list(APPEND logs "${OUTPUT}/reference.jsonl")
+endif()
 foreach(ranks IN LISTS RANKS)
   set(rank_options --ranks ${ranks})
   run_example(threads_${ranks} "${PROGRAM}")

@@ -70,7 +70,7 @@ mh.checkpoint.load(cfg.folder .. "/checkpoint", state)
 -- S11: the file holds the whole embedding; here it is cut again, as this run wants it.
 local saved = mh.checkpoint.load(cfg.folder .. "/checkpoint").model.place
 assert(not saved:is_shard_tensor() and saved.shape[2] == 9 and mh.equal(saved, net.place:detach():full_tensor()))
-assert(net.place.placements[1] == cuts.place[1])
+assert(net.place:is_shard_tensor() and net.place.placements[1].dim == cuts.place[1].dim)
 local expected, losses = mh.checkpoint.load(cfg.folder .. "/expected"), train()
 local function close(name, have, want)
   local worst = ((have - want):abs() / want:abs():clamp_min(1e-3)):max():item()

@@ -1,4 +1,4 @@
-# Starts PROGRAM on RANKS ranks, one of which ends as HOW says; all must be gone soon, with a status that tells.
+# X16: starts PROGRAM on RANKS ranks, one of which ends as HOW says; all must be gone soon, with a status that tells.
 # In: MPIEXEC, PROGRAM, RANKS, HOW (killed, abort or exception), and optionally TEXT that must be on stderr.
 execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" "${HOW}" TIMEOUT 20 RESULT_VARIABLE status
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)

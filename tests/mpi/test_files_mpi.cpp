@@ -59,7 +59,7 @@ TEST_F(MpiFiles, S18BlocksGoIntoOneFileAndComeBack) {
   EXPECT_EQ(file.datasets(), (std::vector<std::string>{"deep/squeezed", "rows", "x"}));
 }
 
-TEST_F(MpiFiles, ARankThatCannotReadStopsAll) {
+TEST_F(MpiFiles, X16_ARankThatCannotReadStopsAll) {
   if (world->rank() == 0) testing::RawFile(path).floats("x", full.repeat({40, 4}));
   world->barrier();
   const File file = open(path);
@@ -75,7 +75,7 @@ TEST_F(MpiFiles, ARankThatCannotReadStopsAll) {
   EXPECT_NE(message.find("rank  " + last + " of "), std::string::npos) << message;
 }
 
-TEST_F(MpiFiles, ARankThatCannotWriteStopsAllAndHarmsNothing) {
+TEST_F(MpiFiles, X16_ARankThatCannotWriteStopsAllAndHarmsNothing) {
   if (world->rank() == 0) testing::RawFile(path).floats("old", full);
   world->barrier();
   File out = open(path, "w");

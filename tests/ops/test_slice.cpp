@@ -173,7 +173,7 @@ TEST(Slice, KeepsTheRowsThatEachRankOwns) {
 }
 
 // The gradient of a slice finds the cut of a balanced tensor again; a row of a cut dim costs one row.
-TEST(Slice, S14_NothingButTheNeededRowsMoves) {
+TEST(Slice, NothingButTheNeededRowsMoves) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     Tensor x = shard_of(make_tensor({10, 6}, 6), mesh, {shard(0)}).requires_grad_(true);
     mesh->group().reset_stats();

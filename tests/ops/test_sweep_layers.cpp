@@ -124,7 +124,7 @@ TEST(SweepLayers, S12_Pools) {
   });
 }
 
-TEST(SweepLayers, S18_Norms) {
+TEST(SweepLayers, Norms) {
   sweep({
       row("layer_norm_last", {image, scale6, scale6 + 1},
           [](X x, X w, X c) { return at::layer_norm(x, {6}, w, c); }),

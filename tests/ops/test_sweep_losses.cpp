@@ -97,7 +97,7 @@ TEST(SweepReduceLosses, S24_WeightsAndTargets) {
   sweep(rows);
 }
 
-TEST(SweepLayersNorms, S18_AndWeights) {
+TEST(SweepLayersNorms, AndWeights) {
   sweep({
       row("rms_norm_two", {image, make_tensor({5, 6}, 15)}, [](X x, X w) { return at::rms_norm(x, {5, 6}, w, 1e-6); }),
       row("instance_running", {image},

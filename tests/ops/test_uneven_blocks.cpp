@@ -162,7 +162,7 @@ int64_t rows_to_send(const ShardSpec& from, const ShardSpec& to, int64_t rank, c
   return count;
 }
 
-TEST(UnevenBlocks, S14_OnlyRowsWithANewOwnerTravel) {
+TEST(UnevenBlocks, OnlyRowsWithANewOwnerTravel) {
   const Moved cases[] = {
       {"roll", [](const Tensor& x) { return x.roll(2, 0); },
        [](int64_t row) { return (row + 7) % 9; }},
@@ -201,7 +201,7 @@ TEST(UnevenBlocks, S14_OnlyRowsWithANewOwnerTravel) {
 
 // A row goes from its owner to each other rank. Several stay addends until they are wanted, and then cost what the fewest
 // bytes of a sum cost; forward and backward.
-TEST(UnevenBlocks, S14_PickingRowsGathersNothing) {
+TEST(UnevenBlocks, PickingRowsGathersNothing) {
   for (const auto& sizes : kRows) {
     on_mesh({static_cast<int64_t>(sizes.size())}, [&](const MeshPtr& mesh) {
       const int64_t ranks = mesh->size(0);
