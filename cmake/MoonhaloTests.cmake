@@ -127,6 +127,13 @@ foreach(part RANGE 1 ${sweep_parts})
   set_tests_properties(aten.sweep_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
+# Calls of one operator that differ in what decisions must not confuse, one after the other in one process.
+set(pairs_parts 4)
+foreach(part RANGE 1 ${pairs_parts})
+  add_test(NAME aten.pairs_${part} COMMAND moonhalo_fuzz --pairs --part ${part}/${pairs_parts})
+  set_tests_properties(aten.pairs_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
+endforeach()
+
 # The same program under mpirun with 2, 3 and 4 ranks.
 set(mpi_environment "${test_environment}")
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "engine/before_collective.h"
+#include "engine/lazy_bits.h"
 #include "engine/reduce_elements.h"
 
 namespace moonhalo {
@@ -147,6 +148,8 @@ Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
 void Communicator::check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided) const {
   TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
                     "empty tensor where there is nothing to send");
+  TORCH_CHECK_VALUE(!is_lazy(tensor), verb, ": `", what, "` is conjugated, negated or zero by a mark alone, its memory holds other values",
+                    "\n  have  shape ", tensor.sizes(), "\n  fix   give .resolve_conj().resolve_neg(), or a clone()");
   TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `",
                     what, "` is not contiguous\n  have  shape ", tensor.sizes(), ", strides ", tensor.strides(),
                     "\n  fix   call .contiguous() first");

@@ -9,14 +9,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "engine/boundary.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
 #include "engine/kept_halos.h"
-#include "engine/output_cut.h"
+#include "engine/lazy_bits.h"
 #include "engine/view_trace.h"
 
 namespace moonhalo {
@@ -25,11 +24,6 @@ namespace {
 // Per thread; then all are forgotten, so memory stays bounded.
 constexpr int64_t kMaxDecisions = 16384;
 constexpr size_t kMaxRedistributions = 1024;
-
-// Words of a key that no argument is: dim = None is not dim = -3, and True is not 1.
-constexpr int64_t kSpecial = std::numeric_limits<int64_t>::min() / 3;
-constexpr int64_t kUndefined = kSpecial + 1, kNone = kSpecial + 2, kOther = kSpecial + 3, kBool = kSpecial + 4,
-                  kPolicy = kSpecial + 6;
 
 uint64_t hash_of(at::ArrayRef<int64_t> key) {
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
@@ -45,7 +39,10 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
-  if (impl == nullptr) return move.redistribution ? move.redistribution->apply(tensor) : tensor;
+  if (impl == nullptr) {
+    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, views);
+    return move.redistribution ? move.redistribution->apply(tensor) : tensor;
+  }
   if (impl->copied_view()) refuse_copied_view(*impl, move.written, op);
   if (move.written && halo_options().keep) [[unlikely]] halos_become_old(*impl);
   at::Tensor moved;  // undefined: the block itself
@@ -181,8 +178,9 @@ void write_result(const std::string& name, const at::Tensor& result, const at::T
     target.resize_(result.sizes());
   }
   TORCH_CHECK_VALUE(target.sizes() == result.sizes(), name, ": the result has shape ", shape_string(result.sizes()),
-                    ", the tensor that it is written to ", shape_string(target.sizes()),
-                    "\n  fix   ", out ? "give an out= tensor of the result's shape, or an empty one" : "use the operator that returns a new tensor");
+                    ", the tensor that it is written to ", shape_string(target.sizes()), "\n  have  ",
+                    out ? "an out= tensor of " : "a tensor of ", target.numel(), " elements\n  fix   ",
+                    out ? "give an out= tensor of the result's shape, or an empty one" : "use the operator that returns a new tensor");
   target.copy_(result);
 }
 
@@ -319,70 +317,6 @@ void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
   for (const int argument : facts.returns_argument) returned.push_back(stack[base + argument]);
   torch::jit::drop(stack, facts.arguments);
   stack.insert(stack.end(), returned.begin(), returned.end());
-}
-
-// The facts that a plan may depend on, as words. False when an argument cannot be written down.
-bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
-  key_.size = 0;
-  const auto tensor = [this](const at::Tensor& t) {
-    if (!t.defined()) return key_.push(kUndefined);
-    const auto dtype = static_cast<int64_t>(t.scalar_type()) << 56;
-    if (const ShardTensorImpl* impl = shard_impl(t)) {
-      key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
-    } else {
-      key_.push((int64_t{1} << 55) ^ dtype ^ t.dim());
-      for (const int64_t size : t.sizes()) key_.push(size);
-    }
-  };
-  const auto number = [this](const c10::IValue& v) {
-    if (v.isInt()) {
-      key_.push(v.toInt());
-    } else if (v.isBool()) {
-      key_.push(kBool + v.toBool());
-    } else if (v.isDouble()) {
-      key_.push(c10::bit_cast<int64_t>(v.toDouble()));
-    } else {
-      return false;
-    }
-    return true;
-  };
-  const bool tensors_only = facts.pointwise && !facts.rule;  // its plan reads shapes alone
-  if (const OutputCut cut = output_cut(); cut != OutputCut::kGeometry) [[unlikely]] key_.push(kPolicy + static_cast<int64_t>(cut));
-  for (size_t i = stack.size() - facts.arguments; i < stack.size(); ++i) {
-    const c10::IValue& v = stack[i];
-    if (v.isTensor()) {
-      tensor(v.toTensor());
-    } else if (v.isList()) {
-      const auto list = v.toListRef();
-      key_.push(static_cast<int64_t>(list.size()));
-      for (const c10::IValue& item : list) {
-        if (item.isTensor()) {
-          tensor(item.toTensor());
-        } else if (item.isNone()) {
-          key_.push(kNone);
-        } else if (!number(item)) {
-          return false;
-        }
-      }
-    } else if (tensors_only || number(v)) {
-      continue;
-    } else if (v.isNone()) {
-      key_.push(kNone);
-    } else if (v.isString()) {
-      const std::string& text = v.toStringRef();
-      key_.push(static_cast<int64_t>(text.size()));
-      for (size_t at = 0; at < text.size(); at += 8) {
-        int64_t word = 0;
-        std::memcpy(&word, text.data() + at, std::min<size_t>(8, text.size() - at));
-        key_.push(word);
-      }
-    } else if (v.isDevice() || v.isGenerator()) {
-      key_.push(kOther);
-    } else {
-      return false;
-    }
-  }
-  return true;
 }
 
 const Decision* Dispatch::find(Entry& entry) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/kept_halos.h"
+#include "engine/lazy_bits.h"
 #include "engine/versions.h"
 
 namespace moonhalo {
@@ -133,6 +134,7 @@ void refuse_foreign_impl() {
 }
 
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
+  if (is_lazy(local)) [[unlikely]] local = carried_out(local);
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), spec);
 }
 

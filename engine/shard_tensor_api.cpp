@@ -10,6 +10,7 @@
 #include "engine/dispatch.h"
 #include "engine/factory_capture.h"
 #include "engine/fresh_memory.h"
+#include "engine/lazy_bits.h"
 #include "engine/redistribute.h"
 #include "engine/shard_tensor.h"
 #include "engine/versions.h"
@@ -126,8 +127,8 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
   at::Tensor block;
   {
     const BelowAutograd guard;
-    block = local.alias();
-    share_versions(local, block);
+    block = is_lazy(local) ? carried_out(local) : local.alias();
+    if (!is_lazy(local)) share_versions(local, block);
   }
   at::Tensor result = wrap(std::move(block), spec);
   connect(
@@ -220,12 +221,13 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
     const BelowAutograd guard;
     std::vector<Message> sends, receives;
     if (root) {
+      const at::Tensor full = carried_out(source);
       for (int64_t rank = 0; rank < mesh->size(); ++rank) {
         if (rank == src) continue;
-        at::Tensor block = block_of(source, *spec, rank).contiguous();
+        at::Tensor block = block_of(full, *spec, rank).contiguous();
         if (block.numel() > 0) sends.push_back({static_cast<int>(rank), block});
       }
-      local = block_of(source, *spec, src).clone(at::MemoryFormat::Contiguous);
+      local = block_of(full, *spec, src).clone(at::MemoryFormat::Contiguous);
     } else {
       const auto dtype = static_cast<at::ScalarType>(header.dtype());
       local = at::empty(spec->local_shape(), at::TensorOptions().dtype(dtype).device(mesh->device_type()));

@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/lazy_bits.h"
+
 namespace moonhalo::io {
 
 namespace {
@@ -74,7 +76,7 @@ const char* complex_name(at::ScalarType type) {
 
 // What is written for a tensor: lazy conjugations and signs done, complex numbers as pairs.
 at::Tensor stored(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  const at::Tensor plain = carried_out(tensor.detach());
   return plain.is_complex() ? at::view_as_real(plain) : plain;
 }
 

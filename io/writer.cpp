@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/lazy_bits.h"
 #include "engine/shard_tensor.h"
 #include "engine/spec.h"
 #include "io/agree.h"
@@ -144,7 +145,7 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                     " at ", shape_string(offsets), " does not fit\n  have  shape ",
                     shape_string(info.shape), "\n  fix   stay inside the dataset");
   if (block.numel() == 0) return;
-  const at::Tensor data = block.detach().to(at::kCPU, *info.dtype).resolve_conj().contiguous();
+  const at::Tensor data = carried_out(block.detach()).to(at::kCPU, *info.dtype).contiguous();
   const h5::Handle file_type = h5::type_of(dataset, where);
   const h5::Handle memory = h5::memory_type(file_type.get(), *info.dtype, where);
   const h5::Handle file_space = h5::space_of(dataset, where);

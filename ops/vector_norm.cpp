@@ -80,8 +80,8 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
                                      ? at::get_default_dtype_as_scalartype()
                                      : given.scalar_type();
     const at::Tensor x = given.to(wide_type(dtype));
-    at::Tensor top =
-        is_empty(x, dims) ? at::sum(x, dims, true).fill_(-INFINITY) : at::amax(x, dims, true);
+    const at::Tensor height = x.is_complex() ? at::real(x) : x;
+    at::Tensor top = is_empty(x, dims) ? at::sum(height, dims, true).fill_(-INFINITY) : at::amax(height, dims, true);
     top = group.all_reduce(top, ReduceOp::kMax);
     top = top.masked_fill(top.abs().eq(INFINITY), 0);
     at::Tensor result = group.all_reduce(at::sum(at::exp(x - top), dims, true)).log_().add_(top);

@@ -12,7 +12,9 @@
 #include <random>
 #include <string>
 
+#include "tests/aten/apart.h"
 #include "tests/aten/exceptions.h"
+#include "tests/aten/pairs.h"
 #include "tests/aten/trial.h"
 
 namespace moonhalo::testing {
@@ -26,16 +28,18 @@ struct Options {
   bool shrink = true;
   size_t part = 0, parts = 1;  // of the operators
   bool check = false;          // fail for what exceptions.h does not expect
+  bool pairs = false;          // calls that differ a little, one after the other
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--no-shrink]\n"
+  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--no-shrink]\n"
              "  --minutes M      how long (default 1)\n"
              "  --seed S         another sequence (default: drawn, and printed)\n"
              "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
              "  --once           every operator once, then stop; prints a line for each\n"
              "  --part I/N       every Nth operator, beginning with the Ith (1 to N)\n"
              "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
+             "  --pairs          each operator with other absent arguments, numbers, lists and dtypes one after the other in one process\n"
              "  --no-shrink      report failures as they are\n",
              stderr);
   return 2;
@@ -51,7 +55,8 @@ void report(const Trial& trial, const Verdict& verdict, bool shrink) {
   std::fflush(stdout);
 }
 
-int fuzz(const Options& options) {
+// The operators that the options name; none: a message was printed.
+std::vector<Operator> chosen(const Options& options) {
   std::vector<Operator> operators;
   for (const Operator& op : callable_operators()) {
     if (options.name.empty() || op.base == options.name || op.name == options.name ||
@@ -61,7 +66,7 @@ int fuzz(const Options& options) {
   if (operators.empty()) {
     std::fprintf(stderr, "fuzz: no operator \"%s\"\n  have  %zu operators that take tensors\n  fix   give its name as in aten::sum.dim_IntList\n",
                  options.name.c_str(), callable_operators().size());
-    return 2;
+    return {};
   }
   std::stable_partition(operators.begin(), operators.end(), [](const Operator& op) {
     return !op.out && !op.in_place && !op.base.starts_with("_foreach_");
@@ -71,6 +76,50 @@ int fuzz(const Options& options) {
     for (size_t i = options.part; i < operators.size(); i += options.parts) mine.push_back(operators[i]);
     operators = std::move(mine);
   }
+  return operators;
+}
+
+constexpr size_t kPairWays = 2;
+constexpr char kEnd = '\x1f';
+
+// What came of one operator's calls, as "right refused problem...".
+std::string try_pairs(const Operator& op) {
+  int right = 0, refused = 0;
+  std::string problems;
+  const std::vector<Sample> samples = samples_of(op, 3);
+  for (const Sample& sample : samples) {
+    const Calls calls = calls_like(sample, samples);
+    if (calls.samples.size() < 2) continue;
+    for (const Trial& trial : trials_of(sample, kPairWays, "pairs")) {
+      const std::string problem = pairs_problem(calls, trial.way, &right, &refused);
+      if (!problem.empty()) problems += "WRONG " + problem + "\n";
+    }
+  }
+  return std::to_string(right) + " " + std::to_string(refused) + kEnd + problems;
+}
+
+int try_all_pairs(std::vector<Operator> operators) {
+  std::erase_if(operators, [](const Operator& op) { return op.out; });  // they run the form that returns its results
+  long right = 0, refused = 0;
+  int wrong = 0;
+  run_apart(operators.size(), [&](size_t i) { return try_pairs(operators[i]); },
+            [&](size_t i, const std::string& text, const std::string& ended) {
+              const size_t end = std::min(text.find(kEnd), text.size());
+              long counts[2] = {0, 0};
+              std::sscanf(text.c_str(), "%ld %ld", &counts[0], &counts[1]);
+              right += counts[0], refused += counts[1];
+              const std::string problem = ended.empty() ? text.substr(end + 1) : "WRONG " + operators[i].name + " " + ended + "\n";
+              std::printf("%-44s %ld right %ld refused\n%s", operators[i].name.c_str(), counts[0], counts[1], problem.c_str());
+              wrong += !problem.empty();
+            });
+  std::printf("pairs: %zu operators; calls: %ld right, %ld refused; %d operators wrong\n", operators.size(), right, refused, wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+int fuzz(const Options& options) {
+  const std::vector<Operator> operators = chosen(options);
+  if (operators.empty()) return 2;
+  if (options.pairs) return try_all_pairs(operators);
   std::printf("fuzz: %zu operators, seed %llu\n", operators.size(), static_cast<unsigned long long>(options.seed));
   std::mt19937_64 random(options.seed);
   std::map<std::string, std::vector<Sample>> samples;
@@ -133,6 +182,8 @@ int main(int count, char** words) {
                std::sscanf(value, "%zu/%zu", &options.part, &options.parts) == 2 && options.part >= 1 &&
                options.part <= options.parts) {
       --options.part, ++i;
+    } else if (word == "--pairs") {
+      options.pairs = true;
     } else if (word == "--no-shrink") {
       options.shrink = false;
     } else if (value != nullptr && word == "--minutes") {

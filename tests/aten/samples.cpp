@@ -261,6 +261,31 @@ bool named_in(const Operator& op, std::string_view names) {
   return false;
 }
 
+// Looks what the plain call gives; false when it throws, or nothing can be seen in it.
+bool try_out(Sample& sample, std::string* problem) {
+  find_tensors(sample);
+  if (sample.tensors.empty()) {
+    *problem = "no tensors";
+    return false;
+  }
+  try {
+    const at::NoGradGuard no_grad;
+    const List once = call(sample, sample.tensors), again = call(sample, sample.tensors);
+    if (!telling(once)) {
+      *problem = "nothing but NaN comes out";
+      return false;
+    }
+    sample.random = sample.values && sample.op.handle.hasTag(at::Tag::nondeterministic_seeded);
+    for (size_t i = 0; i < once.size(); ++i)
+      sample.random |= sample.values && !difference(once[i], again[i], 0).empty();
+    sample.tolerance = tolerance_for(sample, once);
+  } catch (const std::exception& error) {
+    *problem = error.what();
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 List call(const Sample& sample, const List& tensors) {
@@ -270,6 +295,15 @@ List call(const Sample& sample, const List& tensors) {
   List results = call_by(sample, on_one_rank(tensors), call_operator);
   for (at::Tensor& t : results) t = t.defined() && is_shard_tensor(t) ? full_tensor(t) : t;
   return results;
+}
+
+std::optional<Sample> with_arguments(Sample sample, std::vector<c10::IValue> arguments, std::string text) {
+  sample.arguments = std::move(arguments);
+  sample.text = std::move(text);
+  sample.derivatives = 0;
+  std::string unused;
+  if (!try_out(sample, &unused)) return std::nullopt;
+  return sample;
 }
 
 std::optional<Sample> make_sample(const Operator& op, const std::string& text, std::string* problem) {
@@ -286,26 +320,7 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text, s
     for (; pieces <= kMostPieces && !make_outs(sample, pieces, problem); ++pieces) sample.arguments = given;
     if (pieces > kMostPieces) return std::nullopt;
   }
-  find_tensors(sample);
-  if (sample.tensors.empty()) {
-    *problem = "no tensors";
-    return std::nullopt;
-  }
-  try {
-    const at::NoGradGuard no_grad;
-    const List once = call(sample, sample.tensors), again = call(sample, sample.tensors);
-    if (!telling(once)) {
-      *problem = "nothing but NaN comes out";
-      return std::nullopt;
-    }
-    sample.random = sample.values && op.handle.hasTag(at::Tag::nondeterministic_seeded);
-    for (size_t i = 0; i < once.size(); ++i)
-      sample.random |= sample.values && !difference(once[i], again[i], 0).empty();
-    sample.tolerance = tolerance_for(sample, once);
-  } catch (const std::exception& error) {
-    *problem = error.what();
-    return std::nullopt;
-  }
+  if (!try_out(sample, problem)) return std::nullopt;
   find_derivatives(sample);
   return sample;
 }

@@ -33,6 +33,10 @@ struct Sample {
 std::optional<Sample> make_sample(const Operator& op, const std::string& text,
                                   std::string* problem = nullptr);
 
+/// A sample of the same operator with other arguments (those of out= given), or null when the plain call throws. Its
+/// derivatives are not looked for.
+std::optional<Sample> with_arguments(Sample sample, std::vector<c10::IValue> arguments, std::string text);
+
 /// Up to `most` samples with arguments made from the schema: names and types suggest values, the plain call decides.
 std::vector<Sample> guessed_samples(const Operator& op, size_t most);
 

@@ -2,22 +2,18 @@
 #include "tests/aten/trial.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <sstream>
 
+#include "tests/aten/apart.h"
 #include "tests/aten/notation.h"
 
 namespace moonhalo::testing {
 namespace {
 
-constexpr char kField = '\x1f', kRecord = '\x1e';
-constexpr int kPatienceMs = 60000;
+constexpr char kField = '\x1f';
 
 std::string packed(const Verdict& verdict) {
   std::string text = verdict.wrong + kField + verdict.refusal + kField;
@@ -93,65 +89,19 @@ Verdict run_trial(const Trial& trial) {
                 .double_backward = trial.derivatives >= 2});
 }
 
-namespace {
-
-void write_all(int file, const std::string& text) {
-  for (size_t sent = 0; sent < text.size();) {
-    const ssize_t now = write(file, text.data() + sent, text.size() - sent);
-    if (now <= 0) _exit(1);
-    sent += static_cast<size_t>(now);
-  }
-}
-
-// Runs the trials from `first` on in a child until they are done or one of them ends the child. Gives the verdicts.
-std::vector<Verdict> run_from(const std::vector<Trial>& trials, size_t first) {
-  int ends[2];
-  TORCH_INTERNAL_ASSERT(pipe(ends) == 0, "no pipe");
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    for (size_t i = first; i < trials.size(); ++i) write_all(ends[1], packed(run_trial(trials[i])) + kRecord);
-    _exit(0);
-  }
-  close(ends[1]);
-  std::vector<Verdict> verdicts;
-  std::string text;
-  char buffer[4096];
-  bool hangs = false;
-  while (true) {
-    pollfd wait{.fd = ends[0], .events = POLLIN, .revents = 0};
-    hangs = poll(&wait, 1, kPatienceMs) == 0;
-    const ssize_t got = hangs ? 0 : read(ends[0], buffer, sizeof buffer);
-    if (got <= 0) break;
-    text.append(buffer, static_cast<size_t>(got));
-    for (size_t end; (end = text.find(kRecord)) != std::string::npos; text.erase(0, end + 1))
-      verdicts.push_back(unpacked(text.substr(0, end)));
-  }
-  close(ends[0]);
-  if (hangs) kill(child, SIGKILL);
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (hangs) {
-    verdicts.push_back({.wrong = "hangs for " + std::to_string(kPatienceMs / 1000) + " s"});
-  } else if (first + verdicts.size() < trials.size()) {
-    verdicts.push_back({.wrong = "ends the process" + (WIFSIGNALED(status)
-                                     ? " with signal " + std::to_string(WTERMSIG(status))
-                                     : std::string())});
-  }
-  return verdicts;
-}
-
-}  // namespace
-
 void run_trials_apart(const std::vector<Trial>& trials,
                       const std::function<void(const Trial&, const Verdict&)>& done) {
-  for (size_t next = 0; next < trials.size();) {
-    for (const Verdict& verdict : run_from(trials, next)) done(trials[next++], verdict);
-  }
+  run_apart(trials.size(), [&](size_t i) { return packed(run_trial(trials[i])); },
+            [&](size_t i, const std::string& text, const std::string& ended) {
+              done(trials[i], ended.empty() ? unpacked(text) : Verdict{.wrong = ended});
+            });
 }
 
-Verdict run_trial_apart(const Trial& trial) { return run_from({trial}, 0).at(0); }
+Verdict run_trial_apart(const Trial& trial) {
+  Verdict verdict;
+  run_trials_apart({trial}, [&](const Trial&, const Verdict& given) { verdict = given; });
+  return verdict;
+}
 
 std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed) {
   Draw draw(sample.op.name + sample.text + seed);

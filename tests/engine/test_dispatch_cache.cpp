@@ -80,6 +80,12 @@ TEST(DispatchCache, CallsThatDifferInOneArgumentAreDifferentDecisions) {
       {"normalized shape", [](const at::Tensor& x) { return at::layer_norm(x, {2}); },
        [](const at::Tensor& x) { return at::layer_norm(x, {4, 2}); }},
       {"mode", [](const at::Tensor& x) { return at::div(x, 0.3, "floor"); }, [](const at::Tensor& x) { return at::div(x, 0.3, "trunc"); }},
+      {"lower bound, upper bound", [](const at::Tensor& x) { return at::clamp(x, x.mul(0.5), {}); },
+       [](const at::Tensor& x) { return at::clamp(x, std::optional<at::Tensor>(), x.mul(0.5)); }},
+      {"lists of one, of two", [](const at::Tensor& x) { return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, {2}, at::IntArrayRef({1, 1})); },
+       [](const at::Tensor& x) { return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, at::IntArrayRef({2, 1}), {1}); }},
+      {"a number, one with the same bits", [](const at::Tensor& x) { return at::norm(x, 2.0, 1); },
+       [](const at::Tensor& x) { return at::norm(x, int64_t{0x4000000000000000}, 1); }},
       {"window", [](const at::Tensor& x) { return at::max_pool2d(x, {2, 2}, {1, 1}); },
        [](const at::Tensor& x) { return at::max_pool2d(x, {1, 2}, {1, 1}); }},
   };

@@ -67,6 +67,25 @@ TEST(Write, EveryDtypeComesBack) {
   EXPECT_TRUE(at::equal(file["transposed"].read(), field({3, 5}).t()));
 }
 
+// What LibTorch has put off (a conjugation, a sign, zeros) is done before bytes are written.
+TEST(Write, LazyTensorsAreWrittenAsTheirValues) {
+  const Folder folder;
+  const at::Tensor pairs = at::complex(field({4}), field({4}) + 2);
+  const at::Tensor negated = at::imag(pairs.conj()), one = at::imag(pairs.narrow(0, 0, 1).conj());
+  ASSERT_TRUE(negated.is_neg() && one.is_neg());
+  const at::Tensor zeros = at::_efficientzerotensor({3}, at::kFloat);
+  File out = open(folder / "out.h5", "w");
+  out.write("negated", negated);
+  out.write("one", one);
+  out.write("zeros", zeros);
+  out.close();
+
+  const File file = open(folder / "out.h5");
+  EXPECT_TRUE(at::equal(file["negated"].read(), negated));
+  EXPECT_TRUE(at::equal(file["one"].read(), one));
+  EXPECT_TRUE(at::equal(file["zeros"].read(), at::zeros({3})));
+}
+
 TEST(Write, AttributesDimensionsChunksAndGroups) {
   const Folder folder;
   const Attributes attrs = {{"units", std::string("K")},

@@ -133,6 +133,11 @@ Verdict::Kind Verdict::kind() const {
                              : Kind::kRight;
 }
 
+bool is_clear(const std::string& error) {
+  return error.find("\n  have") != std::string::npos && error.find("\n  fix") != std::string::npos &&
+         error.find("INTERNAL ASSERT") == std::string::npos;
+}
+
 Verdict judge(const Way& way, const Program& program, Oracle options) {
   Verdict verdict;
   std::mutex mutex;
@@ -157,10 +162,7 @@ Verdict judge(const Way& way, const Program& program, Oracle options) {
     verdict.wrong = error.what();
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    const bool clear = text.find("\n  have") != std::string::npos &&
-                       text.find("\n  fix") != std::string::npos &&
-                       text.find("INTERNAL ASSERT") == std::string::npos;
-    (clear ? verdict.refusal : verdict.wrong) = text;
+    (is_clear(text) ? verdict.refusal : verdict.wrong) = text;
   } catch (const std::exception& error) {
     verdict.wrong = error.what();
   }

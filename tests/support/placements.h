@@ -50,8 +50,10 @@ struct Verdict {
   Kind kind() const;
 };
 
-/// Compares `program` on this way with one device, under Fallback::kReplicate. An error is clear when it says what there
-/// is ("have") and what to do ("fix").
+/// Whether an error says what there is ("have") and what to do ("fix").
+bool is_clear(const std::string& error);
+
+/// Compares `program` on this way with one device, under Fallback::kReplicate.
 Verdict judge(const Way& way, const Program& program, Oracle options);
 
 }  // namespace moonhalo::testing

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace moonhalo {
+
+/// Whether a plain tensor's memory does not hold its values: LibTorch has put off a conjugation (x.conj()), a negation
+/// (imag(x.conj())) or zeros (what several derivatives make). Blocks of ShardTensors and what travels never are: whoever
+/// reads their memory would miss it.
+inline bool is_lazy(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  return tensor.key_set().has_any(kLazy);
+}
+/// The same values, held by memory: of a lazy tensor a copy, else the tensor. Not recorded by autograd.
+at::Tensor carried_out(const at::Tensor& tensor);
+
+}  // namespace moonhalo
