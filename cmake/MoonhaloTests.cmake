@@ -192,6 +192,17 @@ if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
   endforeach()
 endif()
 
+# The messages of newcomers' mistakes, whole.
+if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
+  set(mpiexec_option "")
+  if(MPI_CXX_FOUND)
+    set(mpiexec_option --mpiexec "${MPIEXEC_EXECUTABLE}")
+  endif()
+  add_test(NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
+                                     $<TARGET_FILE:moonhalo_cli> ${mpiexec_option})
+  set_tests_properties(lua.mistakes PROPERTIES TIMEOUT 300 LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+endif()
+
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 if(TARGET moonhalo_cli)
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [PLAIN]): lists with commas; PLAIN: the script can run

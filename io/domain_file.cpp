@@ -63,6 +63,17 @@ void add_datasets(hid_t file, const std::string& group, int depth, const h5::Whe
   }
 }
 
+/// "3 datasets: a, b, c"; of many only the first ones, of those that begin with `prefix` if there are any.
+std::string some_names(std::vector<std::string> names, const std::string& prefix) {
+  constexpr size_t kShown = 5;
+  if (names.empty()) return "no datasets";
+  const size_t count = names.size();
+  std::stable_partition(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
+  names.resize(std::min(count, kShown));
+  return std::to_string(count) + (count == 1 ? " dataset" : " datasets") + (count > kShown ? ", such as " : ": ") +
+         c10::Join(", ", names);
+}
+
 h5::Handle open_object(hid_t file, const std::string& path, const h5::Where& where) {
   TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file, path), where.to_string(),
                     ": it does not exist\n  have  no dataset or group of that name"
@@ -320,8 +331,7 @@ Dataset File::operator[](const std::string& name) const {
     TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
                       group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",
                       group ? "" : did_you_mean(path, names), "\n  have  ",
-                      names.empty() ? "no datasets" : c10::Join(", ", names),
-                      "\n  fix   use one of these names");
+                      some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
   }
   const auto handle = state_->dataset(access.id, "/" + path, 0, where);
   return {state_, std::make_shared<DatasetInfo>(read_info(handle->get(), path, where))};

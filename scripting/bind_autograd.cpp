@@ -36,6 +36,25 @@ std::vector<at::Tensor> tensors_of(const Options& options, lua_State* lua, const
   return tensors;
 }
 
+/// LibTorch's errors of `run`, with the name of what was called.
+template <class Run>
+void naming(const char* op, Run run) {
+  try {
+    run();
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(op + (": " + plain_message(error)));
+  }
+}
+
+/// What LibTorch refuses without a remedy.
+void check_differentiable(const char* op, const at::Tensor& tensor, bool has_gradient) {
+  TORCH_CHECK_VALUE(tensor.requires_grad(), op, ": the tensor was not computed from anything that requires a gradient\n  have  ",
+                    describe(tensor), "\n  fix   ask for gradients first, {requires_grad = true} or nn.Parameter, and compute "
+                    "outside of mh.no_grad");
+  TORCH_CHECK_VALUE(has_gradient || tensor.numel() == 1, op, ": a tensor of ", tensor.numel(), " elements needs the gradient of each\n  have  ",
+                    describe(tensor), "\n  fix   reduce it first, x:sum():backward(), or give a gradient of its shape, x:backward(g)");
+}
+
 /// x:backward(gradient | nil, {retain_graph =, create_graph =, inputs =}); also x:backward{gradient
 /// = ..., ...}.
 int backward(lua_State* lua) {
@@ -49,9 +68,12 @@ int backward(lua_State* lua) {
   if (options.has("gradient")) gradient = options.get_tensor("gradient");
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> inputs = tensors_of(options, lua, "inputs");
+  check_differentiable("backward", tensor, gradient.defined());
   const BackwardOnThisThread here;
-  tensor.backward(gradient, options.get_bool("retain_graph", create_graph), create_graph,
-                  inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
+  naming("backward", [&] {
+    tensor.backward(gradient, options.get_bool("retain_graph", create_graph), create_graph,
+                    inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
+  });
   return 0;
 }
 
@@ -64,10 +86,14 @@ int grad(lua_State* lua) {
                         {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> grad_outputs = tensors_of(options, lua, "grad_outputs");
+  for (size_t i = 0; i < outputs.size(); ++i)
+    check_differentiable("grad", outputs[i], i < grad_outputs.size() && grad_outputs[i].defined());
   const BackwardOnThisThread here;
-  const std::vector<at::Tensor> results = torch::autograd::grad(
-      outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph), create_graph,
-      options.get_bool("allow_unused", false));
+  std::vector<at::Tensor> results;
+  naming("grad", [&] {
+    results = torch::autograd::grad(outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph), create_graph,
+                                    options.get_bool("allow_unused", false));
+  });
   luaL_checkstack(lua, static_cast<int>(results.size()), "grad: too many inputs");
   for (const at::Tensor& result : results) push(lua, result);
   return static_cast<int>(results.size());

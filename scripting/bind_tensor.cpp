@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "engine/shard_tensor.h"
+#include "scripting/devices.h"
 #include "scripting/state.h"
 #include "scripting/values.h"
 
@@ -20,7 +21,40 @@ int give(lua_State* lua, const Value& value) {
   return 1;
 }
 
-int get_shape(lua_State* lua) { return give(lua, self(lua).sizes()); }
+/// x.shape[0], as in Python, is no size: Lua's lists count from 1. Other keys that are absent are nil, as in every list.
+int shape_index(lua_State* lua) {
+  const std::optional<int64_t> key = to_int(lua, 2);
+  TORCH_CHECK_INDEX(!key || *key > 0, "x.shape[", *key, "]: x.shape is a Lua list, which counts from 1",
+                    "\n  fix   x.shape[", *key < 0 ? "#x.shape" : "1", *key < -1 ? std::to_string(*key + 1) : "", "] or x:size(",
+                    *key, ")");
+  return 0;
+}
+
+int shape_text(lua_State* lua) {
+  push(lua, describe(lua, 1));
+  return 1;
+}
+
+const char kShapeKey = 0;
+
+/// The sizes of a tensor as a list; x:size() gives the same.
+int push_sizes(lua_State* lua, at::IntArrayRef sizes) {
+  push(lua, sizes);
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kShapeKey) == LUA_TNIL) {
+    lua_pop(lua, 1);
+    lua_createtable(lua, 0, 2);
+    lua_pushcfunction(lua, guard<shape_index>);
+    lua_setfield(lua, -2, "__index");
+    lua_pushcfunction(lua, guard<shape_text>);
+    lua_setfield(lua, -2, "__tostring");
+    lua_pushvalue(lua, -1);
+    lua_rawsetp(lua, LUA_REGISTRYINDEX, &kShapeKey);
+  }
+  lua_setmetatable(lua, -2);
+  return 1;
+}
+
+int get_shape(lua_State* lua) { return push_sizes(lua, self(lua).sizes()); }
 int get_dtype(lua_State* lua) { return give(lua, self(lua).scalar_type()); }
 int get_device(lua_State* lua) { return give(lua, self(lua).device()); }
 int get_grad(lua_State* lua) { return give(lua, self(lua).grad()); }
@@ -84,7 +118,7 @@ int numel(lua_State* lua) { return give(lua, self(lua).numel()); }
 int dim(lua_State* lua) { return give(lua, self(lua).dim()); }
 
 int size(lua_State* lua) {
-  if (is_nil(lua, 2)) return give(lua, self(lua).sizes());
+  if (is_nil(lua, 2)) return push_sizes(lua, self(lua).sizes());
   return give(lua, self(lua).size(check_int(lua, 2)));
 }
 
@@ -122,7 +156,7 @@ int to(lua_State* lua) {
       if (const auto dtype = parse_dtype(name)) {
         options = options.dtype(*dtype);
       } else if (const auto device = parse_device(name)) {
-        options = options.device(*device);
+        options = options.device(present(*device));
       } else {
         argument_error(lua, last, "a dtype or a device" + did_you_mean(name, dtype_names()));
       }
@@ -152,10 +186,8 @@ int convert(lua_State* lua) {
 
 int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
 int to_cuda(lua_State* lua) {
-  return give(lua,
-              self(lua).to(is_nil(lua, 2) ? c10::Device(c10::kCUDA)
-                                          : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(
-                                                                        check_int(lua, 2)))));
+  const int64_t index = is_nil(lua, 2) ? -1 : check_int(lua, 2);
+  return give(lua, self(lua).to(present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)))));
 }
 
 void open_tensor(lua_State* lua) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "scripting/torch_messages.h"
+
 namespace moonhalo::scripting {
 
 namespace {
@@ -32,7 +34,7 @@ size_t distance(std::string_view a, std::string_view b) {
 
 std::string plain_message(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
+  return in_lua(torch_error ? torch_error->what_without_backtrace() : error.what());
 }
 
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,

@@ -22,7 +22,7 @@ class LuaError : public std::runtime_error {
   std::string traceback_;
 };
 
-/// The text of an exception without LibTorch's C++ stack.
+/// The text of an exception without LibTorch's C++ stack, and with remedies for Lua.
 std::string plain_message(const std::exception& error);
 
 /// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is

@@ -99,7 +99,7 @@ end
 -- ---- Classes ------------------------------------------------------------------------------------------------------
 
 local function new_meta(class)
-  local meta = {__name = class.name}
+  local meta = {__name = class.name, __call = mh._module_call(class, Module.call)}
   function meta.__index(self, key)
     local value = rawget(self, "_parameters")[key]
     if value == nil then value = rawget(self, "_modules")[key] end
@@ -109,7 +109,6 @@ local function new_meta(class)
     return value
   end
   meta.__newindex = assign
-  function meta.__call(self, ...) return self:call(...) end
   function meta.__tostring(self) return self:to_string() end
   function meta.__len(self) return self:length() end
   return meta
@@ -125,11 +124,13 @@ local function construct(class, ...)
   return self
 end
 
+local kConstruct = mh._framed(construct)
+
 --- A class of modules: `local Block = nn.Module:extend("Block")`, then `Block:init(...)`, `Block:forward(x)`, and
 --- `Block(...)` makes one. `Block.super` is the class it extends.
 function Module:extend(name)
   if not kClasses[self] then fail("extend: call it on a class, nn.Module:extend(\"Name\")") end
-  local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = construct})
+  local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = kConstruct})
   class.instance_meta = new_meta(class)
   kClasses[class] = true
   return class
@@ -138,7 +139,10 @@ end
 function Module:init() end
 function Module:class_name() return getmetatable(self).__name end
 function Module:length() fail(self:class_name() .. ": has no length") end
-function Module:forward() fail(self:class_name() .. ": has no forward function") end
+function Module:forward()
+  local name = self:class_name()
+  fail(("%s: has no forward function\n  fix   function %s:forward(x) ... end"):format(name, name))
+end
 
 -- ---- Calls and hooks ----------------------------------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ local function packed(value)
   return {value, n = 1}
 end
 
---- Runs hooks and forward. `module(...)` calls this.
+--- Runs hooks and forward. `module(...)` calls this, or forward itself where there are no hooks.
 function Module:call(...)
   if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
   local args = table.pack(...)
@@ -282,60 +286,8 @@ end
 
 -- ---- State --------------------------------------------------------------------------------------------------------
 
---- Parameters and persistent buffers by dotted name, detached, sharing memory with the module.
-function Module:state_dict()
-  local state = ordered_map()
-  for prefix, module in self:named_modules() do
-    local path = prefix == "" and "" or prefix .. "."
-    for name, tensor in module._parameters do state[path .. name] = tensor:detach() end
-    for name, tensor in module._buffers do
-      if not module._volatile[name] then state[path .. name] = tensor:detach() end
-    end
-  end
-  return state
-end
-
-local function listed(names) return "'" .. table.concat(names, "', '") .. "'" end
-
---- Copies values into parameters and buffers. Options: strict (default true: names must be the same ones). Returns
---- {missing_keys = list, unexpected_keys = list}.
-function Module:load_state_dict(state, options)
-  local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
-  local names = {}
-  for name in own do
-    names[#names + 1] = name
-    if state[name] == nil then table.insert(result.missing_keys, name) end
-  end
-  for name in pairs(state) do
-    if own[name] == nil then table.insert(result.unexpected_keys, name) end
-  end
-  table.sort(result.unexpected_keys)
-  if not options or options.strict ~= false then
-    if #result.missing_keys > 0 then problems[#problems + 1] = "missing keys: " .. listed(result.missing_keys) end
-    if #result.unexpected_keys > 0 then
-      problems[#problems + 1] = "unexpected keys: " .. listed(result.unexpected_keys)
-        .. mh.did_you_mean(result.unexpected_keys[1], names)
-    end
-  end
-  for name, target in own do
-    local value = state[name]
-    if value ~= nil and table.concat(target.shape, ", ") ~= table.concat(value.shape, ", ") then
-      problems[#problems + 1] = ("'%s' has shape [%s], the module's is [%s]"):format(name,
-        table.concat(value.shape, ", "), table.concat(target.shape, ", "))
-    elseif value ~= nil and value:is_complex() and not target:is_complex() then
-      problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype, target.dtype)
-    end
-  end
-  if #problems > 0 then
-    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "))
-  end
-  mh.no_grad(function()
-    for name, target in own do
-      if state[name] ~= nil then target:copy_(state[name]) end
-    end
-  end)
-  return result
-end
+local state = require "moonhalo.nn_state"
+Module.state_dict, Module.load_state_dict = state.state_dict, state.load_state_dict
 
 function Module:train(mode)
   for _, module in self:named_modules() do rawset(module, "training", mode ~= false) end
@@ -436,5 +388,51 @@ function Module:to_string()
 end
 
 local function is_class(value) return kClasses[value] == true end
+
+-- ---- Errors -------------------------------------------------------------------------------------------------------
+
+--- The shortest name of `wanted` below `module`, "" for itself, nil when it is not there.
+local function name_below(module, wanted)
+  local level, seen = {{"", module}}, {[module] = true}
+  while #level > 0 do
+    local below = {}
+    for _, entry in ipairs(level) do
+      if rawequal(entry[2], wanted) then return entry[1] end
+      for name, child in rawget(entry[2], "_modules") do
+        if not seen[child] then
+          seen[child] = true
+          below[#below + 1] = {entry[1] == "" and name or entry[1] .. "." .. name, child}
+        end
+      end
+    end
+    level = below
+  end
+end
+
+--- "blocks.0.fc (Linear) of Net" for the modules that are running, innermost first; one that is registered nowhere below
+--- its caller begins a path of its own.
+mh._set_module_namer(function(running)
+  local function class_name(module) return getmetatable(module).__name end
+  local root, path, at, callers = running[#running], "", running[#running], ""
+  local function here()
+    return path == "" and class_name(root) or ("%s (%s) of %s"):format(path, class_name(at), class_name(root))
+  end
+  for i = #running - 1, 1, -1 do
+    local name = name_below(at, running[i])
+    if not name then
+      callers = ", called by " .. here() .. callers
+      root, path = running[i], ""
+    elseif name ~= "" then
+      path = path == "" and name or path .. "." .. name
+    end
+    at = running[i]
+  end
+  return here() .. callers
+end)
+
+local kOfClasses = {extend = true, show = true, call = true}
+for name, method in next, Module do
+  if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, kInstances) end
+end
 
 return {Module = Module, Parameter = Parameter, is_module = is_module, is_class = is_class}

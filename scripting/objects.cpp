@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 
+#include "scripting/methods.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting::detail {
@@ -63,6 +64,7 @@ void define_object(lua_State* lua, const char* type, const luaL_Reg* methods,
   scripting::push(lua, type);
   lua_setfield(lua, -2, "__name");
   push_functions(lua, methods);
+  remember_methods(lua, methods, type);
   push_functions(lua, getters);
   lua_getfield(lua, -3, "__index");
   scripting::push(lua, type);

@@ -4,8 +4,8 @@
 local mh = ...
 
 for _, name in ipairs {"parallelize_module", "distribute_module", "finish_grad_sync"} do
-  rawset(mh, name, function(...) return require("moonhalo.parallelize")[name](...) end)
+  rawset(mh, name, mh._framed(function(...) return require("moonhalo.parallelize")[name](...) end))
 end
 for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"} do
-  rawset(mh, name, function(...) return require("moonhalo.parallel_styles").classes[name](...) end)
+  rawset(mh, name, mh._framed(function(...) return require("moonhalo.parallel_styles").classes[name](...) end))
 end

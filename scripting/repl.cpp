@@ -17,6 +17,7 @@
 #include "scripting/report.h"
 #include "scripting/state.h"
 #include "scripting/state_data.h"
+#include "scripting/syntax_hints.h"
 
 namespace moonhalo::scripting {
 
@@ -166,7 +167,7 @@ std::string load_chunk(lua_State* lua, const std::string& text, bool& incomplete
   const std::string message = lua_tostring(lua, -1);
   lua_pop(lua, 1);
   incomplete = message.ends_with("<eof>");
-  return message;
+  return message + syntax_hint(message, text);
 }
 
 std::vector<std::string> complete_word(lua_State* lua, const std::string& text) {

@@ -32,7 +32,7 @@ class ErrorReport {
   std::vector<Entry> entries_;
 };
 
-/// "    12 | local y = x .. 1" for a message that begins with "file:12: ", "" when the file cannot
+/// "  12 | local y = x .. 1" for a message that begins with "file:12: ", "" when the file cannot
 /// be read.
 std::string source_line(const std::string& message);
 

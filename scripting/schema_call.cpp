@@ -10,6 +10,8 @@
 #include "engine/deferred.h"
 #include "engine/shard_tensor.h"
 #include "scripting/bind_mesh.h"
+#include "scripting/devices.h"
+#include "scripting/methods.h"
 #include "scripting/schema_convert.h"
 #include "scripting/state.h"
 #include "scripting/values.h"
@@ -310,6 +312,8 @@ LuaCall read_call(lua_State* lua, bool method) {
       call.empty_table_last = !numbers;
     }
   }
+  // Lua's order differs between ranks, and messages must not.
+  std::sort(call.keywords.begin(), call.keywords.end());
   for (int i = 1; i <= count; ++i) call.positional.push_back(i);
   return call;
 }
@@ -348,7 +352,12 @@ ChosenOverload choose_overload(const OperatorSet& set, const LuaCall& call) {
 
 int call_operator(lua_State* lua, const OperatorSet& set, bool method) {
   const LuaCall call = read_call(lua, method);
+  if (method && (call.positional.empty() || !to_tensor(lua, 1)))
+    TORCH_CHECK_TYPE(false, dot_call(lua, set.name, "Tensor"));
   ChosenOverload chosen = choose_overload(set, call);
+  for (const c10::IValue& value : chosen.stack) {
+    if (value.isDevice()) present(value.toDevice());
+  }
   const FunctionSchema& schema = chosen.op->schema();
   try {
     const ElementwiseRandom random;

@@ -17,6 +17,7 @@
 #include "scripting/bind_h5.h"
 #include "scripting/lua_random.h"
 #include "scripting/report.h"
+#include "scripting/syntax_hints.h"
 #include "scripting/values.h"
 #include "scripting/warnings.h"
 
@@ -334,7 +335,7 @@ void run_script(lua_State* lua, int results) {
   if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
     const std::string message = lua_tostring(lua, -1);
     lua_pop(lua, 1);
-    throw LuaError(message);
+    throw LuaError(message + syntax_hint(message, source_line(message)));
   }
   for (const std::string& argument : run.arguments) push(lua, argument);
   call_traced(lua, static_cast<int>(run.arguments.size()), results);

@@ -172,6 +172,26 @@ std::vector<IndexPart> parse_index(std::string_view text) {
   return parts;
 }
 
+namespace {
+
+/// x[{0, 2}] looks like Python's x[0, 2] and like its x[[0, 2]], which are not the same.
+void refuse_ambiguous(lua_State* lua, int index) {
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  std::string numbers;
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, index, i);
+    const std::optional<int64_t> number = to_int(lua, -1);
+    lua_pop(lua, 1);
+    if (!number) return;
+    numbers += (i > 1 ? ", " : "") + std::to_string(*number);
+  }
+  TORCH_CHECK_VALUE(count == 0, "index {", numbers, "}: a list of integers may mean one element or several rows",
+                    "\n  fix   x[\"", numbers, "\"] for ", count > 1 ? "the element (" + numbers + ")" : "row " + numbers,
+                    ", x[mh.tensor{", numbers, "}] or x:index_select(0, mh.tensor{", numbers, "}) for rows ", numbers);
+}
+
+}  // namespace
+
 std::vector<IndexPart> read_index(lua_State* lua, int index) {
   index = lua_absindex(lua, index);
   IndexPart part;
@@ -188,6 +208,7 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
   TORCH_CHECK_TYPE(lua_istable(lua, index),
                    "index: wanted an integer, a string such as \"0, :, 2:5\", a tensor or a ",
                    "list of these, got ", describe(lua, index));
+  refuse_ambiguous(lua, index);
   std::vector<IndexPart> parts;
   for (lua_Integer i = 1; i <= static_cast<lua_Integer>(lua_rawlen(lua, index)); ++i) {
     lua_rawgeti(lua, index, i);

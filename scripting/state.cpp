@@ -8,6 +8,9 @@
 #include <filesystem>
 
 #include "engine/random.h"
+#include "scripting/devices.h"
+#include "scripting/error_place.h"
+#include "scripting/methods.h"
 #include "scripting/modules.h"
 #include "scripting/state_data.h"
 
@@ -40,6 +43,7 @@ std::vector<NamedOpen>& bindings() {
 
 int traced_message(lua_State* lua) {
   luaL_tolstring(lua, 1, nullptr);
+  push(lua, placed_message(lua, lua_tostring(lua, -1)));
   luaL_traceback(lua, lua, nullptr, 1);
   lua_createtable(lua, 2, 0);
   lua_insert(lua, -3);
@@ -63,7 +67,8 @@ void add_all(lua_State* lua, const luaL_Reg* functions) {
 
 }  // namespace
 
-at::Generator Context::generator(c10::Device device) {
+at::Generator Context::generator(c10::Device wanted) {
+  const c10::Device device = present(wanted);
   if (device.is_cpu()) return default_generator();
   c10::DeviceIndex index = device.index();
   if (index < 0) {
@@ -115,6 +120,7 @@ void add_tensor_getters(lua_State* lua, const luaL_Reg* getters) {
 void add_tensor_methods(lua_State* lua, const luaL_Reg* methods) {
   push_tensor_methods(lua);
   add_all(lua, methods);
+  remember_methods(lua, methods, "Tensor");
   lua_pop(lua, 1);
 }
 
@@ -157,6 +163,7 @@ std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
   TORCH_CHECK(state != nullptr, "moonhalo: no memory for a Lua state");
   lua_State* lua = state.get();
   luaL_openlibs(lua);
+  lua_register(lua, "pcall", place_pcall);
   const std::string script = context.script;
   const std::vector<std::string> arguments = context.arguments;
   open_moonhalo(lua, std::move(context));
@@ -196,9 +203,9 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
     push(lua, std::string_view(error.what()));
   } catch (const CommError& error) {
     context(lua).rank_was_lost = true;
-    push(lua, script_position(lua) + error.what());
+    push(lua, script_position(lua) + error.what() + module_place(lua));
   } catch (const std::exception& error) {
-    push(lua, script_position(lua) + plain_message(error));
+    push(lua, script_position(lua) + plain_message(error) + module_place(lua));
   }
   return lua_error(lua);
 }

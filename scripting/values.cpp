@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "scripting/devices.h"
+#include "scripting/methods.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -218,12 +220,14 @@ void argument_error(lua_State* lua, int index, const std::string& wanted) {
   lua_Debug frame;
   std::string name = "?";
   int argument = position;
+  std::string type;
   if (lua_getstack(lua, 0, &frame) && lua_getinfo(lua, "n", &frame) && frame.name) {
     name = frame.name;
-    if (std::string_view(frame.namewhat) == "method") --argument;
+    type = method_type(lua, frame);
+    if (std::string_view(frame.namewhat) == "method" || !type.empty()) --argument;
   }
-  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, wanted ", wanted, ", got ", got,
-                   "\n  fix   call it with a colon, x:", name, "(...)");
+  TORCH_CHECK_TYPE(argument > 0 || type.empty(), dot_call(lua, name, type));
+  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, wanted ", wanted, ", got ", got);
   TORCH_CHECK_TYPE(false, name, ": bad argument #", argument, ", wanted ", wanted, ", got ", got);
 }
 
@@ -314,7 +318,7 @@ c10::Device check_device(lua_State* lua, int index) {
   const std::string name = lua_type(lua, index) == LUA_TSTRING ? lua_tostring(lua, index) : "";
   const std::optional<c10::Device> device = parse_device(name);
   if (!device) argument_error(lua, index, "a device such as \"cpu\" or \"cuda:0\"");
-  return *device;
+  return present(*device);
 }
 
 }  // namespace moonhalo::scripting

@@ -61,8 +61,127 @@ end
 
 function tests.test_wrong_self()
   local x = mh.ones(2)
-  t.assert_error(function() x.item() end, "tensor")
-  t.assert_error(function() x.item(3) end, "item")
+  local function cases(list)
+    for _, case in ipairs(list) do
+      local message = t.assert_error(case[1], case[2])
+      assert(line_of(message) and message:find("\n  fix   write a colon, not a dot" .. case[3], 1, true), message)
+    end
+  end
+  local net = mh.nn.Sequential(mh.nn.Linear(2, 2))
+  local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+  local mesh = mh.init_device_mesh("cpu", {1})
+  cases {
+    {function() x.item() end, "item: called without its tensor", ": x:item()"},
+    {function() x.item(3) end, "item: called on 3, which is no tensor", ": x:item(...)"},
+    {function() x.sum() end, "sum: called without its tensor", ": x:sum()"},
+    {function() x.sum(0) end, "sum: called on 0, which is no tensor", ": x:sum(...)"},
+    {function() x.softmax{dim = 0} end, "softmax: called on {dim = 0}, which is no tensor", ": x:softmax(...)"},
+    {function() opt.step() end, "step: called without its optimizer", ": opt:step()"},
+    {function() opt.zero_grad{} end, "zero_grad: called on {}, which is no optimizer", ": opt:zero_grad(...)"},
+    {function() mesh.size("domain") end, "size: called on 'domain', which is no mesh", ": mesh:size(...)"},
+    {function() net.parameters() end, "parameters: called without its module", ": net:parameters()"},
+    {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is no module", ": net:load_state_dict(...)"},
+    {function() return net.train(false) end, "train: called on false, which is no module", ": net:train(...)"},
+    {function() net.length() end, "attempt to index a nil value (local 'self')", ", before the method's name: object:method(...)"},
+  }
+  mh.Tensor.item(mh.ones(1))
+  mh.nn.Module.parameters(net)
+end
+
+local nn = mh.nn
+local Block = nn.Module:extend("Block")
+function Block:init(width) self.fc = nn.Linear(width, 3) end
+function Block:forward(x)
+  if x == "mine" then error({code = 7}) end
+  if x == "text" then error("stop", 0) end
+  if x == "line" then error("stop here") end
+  if x == "nil" then return x.a.b end
+  if x == "again" then
+    local ok, message = pcall(self.fc, 1)
+    assert(not ok)
+    error("wrapped: " .. message)
+  end
+  return self.fc(x)
+end
+local kTail = debug.getinfo(Block.forward, "S").lastlinedefined - 1
+local Net = nn.Module:extend("Net")
+function Net:init(other) self.blocks, self.other = nn.ModuleList{Block(4), Block(4)}, function() return other end end
+function Net:forward(x)
+  if self.other() then return self.other()(x) end
+  return self.blocks[1](x)
+end
+
+--- The error of net(x), which must be a text that ends in the place.
+local function at(net, x, place)
+  local ok, message = pcall(net, x)
+  assert(not ok and type(message) == "string", message)
+  assert(message:sub(-#place - 9) == "\n  in    " .. place, message)
+  return message
+end
+
+function tests.test_errors_in_modules_name_line_and_path()
+  local message = at(Net(), mh.ones{2, 3}, "blocks.1.fc (Linear) of Net")
+  t.assert_equal(line_of(message), kTail)
+  t.assert_equal(line_of(at(nn.Sequential(nn.Identity(), Net()), mh.ones{2, 3}, "1.blocks.1.fc (Linear) of Sequential")), kTail)
+  at(Net(), "line", "blocks.1 (Block) of Net")
+  at(Net(), "nil", "blocks.1 (Block) of Net")
+  at(Net(nn.Sequential(Block(4))), mh.ones{2, 3}, "0.fc (Linear) of Sequential, called by Net")
+  local net = Net()
+  net:register_forward_hook(function(_, _, y) return y:nothing() end)
+  at(net, mh.ones{2, 4}, "Net")
+  at(nn.Sequential(net), mh.ones{2, 4}, "0 (Net) of Sequential")
+  net.self = net
+  at(net, mh.ones{2, 3}, "blocks.1.fc (Linear) of Net")
+end
+
+function tests.test_errors_keep_what_they_are()
+  local ok, value = pcall(Net(), "mine")
+  t.assert_equal({ok, value.code}, {false, 7})
+  t.assert_equal({pcall(Net(), "text")}, {false, "stop"})
+  t.assert_equal({pcall(error, "x", 0)}, {false, "x"})
+  t.assert_equal({pcall(function(...) return select("#", ...), ... end, nil, 2, nil)}, {true, 3, nil, 2, nil})
+  t.assert_equal({pcall(error)}, {false})
+  assert(not pcall(pcall))
+  local _, message = pcall(Net(), "again")
+  local _, count = message:gsub("\n  in    ", "")
+  t.assert_equal(count, 1)
+  assert(message:find("in    blocks.1.fc (Linear) of Net", 1, true), message)
+end
+
+function tests.test_pcall_and_modules_may_yield()
+  local Wait = nn.Module:extend("Wait")
+  function Wait:forward(x) return coroutine.yield(x) + 1, 2 end
+  local co = coroutine.create(function(x) return pcall(nn.Sequential(Wait()), x) end)
+  t.assert_equal({coroutine.resume(co, 5)}, {true, 5})
+  t.assert_equal({coroutine.resume(co, 6)}, {true, true, 7, 2})
+  co = coroutine.create(function(x) return pcall(nn.Sequential(Wait()), x) end)
+  coroutine.resume(co, 5)
+  local _, ok, message = coroutine.resume(co, "a")
+  assert(ok == false and message:find("in    0 (Wait) of Sequential", 1, true), message)
+end
+
+function tests.test_the_line_of_tail_calls()
+  local calls = {
+    function() return mh.interpolate(mh.ones{1, 1, 4}, {mode = "bilinear"}) end,
+    function() return nn.Linear(3) end,
+    function() return mh.optim.Adam({}, {lr = 1}) end,
+    function() return mh.parallelize_module(1) end,
+    function() return nn.Linear(3, 3):get_submodule("a") end,
+  }
+  for i, call in ipairs(calls) do
+    local _, message = pcall(call)
+    t.assert_equal({i, line_of(message)}, {i, debug.getinfo(call, "S").linedefined})
+  end
+end
+
+function tests.test_an_endless_recursion_ends()
+  local function deeper(x) return 1 + deeper(x) end
+  local ok, message = pcall(deeper, 1)
+  assert(not ok and message:find("stack overflow", 1, true), message)
+  local Loop = nn.Module:extend("Loop")
+  function Loop:forward(x) return self(x) + 1 end
+  ok, message = pcall(Loop(), 1)
+  assert(not ok and tostring(message):find("overflow", 1, true), message)
 end
 
 function tests.test_modules()

@@ -107,6 +107,85 @@ function tests.test_state_that_does_not_fit_is_refused()
     "'weight' has shape [2, 3], the module's is [3, 2]")
 end
 
+local Shared = nn.Module:extend("Shared")
+function Shared:init()
+  self.mlp = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+  self.shared = self.mlp
+  self.tied = nn.Linear(2, 2)
+  self.tied.weight = self.mlp[0].weight
+end
+function Shared:forward(x) return self.tied(self.shared(self.mlp(x))) end
+
+--- PyTorch's names for that module, in its order.
+local function shared_names()
+  local names = {}
+  for _, of in ipairs {"mlp", "shared"} do
+    for _, name in ipairs {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"} do
+      names[#names + 1] = of .. "." .. name
+    end
+  end
+  names[#names + 1], names[#names + 2] = "tied.weight", "tied.bias"
+  return names
+end
+
+function tests.test_a_module_under_two_names_is_in_the_state_under_both()
+  local net = Shared()
+
+  testing.assert_equal(keys(net:state_dict()), shared_names())
+  testing.assert_equal(#net:parameters(), 5)
+  testing.assert_equal(#net:modules(), 5)
+  net.shared.again = net  -- a module inside of itself ends there
+  testing.assert_equal(keys(net:state_dict()), shared_names())
+end
+
+function tests.test_state_of_shared_modules_goes_through_a_file()
+  local path = os.tmpname()
+  local a, b, x = Shared(), Shared(), mh.randn{4, 2}
+  a(x)
+  local pairs_of_a = {}
+  for name, tensor in a:state_dict() do pairs_of_a[#pairs_of_a + 1] = {name, tensor} end
+  mh.safetensors.save(path, pairs_of_a, {format = "pt"})
+
+  b:load_state_dict(mh.safetensors.load(path))
+
+  testing.assert_equal(mh.equal(a:eval()(x), b:eval()(x)), true)
+  assert(b.tied.weight == b.mlp[0].weight and b.shared == b.mlp)
+  -- A file that has every tensor once says in its metadata which names are the same.
+  local once, metadata = {}, {}
+  for i, entry in ipairs(pairs_of_a) do
+    local first = entry[1]:gsub("^shared", "mlp"):gsub("^tied.weight", "mlp.0.weight")
+    if first == entry[1] then once[#once + 1] = entry else metadata[entry[1]] = first end
+  end
+  mh.safetensors.save(path, once, metadata)
+  local c = Shared()
+  c:load_state_dict(mh.safetensors.load(path))
+  testing.assert_equal(mh.equal(a(x), c:eval()(x)), true)
+  os.remove(path)
+  testing.assert_error(function() c:load_state_dict(once) end,
+    "missing keys: 'shared.0.weight', 'shared.0.bias', 'shared.1.weight'")
+end
+
+function tests.test_what_is_no_state_is_refused()
+  local net = nn.Linear(2, 3)
+  local cases = {
+    {"run/model.safetensors", "wanted tensors by name, got string run/model.safetensors"},
+    {mh.ones{3, 2}, "wanted tensors by name, got a tensor"},
+    {nil, "wanted tensors by name, got nil"},
+    {{mh.ones{3, 2}}, "element 1 of the list is no {name, tensor} but a tensor"},
+    {{{"weight", mh.ones{3, 2}}, "bias"}, "element 2 of the list is no {name, tensor} but a string"},
+    {{{"weight"}}, "'weight' is no tensor but a nil"},
+    {{{mh.ones{3, 2}, "weight"}}, "names are texts, got "},
+    {{weight = 1}, "'weight' is no tensor but a number"},
+    {{[0] = mh.ones{3, 2}}, "names are texts, got 0"},
+    {{model = net:state_dict()}, "'model' is no tensor but a table"},
+  }
+  for _, case in ipairs(cases) do
+    local message = testing.assert_error(function() net:load_state_dict(case[1]) end, "Linear: load_state_dict: " .. case[2])
+    assert(message:find("fix   give what state_dict() or mh.safetensors.load(path) returned", 1, true), message)
+  end
+  testing.assert_error(function() net:load_state_dict(net:state_dict(), false) end, "options are a table, got false")
+end
+
 function tests.test_train_and_eval_reach_all_modules()
   local net = network()
   net:eval()

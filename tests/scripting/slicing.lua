@@ -34,6 +34,37 @@ function tests.test_reading()
   end
 end
 
+--- In Python x[0, 2] is an element and x[[0, 2]] are rows; x[{0, 2}] may mean either.
+function tests.test_lists_of_integers_are_refused()
+  local x = base()
+  for _, list in ipairs {{0, 2}, {1}, {-1, 0, 1}, {0.0, 1.0}} do
+    local message = t.assert_error(function() return x[list] end, "a list of integers may mean one element or several rows")
+    assert(message:find('fix   x["', 1, true), message)
+    t.assert_error(function() x[list] = 0 end, "a list of integers may mean")
+  end
+  local message = t.assert_error(function() return x[{0, 2}] end, 'index {0, 2}: a list of integers')
+  for code in message:gmatch('x%b[]') do
+    assert(mh.is_tensor(load("local mh, x = ...; return " .. code)(mh, mh.ones{3, 3})), code)
+  end
+  t.assert_equal(x["1, 2"]:tolist(), {20, 21, 22, 23})
+  t.assert_equal(x[mh.tensor{1, 0}]:tolist(), x:index_select(0, mh.tensor{1, 0}):tolist())
+  t.assert_equal(x[{{1, 0}}]:tolist(), x[mh.tensor{1, 0}]:tolist())
+end
+
+function tests.test_shapes_count_from_one()
+  local x = base()
+  t.assert_error(function() return x.shape[0] end, "x.shape[0]: x.shape is a Lua list, which counts from 1\n  fix   x.shape[1] or x:size(0)")
+  t.assert_error(function() return x.shape[-1] end, "fix   x.shape[#x.shape] or x:size(-1)")
+  t.assert_error(function() return x:size()[-2] end, "fix   x.shape[#x.shape-1] or x:size(-2)")
+  t.assert_equal({x.shape[1], x.shape[3], x.shape[4], x.shape[#x.shape - 1], x.shape.rows}, {2, 4, nil, 3})
+  t.assert_equal(tostring(x.shape), "{2, 3, 4}")
+  local count = 0
+  for i, size in ipairs(x.shape) do count = count + i * size end
+  t.assert_equal(count, 20)
+  t.assert_equal(mh.zeros(x.shape).shape, {2, 3, 4})
+  t.assert_equal(mh.zeros(x:sum().shape):dim(), 0)
+end
+
 function tests.test_shapes()
   local x = base()
   t.assert_equal(x[":"].shape, {2, 3, 4})

@@ -93,7 +93,7 @@ TEST(State, ObjectsLiveAsLongAsLuaHoldsThem) {
     EXPECT_EQ(run(state.get(), "return c:value()"), "3");
     EXPECT_THAT(run(state.get(), "return c.valeu"),
                 HasSubstr("Counter: no attribute or method 'valeu'; did you mean 'value'?"));
-    EXPECT_THAT(run(state.get(), "return c.value(3)"), HasSubstr("wanted Counter, got 3"));
+    EXPECT_THAT(run(state.get(), "return c.value(3)"), HasSubstr("value: called on 3, which is no counter\n  fix   write a colon, not a dot: counter:value(...)"));
     EXPECT_EQ(Counter::alive, 1);
   }
   EXPECT_EQ(Counter::alive, 0);

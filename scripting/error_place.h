@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lua.hpp>
+
+#include <string>
+
+namespace moonhalo::scripting {
+
+/// "\n  in    blocks.0.fc (Linear) of Net": the module whose forward is running and its path from the module that the script
+/// called; "" outside of modules. Reads the frames of the stack, so it costs nothing until an error asks.
+std::string module_place(lua_State* lua);
+
+/// A message handler: gives a text the script's line where it has one of Moonhalo's own Lua files, the running module,
+/// and a remedy for a method that was called with a dot. Texts without a position (`error(text, 0)`) and other objects stay as
+/// they are.
+int place_error(lua_State* lua);
+
+/// The same for the last words of a script: texts without a position get the running module too.
+std::string placed_message(lua_State* lua, std::string message);
+
+/// pcall whose message has a place, as place_error gives it.
+int place_pcall(lua_State* lua);
+
+/// Calls into Lua code of Moonhalo, as C functions: these keep the frame of their caller in a tail call
+/// (`return self.fc(x)`), which a Lua function would replace, and with it the script's line.
+/// Upvalue: the function.
+int call_framed(lua_State* lua);
+/// module(...): its forward, or `call` where there are hooks. Upvalues: the class, the base class's `call`.
+int call_module(lua_State* lua);
+
+}  // namespace moonhalo::scripting

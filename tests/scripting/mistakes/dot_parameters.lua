@@ -1,0 +1,8 @@
+local mh = require "moonhalo"
+local net = mh.nn.Linear(3, 2)
+local list = net.parameters()
+--[==[
+dot_parameters.lua:3: parameters: called without its module
+  fix   write a colon, not a dot: net:parameters()
+  3 | local list = net.parameters()
+]==]

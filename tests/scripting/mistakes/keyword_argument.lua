@@ -1,0 +1,8 @@
+local mh = require "moonhalo"
+local x = mh.ones{2, 3}
+print(x:sum(dim=0))
+--[==[
+keyword_argument.lua:3: ')' expected near '='
+  fix   named arguments stand in a last table: f(x, {dim = 0})
+  3 | print(x:sum(dim=0))
+]==]

@@ -1,0 +1,27 @@
+local mh = require "moonhalo"
+local nn = mh.nn
+local Block = nn.Module:extend("Block")
+function Block:init(width) self.fc = nn.Linear(width, 3) end
+function Block:forward(x)
+  local y = x:relu()
+  return self.fc(y)
+end
+local Net = nn.Module:extend("Net")
+function Net:init() self.blocks = nn.ModuleList{Block(4), Block(4)} end
+function Net:forward(x)
+  for _, block in self.blocks:each() do x = block(x) end
+  return x
+end
+local net = Net()
+net(mh.ones{2, 4})
+--[==[
+nested_layer.lua:7: linear: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x3)
+  call  linear(Tensor float32 [2, 3], Tensor float32 [3, 4], Tensor float32 [3])
+  fix   the last dim of the input must be the layer's in_features (rows of the second matrix)
+  in    blocks.1.fc (Linear) of Net
+  7 |   return self.fc(y)
+stack traceback:
+    nested_layer.lua:7: in function <nested_layer.lua:5>
+    nested_layer.lua:12: in function <nested_layer.lua:11>
+    nested_layer.lua:16: in main chunk
+]==]
