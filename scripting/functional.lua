@@ -251,6 +251,6 @@ end)
 
 for name, fn in pairs(require "moonhalo.functional_windows") do F[name] = fn end
 
-for name, fn in next, F do F[name] = mh._framed(fn) end
+for name, fn in pairs(F) do F[name] = mh._framed(fn) end
 
 return setmetatable(F, {__index = function(_, name) return mh[name] end})

@@ -431,7 +431,7 @@ mh._set_module_namer(function(running)
 end)
 
 local kOfClasses = {extend = true, show = true, call = true}
-for name, method in next, Module do
+for name, method in pairs(Module) do
   if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, kInstances) end
 end
 

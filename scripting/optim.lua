@@ -9,7 +9,7 @@ local optim = {lr_scheduler = require "moonhalo.lr_scheduler"}
 for _, name in ipairs {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "LBFGS"} do
   optim[name] = mh._framed(function(parameters, options) return mh.make_optimizer(name, parameters, options) end)
 end
-for name, schedule in next, optim.lr_scheduler do optim[name] = mh._framed(schedule) end
+for name, schedule in pairs(optim.lr_scheduler) do optim[name] = mh._framed(schedule) end
 
 return setmetatable(optim, {
   __index = function(_, key)

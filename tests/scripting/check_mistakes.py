@@ -40,9 +40,9 @@ class Mistake:
         found = re.search(rf"^-- {name}: (.*)$", self.script, re.MULTILINE)
         return found.group(1) if found else default
 
-    def said(self, command):
+    def said(self, command, ranks=1):
         """Status and all that a run says, without the names of ranks: all must say the same."""
-        command = command + ["run", self.path.name] + self.options
+        command = command + ["run", self.path.name] + self.options + (["--ranks", str(ranks)] if ranks > 1 else [])
         try:
             done = subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=LIMIT_S)
@@ -51,7 +51,7 @@ class Mistake:
         return done.returncode, RANKS.sub("", done.stdout + done.stderr).expandtabs(4)
 
     def bless(self, program):
-        text = self.said([program])[1]
+        text = self.said([program], self.ranks[0])[1]
         self.path.write_text(self.script.rstrip("\n") + "\n" + BEGIN + text + END)
 
     def problems(self, program, mpiexec):
@@ -65,10 +65,7 @@ class Mistake:
                              f"{self.expected}---")
 
         for ranks in self.ranks:
-            options = ["--ranks", str(ranks)] if ranks > 1 else []
-            self.options, before = self.options + options, self.options
-            status, text = self.said([program])
-            self.options = before
+            status, text = self.said([program], ranks)
             judge(f"{ranks} ranks", status, text, text == self.expected)
         if self.mpi and mpiexec:
             status, text = self.said([mpiexec, "-n", str(self.mpi), program])

@@ -1,3 +1,4 @@
+-- mpi: 2
 local mh = require "moonhalo"
 local nn = mh.nn
 local Block = nn.Module:extend("Block")
@@ -15,13 +16,13 @@ end
 local net = Net()
 net(mh.ones{2, 4})
 --[==[
-nested_layer.lua:7: linear: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x3)
+nested_layer.lua:8: linear: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x3)
   call  linear(Tensor float32 [2, 3], Tensor float32 [3, 4], Tensor float32 [3])
   fix   the last dim of the input must be the layer's in_features (rows of the second matrix)
   in    blocks.1.fc (Linear) of Net
-  7 |   return self.fc(y)
+  8 |   return self.fc(y)
 stack traceback:
-    nested_layer.lua:7: in function <nested_layer.lua:5>
-    nested_layer.lua:12: in function <nested_layer.lua:11>
-    nested_layer.lua:16: in main chunk
+    nested_layer.lua:8: in function <nested_layer.lua:6>
+    nested_layer.lua:13: in function <nested_layer.lua:12>
+    nested_layer.lua:17: in main chunk
 ]==]
