@@ -14,6 +14,7 @@
 #include "engine/before_collective.h"
 #include "engine/lazy_bits.h"
 #include "engine/reduce_elements.h"
+#include "engine/uncounted.h"
 
 namespace moonhalo {
 namespace {
@@ -161,14 +162,19 @@ void Communicator::check_tensor(const char* verb, const char* what, const at::Te
 namespace {
 thread_local int64_t bytes_sent = 0;
 thread_local BeforeCollective before_collective = nullptr;
+thread_local int uncounted = 0;
 }  // namespace
 
 void set_before_collective(BeforeCollective hook) { before_collective = hook; }
+
+Uncounted::Uncounted() { ++uncounted; }
+Uncounted::~Uncounted() { --uncounted; }
 
 int64_t bytes_sent_by_this_thread() { return bytes_sent; }
 
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
   if (before_collective) before_collective();
+  if (uncounted > 0) return;
   bytes_sent += bytes;
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;

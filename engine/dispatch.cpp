@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "engine/boundary.h"
+#include "engine/check_replicated.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
 #include "engine/kept_halos.h"
@@ -35,12 +36,14 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
 }
 
 // The block that the local call is given for one tensor; `views` is null unless the operator makes views.
-at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, ViewTrace* views) {
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, const c10::IValue* arguments,
+                    ViewTrace* views) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
   if (impl == nullptr) {
-    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, views);
+    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, arguments, views);
+    meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
     return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   }
   if (impl->copied_view()) refuse_copied_view(*impl, move.written, op);
@@ -69,19 +72,19 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
   for (size_t m = 0; m < decision.moves.size(); ++m) {
     c10::IValue& value = stack[base + decision.moves[m].arg];
     if (decision.moves[m].item < 0) {
-      value = localize(decision.moves[m], value.toTensor(), op, views);
+      value = localize(decision.moves[m], value.toTensor(), op, &stack[base], views);
       continue;
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector())
-        list.push_back(localize(decision.moves[m++], item, op, views));
+        list.push_back(localize(decision.moves[m++], item, op, &stack[base], views));
       value = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& item : value.toOptionalTensorVector()) {
         const auto& move = decision.moves[m++];
-        list.push_back(item ? std::optional(localize(move, *item, op, views)) : std::nullopt);
+        list.push_back(item ? std::optional(localize(move, *item, op, &stack[base], views)) : std::nullopt);
       }
       value = std::move(list);
     }

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/check_replicated.h"
 #include "engine/deferred.h"
 #include "engine/shard_tensor.h"
 #include "engine/versions.h"
@@ -111,6 +112,7 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
     if (src) {
       placed = distribute_tensor(value, mesh, placements, *src);
     } else {
+      expect_replicated(value, mesh, "parallelize_module");
       const SpecPtr whole = replicated(mesh, value.sizes());
       placed = from_local(value, whole);
       if (const SpecPtr to = make_spec(mesh, value.sizes(), placements); to != whole) placed = redistribute(placed, to);
