@@ -40,7 +40,7 @@ function tests.test_files_hold_pairs_and_give_complex_back()
   local path = file("pairs")
   local z = mh.complex(mh.arange(6.0):reshape{2, 3}, -mh.arange(6.0):reshape{2, 3})
   local all = {
-    {"z", z}, {"x", mh.ones{2}}, {"conjugate", z:conj()}, {"imaginary", z:conj().imag}, {"turned", z:t()}, {"number", z[{1, 2}]},
+    {"z", z}, {"x", mh.ones{2}}, {"conjugate", z:conj()}, {"imaginary", z:conj().imag}, {"turned", z:t()}, {"number", z["1, 2"]},
     {"double", z:to("complex128")}, {"half", z:to("complex32")}, {"empty", mh.zeros({0, 2}, {dtype = "complex64"})},
   }
   mh.safetensors.save(path, all, {note = "x"})
