@@ -22,8 +22,8 @@ constexpr int64_t kBucketBytes = int64_t{32} << 20;
 void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
   const MeshPtr& own = spec(tensor)->mesh();
   TORCH_CHECK_VALUE(own == mesh, where, ": the tensor lives on ", own->to_string(), ", the plan is for ", mesh->to_string(),
-                    "\n  have  ", spec(tensor)->to_string(), "\n  fix   use tensors of the plan's mesh, or a plan for ",
-                    "the mesh of the tensors, with one placement for each of its dimensions");
+                    "\n  have  ", spec(tensor)->to_string(), "\n  fix   make the plan for ", own->to_string(),
+                    ", of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated");
 }
 
 // A plain block as a ShardTensor. Asks the other ranks only for what the placements leave open.

@@ -62,6 +62,19 @@ c10::IValue& argument(const c10::OperatorHandle& op, Stack& stack, int index) {
   return torch::jit::peek(stack, index, op.schema().arguments().size());
 }
 
+namespace {
+
+/// How tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
+std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
+  if (a.size() == b.size() && !a.ranks_of(b).empty())
+    return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";
+  const std::string whole = a.size() == b.size() ? "the mesh that these are slices of" : (a.size() < b.size() ? b : a).to_string();
+  return "place both on " + whole + ", with a placement for each of its dims (parameters by a plan of placements, not " +
+         "of styles), or use full_tensor() of one, which then counts as replicated";
+}
+
+}  // namespace
+
 OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handle), stack_(stack) {
   const size_t count = op.schema().arguments().size();
   const size_t base = stack.size() - count;
@@ -85,8 +98,8 @@ OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handl
     if (impl == nullptr) continue;
     if (!mesh_) mesh_ = impl->spec()->mesh();
     TORCH_CHECK_VALUE(mesh_ == impl->spec()->mesh(), name(), ": the tensors live on different meshes\n  have  ",
-                      mesh_->to_string(), " and ", impl->spec()->mesh()->to_string(),
-                      "\n  fix   redistribute to one mesh, or use full_tensor() to leave a mesh");
+                      mesh_->to_string(), " and ", impl->spec()->mesh()->to_string(), "\n  fix   ",
+                      way_to_one_mesh(*mesh_, *impl->spec()->mesh()));
   }
   TORCH_INTERNAL_ASSERT(mesh_, name(), " has no ShardTensor");
   for (const Found& f : found) {

@@ -244,7 +244,8 @@ int state_dict(lua_State* lua) {
 void push_list(lua_State* lua, int table, const char* key, size_t count, const char* of) {
   TORCH_CHECK_VALUE(lua_istable(lua, table), "load_state_dict: wanted the table of state_dict(), got ", describe(lua, table));
   lua_getfield(lua, table, key);
-  TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing");
+  TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
+                    "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");
   TORCH_CHECK_VALUE(lua_rawlen(lua, -1) == count, "load_state_dict: '", key, "' is of ", lua_rawlen(lua, -1), " ", of,
                     ", the optimizer has ", count);
 }

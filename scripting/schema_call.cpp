@@ -164,6 +164,7 @@ bool Trial::bind_keywords() {
     if (!position) {
       std::vector<std::string> names;
       for (const Argument& argument : arguments()) names.push_back(argument.name());
+      if (schema_.argumentIndexWithName("dim")) names.emplace_back("axis");
       return fail("has no argument '" + keyword + "'" + did_you_mean(keyword, names));
     }
     if (values_[*position] != 0) return fail("argument '" + keyword + "' is given twice");

@@ -108,7 +108,10 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
         const int64_t size = selected.view.size(dim);
         TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
                           " is out of range for dimension ", source, " of size ", size,
-                          "\n  have  shape ", tensor.sizes());
+                          "\n  have  shape ", tensor.sizes(), "\n  fix   ",
+                          size == 0 ? "the dimension is empty"
+                                    : "indices go from 0 to " + std::to_string(size - 1) + ", from the end from -1 to -" +
+                                          std::to_string(size));
         if (keep_integers) {
           const int64_t row = part.integer < 0 ? part.integer + size : part.integer;
           selected.view = selected.view.slice(dim, row, row + 1);

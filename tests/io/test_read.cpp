@@ -236,6 +236,14 @@ TEST(File, RefusesWithTheNameAndTheRemedy) {
     EXPECT_NE(message.find("\n  have  "), std::string::npos) << message;
     EXPECT_NE(message.find("\n  fix   "), std::string::npos) << message;
   }
+  File many = open(folder / "many.h5", "w");
+  for (int i = 10; i < 40; ++i) many.write("run" + std::to_string(i) + "/data", at::zeros({2}));
+  EXPECT_EQ(message_of([&] { many["run12/date"]; }),
+            "open: no dataset \"run12/date\" in " + in("many.h5") + " (did you mean \"run12/data\"?)\n"
+            "  have  30 datasets, such as run10/data, run11/data, run12/data, run13/data, run14/data\n"
+            "  fix   name a dataset; keys() lists them");
+  EXPECT_EQ(message_of([&] { many["run17"]; }).find("\n  have  30 datasets, such as run17/data, run10/data"),
+            ("open: \"run17\" is a group of " + in("many.h5")).size());
   EXPECT_NE(message_of([&] { open(folder / "classic.nc"); }).find("nccopy -k nc4"),
             std::string::npos);
 }

@@ -29,6 +29,47 @@ function tests.test_P10_styles_want_a_slice_and_stay_in_it()
   testing.assert_equal(after.messages - before.messages, 2)  -- to and from the one other rank of the group
 end
 
+function tests.test_what_is_offered_for_two_meshes_works()
+  mh.manual_seed(5)
+  local x = mh.randn({4, 6}, kF64)
+  local function linear() mh.manual_seed(6) return nn.Linear(6, 6):double() end
+  local whole = linear()
+  local y = whole(x)
+  y:square():sum():backward()
+  local field = mh.distribute_tensor(x, mesh, {S(0), R()})
+  local function on_slice(plan) return mh.parallelize_module(linear(), mesh["tp"], plan) end
+  local function check(net, out)
+    testing.assert_close(out:full_tensor(), y)
+    out:square():sum():backward()
+    testing.assert_close(net.weight.grad:full_tensor(), whole.weight.grad)
+  end
+
+  local cut = {parameter = {weight = {S(0)}, bias = {S(0)}}}
+  local fix = "fix   place both on mesh(2x2: dp, tp), with a placement for each of its dims (parameters by a plan of placements, "
+    .. "not of styles), or use full_tensor() of one, which then counts as replicated"
+  testing.assert_error(function() on_slice(cut)(field) end, fix)
+  testing.assert_error(function() return field + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
+  testing.assert_error(function() return mh.distribute_tensor(x, mesh["dp"], {S(0)}) + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end,
+    "place both on the mesh that these are slices of")
+  testing.assert_error(function() on_slice(mh.ColwiseParallel())(field) end,
+    "fix   make the plan for mesh(2x2: dp, tp), of placements (not of styles), one for each dim as here, or give full_tensor()")
+  testing.assert_error(function() mh.parallelize_module(linear(), mesh, mh.ColwiseParallel()) end,
+    'fix   give a slice, as mesh["tp"]; for tensors on the whole mesh give a plan of placements, one for each dim')
+
+  local net = mh.parallelize_module(linear(), mesh, {parameter = {weight = {R(), S(0)}, bias = {R(), S(0)}}})
+  check(net, net(field))
+  net = on_slice(cut)
+  check(net, net(field:full_tensor()))
+  net = on_slice(cut)
+  check(net, mh.linear(field, net.weight:full_tensor(), net.bias:full_tensor()))
+  net = on_slice(mh.ColwiseParallel{use_local_output = false})
+  check(net, net(field:full_tensor()))
+  local grid = mh.init_device_mesh("cpu", {4, 1}, {"a", "b"})  -- the same ranks
+  local moved = mh.distribute_tensor(x, grid, {S(1), R()})
+  testing.assert_error(function() return field + moved end, "fix   redistribute one of them to the other's mesh")
+  testing.assert_close((field + moved:redistribute(mesh, {S(0), R()})):full_tensor(), x + x)
+end
+
 -- V17: one placement per mesh dimension.
 function tests.test_V17_a_plan_for_both_dimensions()
   local function outcome(net, x)

@@ -9,7 +9,7 @@ net(x)
 --[==[
 mixed_meshes.lua:8: 'input': the tensor lives on mesh(1x3: domain, tp), the plan is for mesh(3: tp)
   have  [4, 6] on mesh(1x3: domain, tp): Shard(0, {4}), Replicate()
-  fix   use tensors of the plan's mesh, or a plan for the mesh of the tensors, with one placement for each of its dimensions
+  fix   make the plan for mesh(1x3: domain, tp), of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated
   in    Linear
   8 | net(x)
 ]==]
