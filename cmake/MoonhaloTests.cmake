@@ -200,7 +200,7 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   endif()
   add_test(NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
                                      $<TARGET_FILE:moonhalo_cli> ${mpiexec_option})
-  set_tests_properties(lua.mistakes PROPERTIES TIMEOUT 300 LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  set_tests_properties(lua.mistakes PROPERTIES TIMEOUT 600 LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).

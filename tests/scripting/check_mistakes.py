@@ -13,6 +13,7 @@ A script may begin with lines of directives:
     -- status: 1         of the program (this is the default)
 """
 import argparse
+import concurrent.futures
 import pathlib
 import re
 import shlex
@@ -86,7 +87,9 @@ def main():
         for mistake in mistakes:
             mistake.bless(program)
         return 0
-    found = [problem for mistake in mistakes for problem in mistake.problems(program, given.mpiexec)]
+    with concurrent.futures.ThreadPoolExecutor(2) as two:
+        lists = two.map(lambda mistake: mistake.problems(program, given.mpiexec), mistakes)
+        found = [problem for problems in lists for problem in problems]
     for problem in found:
         print(problem)
     print(f"{len(mistakes)} mistakes, {len(found)} unlike their text")

@@ -8,5 +8,6 @@ y:sum():backward()
 --[==[
 hook_in_backward.lua:5: reshape: shape '[3]' is invalid for input of size 2
   call  reshape(Tensor float32 [2], 3)
+  fix   the sizes must multiply to that number of elements; one may be -1, which is computed
   5 |   return gradient:reshape(3)
 ]==]

@@ -18,7 +18,7 @@ net(mh.ones{2, 4})
 --[==[
 nested_layer.lua:8: linear: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x3)
   call  linear(Tensor float32 [2, 3], Tensor float32 [3, 4], Tensor float32 [3])
-  fix   the last dim of the input must be the layer's in_features (rows of the second matrix)
+  fix   the last dim of the first must be the first dim of the second (a layer's in_features); x.mT turns a matrix
   in    blocks.1.fc (Linear) of Net
   8 |   return self.fc(y)
 stack traceback:

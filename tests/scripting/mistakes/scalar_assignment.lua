@@ -1,3 +1,7 @@
 local mh = require "moonhalo"
 local x = mh.arange(12):view(3, 4)
 x[":, 0:2"] = mh.ones{3}
+--[==[
+scalar_assignment.lua:3: index: a value of shape [3] does not fit the selected shape [3, 2]
+  3 | x[":, 0:2"] = mh.ones{3}
+]==]
