@@ -15,6 +15,7 @@
 #include "engine/check_replicated.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
+#include "engine/fresh_memory.h"
 #include "engine/kept_halos.h"
 #include "engine/lazy_bits.h"
 #include "engine/view_trace.h"
@@ -35,56 +36,68 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
   return hash;
 }
 
-// The block that the local call is given for one tensor; `views` is null unless the operator makes views.
+// The block that the local call is given for one tensor.
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, const c10::IValue* arguments,
-                    ViewTrace* views) {
+                    Sharing& sharing) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
   if (impl == nullptr) {
-    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, arguments, views);
+    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, arguments, sharing);
     meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
     return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   }
-  if (impl->copied_view()) refuse_copied_view(*impl, move.written, op);
+  if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
+    sharing.prepare(tensor, move.written, op);
   if (move.written && halo_options().keep) [[unlikely]] halos_become_old(*impl);
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
     const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
     if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
+  } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() && !impl->shares_block()) {
+    // What a view is made from is summed up first, so that both can be kept equal.
+    const SpecPtr summed = without_partial(impl->spec());
+    impl->replace(redistribute_local(impl->local(), impl->spec(), summed), summed);
+    moved = redistribute_local(impl->local(), summed, move.wanted);
   } else if (move.redistribution) {
     // A Partial that shares its addends with another ShardTensor cannot part from it.
     const bool shared = move.resolves && impl->shares_block();
     TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
                                 ": a Partial ShardTensor that shares memory with another cannot be written in place",
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
+    if (move.written) block_was_written(impl->local());
     moved = move.redistribution->apply(impl->local());
     if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
-  if (views != nullptr) views->read(tensor);
+  if (sharing.views) {
+    const bool cut_anew = moved.defined() && impl->spec() != move.wanted;
+    // Of all ranks, this one may have had nothing to move.
+    if (cut_anew && moved.is_alias_of(impl->local())) moved = copied_block(moved);
+    sharing.views->read(tensor, cut_anew ? moved : at::Tensor(), move.wanted);
+  }
   if (moved.defined()) return moved;
   return impl->local();
 }
 
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
-void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, ViewTrace* views) {
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Sharing& sharing) {
   for (size_t m = 0; m < decision.moves.size(); ++m) {
     c10::IValue& value = stack[base + decision.moves[m].arg];
     if (decision.moves[m].item < 0) {
-      value = localize(decision.moves[m], value.toTensor(), op, &stack[base], views);
+      value = localize(decision.moves[m], value.toTensor(), op, &stack[base], sharing);
       continue;
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector())
-        list.push_back(localize(decision.moves[m++], item, op, &stack[base], views));
+        list.push_back(localize(decision.moves[m++], item, op, &stack[base], sharing));
       value = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& item : value.toOptionalTensorVector()) {
         const auto& move = decision.moves[m++];
-        list.push_back(item ? std::optional(localize(move, *item, op, &stack[base], views)) : std::nullopt);
+        list.push_back(item ? std::optional(localize(move, *item, op, &stack[base], sharing)) : std::nullopt);
       }
       value = std::move(list);
     }
@@ -132,7 +145,7 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
 }
 
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
-at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, const ViewTrace* views) {
+at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, ViewTrace* views) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
@@ -145,7 +158,7 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
 
 // What the local call left on the stack becomes the results of the call.
 void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
-                  WrittenTensors& written, const ViewTrace* views) {
+                  WrittenTensors& written, ViewTrace* views) {
   size_t next = 0;
   for (size_t r = 0; r < stack.size() - base; ++r) {
     c10::IValue& value = stack[base + r];
@@ -382,14 +395,15 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - facts.arguments;
   WrittenTensors written = written_tensors(facts, stack, base);
-  std::optional<ViewTrace> views;
-  if (facts.view) views.emplace();
+  Sharing sharing;
+  if (facts.view) sharing.views.emplace();
   std::optional<HaloCall> halos;
   if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
-  move_inputs(decision, op, stack, base, views ? &*views : nullptr);
+  move_inputs(decision, op, stack, base, sharing);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
   run_locally(decision, op, stack);
-  wrap_results(decision, op, stack, base, written, views ? &*views : nullptr);
+  sharing.after_writing();
+  wrap_results(decision, op, stack, base, written, sharing.views ? &*sharing.views : nullptr);
 }
 
 Fallback set_fallback(Fallback fallback) {

@@ -8,29 +8,26 @@
 
 #include "engine/halo.h"
 #include "engine/shard_tensor.h"
+#include "engine/tensor_notes.h"
 #include "engine/versions.h"
 
 namespace moonhalo {
+
+// All that a tensor keeps, of one version.
+struct KeptHalos {
+  uint32_t version;
+  int64_t setting;
+  std::vector<std::shared_ptr<KeptHalo>> halos = {};  // oldest first
+};
+
 namespace {
 
 thread_local const HaloCall* call_of_thread = nullptr;
 
-// All that a tensor keeps, of one version. A tensor that takes over another's metadata (detach, set_data) is given none.
-struct KeptHalos final : c10::BackendMeta {
-  KeptHalos(uint32_t version, int64_t setting) : version(version), setting(setting) {}
-  c10::intrusive_ptr<c10::BackendMeta> clone(
-      const c10::intrusive_ptr<c10::BackendMeta>&) const override {
-    return {};
-  }
-
-  uint32_t version;
-  int64_t setting;
-  std::vector<std::shared_ptr<KeptHalo>> halos;  // oldest first
-};
-
 // Null where nothing is kept, or only of another version or setting.
 KeptHalos* kept_by(ShardTensorImpl& impl) {
-  auto* kept = static_cast<KeptHalos*>(impl.get_backend_meta());
+  TensorNotes* notes = notes_of(impl);
+  KeptHalos* kept = notes != nullptr ? notes->halos.get() : nullptr;
   return kept != nullptr && kept->version == version_of(impl) && kept->setting == halo_setting()
              ? kept
              : nullptr;
@@ -83,7 +80,7 @@ std::shared_ptr<KeptHalo> HaloSource::keep(const IntervalMap& map) const {
   ShardTensorImpl& impl = *shard_impl(tensor_);
   if (impl.spec() != map.key()->from) return nullptr;
   if (kept_by(impl) == nullptr)
-    impl.set_backend_meta(c10::make_intrusive<KeptHalos>(version_of(impl), halo_setting()));
+    make_notes(impl).halos = std::make_shared<KeptHalos>(KeptHalos{version_of(impl), halo_setting()});
   auto& halos = kept_by(impl)->halos;
   halos.erase(std::remove_if(halos.begin(), halos.end(),
                              [&](const auto& halo) { return equal(*halo->key, *map.key()); }),
@@ -96,7 +93,7 @@ std::shared_ptr<KeptHalo> HaloSource::keep(const IntervalMap& map) const {
 }
 
 void drop_kept_halos(ShardTensorImpl& impl) {
-  if (impl.get_backend_meta() != nullptr) impl.set_backend_meta(nullptr);
+  if (TensorNotes* notes = notes_of(impl)) notes->halos.reset();
 }
 
 void halos_become_old(ShardTensorImpl& impl) {

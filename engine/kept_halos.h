@@ -23,7 +23,7 @@ struct KeptHalo {
 /// The ShardTensor whose block an exchange is given, so that a second reader of the same rows need not fetch them again
 /// (set_halo{keep = true}). Rows are taken from what was kept only by facts that all ranks share: the ShardTensor is the same
 /// object, its version counter stands where it stood (every in-place operator on it, or on a view of it, moves it), no other
-/// set_halo came between, and the map is equal for all ranks (IntervalMap::Key). Kept with the tensor (as its BackendMeta), and dropped when it is
+/// set_halo came between, and the map is equal for all ranks (IntervalMap::Key). Kept with the tensor (tensor_notes.h), and dropped when it is
 /// exchanged in a newer version, is given other data, or dies; of one version the kMost maps exchanged last.
 ///
 /// A block can be written without the ShardTensor's knowing: through to_local(), the tensor that from_local() took, or .data().

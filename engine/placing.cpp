@@ -10,8 +10,10 @@
 
 #include "engine/boundary.h"
 #include "engine/check_replicated.h"
+#include "engine/copied_memory.h"
 #include "engine/deferred.h"
 #include "engine/shard_tensor.h"
+#include "engine/tensor_notes.h"
 #include "engine/versions.h"
 
 namespace moonhalo {
@@ -45,8 +47,9 @@ at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placemen
 // The same tensor, whose gradient is brought to `placements` on its way back.
 at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
   const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
-  const at::Tensor same = wrap(counted_alias(shard_impl(tensor)->local()), own);
+  const at::Tensor same = wrap(counted_alias(fresh_block(tensor, "a gradient's placements")), own);
   shard_impl(tensor)->share_block(*shard_impl(same));
+  if (const auto& copied = copied_memory(*shard_impl(tensor))) make_notes(*shard_impl(same)).copied = copied;
   connect(tensor, same, [to](const at::Tensor& grad) {
     return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
   });
@@ -175,7 +178,7 @@ at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const SpecPtr to = make_spec(from->mesh(), from->global_shape(), keep_sizes(gradient, *from));
   TORCH_CHECK_VALUE(to->local_shape() == from->local_shape(), "to_local: a gradient of placements that cut otherwise",
                     "\n  have  ", from->to_string(), "\n  fix   give Partial or Replicate where the tensor is replicated");
-  const at::Tensor local = counted_alias(shard_impl(tensor)->local());
+  const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
   connect(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
   return local;
 }

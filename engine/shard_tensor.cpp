@@ -75,24 +75,10 @@ void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {
   }
 }
 
-namespace {
-
-// A copy may count its versions from another point than its source: what was fresh stays fresh, what was stale stale.
-void take_view(const ShardTensorImpl& source, ShardTensorImpl& copy) {
-  copy.copied_from = source.copied_from;
-  copy.copied_at = source.copied_at;
-  if (!source.copied_from || version_of(copy) == version_of(source)) return;
-  copy.copied_at = version_of(copy);
-  if (version_of(source) > source.copied_at && copy.version_counter().enabled()) copy.bump_version();
-}
-
-}  // namespace
-
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), version, allow_change);
-  take_view(*this, *copy);
   share_block(*copy);
   return copy;
 }
@@ -101,7 +87,6 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
-  take_view(*this, *copy);
   share_block(*copy);
   return copy;
 }
@@ -114,9 +99,8 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   const auto* source = static_cast<const ShardTensorImpl*>(other.get());
   local_ = source->local_;
   spec_ = source->spec_;
-  drop_kept_halos(*this);
+  if (get_backend_meta() != nullptr) set_backend_meta(nullptr);
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
-  take_view(*source, *this);
   sharers_.reset();
   share_block(*source);
 }

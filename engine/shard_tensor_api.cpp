@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/copied_memory.h"
 #include "engine/dispatch.h"
 #include "engine/factory_capture.h"
 #include "engine/fresh_memory.h"
@@ -82,7 +83,7 @@ at::Tensor collect(const at::Tensor& tensor, int64_t src) {
   const BelowAutograd guard;
   const SpecPtr from = spec(tensor);
   const SpecPtr full = without_partial(from);
-  at::Tensor local = redistribute_local(shard_impl(tensor)->local(), from, full);
+  at::Tensor local = redistribute_local(fresh_block(tensor, "scatter_tensor"), from, full);
   const DeviceMesh& mesh = *full->mesh();
   // One owner for each block: the ranks at coordinate 0 of the mesh dims that do not cut.
   const auto owns = [&](int64_t rank) {
@@ -264,7 +265,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
   at::Tensor result;
   {
     const BelowAutograd guard;
-    const at::Tensor source = shard_impl(tensor)->local();
+    const at::Tensor source = fresh_block(tensor, "redistribute");
     result = wrap_moved(Dispatch::of_this_thread().redistribution(from, to)->apply(source), source, to);
   }
   connect_moved(tensor, result);
@@ -302,7 +303,7 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
   }
   const BelowAutograd guard;
   state.tensor = tensor;
-  state.source = shard_impl(tensor)->local();
+  state.source = fresh_block(tensor, "redistribute_async");
   state.to = to;
   state.version = version_of(*tensor.unsafeGetTensorImpl());
   state.records = c10::GradMode::is_enabled();
@@ -347,7 +348,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 
 at::Tensor to_local(const at::Tensor& tensor) {
   const SpecPtr from = spec(tensor);
-  const at::Tensor local = counted_alias(shard_impl(tensor)->local());
+  const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
   connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
           [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
   return local;

@@ -1,42 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/view_trace.h"
 
-#include <c10/util/Exception.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorUtils.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <utility>
+
+#include "engine/dispatch.h"
+#include "engine/tensor_notes.h"
 #include "engine/versions.h"
 
 namespace moonhalo {
+namespace {
 
-void ViewTrace::read(const at::Tensor& tensor) {
+thread_local ViewTrace* trace_of_thread = nullptr;
+
+at::Tensor as_it_is(const at::Tensor& original) { return original; }
+void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
+
+// Whether one device could view `tensor` as `shape`. A ShardTensor's strides do not tell; how it was made does, which autograd
+// remembers, and then all ranks know. In inference mode a rank knows its block.
+bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (meta == nullptr || !meta->has_bw_view() || !meta->get_backward_view().has_view_fn()) return !gaps;
+  const auto& made = meta->get_backward_view();
+  const at::AutoGradMode unrecorded(false);
+  try {
+    const at::Tensor plain = made.view_fn()(at::empty(made.base_.sizes(), made.base_.options().device(at::kMeta)));
+    return at::detail::computeStride(plain.sizes(), plain.strides(), shape.vec()).has_value();
+  } catch (const c10::Error&) {
+    return false;  // a view of what was such a copy already
+  }
+}
+
+}  // namespace
+
+ViewTrace::ViewTrace() : before_(std::exchange(trace_of_thread, this)) {}
+
+ViewTrace::~ViewTrace() { trace_of_thread = before_; }
+
+void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted) {
   base_ = tensor;
   const ShardTensorImpl& impl = *shard_impl(tensor);
-  if (!impl.local().has_storage()) return;
-  storage_ = impl.local().storage();
-  if (impl.copied_view()) copied_from_ = impl.copied_from;
-  version_ = version_of(impl);
+  block_ = impl.local();
+  if (!moved.defined()) return;
+  copy_ = moved;
+  const SpecPtr& from = impl.spec();
+  read_ = [from, wanted](const at::Tensor& original) {
+    return Dispatch::of_this_thread().redistribution(from, wanted)->apply(original);
+  };
+  write_ = [from, wanted](const at::Tensor& copy, const at::Tensor& original) {
+    original.copy_(Dispatch::of_this_thread().redistribution(wanted, from)->apply(copy));
+  };
 }
 
-void ViewTrace::mark(ShardTensorImpl& result, bool copies) const {
-  if (base_.defined()) result.take_mode_of(*shard_impl(base_));
-  if (!storage_) return;
-  const bool shares = result.local().has_storage() && result.local().storage().is_alias_of(storage_);
-  if (shares) {
-    share_versions(shard_impl(base_)->local(), result.local());
-    shard_impl(base_)->share_block(result);
+void ViewTrace::mark(ShardTensorImpl& result, bool copies) {
+  if (!base_.defined()) return;
+  ShardTensorImpl& base = *shard_impl(base_);
+  result.take_mode_of(base);
+  if (!block_.has_storage() || !result.local().has_storage()) return;
+  const auto& source = copied_memory(base);
+  const bool writable = !merged_ || is_view_of_plain(base_, result.sizes(), gaps_);
+  if (writable && !copies && !copy_.defined() && result.local().is_alias_of(block_)) {
+    share_versions(block_, result.local());
+    base.share_block(result);
+    if (source) make_notes(result).copied = source;
+    return;
   }
-  if (!copied_from_ && shares && !copies) return;
-  result.copied_from = copied_from_ ? copied_from_ : storage_.getWeakStorageImpl();
-  result.copied_at = version_;
+  if (!copied_) {
+    const bool known = writable && copy_.defined() && result.local().is_alias_of(copy_) && !base.spec()->has_partial();
+    copied_ = known ? std::make_shared<CopiedMemory>(block_, copy_, std::move(read_), std::move(write_), source)
+                    : std::make_shared<CopiedMemory>(block_, result.local(), nullptr, nullptr, source);
+  }
+  make_notes(result).copied = copied_;
 }
 
-void refuse_copied_view(const ShardTensorImpl& impl, bool written, const c10::OperatorHandle& op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!written, op.operator_name().name,
-                              ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
-                              "\n  have  ", impl.spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
-  TORCH_CHECK_NOT_IMPLEMENTED(version_of(impl) <= impl.copied_at, op.operator_name().name,
-                              ": this view of a ShardTensor had to be copied, and what it was made from has been ",
-                              "written in place since\n  have  ", impl.spec()->to_string(),
-                              "\n  fix   make the view again after writing");
+void tell_copied(const at::Tensor& copy) {
+  if (trace_of_thread == nullptr) return;
+  ViewTrace& trace = *trace_of_thread;
+  if (!trace.copy_.defined()) {
+    trace.read_ = &as_it_is;
+    trace.write_ = &put_back;
+  }
+  trace.copy_ = copy;
+}
+
+void tell_merged(bool gaps) {
+  if (trace_of_thread == nullptr) return;
+  trace_of_thread->merged_ = true;
+  trace_of_thread->gaps_ = gaps;
+}
+
+void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
+  if (trace_of_thread == nullptr) return;
+  ViewTrace& trace = *trace_of_thread;
+  trace.copy_ = copy;
+  trace.read_ = std::move(read);
+  trace.write_ = std::move(write);
+}
+
+void Sharing::prepare(const at::Tensor& tensor, bool writes, const c10::OperatorHandle& op) {
+  ShardTensorImpl& impl = *shard_impl(tensor);
+  const auto& copied = copied_memory(impl);
+  if (copied && writes) copied->check_writable(impl, op.operator_name().name);
+  if (copied) copied->refresh(impl, op.operator_name().name);
+  if (writes) written.push_back(tensor);
+}
+
+void Sharing::tell_of_writes() {
+  for (const at::Tensor& tensor : written) {
+    ShardTensorImpl& impl = *shard_impl(tensor);
+    block_was_written(impl.local());
+    if (const auto& copied = copied_memory(impl)) copied->write_through();
+  }
 }
 
 }  // namespace moonhalo

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/copied_memory.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
@@ -118,7 +119,9 @@ std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   Plan plan = plan_one(call, wanted, {follow(wanted, shape, all_dims(self->ndim() - 1))});
   if (plan.copies_view) {
     plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-      finish(op, stack, at::view_as_complex(argument(op, stack, 0).toTensor().contiguous()));
+      at::Tensor pairs = argument(op, stack, 0).toTensor();
+      if (!pairs.is_contiguous()) tell_copied(pairs = pairs.contiguous());
+      finish(op, stack, at::view_as_complex(pairs));
     };
   }
   return plan;
@@ -131,7 +134,9 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   Plan plan = plan_one(call, self, {self});
   plan.copies_view = true;
   plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, physical(argument(op, stack, 0).toTensor()));
+    at::Tensor result = physical(argument(op, stack, 0).toTensor());
+    tell_copied(result, physical, [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
+    finish(op, stack, std::move(result));
   };
   return plan;
 }

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/copied_memory.h"
 #include "engine/shard_tensor.h"
 #include "ops/above_autograd.h"
 #include "ops/contract.h"
@@ -46,13 +47,13 @@ Ints axes_from(int64_t first, int64_t count) {
 const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor& input) {
   const ShardTensorImpl* impl = weight.defined() ? shard_impl(weight) : nullptr;
   if (impl == nullptr || !is_shard_tensor(input) || c10::GradMode::is_enabled()) return weight;
-  if (impl->copied_view() || weight._fw_grad(/*level=*/0).defined()) return weight;
+  if (weight._fw_grad(/*level=*/0).defined()) return weight;
   const SpecPtr& held = impl->spec();
   // From the layout, which is the same on every rank: a rank may hold all rows of a weight that is cut.
   const auto& cuts = held->layout().cuts;
   const bool whole = !held->has_partial() && std::none_of(cuts.begin(), cuts.end(),
                                                           [](const Cut& cut) { return bool(cut); });
-  return whole && held->mesh() == spec(input)->mesh() ? impl->local() : weight;
+  return whole && held->mesh() == spec(input)->mesh() ? fresh_block(weight, "linear") : weight;
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& given,

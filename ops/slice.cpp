@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/copied_memory.h"
 #include "engine/interval_map.h"
 #include "ops/shape.h"
 
@@ -164,8 +165,17 @@ Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
     needs[dim].end = row + 1;
     return needs;
   });
-  return [map, dim](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, map->apply(argument(op, stack, 0).toTensor()).select(dim, 0));
+  const int64_t place = row - self->offsets()[dim];
+  const bool mine = place >= 0 && place < self->local_shape()[dim];
+  const auto put_back = [dim, place, mine](const at::Tensor& copy, const at::Tensor& original) {
+    if (mine) original.narrow(dim, place, 1).copy_(copy);
+  };
+  return [map, dim, put_back](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor block = argument(op, stack, 0).toTensor();
+    at::Tensor fetched = map->apply(block);
+    if (fetched.is_alias_of(block)) fetched = fetched.clone(at::MemoryFormat::Contiguous);
+    tell_copied(fetched, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
+    finish(op, stack, fetched.select(dim, 0));
   };
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/copied_memory.h"
 #include "engine/interval_map.h"
 #include "engine/kept_halos.h"
 #include "ops/shape.h"
@@ -53,6 +54,20 @@ std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& re
   });
 }
 
+// Windows that do not overlap can be written: each row is in one window at most, so what ranks put back does not meet.
+at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Windows& windows, const std::vector<int64_t>& shape,
+                       const at::Tensor& block, at::Tensor rows) {
+  if (rows.is_alias_of(block)) rows = rows.clone();
+  const auto put_back = [map](const at::Tensor& copy, const at::Tensor& original) {
+    const at::Tensor held = map->adjoint(at::ones_like(copy, at::dtype(at::kDouble)));
+    const at::Tensor values = map->adjoint(copy.contiguous());
+    original.copy_(at::where(held.ne(0), values, original));
+  };
+  tell_copied(rows, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
+  return shape[windows.dim] == 0 ? rows.narrow(windows.dim, 0, 0).unsqueeze(-1).expand(shape)
+                                 : rows.unfold(windows.dim, windows.size, windows.step);
+}
+
 std::optional<Plan> plan_unfold(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
@@ -68,6 +83,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
                  const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor rows =
         map->apply(argument(op, stack, 0).toTensor(), 0, HaloSource::of_argument(0));
+    if (windows.step >= windows.size) return finish(op, stack, own_windows(map, windows, shape, argument(op, stack, 0).toTensor(), rows));
     finish(op, stack, shape[windows.dim] == 0 ? at::empty(shape, rows.options())
                                               : rows.unfold(windows.dim, windows.size, windows.step).clone());
   };

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/copied_memory.h"
 #include "ops/shape.h"
 
 namespace moonhalo {
@@ -111,22 +112,35 @@ std::optional<Plan> plan_view(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const std::vector<int64_t> shape = *call.output_shapes()[0];
   Regrouped layouts{self->layout(), Layout(call.mesh(), shape)};
+  bool merges = false;
   if (shape == self->global_shape()) {
     layouts.result = self->layout();
   } else if (self->global_numel() == 0) {
     layouts.wanted = Layout(call.mesh(), self->global_shape());
   } else {
-    for (const Group& group : groups_of(self->global_shape(), shape))
+    for (const Group& group : groups_of(self->global_shape(), shape)) {
       regroup(*self, group, layouts);
+      merges |= std::count_if(group.from.begin(), group.from.end(), [&](int64_t d) { return self->global_shape()[d] > 1; }) > 1;
+    }
   }
   const SpecPtr result = intern(std::move(layouts.result));
   Plan plan = plan_one(call, intern(std::move(layouts.wanted)), {result});
   // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
   const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
-  plan.run = [shape = result->local_shape(), fresh](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [shape = result->local_shape(), fresh, merges](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     at::Tensor viewed = local.is_contiguous() ? local.view(shape) : local.reshape(shape);
-    if (fresh && viewed.is_alias_of(local)) viewed = viewed.clone();
+    if (fresh) {
+      if (viewed.is_alias_of(local)) viewed = viewed.clone();
+    } else {
+      const bool gaps = !viewed.is_alias_of(local);
+      if (merges) tell_merged(gaps);
+      if (gaps) {
+        const at::Tensor dense = local.clone(at::MemoryFormat::Contiguous);
+        tell_copied(dense);
+        viewed = dense.view(shape);
+      }
+    }
     finish(op, stack, std::move(viewed));
   };
   return plan;
@@ -145,9 +159,10 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
     // Bytes are regrouped along the last dim, which therefore has to be dense.
     plan.copies_view = true;
     plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-      at::Tensor& local = argument(op, stack, 0).toTensor();
+      const at::Tensor dense = argument(op, stack, 0).toTensor().clone(at::MemoryFormat::Contiguous);
       const auto dtype = argument(op, stack, 1).toScalarType();
-      finish(op, stack, local.clone(at::MemoryFormat::Contiguous).view(dtype));
+      tell_copied(dense);
+      finish(op, stack, dense.view(dtype));
     };
   }
   return plan;

@@ -98,7 +98,7 @@ Tensor chain(int64_t seed, const Tensor& start) {
   return x * x * x;
 }
 
-// Two writes through chains of views that share memory on every cut, each with a value that needs a gradient.
+// Two writes through chains of views, of which some share memory and some are copies, each with a value that needs a gradient.
 Tensor writes(int64_t seed, const Tensor& start) {
   Dice dice(seed);
   Tensor y = start * 1.5;
@@ -107,11 +107,13 @@ Tensor writes(int64_t seed, const Tensor& start) {
     for (int64_t links = 1 + dice.below(4); links > 0; --links) {
       const int64_t dim = dice.below(view.dim()), other = dice.below(view.dim());
       const int64_t begin = dice.below(view.size(dim)), steps = 1 + dice.below(2);
-      const int64_t kind = dice.below(3);
+      const int64_t kind = dice.below(view.dim() > 1 ? 5 : 3), even = view.size(dim) % 2 == 0 ? 2 : 1;
       for (Tensor* t : {&view, &value}) {
         *t = kind == 0   ? t->transpose(dim, other)
              : kind == 1 ? t->unsqueeze(dim)
-                         : t->slice(dim, begin, 100, steps);
+             : kind == 2 ? t->slice(dim, begin, 100, steps)
+             : kind == 3 ? t->select(dim, begin)
+                         : t->unflatten(dim, {even, -1});
       }
     }
     dice.below(2) == 0 ? view.mul_(value) : view.copy_(value);

@@ -327,51 +327,6 @@ TEST(View, S26_WritingThroughAViewInInferenceMode) {
   check(cases, make_tensor({9, 7, 2}, 8));
 }
 
-TEST(View, D08_AViewThatHadToBeCopiedIsNotWritten) {
-  struct Refused {
-    const char* name;
-    std::vector<Placement> placements;
-    std::function<Tensor(const Tensor&)> view;
-  };
-  const Refused cases[] = {
-      {"row_of_a_cut_dim", {shard(0)}, [](const Tensor& x) { return x.select(0, 3); }},
-      {"moved_cut",
-       {shard(1)},
-       [](const Tensor& x) {
-         return x.view({63, 2});
-       }},
-      {"view_of_a_copy", {shard(0)}, [](const Tensor& x) { return x.select(0, 3).view({14}); }},
-      {"gaps", {shard(0)}, [](const Tensor& x) { return x.narrow(1, 1, 3).view({54}); }},
-      {"unbound", {shard(0)}, [](const Tensor& x) { return x.unbind(0)[1]; }},
-  };
-  for (const Refused& c : cases) {
-    SCOPED_TRACE(c.name);
-    on_mesh({2}, [&](const MeshPtr& mesh) {
-      const Tensor x = shard_of(make_tensor({9, 7, 2}, 9), mesh, c.placements);
-      const std::string text = message_of([&] { c.view(x).mul_(2); });
-      EXPECT_NE(text.find("this view of a ShardTensor had to be copied"), std::string::npos)
-          << c.name << text;
-      c.view(x).clone().mul_(2);
-    });
-  }
-}
-
-TEST(View, ACopyIsNotReadOnceItsTensorWasWritten) {
-  on_mesh({2}, [](const MeshPtr& mesh) {
-    Tensor x = shard_of(make_tensor({9, 7}, 9), mesh, {shard(0)});
-    const Tensor before = x.select(0, 3), row = before.view({7, 1});
-    before.add(1);
-    x.narrow(1, 0, 2).mul_(2);
-    for (const Tensor& stale : {before, row}) {
-      const std::string text = message_of([&] { stale.add(1); });
-      EXPECT_NE(text.find("what it was made from has been written in place since"),
-                std::string::npos)
-          << text;
-    }
-    EXPECT_EQ(difference(full_tensor(x.select(0, 3)), full_tensor(x)[3], 0), "");
-  });
-}
-
 // A gradient of a replicated weight is such a transposed sum; clipping scales it in place.
 TEST(View, ATransposedPartialStaysLazyAndIsNotPartedFromItsBase) {
   on_mesh({2}, [](const MeshPtr& mesh) {
