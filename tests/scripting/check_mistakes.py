@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--mpiexec", default="")
     parser.add_argument("--bless", action="store_true", help="write what is said now into the scripts; read it before you keep it")
     parser.add_argument("names", nargs="*")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     program = str(pathlib.Path(given.program).resolve())
     mistakes = [Mistake(path) for path in sorted(FOLDER.glob("*.lua")) if not given.names or path.stem in given.names]
     if given.bless:
