@@ -85,6 +85,23 @@ void check(const Way& way, const Call& call, Oracle options = {}) {
       options);
 }
 
+// A loss of the last rows alone, as of a model that predicts what comes next: most rows of the output have no gradient. Queries that
+// another rank works on travel with their gradients, zero or not.
+TEST(AttentionRing, X07_RowsWithoutAGradient) {
+  for (const Way& way : kAlike) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(way.name + (causal ? " causal" : ""));
+      const std::vector<Input> inputs = {{make_tensor({2, 4, 9, 6}, 40) * 2, way.query},
+                                         {make_tensor({2, 4, 9, 6}, 41) * 2, way.keys},
+                                         {make_tensor({2, 4, 9, 6}, 42), way.keys}};
+      expect_same_as_plain(way.mesh, inputs, [&](const Tensors& t) {
+        const at::Tensor y = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
+        return Tensors{y.slice(2, 7).square().sum(), y.slice(2, 0, 1).sum()};
+      });
+    }
+  }
+}
+
 TEST(AttentionRing, X07_CutSequencesEqualWholeOnes) {
   for (const auto* ways : {&kAlike, &kUnlike}) {
     for (const Way& way : *ways) {

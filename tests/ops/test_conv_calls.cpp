@@ -176,5 +176,21 @@ TEST(Convolution, RefusesListsBiasesAndTypesOnEveryRankAlike) {
   });
 }
 
+TEST(Convolution, RefusesOutputPaddingThatAStrideCannotLeaveOpen) {
+  const at::Tensor w = make_tensor({2, 3, 3, 3}, 2);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({1, 2, 5, 4}, 1), mesh, {shard(2, {5, 0})});
+    const auto refused = [&](at::IntArrayRef stride, at::IntArrayRef output_padding, at::IntArrayRef dilation) {
+      EXPECT_THAT(message_of([&] { at::conv_transpose2d(x, w, {}, stride, 1, output_padding, 1, dilation); }),
+                  ::testing::HasSubstr("does not lie below the stride"));
+    };
+    refused({2, 2}, {2, 0}, {1, 1});
+    refused({1, 2}, {0, 3}, {1, 2});
+    refused({2, 2}, {-1, 0}, {1, 1});
+    // One below the larger of stride and dilation is the last that is taken.
+    EXPECT_EQ(at::conv_transpose2d(x, w, {}, {2, 1}, 1, {1, 2}, 1, {1, 3}).size(3), 4 - 1 - 2 + 7 + 2);
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing
