@@ -42,14 +42,9 @@ std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_size
         transposed ? end * stride - padding + half : ceil_div(end + padding - half, stride);
     count = std::clamp<int64_t>(count, previous, out_extent);
     if (end == 0) count = 0;
-    if (end == in_extent) count = out_extent;
+    if (end == in_extent) count = out_extent;  // of an empty domain all outputs (padding alone) go to the first block
     sizes.push_back(count - previous);
     previous = count;
-  }
-  // An empty domain has no centre to go by; its outputs (all padding) go to the first block.
-  if (in_extent == 0 && !sizes.empty()) {
-    sizes.assign(sizes.size(), 0);
-    sizes[0] = out_extent;
   }
   return sizes;
 }

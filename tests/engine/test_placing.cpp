@@ -114,6 +114,11 @@ TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
     const at::Tensor sum = x.relu();  // resolves x
     EXPECT_EQ(difference(full_tensor(sum), full.relu(), 1e-12), "");
     EXPECT_EQ(difference(full_tensor(same * 2), full * 2, 1e-12), "");
+
+    at::Tensor written = shard_of(full, mesh, {partial()});
+    const at::Tensor alias = move_argument(written, mesh, plan, "x");
+    EXPECT_THAT(message_of([&] { written.add_(1); }), HasSubstr("a Partial ShardTensor that shares memory with another"));
+    EXPECT_EQ(difference(full_tensor(alias), full, 1e-12), "");
   });
 }
 

@@ -51,6 +51,22 @@ TEST(Redistribution, D04_TinySumsOfMaxima) {
   });
 }
 
+// One of two reductions may not be made without the other where their order counts.
+TEST(Redistribution, D04_OneOfTwoReductionsThatDoNotCommute) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const double values[] = {1, 5, 7, 2};
+    const at::Tensor mine = at::full({8}, values[mesh->rank()], at::kDouble);
+    const auto reduced = [&](std::vector<Placement> from, std::vector<Placement> to) {
+      return full_tensor(redistribute(from_local(mine, make_spec(mesh, {8}, from)), to))[0].item<double>();
+    };
+    const Placement sum = partial(), max = partial(ReduceOp::kMax), none = replicate();
+    for (const auto& [rows, columns] : {std::pair{sum, none}, {none, max}, {none, none}, {shard(0), max}, {sum, shard(0)}})
+      EXPECT_EQ(reduced({sum, max}, {rows, columns}), 12) << rows.to_string() << ", " << columns.to_string();
+    for (const auto& [rows, columns] : {std::pair{max, none}, {none, sum}, {none, none}, {shard(0), sum}, {max, shard(0)}})
+      EXPECT_EQ(reduced({max, sum}, {rows, columns}), 9) << rows.to_string() << ", " << columns.to_string();
+  });
+}
+
 TEST(Redistribution, D04_NeutralElementsOfShortIntegers) {
   const at::Tensor full = at::tensor({-300, -5, 200, -30000, 30000, 7}, at::kShort);
   on_mesh({3}, [&](const MeshPtr& mesh) {

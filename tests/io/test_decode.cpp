@@ -34,6 +34,13 @@ void put(RawFile& file, const std::string& dataset, const char* name, hid_t type
 std::vector<DecodeCase> cases() {
   const float land = -9.96921e+36f;
   return {
+      // The wider of scale and offset decides the type.
+      {"packed_with_an_offset_alone",
+       H5T_STD_I16LE,
+       {0, 5, -7},
+       [](RawFile& f, const std::string& d) { put<double>(f, d, "add_offset", H5T_IEEE_F64LE, {273.15}); },
+       at::kDouble,
+       {273.15, 278.15, 266.15}},
       // A bound of the type of the unpacked values is a bound of these.
       {"packed_with_an_unpacked_maximum_alone",
        H5T_STD_I16LE,

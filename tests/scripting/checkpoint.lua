@@ -78,6 +78,12 @@ function tests.test_wrong_checkpoints_are_refused()
     {function() mh.checkpoint.save(path, {["a/b"] = 1}) end, "'a/b' cannot be the name of an entry"},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
+
+  -- As a later version might write it.
+  local file <close> = assert(io.open(path .. "/checkpoint.json", "w"))
+  file:write('{"format": 99, "entries": {"step": 1}}')
+  file:close()
+  testing.assert_error(function() mh.checkpoint.load(path) end, "has format 99, this reads")
 end
 
 function tests.test_dtypes_go_there_and_back()
