@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "scripting/python_names.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -64,7 +65,14 @@ int run_info(lua_State* lua) {
   return 1;
 }
 
+/// _python_name_hint(name) -> a remedy for a name that PyTorch's Python has, or "".
+int python_name_hint_lua(lua_State* lua) {
+  push(lua, python_name_hint(check_string(lua, 1)));
+  return 1;
+}
+
 const luaL_Reg functions[] = {
+    {"_python_name_hint", guard<python_name_hint_lua>},
     {"did_you_mean", guard<did_you_mean_lua>},
     {"clock", guard<clock_seconds>},
     {"run_info", guard<run_info>},

@@ -57,6 +57,7 @@ void add_place(lua_State* lua, std::string& message) {
 void explain(lua_State* lua, std::string& message) {
   if (message.ends_with("a nil value (local 'self')"))
     message += "\n  fix   write a colon, not a dot, before the method's name: object:method(...)";
+  if (message.ends_with("(number expected, got Tensor)")) message += "\n  fix   x:item() gives the number of a tensor";
   if (const size_t length = embedded_position(message)) {
     const std::string inside = message.substr(0, length - 2);
     message = script_position(lua) + message.substr(length) + "\n  from  " + inside;

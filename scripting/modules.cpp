@@ -7,6 +7,7 @@
 
 #include "scripting/lua_sources.h"
 #include "scripting/operators.h"
+#include "scripting/python_names.h"
 #include "scripting/state.h"
 #include "scripting/state_data.h"
 
@@ -60,7 +61,7 @@ int module_index(lua_State* lua) {
     lua_call(lua, 1, 1);
   } else if (!push_operator(lua, name, false)) {
     TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'",
-                      did_you_mean(name, module_names(lua)));
+                      did_you_mean(name, module_names(lua)), python_name_hint(name));
   }
   lua_pushvalue(lua, 2);
   lua_pushvalue(lua, -2);

@@ -23,6 +23,6 @@ return setmetatable(nn, {
   __index = function(_, key)
     local known = {}
     for name in pairs(nn) do known[#known + 1] = name end
-    mh.fail("nn: no module '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known))
+    mh.fail("nn: no module '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known) .. mh._python_name_hint(tostring(key)))
   end,
 })

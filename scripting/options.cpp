@@ -12,8 +12,9 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
     : lua_(lua), op_(std::move(op)) {
   if (is_nil(lua, index)) return;
   index_ = lua_absindex(lua, index);
-  TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ",
-                   describe(lua, index_));
+  const bool one_value = !known.empty() && (lua_isnumber(lua, index_) || lua_isboolean(lua, index_));
+  TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ", describe(lua, index_),
+                   one_value ? "\n  fix   name it, as in {" + known.front() + " = " + describe(lua, index_) + "}" : "");
   std::vector<std::string> unknown;
   for (lua_pushnil(lua); lua_next(lua, index_); lua_pop(lua, 1)) {
     TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_,

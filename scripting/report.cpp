@@ -30,7 +30,8 @@ std::string shown_traceback(const std::string& traceback) {
   std::istringstream lines(traceback);
   std::string line, text;
   while (std::getline(lines, line)) {
-    const bool hidden = line.starts_with("\tmoonhalo.") || line.starts_with("\t[C]");
+    const bool hidden =
+        line.starts_with("\tmoonhalo.") || line.starts_with("\t[C]") || line == "\t(...tail calls...)";
     if (!hidden) text += line + "\n";
   }
   return std::count(text.begin(), text.end(), '\n') > 2 ? text : "";

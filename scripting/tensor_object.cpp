@@ -5,6 +5,7 @@
 #include "engine/shard_tensor.h"
 #include "scripting/operators.h"
 #include "scripting/print_tensor.h"
+#include "scripting/python_names.h"
 #include "scripting/slices.h"
 #include "scripting/state_data.h"
 #include "scripting/tensor_object.h"
@@ -77,7 +78,7 @@ int tensor_index(lua_State* lua) {
       lua_pushvalue(lua, 2);
       if (lua_gettable(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
       TORCH_CHECK_VALUE(false, "Tensor: no attribute, method or operator '", name, "'",
-                        did_you_mean(name, tensor_names(lua)));
+                        did_you_mean(name, tensor_names(lua)), python_name_hint(name));
     }
   }
   push(lua, get_index(self(lua), read_index(lua, 2)));
@@ -138,6 +139,10 @@ int tensor_less(lua_State*) {
                    "\n  fix   compare elements by x:lt(y), x:le(y), x:gt(y), x:ge(y)");
 }
 
+int tensor_concat(lua_State*) {
+  TORCH_CHECK_TYPE(false, "..: a tensor is no text", "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
+}
+
 /// Stateless iterator: (tensor, previous index) -> index, row. Counts from 0 like every index.
 int next_row(lua_State* lua) {
   const at::Tensor& tensor = self(lua);
@@ -170,6 +175,7 @@ void open_tensor_object(lua_State* lua) {
                                          {"__eq", guard<tensor_equal>},
                                          {"__lt", guard<tensor_less>},
                                          {"__le", guard<tensor_less>},
+                                         {"__concat", guard<tensor_concat>},
                                          {"__pairs", guard<tensor_rows>},
                                          {"__gc", collect_tensor},
                                          {"__close", guard<tensor_free>},

@@ -30,6 +30,7 @@ constexpr Translation kTranslations[] = {
     {"same dtype, but got", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and bias type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and weight type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {"is out of bounds.", "", "classes are numbered from 0 and below their number, the input's dim 1"},
     {"is invalid for input of size", "", "the sizes must multiply to that number of elements; one may be -1, which is computed"},
     {"at non-singleton dimension", "",
      "dims are matched from the last one; x:unsqueeze(dim) adds one of size 1, which fits every size"},

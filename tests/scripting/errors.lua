@@ -59,6 +59,21 @@ function tests.test_unknown_names()
   t.assert_error(function() return mh.Generator().foo end, "Generator: no attribute or method 'foo'")
 end
 
+function tests.test_names_of_python_are_answered_with_names_that_exist()
+  for _, name in ipairs {"fft", "linalg", "special", "load", "save", "utils", "distributed", "autograd"} do
+    local message = t.assert_error(function() return mh[name] end, "'" .. name .. "'")
+    local found = 0
+    for path in message:match("\n  fix   (.*)"):gmatch("mh%.([%a][%w_%.]*)") do
+      local value = mh
+      for part in path:gmatch("[%w_]+") do value = value[part] end
+      found = found + 1
+    end
+    assert(found > 0, message)
+  end
+  t.assert_error(function() return mh.ones(1):numpy() end, "fix   x:tolist()")
+  t.assert_error(function() return mh.nn.utils end, "fix   mh.clip_grad_norm")
+end
+
 function tests.test_wrong_self()
   local x = mh.ones(2)
   local function cases(list)
