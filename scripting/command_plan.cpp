@@ -8,6 +8,7 @@ namespace moonhalo::scripting {
 
 void add_plan_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("plan", "Cost report of a script (not available yet)");
+  command->group("");  // not listed
   command->allow_extras();
   command->callback([&action] {
     action = []() -> int {

@@ -12,8 +12,7 @@ void add_repl_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("repl", "Type Lua; every rank runs every line");
   const auto options = std::make_shared<SessionOptions>();
   options->backend = "threads";
-  command->add_option("--ranks", options->ranks, "Number of thread ranks")
-      ->check(CLI::PositiveNumber);
+  add_ranks_option(*command, options->ranks, "Number of thread ranks");
   command->add_option("--device", options->device, "cpu (default) or cuda");
   command->callback([options, &action] {
     action = [options] {

@@ -6,8 +6,10 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <random>
@@ -29,23 +31,30 @@ constexpr std::chrono::seconds kStopWithin{5};
 
 /// What all ranks of a run share and other runs do not.
 struct RunStart {
-  int64_t entropy;  ///< for math.randomseed()
-  int64_t time;     ///< seconds, as os.time()
+  int64_t entropy = 0;    ///< for math.randomseed()
+  int64_t time = 0;       ///< seconds, as os.time()
+  int64_t log_error = 0;  ///< errno of opening the log file, which rank 0 writes
 };
 
-RunStart draw_start() {
+RunStart draw_start(const std::string& log_file) {
   std::random_device device;
-  return {static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+  RunStart start{static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+  if (log_file.empty()) return start;
+  std::FILE* file = std::fopen(log_file.c_str(), "a");
+  start.log_error = file ? 0 : errno;
+  if (file) std::fclose(file);
+  return start;
 }
 
 /// Rank 0's. Collective.
 RunStart agree(const RunStart& mine, Communicator& world) {
-  at::Tensor numbers = at::empty({2}, at::kLong);
+  at::Tensor numbers = at::empty({3}, at::kLong);
   auto* data = numbers.mutable_data_ptr<int64_t>();
   data[0] = mine.entropy;
   data[1] = mine.time;
+  data[2] = mine.log_error;
   world.broadcast(numbers, 0);
-  return {data[0], data[1]};
+  return {data[0], data[1], data[2]};
 }
 
 /// One run on the ranks of this process.
@@ -59,6 +68,7 @@ class Session {
 
  private:
   Context make_context(CommunicatorPtr world, bool threads) const;
+  void check_log() const;
   void run_rank(CommunicatorPtr world, bool threads);
   void fail(Communicator& world, const LuaError& error, bool secondary);
   void watch();
@@ -70,7 +80,7 @@ class Session {
   const std::function<void(lua_State*)>& body_;
   int64_t world_size_ = 1;
   Launch launch_;
-  RunStart start_ = draw_start();
+  RunStart start_;
   ErrorReport report_;
   std::atomic<bool> stop_ = false;
   std::atomic<int> exit_code_ = 0;
@@ -196,6 +206,13 @@ Context Session::make_context(CommunicatorPtr world, bool threads) const {
   return context;
 }
 
+/// Before the script computes for hours and has nowhere to write.
+void Session::check_log() const {
+  if (start_.log_error == 0) return;
+  throw UsageError("--log: cannot write '" + options_.log_file +
+                   "': " + std::strerror(static_cast<int>(start_.log_error)));
+}
+
 void Session::run_rank(CommunicatorPtr world, bool threads) {
   Communicator& communicator = *world;
   const auto state = new_state(make_context(std::move(world), threads));
@@ -287,6 +304,8 @@ CommunicatorPtr make_process_world(const std::string& backend, const Launch& lau
 int Session::run() {
   launch_ = detect_launch();
   const std::string& backend = options_.backend;
+  start_ = draw_start(launch_.rank == 0 ? options_.log_file : "");
+  if (launch_.size == 1) check_log();
   if (backend == "fake") {
     world_size_ = std::max(1, options_.ranks);
     run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
@@ -304,6 +323,7 @@ int Session::run() {
     CommunicatorPtr world = make_process_world(backend, launch_);
     world_size_ = world->size();
     start_ = agree(start_, *world);
+    check_log();
     run_rank(std::move(world), false);
   }
   end_watch();
@@ -314,10 +334,19 @@ int Session::run() {
 
 }  // namespace
 
+void add_ranks_option(CLI::App& app, int& ranks, const std::string& description) {
+  app.add_option("--ranks", ranks, description)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            const bool fits = number && text.size() < 10 && std::stoi(text) > 0;
+            return fits ? std::string() : "'" + text + "' is no number of ranks; allowed are 1, 2, 3, ...";
+          },
+          ""));
+}
+
 void add_rank_options(CLI::App& app, SessionOptions& options) {
-  app.add_option("--ranks", options.ranks,
-                 "Number of ranks; under mpirun, srun or torchrun they give it")
-      ->check(CLI::PositiveNumber);
+  add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
   app.add_option("--backend", options.backend,
                  "How ranks communicate (default: what the launcher gives, else threads)")
       ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));

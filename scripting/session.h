@@ -36,6 +36,7 @@ struct SessionOptions {
   bool quiet = false;
 };
 void add_rank_options(CLI::App& app, SessionOptions& options);
+void add_ranks_option(CLI::App& app, int& ranks, const std::string& description);
 
 /// Runs `body` once per rank, each with a state of its own, on this process's ranks (threads, or
 /// the one rank that a launcher made this process). A failure on one rank stops the others within

@@ -178,6 +178,47 @@ TEST_F(CommandLine, WrongUsageIsStatusTwo) {
   EXPECT_EQ(run({"run", script}).status, kDone);
 }
 
+TEST_F(CommandLine, AnImpossibleNumberOfRanksGetsAShortAnswer) {
+  const std::string script = write("ok.lua", "return {test_a = function() end}");
+  for (const char* command : {"run", "test"}) {
+    for (const char* ranks : {"0", "-1", "two", "2.5", "", "99999999999"}) {
+      const Result result = run({command, script, std::string("--ranks=") + ranks});
+
+      EXPECT_EQ(result.status, kWrongUsage) << ranks;
+      EXPECT_THAT(result.err, HasSubstr("--ranks")) << ranks;
+      if (*ranks) EXPECT_THAT(result.err, HasSubstr("is no number of ranks; allowed are 1, 2, 3, ...")) << ranks;
+      EXPECT_LT(result.err.size(), 200) << result.err;
+    }
+  }
+}
+
+TEST_F(CommandLine, ALogIsContinued) {
+  const std::string log = (folder_ / "run.jsonl").string();
+  const auto lines = [&] {
+    std::ifstream file(log);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string script = write("a.lua", "local mh = require 'moonhalo' mh.log{step = tonumber(arg[1])}");
+
+  EXPECT_EQ(run({"run", script, "--ranks", "2", "--log", log, "--", "1"}).status, kDone);
+  EXPECT_EQ(lines(), "{\"step\":1}\n");
+  std::ofstream(log, std::ios::app) << "{\"step\":";  // a run that was killed
+  EXPECT_EQ(run({"run", script, "--ranks", "2", "--log", log, "--", "2"}).status, kDone);
+  EXPECT_THAT(lines(), testing::MatchesRegex("\\{\"step\":1\\}\n\\{\"step\":\n\\{\"run\":\\{\"ranks\":2,\"script\":\"[^\n]*a.lua\","
+                                             "\"started\":\"20[0-9T:-]*Z\"\\}\\}\n\\{\"step\":2\\}\n"));
+}
+
+TEST_F(CommandLine, ALogThatCannotBeWrittenIsAnErrorAtTheStart) {
+  const std::string script = write("a.lua", "print('started')");
+  for (const std::string& log : {std::string("/nowhere/run.jsonl"), folder_.string()}) {
+    const Result result = run({"run", script, "--ranks", "2", "--log", log});
+
+    EXPECT_EQ(result.status, kWrongUsage);
+    EXPECT_THAT(result.err, HasSubstr("--log: cannot write '" + log + "': "));
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+}
+
 TEST_F(CommandLine, TestCountsPassedAndFailed) {
   const std::string script = write("t.lua", R"(local mh = require "moonhalo"
 return {
@@ -226,6 +267,7 @@ TEST_F(CommandLine, InformsAboutItself) {
   EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
   EXPECT_THAT(run({"--help"}).out, HasSubstr("repl"));
   EXPECT_EQ(run({"--help"}).status, kDone);
+  EXPECT_THAT(run({"--help"}).out, Not(HasSubstr("plan ")));  // not there yet
 }
 
 TEST_F(CommandLine, AnnotationsNameWhatExists) {

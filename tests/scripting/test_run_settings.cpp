@@ -190,6 +190,7 @@ TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
 TEST(Log, WritesOneObjectALineAfterTheConfig) {
   Context context;
   context.log_file = testing::TempDir() + "run.jsonl";
+  std::filesystem::remove(context.log_file);
 
   const std::string error = run(context,
                                 "mh.config{lr = 0.1}\n"
