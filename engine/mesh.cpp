@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/mesh.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
@@ -149,8 +150,12 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
                     names.size(), " names");
   TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
                     "init_device_mesh: the names of the dimensions must differ");
+  const bool fake = std::string(world.backend()) == "fake";  // for planning: nothing is computed
+  TORCH_CHECK_VALUE(fake || device_type != "cuda" || at::globalContext().hasCUDA(),
+                    "init_device_mesh: no CUDA device can be used here\n  have  device type \"cuda\", mesh shape ",
+                    shape_string(shape),
+                    "\n  fix   use \"cpu\", or a build with CUDA on a machine that has a GPU");
   claim_operators();
-  const bool fake = std::string(world.backend()) == "fake";
   return std::make_shared<DeviceMesh>(world.shared_from_this(), device_type, std::move(shape), std::move(names), fake);
 }
 

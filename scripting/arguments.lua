@@ -12,9 +12,12 @@ local kNone = {}
 --- A parameter that may be left out and then is nil.
 function arguments.optional(name) return {name, kNone} end
 
---- Whether `value` is a table of named options: no metatable, no list part, string keys (or nothing at all).
+--- Whether `value` is a table of named options: no metatable but that of settings, no list part, string keys (or nothing
+--- at all).
 function arguments.is_options(value)
-  if type(value) ~= "table" or getmetatable(value) ~= nil or #value > 0 then return false end
+  if type(value) ~= "table" or rawlen(value) > 0 then return false end
+  local meta = getmetatable(value)
+  if meta ~= nil and meta.__name ~= "config" then return false end
   for key in rawpairs(value) do
     if type(key) ~= "string" then return false end
   end

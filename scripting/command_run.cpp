@@ -4,6 +4,7 @@
 
 #include "scripting/commands.h"
 #include "scripting/session.h"
+#include "scripting/strict_globals.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -46,6 +47,7 @@ void add_run_command(CLI::App& app, Action& action) {
   command->callback([options, &action] {
     action = [options] {
       return run_session(*options, [](lua_State* lua) {
+        forbid_undefined_globals(lua);
         run_script(lua, 0);
         warn_of_unread_settings(lua);
       });

@@ -7,6 +7,7 @@
 #include "scripting/rank_board.h"
 #include "scripting/report.h"
 #include "scripting/session.h"
+#include "scripting/strict_globals.h"
 
 namespace moonhalo::scripting {
 
@@ -75,6 +76,7 @@ void run_test_among_processes(lua_State* lua, int table, const std::string& name
 
 /// On every rank; rank 0 prints and counts.
 void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
+  forbid_undefined_globals(lua);
   run_script(lua, 1);
   if (!lua_istable(lua, -1))
     throw UsageError("test: the script returns no table of test_* functions");
@@ -124,11 +126,9 @@ void add_test_command(CLI::App& app, Action& action) {
   command->add_option("script", options->script, "The Lua script")
       ->required()
       ->check(CLI::ExistingFile);
-  command
-      ->add_option("--ranks", options->ranks,
+  add_ranks_option(*command, options->ranks,
                    "Run on N thread ranks; a test fails when it fails on any. Under mpirun and the like the processes are "
-                   "the ranks, and the first failure ends the run")
-      ->check(CLI::PositiveNumber);
+                   "the ranks, and the first failure ends the run");
   command->add_option("--device", options->device, "cpu (default) or cuda");
   command->callback([options, &action] { action = [options] { return test(*options); }; });
 }

@@ -144,6 +144,22 @@ local function set(target, defaults, key, text)
   target[last] = convert(path .. last, default, parse_element(text, default, path .. last, source), source)
 end
 
+--- Reading a key that is not there is an error, in tables of the settings too; rawget(cfg, "key") asks.
+local function refuse_unknown_keys(settings, path)
+  for key, value in pairs(settings) do
+    if is_group(value) then refuse_unknown_keys(value, path .. key .. ".") end
+  end
+  return setmetatable(settings, {
+    __name = "config",
+    __index = function(_, key)
+      if type(key) ~= "string" then return nil end
+      local keys = sorted_keys(settings)
+      fail(("config: no key '%s'%s\n  have  %s\n  fix   give it a default in mh.config, or ask for it by rawget"):format(
+        path .. key, mh.did_you_mean(key, keys), table.concat(keys, ", ")))
+    end,
+  })
+end
+
 --- The merged settings. Every rank gets the same.
 return function(defaults)
   if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. type(defaults)) end
@@ -156,5 +172,5 @@ return function(defaults)
   end
   for _, setting in ipairs(info.settings) do set(merged, defaults, setting[1], setting[2]) end
   run_log.write {config = merged}
-  return merged
+  return refuse_unknown_keys(merged, "")
 end

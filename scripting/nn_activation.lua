@@ -15,8 +15,7 @@ local function define(name, op, entries, shown)
   local spec, fn = arguments.signature(name, entries or {}), mh[op]
   local class = Module:extend(name)
   function class:init(...)
-    local values = arguments.read(spec, ...)
-    for key, value in pairs(values) do rawset(self, key, value) end
+    self:_keep(spec, arguments.read(spec, ...))
   end
   function class:forward(x)
     local values = {}

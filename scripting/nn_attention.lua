@@ -27,7 +27,7 @@ function Attention:init(...)
   self.embed_dim, self.num_heads, self.dropout = values.embed_dim, values.num_heads, values.dropout
   self.head_dim, self.batch_first = values.embed_dim // values.num_heads, values.batch_first
   self.in_proj_weight = layers.new_parameter({3 * values.embed_dim, values.embed_dim}, values)
-  if values.bias then self.in_proj_bias = layers.new_parameter({3 * values.embed_dim}, values) end
+  self.in_proj_bias = values.bias and layers.new_parameter({3 * values.embed_dim}, values) or nil
   self.out_proj = layers.Linear(values.embed_dim, values.embed_dim,
     {bias = values.bias, device = values.device, dtype = values.dtype})
   self:reset_parameters()

@@ -84,7 +84,7 @@ local function convolution(dims)
       end
     end
     self.weight = layers.new_parameter({self.out_channels, self.in_channels // self.groups, table.unpack(self.kernel_size)}, values)
-    if values.bias then self.bias = layers.new_parameter({self.out_channels}, values) end
+    self.bias = values.bias and layers.new_parameter({self.out_channels}, values) or nil
     self:reset_parameters()
   end
   function class:reset_parameters() layers.reset_affine(self.weight, self.bias) end
@@ -129,7 +129,7 @@ local function transposed(dims)
     set_common(self, name, values, dims)
     self.output_padding = tuple(name, "output_padding", values.output_padding, dims)
     self.weight = layers.new_parameter({self.in_channels, self.out_channels // self.groups, table.unpack(self.kernel_size)}, values)
-    if values.bias then self.bias = layers.new_parameter({self.out_channels}, values) end
+    self.bias = values.bias and layers.new_parameter({self.out_channels}, values) or nil
     self:reset_parameters()
   end
   function class:reset_parameters() layers.reset_affine(self.weight, self.bias) end

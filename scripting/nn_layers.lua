@@ -37,7 +37,7 @@ function layers.Linear:init(...)
   local values = read(kLinear, ...)
   self.in_features, self.out_features = values.in_features, values.out_features
   self.weight = new_parameter({values.out_features, values.in_features}, values)
-  if values.bias then self.bias = new_parameter({values.out_features}, values) end
+  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
   self:reset_parameters()
 end
 function layers.Linear:reset_parameters() layers.reset_affine(self.weight, self.bias) end
@@ -55,7 +55,7 @@ function layers.Bilinear:init(...)
   local values = read(kBilinear, ...)
   self.in1_features, self.in2_features, self.out_features = values.in1_features, values.in2_features, values.out_features
   self.weight = new_parameter({values.out_features, values.in1_features, values.in2_features}, values)
-  if values.bias then self.bias = new_parameter({values.out_features}, values) end
+  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
   self:reset_parameters()
 end
 function layers.Bilinear:reset_parameters()
@@ -169,6 +169,7 @@ local function loss(name, fn, entries)
   function class:init(...)
     local values = read(spec, ...)
     self.options = {}
+    self:_keep(spec, {})
     for key, value in pairs(values) do
       if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self.options[key] = value end
     end

@@ -62,6 +62,7 @@ local function assign(self, name, value)
   else
     if type(value) == "table" and getmetatable(value) == nil then refuse_hidden_modules(self, name, value) end
     forget(self, name)
+    rawget(self, "_known")[name] = true
     rawset(self, name, value)
   end
 end
@@ -80,6 +81,7 @@ Module.add_module = Module.register_module
 function Module:register_parameter(name, tensor)
   check_name(self, name, "parameter")
   local registered = rawget(self, "_parameters")
+  rawget(self, "_known")[name] = true
   if registered[name] ~= nil and tensor ~= nil then
     registered[name] = tensor
     return
@@ -92,21 +94,48 @@ end
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
   forget(self, name)
+  rawget(self, "_known")[name] = true
   rawget(self, "_buffers")[name] = tensor
   if options and options.persistent == false then rawget(self, "_volatile")[name] = true end
 end
 
 -- ---- Classes ------------------------------------------------------------------------------------------------------
 
+local function find(self, class, key)
+  local value = rawget(self, "_parameters")[key]
+  if value == nil then value = rawget(self, "_modules")[key] end
+  if value == nil then value = rawget(self, "_buffers")[key] end
+  if value == nil then value = class[key] end
+  return value
+end
+
+--- A field that was never assigned is a slip; one that was assigned nil, or was an option left out, is nil.
+local function absent(self, class, key)
+  if type(key) ~= "string" or rawget(self, "_known")[key] then return nil end
+  local names = {}
+  for _, registry in ipairs {"_parameters", "_buffers", "_modules"} do
+    for name in rawget(self, registry) do names[#names + 1] = name end
+  end
+  for _, fields in ipairs {self, rawget(self, "_known")} do
+    for name in pairs(fields) do
+      if tostring(name):sub(1, 1) ~= "_" then names[#names + 1] = tostring(name) end
+    end
+  end
+  while type(class) == "table" do
+    for name in pairs(class) do names[#names + 1] = tostring(name) end
+    class = rawget(class, "super")
+  end
+  fail(("%s: no field '%s'%s\n  fix   assign it in init (self.%s = nil will do), or ask for it by module:has(\"%s\")"):format(
+    self:class_name(), key, mh.did_you_mean(key, names), key, key))
+end
+
 local function new_meta(class)
-  local meta = {__name = class.name, __call = mh._module_call(class, Module.call)}
+  local meta = {__name = class.name, class = class, __call = mh._module_call(class, Module.call)}
   function meta.__index(self, key)
-    local value = rawget(self, "_parameters")[key]
-    if value == nil then value = rawget(self, "_modules")[key] end
-    if value == nil then value = rawget(self, "_buffers")[key] end
-    if value == nil then value = class[key] end
-    if value == nil and math.type(key) == "integer" and class.at_position then return self:at_position(key) end
-    return value
+    local value = find(self, class, key)
+    if value ~= nil then return value end
+    if math.type(key) == "integer" and class.at_position then return self:at_position(key) end
+    return absent(self, class, key)
   end
   meta.__newindex = assign
   function meta.__tostring(self) return self:to_string() end
@@ -116,7 +145,7 @@ end
 
 local function construct(class, ...)
   local self = setmetatable({
-    _parameters = ordered_map(), _buffers = ordered_map(), _modules = ordered_map(), _volatile = {},
+    _parameters = ordered_map(), _buffers = ordered_map(), _modules = ordered_map(), _volatile = {}, _known = {},
     _pre_hooks = {}, _hooks = {}, training = true,
   }, class.instance_meta)
   kInstances[self] = true
@@ -138,6 +167,13 @@ end
 
 function Module:init() end
 function Module:class_name() return getmetatable(self).__name end
+--- Whether the module has a field, parameter, buffer, submodule or method of this name.
+function Module:has(name) return rawget(self, name) ~= nil or find(self, getmetatable(self).class, name) ~= nil end
+--- Keeps the options that arguments.read gave, for layers; those left out are nil.
+function Module:_keep(spec, values)
+  for _, name in ipairs(spec.names) do rawget(self, "_known")[name] = true end
+  for name, value in pairs(values) do rawset(self, name, value) end
+end
 function Module:length() fail(self:class_name() .. ": has no length") end
 function Module:forward()
   local name = self:class_name()

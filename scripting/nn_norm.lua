@@ -18,8 +18,8 @@ end
 
 --- Weight of ones and bias of zeros of `shape` where the options ask for them.
 local function add_weights(self, shape, weight, bias, values)
-  if weight then self.weight = layers.new_parameter(shape, values) end
-  if bias then self.bias = layers.new_parameter(shape, values) end
+  self.weight = weight and layers.new_parameter(shape, values) or nil
+  self.bias = bias and layers.new_parameter(shape, values) or nil
   reset_weights(self)
 end
 
@@ -39,12 +39,10 @@ function Running:set(values)
   self.num_features, self.eps, self.momentum = values.num_features, values.eps, values.momentum
   self.affine, self.track_running_stats = values.affine, values.track_running_stats
   add_weights(self, {values.num_features}, values.affine, values.affine, values)
-  if values.track_running_stats then
-    local like = {dtype = values.dtype, device = values.device}
-    self:register_buffer("running_mean", mh.zeros({values.num_features}, like))
-    self:register_buffer("running_var", mh.ones({values.num_features}, like))
-    self:register_buffer("num_batches_tracked", mh.zeros({}, {dtype = "int64", device = like.device}))
-  end
+  local tracked, like = values.track_running_stats, {dtype = values.dtype, device = values.device}
+  self:register_buffer("running_mean", tracked and mh.zeros({values.num_features}, like) or nil)
+  self:register_buffer("running_var", tracked and mh.ones({values.num_features}, like) or nil)
+  self:register_buffer("num_batches_tracked", tracked and mh.zeros({}, {dtype = "int64", device = like.device}) or nil)
 end
 
 function Running:reset_running_stats()

@@ -18,10 +18,6 @@ local function repr_of(names)
   end
 end
 
-local function keep(self, values)
-  for name, value in pairs(values) do rawset(self, name, value) end
-end
-
 local function max_pool(dims)
   local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
   local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
@@ -29,7 +25,7 @@ local function max_pool(dims)
     {"ceil_mode", false}})
   local class = Module:extend(name)
   function class:init(...)
-    keep(self, read(spec, ...))
+    self:_keep(spec, read(spec, ...))
     self.stride = self.stride or self.kernel_size
   end
   --- The largest values, and with return_indices where in space they stood.
@@ -48,7 +44,7 @@ local function avg_pool(dims)
   local spec = signature(name, entries)
   local class = Module:extend(name)
   function class:init(...)
-    keep(self, read(spec, ...))
+    self:_keep(spec, read(spec, ...))
     self.stride = self.stride or self.kernel_size
   end
   function class:forward(x)

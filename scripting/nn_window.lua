@@ -15,7 +15,7 @@ local function layer(name, entries, shown, forward)
   local spec = signature(name, entries)
   local class = Module:extend(name)
   function class:init(...)
-    for key, value in pairs(read(spec, ...)) do rawset(self, key, value) end
+    self:_keep(spec, read(spec, ...))
   end
   class.forward = forward
   function class:extra_repr()

@@ -50,7 +50,8 @@ void Options::push(const char* key) const {
   if (index_ == 0) {
     lua_pushnil(lua_);
   } else {
-    lua_getfield(lua_, index_, key);
+    lua_pushstring(lua_, key);
+    lua_rawget(lua_, index_);  // settings (mh.config) refuse to be asked for what they lack
   }
 }
 

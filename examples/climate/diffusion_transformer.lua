@@ -23,7 +23,8 @@ local function gated(gate, x) return gate:unsqueeze(1):unsqueeze(1) * x end
 local Block = nn.Module:extend("Block")
 function Block:init(dim, heads, window)
   local unlearned = {elementwise_affine = false, eps = 1e-6}
-  self.norm1, self.norm2 = nn.LayerNorm(dim, unlearned), nn.LayerNorm(dim, unlearned)
+  self.norm1 = nn.LayerNorm(dim, unlearned)
+  self.norm2 = nn.LayerNorm(dim, unlearned)
   self.attention = nn.NeighborhoodAttention2d(dim, heads, window)
   self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU{approximate = "tanh"}, nn.Linear(4 * dim, dim))
   self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices of meshes of three dims, and what is refused.
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,6 +36,19 @@ TEST(Mesh, SlicesAreNamedInTheMeshsOrder) {
     EXPECT_THAT(message_of([&] { mesh->slice({"dim_0", "dim_0"}); }), HasSubstr("dim_0"));
     EXPECT_THAT(message_of([&] { mesh->slice({"dim_0", "dim_3"}); }), HasSubstr("dim_3"));
   });
+}
+
+TEST(Mesh, OfGpusNeedsOne) {
+  if (at::globalContext().hasCUDA()) GTEST_SKIP() << "there is a GPU";
+  run_ranks(2, [](Communicator& world) {
+    const auto make = [&] { init_device_mesh(world, "cuda", {2}); };
+    EXPECT_THAT(make, ::testing::ThrowsMessage<c10::ValueError>(
+                          ::testing::HasSubstr("init_device_mesh: no CUDA device can be used here\n  have  device type "
+                                               "\"cuda\", mesh shape")));
+    EXPECT_EQ(init_device_mesh(world, "cpu", {2})->size(), 2);
+  });
+  // A fake world is for planning: nothing is computed on the device.
+  EXPECT_EQ(init_device_mesh(*make_fake_communicator(0, 4), "cuda", {4})->size(), 4);
 }
 
 }  // namespace

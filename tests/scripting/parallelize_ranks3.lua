@@ -402,7 +402,10 @@ end
 local Attention = nn.Module:extend("Attention")
 function Attention:init(width, heads)
   self.head_dim = width // heads
-  self.q, self.k, self.v, self.out = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+  self.q = nn.Linear(width, width)
+  self.k = nn.Linear(width, width)
+  self.v = nn.Linear(width, width)
+  self.out = nn.Linear(width, width)
 end
 function Attention:forward(x)
   local function heads(y) return y:unflatten(-1, {-1, self.head_dim}):transpose(1, 2) end
@@ -413,7 +416,9 @@ end
 
 local Block = nn.Module:extend("Block")
 function Block:init()
-  self.norm, self.attention, self.mlp = nn.LayerNorm(12), Attention(12, 12), MLP(12, 7)
+  self.norm = nn.LayerNorm(12)
+  self.attention = Attention(12, 12)
+  self.mlp = MLP(12, 7)
 end
 function Block:forward(x)
   x = x + self.attention(self.norm(x))

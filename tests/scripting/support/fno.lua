@@ -29,7 +29,8 @@ end
 
 local FourierLayer = nn.Module:extend("FourierLayer")
 function FourierLayer:init(channels, modes)
-  self.waves, self.points = SpectralConv2d(channels, modes), nn.Conv2d(channels, channels, 1)
+  self.waves = SpectralConv2d(channels, modes)
+  self.points = nn.Conv2d(channels, channels, 1)
 end
 function FourierLayer:forward(x) return (self.waves(x) + self.points(x)):gelu() end
 

@@ -23,7 +23,9 @@ local UNet = nn.Module:extend("UNet")
 function UNet:init(dims, channels)
   local transposed = nn["ConvTranspose" .. dims .. "d"]
   self.enter = Block(dims, channels[1], channels[2], 1)
-  self.down, self.up, self.join = nn.ModuleList{}, nn.ModuleList{}, nn.ModuleList{}
+  self.down = nn.ModuleList{}
+  self.up = nn.ModuleList{}
+  self.join = nn.ModuleList{}
   for level = 2, #channels - 1 do
     local fine, coarse = channels[level], channels[level + 1]
     self.down:append(Block(dims, fine, coarse, 2))

@@ -10,7 +10,9 @@ local kTokens = kShape[3] // kPatch * (kShape[4] // kPatch)
 local Block = nn.Module:extend("VisionBlock")
 function Block:init(causal)
   self.causal = causal
-  self.norm, self.qkv, self.proj = nn.LayerNorm(kWidth), nn.Linear(kWidth, 3 * kWidth), nn.Linear(kWidth, kWidth)
+  self.norm = nn.LayerNorm(kWidth)
+  self.qkv = nn.Linear(kWidth, 3 * kWidth)
+  self.proj = nn.Linear(kWidth, kWidth)
   self.mlp = nn.Sequential(nn.LayerNorm(kWidth), nn.Linear(kWidth, 2 * kWidth), nn.GELU(), nn.Linear(2 * kWidth, kWidth))
 end
 function Block:forward(x)
@@ -26,7 +28,8 @@ function Transformer:init(causal)
   self.patches = nn.Conv2d(kShape[2], kWidth, kPatch, {stride = kPatch})
   self.position = nn.Parameter(mh.randn{1, kTokens, kWidth} * 0.5)
   self.blocks = nn.Sequential(Block(causal), Block(causal))
-  self.norm, self.head = nn.LayerNorm(kWidth), nn.Linear(kWidth, kClasses)
+  self.norm = nn.LayerNorm(kWidth)
+  self.head = nn.Linear(kWidth, kClasses)
 end
 function Transformer:forward(x)
   local tokens = self.patches(x):flatten(2):transpose(1, 2) + self.position
