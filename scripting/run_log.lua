@@ -24,8 +24,7 @@ end
 function run_log.write(record)
   if not info.log_file or info.rank ~= 0 then return end
   file = file or open()
-  local written, problem = file:write(mh.json.encode(record), "
-")
+  local written, problem = file:write(mh.json.encode(record), "\n")
   if written then written, problem = file:flush() end
   if not written then mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem) end
 end
