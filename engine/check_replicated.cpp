@@ -13,6 +13,7 @@
 
 #include "engine/alike.h"
 #include "engine/deferred.h"
+#include "engine/last_draw.h"
 #include "engine/replicated_values.h"
 
 namespace moonhalo {
@@ -23,7 +24,12 @@ constexpr uint64_t kFirstMeetings = 16;
 constexpr uint64_t kLongestGap = 1024;
 constexpr size_t kMostKinds = 65536, kFirstSweep = 1024;
 
-thread_local bool checks = true;
+struct OnMesh;
+struct OfThread {
+  bool checks = true;
+  OnMesh* last = nullptr;
+};
+constinit thread_local OfThread of_thread;
 
 uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
@@ -65,11 +71,17 @@ struct OnMesh {
     uint64_t key = mix(reinterpret_cast<uintptr_t>(&op.operator_name()), static_cast<uint64_t>(arg) << 32 ^ static_cast<uint32_t>(item));
     key = mix(key, static_cast<uint64_t>(tensor.scalar_type()));
     for (const int64_t size : tensor.sizes()) key = mix(key, static_cast<uint64_t>(size));
+    return of_key(key);
+  }
+
+  Meeting& of_draw(const c10::OperatorHandle& op) { return of_key(mix(reinterpret_cast<uintptr_t>(&op.operator_name()), ~uint64_t{0})); }
+
+  Meeting& of_key(uint64_t key) {
     const auto [found, is_new] = kinds.try_emplace(key);
     if (is_new) {
       if (kinds.size() > kMostKinds) {
         kinds.clear();
-        return of_kind(tensor, op, arg, item);
+        return of_key(key);
       }
       found->second.ordinal = ++ordinals;
     }
@@ -91,9 +103,9 @@ struct OnMesh {
 };
 
 OnMesh& on(const MeshPtr& mesh) {
-  static thread_local std::vector<std::unique_ptr<OnMesh>> all;
-  static thread_local OnMesh* last = nullptr;
+  OnMesh*& last = of_thread.last;
   if (last != nullptr && last->address == mesh.get() && !last->mesh.expired()) [[likely]] return *last;
+  static thread_local std::vector<std::unique_ptr<OnMesh>> all;
   for (const auto& one : all) {
     if (one->address == mesh.get() && !one->mesh.expired()) return *(last = one.get());
   }
@@ -146,19 +158,19 @@ std::string described(const c10::OperatorHandle& op, int arg, int item) {
 
 bool set_check_replicated(bool on, Communicator* world) {
   if (world != nullptr) check_alike(*world, "check_replicated", "settings", on ? "true" : "false");
-  return std::exchange(checks, on);
+  return std::exchange(of_thread.checks, on);
 }
 
-bool check_replicated() { return checks; }
+bool check_replicated() { return of_thread.checks; }
 
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
-  if (!checks || on(mesh).alone || !has_values(tensor)) return;
+  if (!of_thread.checks || on(mesh).alone || !has_values(tensor)) return;
   compare_values(tensor, *mesh, {.where = where, .what = "a plain tensor"});
 }
 
 void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg, int item,
                          const c10::IValue* arguments) {
-  if (!checks) return;
+  if (mesh->size() == 1 || !of_thread.checks) return;
   OnMesh& here = on(mesh);
   if (here.alone) return;
   const at::TensorBase* weight = weight_of(tensor);
@@ -173,6 +185,18 @@ void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c1
   const uint64_t next = std::exchange(meeting.next, meeting.count + 1);
   compare_values(values, *mesh, comparison);
   meeting.next = next;
+}
+
+void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op) {
+  if (mesh->size() == 1 || !of_thread.checks) return;
+  OnMesh& here = on(mesh);
+  if (here.alone) return;
+  Meeting& meeting = here.of_draw(op);
+  if (++meeting.count < meeting.next) return;
+  const uint64_t key = last_draw().key;
+  meeting.next = meeting.count + 1;
+  compare_keys(key, *mesh, op.operator_name().name);
+  meeting.plan_next(kFirstMeetings);
 }
 
 }  // namespace moonhalo

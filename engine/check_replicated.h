@@ -27,4 +27,8 @@ void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std:
 void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg, int item,
                          const c10::IValue* arguments);
 
+/// For Dispatch: a call on ShardTensors of `mesh` drew random numbers. Their key must be that of the other ranks, or blocks would
+/// hold parts of different tensors; compared as rarely as plain tensors are.
+void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op);
+
 }  // namespace moonhalo

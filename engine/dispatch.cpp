@@ -17,6 +17,7 @@
 #include "engine/factory_capture.h"
 #include "engine/fresh_memory.h"
 #include "engine/kept_halos.h"
+#include "engine/last_draw.h"
 #include "engine/lazy_bits.h"
 #include "engine/view_trace.h"
 
@@ -401,8 +402,10 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, sharing);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
+  const uint64_t draws = facts.random ? last_draw().count : 0;
   run_locally(decision, op, stack);
   sharing.after_writing();
+  if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
   wrap_results(decision, op, stack, base, written, sharing.views ? &*sharing.views : nullptr);
 }
 

@@ -5,6 +5,8 @@
 
 #include <mutex>
 
+#include "engine/last_draw.h"
+
 namespace moonhalo {
 namespace {
 
@@ -15,6 +17,7 @@ at::Generator& generator_of_this_thread() {
 }
 
 thread_local std::optional<uint64_t> replayed_key;
+thread_local LastDraw last;
 
 }  // namespace
 
@@ -34,7 +37,11 @@ uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) 
 }
 
 ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
-    : key_(replayed_key ? *replayed_key : draw_key(generator)) {}
+    : key_(replayed_key ? *replayed_key : draw_key(generator)) {
+  last = {last.count + 1, key_};
+}
+
+const LastDraw& last_draw() { return last; }
 
 ReplayedKey::ReplayedKey(uint64_t key) : before_(replayed_key) { replayed_key = key; }
 ReplayedKey::~ReplayedKey() { replayed_key = before_; }

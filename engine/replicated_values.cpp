@@ -163,6 +163,14 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
                     "mh.check_replicated(false) switches this check off");
 }
 
+void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first, const std::vector<size_t>& ranks,
+                       const DeviceMesh& mesh, const std::string& where) {
+  TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have parted ways: rank ", mesh.rank(), " is in ", where,
+                    ", other ranks in another call\n  have  ", ranks_text(first), " and ", ranks_text(ranks),
+                    " make different calls\n  fix   every rank must make the same calls: look for a branch on the rank, an order, a random "
+                    "number or the time");
+}
+
 void warn_of_roundings(const Comparison& comparison, double relative) {
   static thread_local bool told = false;
   if (std::exchange(told, true)) return;
@@ -213,10 +221,7 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
   if (groups.size() == 1) return;
 
   for (const auto& ranks : groups) {
-    TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have parted ways: rank ", mesh.rank(), " is in ", comparison.where,
-                      ", other ranks in another call\n  have  ", ranks_text(groups[0]), " and ", ranks_text(ranks),
-                      " make different calls\n  fix   every rank must make the same calls: look for a branch on the rank, an order, a random "
-                      "number or the time");
+    refuse_other_call(claims, groups[0], ranks, mesh, comparison.where);
     if (claims[ranks[0]].same_kind(claims[0])) continue;
     std::string have;
     for (size_t g = 0; g < groups.size() && g < kMostNamed; ++g)
@@ -231,6 +236,24 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
     return;
   }
   refuse(comparison, values_text(claims, groups, found));
+}
+
+void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where) {
+  const Uncounted uncounted;
+  Claim mine;
+  mine.checksum = static_cast<int64_t>(key);
+  mine.call = static_cast<int64_t>(checksum(where.data(), where.size()));
+  const std::vector<Claim> claims = gather(mesh.group(), mine);
+  const auto groups = groups_of(claims);
+  if (groups.size() == 1) return;
+  std::string have;
+  for (size_t g = 0; g < groups.size() && g < kMostNamed; ++g) {
+    refuse_other_call(claims, groups[0], groups[g], mesh, where);
+    have += (g > 0 ? "; " : "") + ranks_text(groups[g]);
+  }
+  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  alike only among: ", have,
+                    "\n  fix   the same mh.manual_seed on all ranks (C++: moonhalo::manual_seed), and the same random operators in the "
+                    "same order since. mh.check_replicated(false) switches this check off");
 }
 
 }  // namespace moonhalo

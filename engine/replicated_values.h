@@ -22,6 +22,9 @@ struct Comparison {
 /// Collective over the mesh; uncounted. `tensor`: strided, with storage, on any device.
 void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comparison& comparison);
 
+/// ValueError on every rank of `mesh` unless all give the same key of random numbers. Collective over the mesh; uncounted.
+void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where);
+
 /// A checksum of bytes in their order.
 uint64_t checksum(const void* bytes, size_t count, uint64_t seed = 0);
 

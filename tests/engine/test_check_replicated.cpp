@@ -10,6 +10,7 @@
 #include <limits>
 #include <set>
 
+#include "engine/random.h"
 #include "engine/replicated_values.h"
 #include "engine/shard_tensor.h"
 #include "tests/support/oracle.h"
@@ -275,6 +276,25 @@ TEST(CheckReplicated, FakeAndLonelyMeshesAskNobody) {
   EXPECT_EQ(message_of([&] { x* at::ones({4}); }), "");
   EXPECT_EQ(fake->stats().total().calls, 0);
   on_mesh({1}, [](const MeshPtr& one) { EXPECT_EQ(message_of([&] { block(one, {6, 4}) * at::ones({4}); }), ""); });
+}
+
+TEST(CheckReplicated, RandomNumbersOfDifferentSeedsAreNoTensor) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor x = block(mesh, {6, 4}).abs(), whole = shard_of(make_tensor({3}, 1).abs(), mesh, {Placement()});
+    const std::function<void()> calls[] = {
+        [&] { at::dropout(x, 0.5, true); }, [&] { at::rand_like(x); },         [&] { at::bernoulli(whole); },
+        [&] { x.clone().normal_(); },       [&] { at::poisson(x); },           [&] { at::multinomial(x, 1); },
+    };
+    for (const auto& call : calls) {
+      manual_seed(1);
+      EXPECT_EQ(message_of(call), "");
+      manual_seed(mesh->rank() == 2 ? 2 : 1);
+      EXPECT_THAT(message_of(call), HasSubstr(": ranks draw different random numbers for one ShardTensor\n  have  alike only among: ranks 0, 1; rank 2\n"));
+      EXPECT_THAT(message_of(call), HasSubstr("ranks draw different random numbers"));
+    }
+    manual_seed(1);
+    for (int call = 0; call < 100; ++call) EXPECT_EQ(message_of(calls[0]), "");
+  });
 }
 
 // A large tensor is read wholly at first, later in pieces, in other places each time.

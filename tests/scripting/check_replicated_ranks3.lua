@@ -51,6 +51,20 @@ refused("what_a_hook_multiplies_with", function(x)
   y:sum():backward()
 end, "aten::mul")
 
+function tests.test_random_numbers_of_another_seed()
+  local x = field()
+  local draws = {
+    function() return mh.randn_like(x) end, function() return nn.functional.dropout(x, 0.5, true) end,
+    function() return mh.randn({9, 4}, {mesh = mesh, placements = {mh.Replicate()}}) end, function() return x:clone():uniform_() end,
+  }
+  for i, draw in ipairs(draws) do
+    mh.manual_seed(mh.rank())
+    testing.assert_error(draw, "ranks draw different random numbers for one ShardTensor")
+    mh.manual_seed(i)
+    draw()
+  end
+end
+
 function tests.test_the_switch()
   local x, p = field(), mh.full({4}, mh.rank() * 1.0)
   testing.assert_equal(mh.check_replicated(), true)

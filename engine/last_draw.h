@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moonhalo {
+
+/// What the random operators of this thread drew last: how many there were, and the last one's key (ElementRandom).
+struct LastDraw {
+  uint64_t count = 0, key = 0;
+};
+const LastDraw& last_draw();
+
+}  // namespace moonhalo
