@@ -19,6 +19,7 @@
 #include "engine/kept_halos.h"
 #include "engine/last_draw.h"
 #include "engine/lazy_bits.h"
+#include "engine/undivided.h"
 #include "engine/view_trace.h"
 
 namespace moonhalo {
@@ -378,12 +379,29 @@ void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) 
   entry.decisions[hash_of(decision->key)].push_back(std::move(decision));
 }
 
+// Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done there.
+void Dispatch::undivide(const Rule& rule, const OpCall& call, Plan& plan) {
+  OpCall whole = call;
+  bool changed = false;
+  for (Slot& slot : whole.slots_) {
+    if (!slot.spec) continue;
+    SpecPtr spec = undivided(slot.spec);
+    changed |= spec != slot.spec;
+    slot.spec = std::move(spec);
+  }
+  if (!changed) return;
+  if (auto other = rule.plan(whole)) run_as(plan, std::move(*other), call);
+}
+
 Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
-  if (facts.rule) {
-    if (auto made = facts.rule->plan(call)) return std::move(*made);
-  } else if (facts.pointwise && !facts.random) {
-    static const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
-    if (auto made = pointwise->plan(call)) return std::move(*made);
+  const Rule* rule = facts.rule;
+  static const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
+  if (rule == nullptr && facts.pointwise && !facts.random) rule = pointwise;
+  if (rule != nullptr) {
+    if (auto made = rule->plan(call)) {
+      if (made->run || !made->edits.empty()) undivide(*rule, call, *made);
+      return std::move(*made);
+    }
   }
   Plan gather = gather_plan(facts, call, fallback);
   if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {

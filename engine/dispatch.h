@@ -89,6 +89,7 @@ class Dispatch {
   std::shared_ptr<Decision> decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack);
   void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
+  static void undivide(const Rule& rule, const OpCall& call, Plan& plan);
   void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void run_functional(const OperatorFacts& facts, Stack& stack);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementwise operators, found by LibTorch's own tag: any cut, with broadcasting, in place and out=.
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 #include <array>
 
@@ -30,6 +32,23 @@ std::vector<Linear> linearity(const OpCall& call) {
   return linear;
 }
 
+// LibTorch's derivative of a mean divides its gradient after it was expanded, so every rank would write out as many equal numbers
+// as the whole tensor has. What is divided there stays expanded, as a sum's gradient does. (Not in half precision: LibTorch
+// multiplies expanded matrices of bfloat16 with sums of bfloat16.)
+void divide(const c10::OperatorHandle& op, Stack& stack) {
+  const at::Tensor x = argument(op, stack, 0).toTensor();
+  at::Tensor distinct = x;
+  const bool exact = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
+  for (int64_t d = 0; exact && d < x.dim(); ++d) {
+    if (x.stride(d) == 0 && x.size(d) > 1) distinct = distinct.narrow(d, 0, 1);
+  }
+  const auto node = distinct.numel() < x.numel() ? torch::autograd::get_current_node() : nullptr;
+  if (!node || !node->name().starts_with("MeanBackward")) return op.callBoxed(stack);
+  argument(op, stack, 0) = std::move(distinct);
+  op.callBoxed(stack);
+  stack.back() = stack.back().toTensor().expand(x.sizes());
+}
+
 std::optional<Plan> plan(const OpCall& call) {
   // The written tensor: self of an in-place operator.
   int target = -1;
@@ -54,7 +73,9 @@ std::optional<Plan> plan(const OpCall& call) {
     axes.fixed_output = 0;
     axes.fixed_spec = written;
   }
-  return solve(call, axes);
+  Plan made = solve(call, axes);
+  if (call.name() == "aten::div.Scalar") made.run = divide;
+  return made;
 }
 
 const Register rules{{.op = "moonhalo::pointwise",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
-// sum of one, two or four input rows, or with antialiasing of as many as its window covers. Cut dims are resampled here, from the owned rows and the few
-// borrowed ones; the others by LibTorch's kernel, for which the cut dims already have their size.
+// sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples the
+// dims that nobody shares, cut dims are resampled here, from the owned rows and the few borrowed ones.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,8 @@
 #include "engine/interval_map.h"
 #include "engine/kept_halos.h"
 #include "engine/rules.h"
+#include "ops/kernels/rows.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 #include "ops/window.h"
 
@@ -137,6 +140,34 @@ struct Taps {
   std::vector<int64_t> rows;
   std::vector<double> weights;
 
+  int64_t outputs() const { return static_cast<int64_t>(rows.size()) / taps; }
+
+  at::Tensor apply(const at::Tensor& x) const {
+    if (x.device().is_cpu() && x.scalar_type() == at::kFloat) return apply_rows<float>(x.contiguous());
+    if (x.device().is_cpu() && x.scalar_type() == at::kDouble) return apply_rows<double>(x.contiguous());
+    at::Tensor result = x.index_select(dim, row_index(x, 0));
+    if (taps == 1) return result;
+    result.mul_(weight(x, 0));
+    for (int64_t t = 1; t < taps; ++t)
+      result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
+    return result;
+  }
+  at::Tensor adjoint(const at::Tensor& grad) const {
+    if (grad.device().is_cpu() && grad.scalar_type() == at::kFloat) return adjoint_rows<float>(grad.contiguous());
+    if (grad.device().is_cpu() && grad.scalar_type() == at::kDouble) return adjoint_rows<double>(grad.contiguous());
+    at::Tensor result = at::zeros(resized(grad, extended), grad.options());
+    for (int64_t t = 0; t < taps; ++t) {
+      result.index_add_(dim, row_index(grad, t), taps == 1 ? grad : grad * weight(grad, t));
+    }
+    return result;
+  }
+
+ private:
+  std::vector<int64_t> resized(const at::Tensor& x, int64_t rows_wanted) const {
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape[dim] = rows_wanted;
+    return shape;
+  }
   at::Tensor row_index(const at::Tensor& like, int64_t tap) const {
     std::vector<int64_t> index;
     for (size_t i = tap; i < rows.size(); i += taps) index.push_back(rows[i]);
@@ -149,21 +180,42 @@ struct Taps {
     shape[dim] = -1;
     return at::tensor(values, at::kDouble).to(like.options()).view(shape);
   }
-  at::Tensor apply(const at::Tensor& x) const {
-    at::Tensor result = x.index_select(dim, row_index(x, 0));
-    if (taps == 1) return result;
-    result.mul_(weight(x, 0));
-    for (int64_t t = 1; t < taps; ++t)
-      result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
+
+  // `work(slab)` for every index of the dims before `dim`; `slab` numbers have to be touched for each.
+  template <typename Work>
+  void each_slab(const at::Tensor& x, int64_t slab, const Work& work) const {
+    const int64_t slabs = c10::multiply_integers(x.sizes().slice(0, dim));
+    const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(slab, 1));
+    at::parallel_for(0, slabs, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) work(i);
+    });
+  }
+  template <typename T>
+  at::Tensor apply_rows(const at::Tensor& x) const {
+    const std::vector<T> numbers(weights.begin(), weights.end());
+    const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
+    const int64_t inner = c10::multiply_integers(x.sizes().slice(dim + 1));
+    at::Tensor result = at::empty(resized(x, outputs()), x.options());
+    const T* from = x.const_data_ptr<T>();
+    T* to = result.mutable_data_ptr<T>();
+    each_slab(x, outputs() * inner, [&](int64_t i) {
+      rows::kernels<T>().resample(to + i * outputs() * inner, from + i * extended * inner, given, inner);
+    });
     return result;
   }
-  at::Tensor adjoint(const at::Tensor& grad) const {
-    std::vector<int64_t> shape = grad.sizes().vec();
-    shape[dim] = extended;
-    at::Tensor result = at::zeros(shape, grad.options());
-    for (int64_t t = 0; t < taps; ++t) {
-      result.index_add_(dim, row_index(grad, t), taps == 1 ? grad : grad * weight(grad, t));
-    }
+  template <typename T>
+  at::Tensor adjoint_rows(const at::Tensor& grad) const {
+    const std::vector<T> numbers(weights.begin(), weights.end());
+    const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
+    const int64_t inner = c10::multiply_integers(grad.sizes().slice(dim + 1));
+    at::Tensor result = at::empty(resized(grad, extended), grad.options());
+    const T* from = grad.const_data_ptr<T>();
+    T* to = result.mutable_data_ptr<T>();
+    each_slab(grad, outputs() * inner, [&](int64_t i) {
+      T* slab = to + i * extended * inner;
+      std::fill_n(slab, extended * inner, T{0});
+      rows::kernels<T>().resample_back(slab, from + i * outputs() * inner, given, inner);
+    });
     return result;
   }
 };
@@ -172,8 +224,7 @@ struct Resampling {
   SpecPtr input, output;
   std::vector<Taps> taps;                   // of the cut dims
   std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
-  std::vector<int64_t>
-      kernel_input;  // shape that the local kernel starts from: the cut dims resampled
+  std::vector<int64_t> kernel_input;        // of the local kernel, which leaves the extended rows of cut dims as they are
   std::vector<std::pair<int, c10::IValue>> edits;
 
   // Whether a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
@@ -181,31 +232,44 @@ struct Resampling {
     return static_cast<int64_t>(taps.size()) < x.dim() - 2;
   }
 
+  // Several steps round half types once, as LibTorch's kernel does alone.
+  at::Tensor widened(const at::Tensor& x) const { return taps.empty() ? x : x.to(wide_type(x.scalar_type())); }
+
   void forward(const c10::OperatorHandle& op, Stack& stack) const {
     at::Tensor x = argument(op, stack, 0).toTensor();
+    const at::ScalarType dtype = x.scalar_type();
     if (halo) x = halo->apply(x, 0, HaloSource::of_argument(0));
     const auto& shape = output->local_shape();
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    x = widened(x);
+    if (kernel_runs(x)) {
+      argument(op, stack, 0) = std::move(x);
+      op.callBoxed(stack);
+      x = torch::jit::pop(stack).toTensor();
+    } else {
+      torch::jit::drop(stack, op.schema().arguments().size());
+    }
     for (const Taps& t : taps) x = t.apply(x);
-    if (!kernel_runs(x)) return finish(op, stack, x);
-    argument(op, stack, 0) = x;
-    op.callBoxed(stack);
+    stack.emplace_back(x.to(dtype));
   }
 
   void backward(const c10::OperatorHandle& op, Stack& stack) const {
     at::Tensor grad = argument(op, stack, 0).toTensor();
-    const auto owned = [&] { return halo ? halo->adjoint(grad) : grad; };
+    const at::ScalarType dtype = grad.scalar_type();
+    const auto owned = [&] { return (halo ? halo->adjoint(grad) : grad).to(dtype); };
     if (grad.numel() == 0) {
-      grad = at::zeros(halo ? halo->needed_shape() : input->local_shape(), grad.options());
+      grad = widened(at::zeros(halo ? halo->needed_shape() : input->local_shape(), grad.options()));
       return finish(op, stack, owned());
     }
+    grad = widened(grad);
+    for (auto t = taps.rbegin(); t != taps.rend(); ++t) grad = t->adjoint(grad);
     if (kernel_runs(grad)) {
+      argument(op, stack, 0) = std::move(grad);
       op.callBoxed(stack);
       grad = torch::jit::pop(stack).toTensor();
     } else {
       torch::jit::drop(stack, op.schema().arguments().size());
     }
-    for (const Taps& t : taps) grad = t.adjoint(grad);
     stack.emplace_back(owned());
   }
 };
@@ -265,32 +329,29 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   const Mode mode = mode_of(call.name());
   // LibTorch's antialiasing goes wrong on blocks of one column, so it gets no blocks.
   bool all = false;
-  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= r.input->is_cut(d);
+  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= divided(r.input, d);
   for (int64_t d = 2; d < spatial + 2; ++d) {
-    if (!all && !r.input->is_cut(d)) continue;
+    if (!all && !divided(r.input, d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
     dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
                     call.slots()[0].dtype);
     r.edits.emplace_back(factor_args[d - 2], c10::IValue());
-    local_size[d - 2] = r.kernel_input[d] = r.output->local_shape()[d];
   }
-  r.edits.emplace_back(call.index("output_size"), int_list(local_size));
-  if (backward) r.edits.emplace_back(call.index("input_size"), int_list(r.kernel_input));
-  if (std::none_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); }))
-    return r;
 
   const auto rows_of = [&](int64_t d, int64_t rank) {
     return dims[d] ? dims[d]->needed(r.output->block_range(d, rank))
                    : r.input->block_range(d, rank);
   };
-  r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < r.input->ndim(); ++d) {
-      const auto [begin, end] = rows_of(d, rank);
-      needs.push_back({.begin = begin, .end = end});
-    }
-    return needs;
-  });
+  if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) {
+    r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
+      std::vector<Need> needs;
+      for (int64_t d = 0; d < r.input->ndim(); ++d) {
+        const auto [begin, end] = rows_of(d, rank);
+        needs.push_back({.begin = begin, .end = end});
+      }
+      return needs;
+    });
+  }
   const int64_t rank = r.input->mesh()->rank();
   for (int64_t d = 2; d < spatial + 2; ++d) {
     if (!dims[d]) continue;
@@ -299,8 +360,11 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
     const auto [first, last] = r.output->block_range(d, rank);
     for (int64_t o = first; o < last; ++o) dims[d]->read(o, taps.rows, taps.weights);
     for (int64_t& row : taps.rows) row -= begin;
+    local_size[d - 2] = r.kernel_input[d] = taps.extended;
     r.taps.push_back(std::move(taps));
   }
+  r.edits.emplace_back(call.index("output_size"), int_list(local_size));
+  if (backward) r.edits.emplace_back(call.index("input_size"), int_list(r.kernel_input));
   return r;
 }
 

@@ -15,11 +15,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -28,10 +25,14 @@
 #include "engine/mesh.h"
 #include "engine/shard_tensor.h"
 #include "ops/neighborhood_attention.h"
+#include "tests/bench/taking_turns.h"
 
 namespace {
 
 namespace mh = moonhalo;
+using mh::bench::MainThread;
+using mh::bench::median;
+using mh::bench::processor_time;
 using Clock = std::chrono::steady_clock;
 using Step = std::function<void(const at::Tensor&)>;
 
@@ -40,18 +41,6 @@ constexpr int64_t kBlock = 256;
 struct Grid {
   int64_t rows, columns;
 };
-
-// Of all threads of this process, in milliseconds.
-double processor_time() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // Rows that a block reads beyond its own, of a field of `extent` rows in `blocks` equal blocks, along one dim.
 int64_t reached(int64_t extent, int64_t blocks, int64_t block, int64_t reach) {
@@ -201,40 +190,6 @@ const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"all_to_all", {true, mh::HaloBackend::kAllToAll}},
                              {"p2p, kept", {true, mh::HaloBackend::kP2p, true}}};
 constexpr int kVariantCount = 4, kKept = 3;
-
-// Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from step to
-// step, as it would be without ranks.
-class MainThread {
- public:
-  void run(const std::function<void()>& task) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    task_ = &task;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return task_ == nullptr; });
-  }
-  void end() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
-  }
-  // In the main thread, until end().
-  void serve() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return task_ != nullptr || ended_; });
-      if (task_ == nullptr) return;
-      (*task_)();
-      task_ = nullptr;
-      changed_.notify_all();
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const std::function<void()>* task_ = nullptr;
-  bool ended_ = false;
-};
 
 // `elsewhere`: runs the unsharded step.
 using Elsewhere = std::function<void(const std::function<void()>&)>;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peak memory of a rank against the whole on one device: two training steps (forward, backward, AdamW) of a 3-D U-Net on a
 // field of 96^3 points with 16 channels at the finest level, on one process and on four, cut into slabs and into columns of
-// 2 x 2. Target: a rank needs at most 0.30 of what one device needs.
+// 2 x 2. Target: a rank needs at most 0.30 of what one device needs. Then the same on four thread ranks of one process, which
+// together should need at most 1.25 of it, without and with checkpoints around every pair of convolution and norm.
 //
 // Two figures, each less what the same process held after a step on a tiny field (so that libraries and generated kernels are
 // in memory) and before the model was made:
-//   live      tensors: the most that LibTorch's allocator had given out at once on the rank's thread
+//   live      tensors: the most that LibTorch's allocator had given out at once, on the rank's thread or to all thread ranks
 //   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks. glibc keeps
 //             blocks up to 32 MiB in its heap; with MALLOC_MMAP_THRESHOLD_ set they go back to the system, at the price of
 //             touching fresh pages. Both are shown.
@@ -24,9 +25,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint.h"
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
 #include "tests/support/live_bytes.h"
@@ -55,8 +58,9 @@ TORCH_MODULE(Block);
 
 /// Two levels down by strided convolutions and up again by transposed ones, fields of equal level joined.
 struct UNetImpl : nn::Module {
-  explicit UNetImpl(int64_t width)
-      : enter(1, width, 1),
+  explicit UNetImpl(int64_t width, bool checkpoints)
+      : checkpoints(checkpoints),
+        enter(1, width, 1),
         down1(width, 2 * width, 2),
         down2(2 * width, 4 * width, 2),
         up2(nn::ConvTranspose3dOptions(4 * width, 2 * width, 2).stride(2)),
@@ -76,10 +80,15 @@ struct UNetImpl : nn::Module {
     register_module("leave", leave);
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor a = enter(x), b = down1(a);
-    const at::Tensor c = join2(at::cat({up2(down2(b)), b}, 1));
-    return leave(join1(at::cat({up1(c), a}, 1)));
+    const at::Tensor a = pass(enter, x), b = pass(down1, a);
+    const at::Tensor c = pass(join2, at::cat({up2(pass(down2, b)), b}, 1));
+    return leave(pass(join1, at::cat({up1(c), a}, 1)));
   }
+  at::Tensor pass(Block& block, const at::Tensor& x) const {
+    return checkpoints ? mh::checkpoint([&](const at::Tensor& t) { return block(t); }, x) : block(x);
+  }
+
+  bool checkpoints;
 
   Block enter, down1, down2;
   nn::ConvTranspose3d up2;
@@ -100,9 +109,14 @@ at::Tensor field(int64_t points, const mh::MeshPtr& mesh,
   return mh::from_local(at::ones(block), mesh, placements);
 }
 
-void train(int64_t points, int64_t channels, int steps, const mh::MeshPtr& mesh,
+struct Run {
+  int64_t points, channels;
+  bool checkpoints;
+};
+
+void train(const Run& run, int64_t points, int steps, const mh::MeshPtr& mesh,
            const std::vector<mh::Placement>& placements) {
-  UNet net(channels);
+  UNet net(run.channels, run.checkpoints);
   torch::optim::AdamW optimizer(net->parameters(), 1e-3);
   const at::Tensor x = field(points, mesh, placements), y = field(points, mesh, placements);
   for (int step = 0; step < steps; ++step) {
@@ -112,32 +126,58 @@ void train(int64_t points, int64_t channels, int steps, const mh::MeshPtr& mesh,
   }
 }
 
-/// One process: trains, and prints its two figures in bytes.
-void measure(const std::string& cut, int64_t points, int64_t channels) {
-  at::set_num_threads(1);
-  const mh::Launch launch = mh::detect_launch();
-  mh::CommunicatorPtr world;
+// Of all threads that have it installed together.
+struct SharedLiveBytes : moonhalo::testing::LiveBytes {
+  void reportMemoryUsage(void* data, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
+    const std::lock_guard<std::mutex> lock(mutex);
+    LiveBytes::reportMemoryUsage(data, bytes, allocated, reserved, device);
+  }
+  std::mutex mutex;
+};
+
+// Trains, on every rank that calls it; the first of this process prints its two figures in bytes.
+void measure(const Run& run, const std::string& cut, mh::Communicator* world, bool first,
+             const std::shared_ptr<SharedLiveBytes>& live) {
   mh::MeshPtr mesh;
   std::vector<mh::Placement> placements{mh::shard(2)};
-  if (cut != "whole") {
-    world = mh::make_world("", launch);
-    if (cut == "columns") placements = {mh::shard(3), mh::shard(4)};
-    mesh = mh::init_device_mesh(
-        *world, "cpu",
-        cut == "columns" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{kRanks});
+  if (cut == "columns") placements = {mh::shard(3), mh::shard(4)};
+  const auto all_wait = [&] {
+    if (world != nullptr) world->barrier();
+  };
+  if (world != nullptr)
+    mesh = mh::init_device_mesh(*world, "cpu", cut == "columns" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{kRanks});
+  train(run, 16, 1, mesh, placements);
+  int64_t before = 0;
+  all_wait();
+  if (first) {
+    malloc_trim(0);
+    mh::testing::reset_peak_memory();
+    before = mh::testing::process_memory("VmRSS");
   }
-  train(16, channels, 1, mesh, placements);
-  malloc_trim(0);
-  mh::testing::reset_peak_memory();
-  const int64_t before = mh::testing::process_memory("VmRSS");
-  auto live = std::make_shared<moonhalo::testing::LiveBytes>();
+  all_wait();
   {
     const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
-    train(points, channels, 2, mesh, placements);
+    train(run, run.points, 2, mesh, placements);
   }
+  all_wait();
+  if (!first) return;
   std::printf("measured %.0f %.0f\n", static_cast<double>(live->peak),
               static_cast<double>(mh::testing::process_memory("VmHWM") - before));
   std::fflush(stdout);
+}
+
+/// One process: "whole", one MPI rank with "slabs" or "columns", or four thread ranks with "threads-slabs" or "threads-columns".
+void measure(const Run& run, const std::string& how) {
+  at::set_num_threads(1);
+  const auto live = std::make_shared<SharedLiveBytes>();
+  const std::string threads = "threads-";
+  if (how.starts_with(threads)) {
+    return mh::run_ranks(
+        kRanks, [&](mh::Communicator& world) { measure(run, how.substr(threads.size()), &world, world.rank() == 0, live); }, 1);
+  }
+  if (how == "whole") return measure(run, how, nullptr, true, live);
+  const mh::CommunicatorPtr world = mh::make_world("", mh::detect_launch());
+  measure(run, how, world.get(), true, live);
 }
 
 struct Peaks {
@@ -164,6 +204,12 @@ Peaks peaks_of(const std::string& command, int processes) {
   return peaks;
 }
 
+void print(const char* what, const Peaks& peaks, const Peaks& whole) {
+  std::printf("  %-34s live %7.1f MB ratio %.3f   resident %7.1f MB ratio %.3f\n", what, peaks.live / kMB, peaks.live / whole.live,
+              peaks.resident / kMB, peaks.resident / whole.resident);
+  std::fflush(stdout);
+}
+
 void report(const std::string& self, const std::string& size) {
   const std::string ranks = "mpirun -n " + std::to_string(kRanks) + " ";
   for (const char* kept : {"", "1048576"}) {
@@ -172,14 +218,13 @@ void report(const std::string& self, const std::string& size) {
                 *kept ? "MALLOC_MMAP_THRESHOLD_=1048576: blocks from 1 MiB go back to the system"
                       : "malloc as it is");
     const Peaks whole = peaks_of(self + " whole " + size, 1);
-    std::printf("  one process      live %7.1f MB            resident %7.1f MB\n", whole.live / kMB,
-                whole.resident / kMB);
-    for (const char* cut : {"slabs", "columns"}) {
-      const Peaks rank = peaks_of(ranks + self + " " + cut + " " + size, kRanks);
-      std::printf("  rank of 4 %-7s live %7.1f MB ratio %.3f resident %7.1f MB ratio %.3f\n", cut,
-                  rank.live / kMB, rank.live / whole.live, rank.resident / kMB,
-                  rank.resident / whole.resident);
-      std::fflush(stdout);
+    print("one process", whole, whole);
+    print("one process, checkpoints", peaks_of(self + " whole " + size + " checkpoints", 1), whole);
+    for (const std::string cut : {"slabs", "columns"}) {
+      print(("rank of 4 " + cut).c_str(), peaks_of(ranks + self + " " + cut + " " + size, kRanks), whole);
+      print(("4 thread ranks, " + cut).c_str(), peaks_of(self + " threads-" + cut + " " + size, 1), whole);
+      print(("4 thread ranks, " + cut + ", checkpoints").c_str(), peaks_of(self + " threads-" + cut + " " + size + " checkpoints", 1),
+            whole);
     }
   }
 }
@@ -193,7 +238,7 @@ int main(int argc, char** argv) {
   const int64_t points = words.size() > first ? std::stoll(words[first]) : 96;
   const int64_t channels = words.size() > first + 1 ? std::stoll(words[first + 1]) : 16;
   if (child) {
-    measure(words[0], points, channels);
+    measure({points, channels, words.back() == "checkpoints"}, words[0]);
     return 0;
   }
   // More ranks than cores, and as root in a container: this is a measurement of memory.

@@ -268,8 +268,11 @@ const std::vector<ProgramN> kCast = {
      }},
     {"wide_again", [](const List& t) {
        const at::Tensor low = at::linear(t[0], t[2]);
-       return List{at::mse_loss(low, low * 0), low.prod(), at::cdist(low, low * 2), low.cumsum(2), at::cat({low, t[0]}, 3), at::stack({low, t[0].narrow(3, 0, 1).expand({3, 4, 7, 6})}),
-                   at::upsample_bilinear2d(low, {3, 4}, false), low.std(), low.softmax(-1), at::layer_norm(low, {6}), at::group_norm(low, 2)};
+       return List{at::mse_loss(low, low * 0), low.prod(), at::cdist(low, low * 2), low.cumsum(2), at::cat({low, t[0]}, 3), at::stack({low, t[0].narrow(3, 0, 1).expand({3, 4, 7, 6})})};
+     }},
+    {"wide_norms", [](const List& t) {
+       const at::Tensor low = at::linear(t[0], t[2]);
+       return List{at::upsample_bilinear2d(low, {3, 4}, false), low.std(), low.softmax(-1), at::layer_norm(low, {6}), at::group_norm(low, 2)};
      }},
     {"kept_wide", [](const List& t) { return List{at::linear(t[0], t[2]).to(at::kFloat).sum(), t[0].exp(), t[0] + t[0].to(at::kBFloat16)}; }},
 };

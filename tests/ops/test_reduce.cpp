@@ -42,6 +42,24 @@ TEST(Reduce, S01_S12_SumsAndMeansAreThoseOfOneDevice) {
         make_tensor({9, 7, 2}, 1));
 }
 
+TEST(Reduce, TheGradientOfAMeanIsNotWrittenOut) {
+  const Tensor full = make_tensor({9, 7, 2}, 1);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(full, mesh, {shard(0, {8, 1})}).requires_grad_();
+    const Tensor y = x.sin();
+    std::vector<int64_t> strides;
+    y.register_hook([&](const Tensor& grad) { strides = to_local(grad).strides().vec(); });
+
+    y.mean(at::IntArrayRef{0, 1}).sum().backward();
+
+    EXPECT_EQ(strides[0], 0);
+    EXPECT_EQ(strides[1], 0);
+    EXPECT_EQ(difference(full_tensor(x.grad()), full.cos() / 63, 1e-12), "");
+    const Tensor divided = to_local(shard_of(full[0].contiguous(), mesh, {replicate()}).expand({9, 7, 2}).div(2));
+    EXPECT_TRUE(divided.is_contiguous()) << "elsewhere a quotient is written out, so that it can be written to";
+  });
+}
+
 TEST(Reduce, ProductsAndTruths) {
   check({{"prod", [](const Tensor& x) { return List{x.prod()}; }},
          {"prod_0", [](const Tensor& x) { return List{x.prod(0)}; }},
