@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include "engine/operator_facts.h"
 #include "engine/rules.h"
@@ -32,6 +33,18 @@ int list_rules() {
   return kDone;
 }
 
+/// What the best known composites of LibTorch call; the dispatcher does not tell.
+std::string made_of(const c10::OperatorHandle& op) {
+  static const std::map<std::string_view, const char*> parts = {
+      {"aten::conv1d", "aten::convolution"},           {"aten::conv2d", "aten::convolution"},
+      {"aten::conv3d", "aten::convolution"},           {"aten::conv_transpose1d", "aten::convolution"},
+      {"aten::conv_transpose2d", "aten::convolution"}, {"aten::conv_transpose3d", "aten::convolution"},
+      {"aten::chunk", "aten::split"},
+  };
+  const auto found = parts.find(op.operator_name().name);
+  return std::string("made of other operators") + (found == parts.end() ? "" : std::string(": ") + found->second);
+}
+
 /// Overloads of one operator, with the rule that serves each.
 int show_operator(const std::string& name) {
   const OperatorSet* set = find_operator(name.starts_with("aten::") ? name.substr(6) : name);
@@ -51,9 +64,10 @@ int show_operator(const std::string& name) {
       std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
       if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
     } else {
-      std::printf("    shards: %s\n", facts.composite_implicit || facts.decomposes ? "made of other operators"
-                                       : facts.random ? "refused: no rule for this random operator"
-                                                      : "no rule: gathered, or refused (mh.set_fallback)");
+      std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes ? made_of(op)
+                                     : facts.random ? "refused: no rule for this random operator"
+                                                    : "no rule: gathered, or refused (mh.set_fallback)")
+                                        .c_str());
     }
   }
   return kDone;

@@ -263,6 +263,7 @@ TEST_F(CommandLine, InformsAboutItself) {
   EXPECT_THAT(run({"ops"}).out, AllOf(HasSubstr("aten::convolution "), HasSubstr("ops/conv.cpp")));
   EXPECT_THAT(run({"ops", "avg_pool2d"}).out,
               HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
+  EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr("made of other operators: aten::convolution\n"));
   EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
   EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
   EXPECT_THAT(run({"--help"}).out, HasSubstr("repl"));
