@@ -165,6 +165,31 @@ if(mpi_tests AND MPI_CXX_FOUND)
   endforeach()
 endif()
 
+# A part of the tests of ranks once more with processes as ranks (MOONHALO_TEST_RANKS, tests/support/ranks.h): what wants three ranks
+# of them. Not for tests that look at several ranks from outside, or at runs of another number of ranks.
+set(mpi_part_engine Rows.* ShardTensor.* Halo*.* Autograd*.*)
+set(mpi_part_ops Convolution.* Reduce.* Slice.* UnevenBlocks.* Fft.* Loss.* Matmul.* Softmax.* Norm.* HiddenHalos.* View.*
+    -*RefusesShapes* *BytesAreTheFewest* *AWrongClassNumber* *ThinStrips*)
+set(mpi_part_aten AtenTrials.X09*)
+set(mpi_part_lua rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3 unet_ranks3 fno_ranks3 vit_ranks3)
+if(MPI_CXX_FOUND)
+  foreach(folder engine ops aten)
+    list(JOIN mpi_part_${folder} ":" filter)
+    add_test(NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}> "--gtest_filter=${filter}"
+                                             --gtest_brief=1 --gtest_color=no)
+    set_tests_properties(mpi.part_${folder} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                                       "${mpi_environment};MOONHALO_TEST_RANKS=mpi")
+  endforeach()
+  foreach(name IN LISTS mpi_part_lua)
+    if(TARGET moonhalo_cli)
+      add_test(NAME mpi.lua_${name} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
+                                            tests/scripting/${name}.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      set_tests_properties(mpi.lua_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                                      "${mpi_environment}")
+    endif()
+  endforeach()
+endif()
+
 if(TARGET moonhalo_cli)
   file(GLOB script_tests CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" tests/scripting/*.lua)
   foreach(path IN LISTS script_tests)

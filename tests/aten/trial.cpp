@@ -103,14 +103,38 @@ Verdict run_trial_apart(const Trial& trial) {
   return verdict;
 }
 
-std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed) {
+std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed, bool every_dim) {
   Draw draw(sample.op.name + sample.text + seed);
   std::vector<Way> all = draw_ways(draw, sample.tensors, sample.written);
-  while (all.size() > ways)
-    all.erase(all.begin() + draw.below(static_cast<int64_t>(all.size())));
+  size_t kept = 0;  // draw_ways begins with a way for each dim of each tensor
+  for (const at::Tensor& t : sample.tensors) kept += every_dim ? static_cast<size_t>(t.dim()) : 0;
+  while (all.size() > std::max(ways, kept))
+    all.erase(all.begin() + static_cast<int64_t>(kept) + draw.below(static_cast<int64_t>(all.size() - kept)));
   std::vector<Trial> trials;
   for (Way& way : all) trials.push_back({sample, std::move(way), sample.derivatives});
   return trials;
+}
+
+std::set<TensorDim> dims_cut(const Trial& trial) {
+  std::set<TensorDim> cut;
+  for (size_t i = 0; i < trial.way.inputs.size(); ++i) {
+    const Input& input = trial.way.inputs[i];
+    for (const Placement& p : input.placements) {
+      if (p.is_shard() && !input.plain) cut.insert({i, p.dim});
+    }
+  }
+  return cut;
+}
+
+Trial trial_of_dim(const Sample& sample, TensorDim where) {
+  Trial trial{sample, {.mesh = {2}, .inputs = {}}, sample.derivatives};
+  for (size_t i = 0; i < sample.tensors.size(); ++i) {
+    const at::Tensor& full = sample.tensors[i];
+    const int64_t rows = i == where.tensor ? full.size(where.dim) : 0, upper = (rows + 2) / 3;
+    trial.way.inputs.push_back(
+        {.full = full, .placements = {i == where.tensor ? shard(where.dim, {rows - upper, upper}) : replicate()}});
+  }
+  return trial;
 }
 
 void Tally::add(const Verdict& verdict) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,20 @@ void run_trials_apart(const std::vector<Trial>& trials,
                       const std::function<void(const Trial&, const Verdict&)>& done);
 Verdict run_trial_apart(const Trial& trial);
 
-/// Trials of a sample: all of draw_ways for its first `ways` (or fewer), chosen by `seed`.
-std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed);
+/// Trials of a sample: `ways` of draw_ways (or fewer), chosen by `seed`. With `every_dim` those that cut a dim of a tensor
+/// are all among them, however many they are.
+std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed, bool every_dim = false);
+
+/// A dim of one of a sample's tensors.
+struct TensorDim {
+  size_t tensor;
+  int64_t dim;
+  auto operator<=>(const TensorDim&) const = default;
+};
+/// The dims that the trial's placements cut.
+std::set<TensorDim> dims_cut(const Trial& trial);
+/// The simplest trial that cuts this dim: uneven blocks on two ranks, all other tensors replicated.
+Trial trial_of_dim(const Sample& sample, TensorDim where);
 
 /// A trial that fails as `trial` does and is as small as can be found: fewer derivatives, replicated or plain inputs,
 /// one mesh dim, two ranks, balanced blocks, shorter dims.

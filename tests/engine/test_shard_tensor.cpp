@@ -30,6 +30,25 @@ TEST(ShardTensor, TextbookPlacementsOnASquare) {  // D01, D02
   });
 }
 
+// D01: rows {0, 1} and {2, 3}, columns {0, 2} and {1, 3}, by what their members tell each other.
+TEST(ShardTensor, D01_RowsAndColumnsOfAMeshAreGroups) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const auto members = [&](Communicator& group) {
+      const at::Tensor mine = at::full({1}, mesh->rank(), at::kLong);
+      at::Tensor all = at::empty({group.size()}, at::kLong);
+      group.all_gather(mine, std::vector<int64_t>(group.size(), 1), all);
+      return std::vector<int64_t>(all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel());
+    };
+    using Ranks = std::vector<int64_t>;
+
+    EXPECT_EQ(members(mesh->group(1)), mesh->rank() < 2 ? (Ranks{0, 1}) : (Ranks{2, 3}));
+    EXPECT_EQ(members(mesh->group(0)), mesh->rank() % 2 == 0 ? (Ranks{0, 2}) : (Ranks{1, 3}));
+    EXPECT_EQ(members(mesh->group()), (Ranks{0, 1, 2, 3}));
+    EXPECT_EQ(mesh->group(0).rank(), mesh->rank() / 2);
+    EXPECT_EQ(mesh->group(1).rank(), mesh->rank() % 2);
+  });
+}
+
 TEST(ShardTensor, FromLocalTakesUnevenBlocks) {  // D03
   on_mesh({4}, [](const MeshPtr& mesh) {
     const std::vector<int64_t> widths = {3, 0, 1, 4};

@@ -37,7 +37,7 @@ TEST(Convolution, OtherTypes) {
                                    at::conv_transpose2d(t[0], t[1], t[2], 2, 1, 1)};
   };
   for (const auto& [dtype, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
-           {at::kFloat, 1e-4}, {at::kBFloat16, 0.2}, {at::kComplexDouble, 1e-10}}) {
+           {at::kFloat, 1e-5}, {at::kBFloat16, 0.2}, {at::kComplexDouble, 1e-10}}) {
     for (const auto& [mesh, placements] :
          std::vector<std::pair<std::vector<int64_t>, std::vector<Placement>>>{
              {{3}, {shard(2, {9, 0, 10})}},
@@ -111,6 +111,7 @@ TEST(Convolution, ThinStripsOfVolumesTakeNoMoreMemoryThanTheirBlocks) {
   const at::Tensor x = make_tensor({1, 8, 12, 52, 56}, 1, at::kFloat),
                    w = make_tensor({8, 8, 3, 3, 3}, 2, at::kFloat),
                    b = make_tensor({8}, 3, at::kFloat);
+  // Above the usual 1e-5: a weight's gradient adds 35,000 float32 products of both signs, in another order on blocks.
   expect_same_as_plain({3},
                        {{.full = x, .placements = {shard(2, {5, 3, 4})}},
                         {.full = w, .plain = true},

@@ -64,7 +64,7 @@ TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
                          [&](const List& t) {
                            return List{at::layer_norm(t[0], {7, 2}, t[1], t[2])};
                          },
-                         {.tolerance = 1e-9, .double_backward = true});
+                         {.tolerance = 1e-10, .double_backward = true});
   }
   expect_same_as_plain(
       {2}, {{full, {shard(1, {3, 4})}}, {weight, {shard(0, {3, 4})}}, {bias, {shard(0, {3, 4})}}},
@@ -145,7 +145,7 @@ TEST(Norm, GroupNormKeepsNanInItsGroup) {
       for (size_t i = 0; i < all[0].size(); ++i) {
         const Tensor got = is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i].detach();
         EXPECT_TRUE(all[0][i].isfinite().any().item<bool>()) << i;
-        EXPECT_TRUE(at::allclose(got, all[0][i], 1e-9, 1e-9, /*equal_nan=*/true))
+        EXPECT_TRUE(at::allclose(got, all[0][i], 1e-10, 1e-10, /*equal_nan=*/true))
             << held.name << " " << i;
       }
     });
@@ -163,13 +163,13 @@ TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
           const Tensor y = at::batch_norm(t[0], t[1], t[2], t[3], t[4], true, 0.3, 1e-4, false);
           return List{y, t[3], t[4]};
         },
-        {.tolerance = 1e-9});
+        {.tolerance = 1e-10});
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}},
         [](const List& t) {
           return List{at::batch_norm(t[0], {}, {}, {}, {}, true, 0.1, 1e-5, false)};
         },
-        {.tolerance = 1e-9});
+        {.tolerance = 1e-10});
   }
 }
 
@@ -221,7 +221,7 @@ TEST(Norm, BatchNormOfCutChannelsWithCutStatistics) {
           return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], training, 0.3, 1e-4, false),
                       t[3], t[4]};
         },
-        {.tolerance = 1e-9});
+        {.tolerance = 1e-10});
   }
 }
 
@@ -233,7 +233,7 @@ TEST(Norm, BatchNormSecondDerivativeAndRows) {
         [](const List& t) {
           return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
         },
-        {.tolerance = 1e-8, .double_backward = true});
+        {.tolerance = 1e-10, .double_backward = true});
   }
   expect_same_as_plain(
       {3}, {{make_tensor({9, 6}, 1), {shard(0, {4, 0, 5})}}, {channels(2)}, {channels(3)}},
@@ -287,7 +287,7 @@ TEST(Norm, OperatorsOfAGpu) {
       for (size_t i = 0; i < all[0].size(); ++i) {
         const Tensor got =
             all[1][i].defined() && is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i];
-        EXPECT_EQ(difference(got, all[0][i], 1e-8), "") << i;
+        EXPECT_EQ(difference(got, all[0][i], 1e-10), "") << i;
       }
     });
   }
@@ -339,7 +339,7 @@ TEST(Norm, InstanceNormOfOneSampleInOtherStrides) {
 }
 
 TEST(Norm, SinglePrecisionAndBfloat16) {
-  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 2e-4}, {at::kBFloat16, 0.1}}) {
+  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 0.1}}) {
     for (const Held& held : {kFields[0], kFields[2], kFields[4], kFields[9]}) {
       SCOPED_TRACE(held.name);
       expect_same_as_plain(held.mesh,

@@ -220,7 +220,7 @@ TEST(SweepLayers, S20_ResamplingAndTheRest) {
       row("bfloat16_conv", {image.to(at::kBFloat16), w2.to(at::kBFloat16)},
           [](X x, X w) { return at::conv2d(x, w, {}, 1, 1); }, {.tolerance = 0.1}),
       row("float_conv", {image.to(at::kFloat), w2.to(at::kFloat)},
-          [](X x, X w) { return at::conv2d(x, w, {}, 1, 1); }, {.tolerance = 1e-4}),
+          [](X x, X w) { return at::conv2d(x, w, {}, 1, 1); }, {.tolerance = 1e-5}),
       row("complex_conv", {image, w2},
           [](X x, X w) {
             return at::conv2d(at::complex(x, x * 2), at::complex(w, w + 1), {}, 1, 1);
