@@ -58,6 +58,8 @@ int undefined_global(lua_State* lua) {
     if (lua_type(lua, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(lua, -2));
   }
   const std::string hint = did_you_mean(name, names);
+  TORCH_CHECK_VALUE(name != "self", "no variable 'self'\n  have  a function without a colon in its name",
+                    "\n  fix   write function Class:method(...), which has self, for function Class.method(...)");
   TORCH_CHECK_VALUE(false, "no variable '", name, "'", hint, "\n  have  a global that nothing was assigned to",
                     "\n  fix   assign it first (nil will do), or ask for it by rawget(_G, \"", name, "\")");
 }

@@ -14,6 +14,7 @@ A script may begin with lines of directives:
 """
 import argparse
 import concurrent.futures
+import os
 import pathlib
 import re
 import shlex
@@ -46,7 +47,7 @@ class Mistake:
         command = command + ["run", self.path.name] + self.options + (["--ranks", str(ranks)] if ranks > 1 else [])
         try:
             done = subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=LIMIT_S)
+                                  timeout=LIMIT_S, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
         except subprocess.TimeoutExpired:
             return None, f"nothing within {LIMIT_S} s\n"
         return done.returncode, RANKS.sub("", done.stdout + done.stderr).expandtabs(4)

@@ -1,0 +1,8 @@
+-- options: --ranks 0
+-- ranks: 1
+-- status: 2
+print("never")
+--[==[
+--ranks: '0' is no number of ranks; allowed are 1, 2, 3, ...
+Run with --help for more information.
+]==]
