@@ -203,6 +203,7 @@ TEST(CheckReplicated, MemoryThatIsNotReadMayHoldAnything) {
         [&] { at::addmm(garbage({6, 4}), x, w, 0.0); },
         [&] { at::baddbmm(garbage({1, 6, 4}), x.unsqueeze(0), w.unsqueeze(0), 0, 2.0); },
         [&] { at::Tensor out = garbage({6, 4}); at::mul_out(out, x, x); },
+        [&] { at::Tensor out = x.clone(); at::empty_permuted_out(out, {6, 4}, {1, 0}); },
         [&] { garbage({6}).index_put_({at::arange(6)}, x.sum(1)); },
     };
     for (const auto& call : calls) EXPECT_THAT(message_of(call), ::testing::Not(HasSubstr("is not the same")));
