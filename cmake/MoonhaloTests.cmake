@@ -127,6 +127,14 @@ foreach(part RANGE 1 ${sweep_parts})
   set_tests_properties(aten.sweep_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
+# Every operator with one rank left without rows.
+set(empty_parts 4)
+foreach(part RANGE 1 ${empty_parts})
+  add_test(NAME aten.empty_blocks_${part} COMMAND moonhalo_fuzz --once --empty 1 --no-shrink --part ${part}/${empty_parts})
+  set_tests_properties(aten.empty_blocks_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT
+                                                            "${test_environment}")
+endforeach()
+
 # Calls of one operator that differ in what decisions must not confuse, one after the other in one process.
 set(pairs_parts 4)
 foreach(part RANGE 1 ${pairs_parts})

@@ -88,7 +88,9 @@ std::optional<Plan> plan_product(const OpCall& call) {
       const int64_t extent = wide ? 0 : output_shape[out.size() - shape.size() + d];
       TORCH_CHECK_VALUE(!wide && (shape[d] == extent || (shape[d] == 1 && !in_place)), call.name(),
                         ": the added tensor does not broadcast to the product\n  have  ",
-                        call.describe());
+                        call.describe(), "\n  fix   ",
+                        in_place ? "write to a tensor of the product's shape " : "give one that broadcasts to ",
+                        shape_string(output_shape));
       const size_t at = out.size() - shape.size() + d;
       dims.push_back(shape[d] == output_shape[at] ? axis_of(out[at]) : -1);
     }
@@ -111,6 +113,14 @@ std::optional<Plan> plan_product(const OpCall& call) {
     for (int64_t m = 0; m < call.mesh()->ndim(); ++m)
       added.partials[m] = plan.outputs[0]->partial(m);
     plan.inputs[0] = intern(std::move(added));
+  }
+  if (product.adds && call.slots()[0].spec->global_shape() != output_shape) {
+    // Kernels disagree about what broadcasts to a block without rows.
+    plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+      c10::IValue& added = argument(op, stack, 0);
+      added = added.toTensor().expand(shape);
+      op.callBoxed(stack);
+    };
   }
   return plan;
 }

@@ -15,6 +15,7 @@
 
 #include "tests/aten/apart.h"
 #include "tests/aten/exceptions.h"
+#include "tests/aten/empty_blocks.h"
 #include "tests/aten/pairs.h"
 #include "tests/aten/trial.h"
 
@@ -29,17 +30,19 @@ struct Options {
   bool shrink = true;
   size_t part = 0, parts = 1;  // of the operators
   bool check = false;          // fail for what exceptions.h does not expect
+  int64_t empty = -1;          // not negative: a rank has no rows, this many ranks in turn
   bool pairs = false;          // calls that differ a little, one after the other
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--no-shrink]\n"
+  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--empty N] [--no-shrink]\n"
              "  --minutes M      how long (default 1)\n"
              "  --seed S         another sequence (default: drawn, and printed)\n"
              "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
              "  --once           every operator once, then stop; prints a line for each\n"
              "  --part I/N       every Nth operator, beginning with the Ith (1 to N)\n"
              "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
+             "  --empty N        with --once: on ways that leave one rank without rows; N (1 to 3) ranks in turn for the first sample\n"
              "  --pairs          each operator with other absent arguments, numbers, lists and dtypes one after the other in one process\n"
              "  --no-shrink      report failures as they are\n",
              stderr);
@@ -91,6 +94,9 @@ std::vector<Operator> chosen(const Options& options) {
   std::stable_partition(operators.begin(), operators.end(), [](const Operator& op) {
     return !op.out && !op.in_place && !op.base.starts_with("_foreach_");
   });
+  // Forms that write run the others and copy what they made.
+  if (options.empty >= 0 && options.name.empty())
+    std::erase_if(operators, [](const Operator& op) { return op.out || op.base.starts_with("_foreach_"); });
   if (options.parts > 1) {
     std::vector<Operator> mine;
     for (size_t i = options.part; i < operators.size(); i += options.parts) mine.push_back(operators[i]);
@@ -169,7 +175,9 @@ int fuzz(const Options& options) {
       // Every dim of the first sample's tensors is cut once.
       const bool first = ++tally.samples == 1, written = op.in_place || op.out;
       const size_t ways = written ? (first ? 5 : 2) : first ? 10 : 5;
-      for (Trial& trial : trials_of(sample, ways, seed, first)) trials.push_back(std::move(trial));
+      const std::vector<Trial> more = options.empty < 0 ? trials_of(sample, ways, seed, first)
+                                                        : trials_with_empty_blocks(sample, tally.samples, first ? options.empty : 1);
+      trials.insert(trials.end(), more.begin(), more.end());
     }
     std::set<TensorDim> answered;
     const auto seen = [&](const Trial& trial, const Verdict& verdict) {
@@ -206,6 +214,8 @@ int main(int count, char** words) {
                std::sscanf(value, "%zu/%zu", &options.part, &options.parts) == 2 && options.part >= 1 &&
                options.part <= options.parts) {
       --options.part, ++i;
+    } else if (value != nullptr && word == "--empty") {
+      options.empty = std::clamp(std::atoi(value), 1, 3), ++i;
     } else if (word == "--pairs") {
       options.pairs = true;
     } else if (word == "--no-shrink") {
