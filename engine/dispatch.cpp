@@ -19,6 +19,7 @@
 #include "engine/kept_halos.h"
 #include "engine/last_draw.h"
 #include "engine/lazy_bits.h"
+#include "engine/out_argument.h"
 #include "engine/undivided.h"
 #include "engine/view_trace.h"
 
@@ -181,29 +182,6 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
 }
 
-// An out= tensor, or self of an in-place operator, gets its value and keeps its cut; an empty out= tensor takes the
-// result's shape and cut.
-void write_result(const std::string& name, const at::Tensor& result, const at::Tensor& target, bool out) {
-  if (!result.defined() || !target.defined()) return;
-  TORCH_CHECK_TYPE(c10::canCast(result.scalar_type(), target.scalar_type()), name, ": a result of type ", result.scalar_type(),
-                   " cannot be written to a tensor of type ", target.scalar_type(), "\n  fix   give a tensor of type ", result.scalar_type());
-  if (out && target.numel() == 0 && target.sizes() != result.sizes()) {
-    if (ShardTensorImpl* impl = shard_impl(target)) {
-      const at::Tensor cast = result.to(target.scalar_type());
-      impl->shallow_copy_from(cast.getIntrusivePtr());
-      return;
-    }
-    target.resize_(result.sizes());
-  }
-  TORCH_CHECK_VALUE(target.sizes() == result.sizes(), name, ": the result has shape ", shape_string(result.sizes()),
-                    ", the tensor that it is written to ", shape_string(target.sizes()), "\n  have  ",
-                    out ? "an out= tensor of " : "a tensor of ", target.numel(), " elements\n  fix   ",
-                    out ? "give an out= tensor of the result's shape, or an empty one" : "use the operator that returns a new tensor");
-  // Memory that was asked for without values holds any, others on each rank.
-  if (name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) return;
-  target.copy_(result);
-}
-
 }  // namespace
 
 struct Dispatch::Entry {
@@ -308,6 +286,9 @@ void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
   for (size_t i = 0; i < facts.arguments; ++i) {
     if (!facts.written[i]) continue;
     const std::vector<at::Tensor> tensors = tensors_of(stack[base + i]);
+    for (const at::Tensor& target : tensors) {
+      if (is_shard_tensor(target)) notice_new_shape(*shard_impl(target));
+    }
     targets.insert(targets.end(), tensors.begin(), tensors.end());
   }
   Stack results;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/dispatch.h"
+#include "engine/out_argument.h"
 #include "engine/output_cut.h"
 
 namespace moonhalo {
@@ -75,7 +76,8 @@ class KeyWriter {
   void tensor(const at::Tensor& t) {
     if (!t.defined()) return item(kUndefined);
     const auto dtype = static_cast<int64_t>(t.scalar_type()) << 56;
-    if (const ShardTensorImpl* impl = shard_impl(t)) {
+    if (ShardTensorImpl* impl = shard_impl(t)) {
+      notice_new_shape(*impl);
       item(kBlock);
       key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
     } else {

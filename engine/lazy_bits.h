@@ -15,4 +15,11 @@ inline bool is_lazy(const at::Tensor& tensor) {
 /// The same values, held by memory: of a lazy tensor a copy, else the tensor. Not recorded by autograd.
 at::Tensor carried_out(const at::Tensor& tensor);
 
+/// Throws NotImplementedError, naming `operation`, for a plain tensor that has no rows to cut: sparse, or in a layout of a
+/// library's own.
+[[noreturn]] void refuse_layout(at::Layout layout, at::IntArrayRef shape, const char* operation);
+inline void check_strided(const at::Tensor& tensor, const char* operation) {
+  if (tensor.layout() != at::kStrided) [[unlikely]] refuse_layout(tensor.layout(), tensor.sizes(), operation);
+}
+
 }  // namespace moonhalo

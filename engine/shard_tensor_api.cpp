@@ -125,6 +125,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
                     shape_string(local.sizes()), " does not fit\n  have  ", spec->to_string(), ", whose block on rank ",
                     spec->mesh()->rank(), " is ", shape_string(spec->local_shape()));
   TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
+  check_strided(local, "from_local");
   at::Tensor block;
   {
     const BelowAutograd guard;
@@ -141,6 +142,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
 at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements) {
   const Uncaptured inside;
   check_placements_given(mesh, placements, "from_local");
+  check_strided(local, "from_local");
   // Every rank learns every block's shape, and all reach the same verdict.
   constexpr int64_t kWords = Header::kMaxDims + 2;
   TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
@@ -204,7 +206,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   Header header;
   if (root && source.defined()) {
     TORCH_CHECK_NOT_IMPLEMENTED(source.dim() <= Header::kMaxDims, "scatter_tensor: more than ", Header::kMaxDims, " dims");
-    header.defined() = 1;
+    header.defined() = source.layout() == at::kStrided ? 1 : 2 + static_cast<int64_t>(source.layout());
     header.ndim() = source.dim();
     header.dtype() = static_cast<int64_t>(source.scalar_type());
     header.requires_grad() = source.requires_grad() && c10::GradMode::is_enabled();
@@ -215,6 +217,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   TORCH_CHECK_VALUE(header.defined(), "scatter_tensor: rank ", src, ", the source, holds no tensor",
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
   const at::IntArrayRef shape(header.sizes(), header.ndim());
+  if (header.defined() != 1) refuse_layout(static_cast<at::Layout>(header.defined() - 2), shape, "scatter_tensor");
   const SpecPtr spec = make_spec(mesh, shape, placements);
   TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: Partial is no way to cut a tensor\n  fix   use Shard or Replicate");
   at::Tensor local;

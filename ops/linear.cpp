@@ -8,12 +8,14 @@
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/einsum_native.h>
+#include <ATen/ops/kron_native.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/max_pool1d_native.h>
 #include <ATen/ops/tensordot_native.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -22,6 +24,8 @@
 #include <vector>
 
 #include "engine/copied_memory.h"
+#include "engine/lazy_bits.h"
+#include "engine/out_argument.h"
 #include "engine/shard_tensor.h"
 #include "ops/above_autograd.h"
 #include "ops/contract.h"
@@ -40,6 +44,11 @@ Ints axes_from(int64_t first, int64_t count) {
   Ints axes(count);
   std::iota(axes.begin(), axes.end(), first);
   return axes;
+}
+
+// LibTorch's kernels for sparse factors come before ours and read memory.
+void check_dense(const char* name, std::initializer_list<std::reference_wrapper<const at::Tensor>> factors) {
+  for (const at::Tensor& factor : factors) check_strided(factor, name);
 }
 
 // While nothing is recorded, a weight that is replicated over the input's mesh may as well be plain: its transpose is then no
@@ -62,6 +71,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given,
   const bool has_bias = bias && bias->defined();
   const bool sharded =
       is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
+  if (sharded) check_dense("linear", {input, weight});
   // With two dims nothing is merged, and LibTorch's addmm is one operator instead of two.
   if (!sharded || (input.dim() == 2 && weight.dim() == 2))
     return at::native::linear(input, weight, bias);
@@ -88,6 +98,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given,
 // broadcast.
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   const bool sharded = is_shard_tensor(left) || is_shard_tensor(right);
+  if (sharded) check_dense("matmul", {left, right});
   // Up to two dims nothing is merged: LibTorch's mm, mv and dot.
   const bool merges = left.dim() > 2 || right.dim() > 2;
   if (!sharded || !merges) return at::native::matmul(left, right);
@@ -136,6 +147,30 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
     o.push_back(columns);
   }
   return contract(a, b, l, r, o);
+}
+
+// LibTorch's kernels write through views of `out`, or ask whether those share its storage.
+at::Tensor& write_product(const char* name, const at::Tensor& left, const at::Tensor& right, at::Tensor& out,
+                          at::Tensor (*product)(const at::Tensor&, const at::Tensor&)) {
+  TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && (left.requires_grad() || right.requires_grad() || out.requires_grad())), name,
+                    ": an out= tensor takes no gradient\n  have  a tensor that requires grad\n  fix   leave out= out, or call it under no_grad");
+  if (is_shard_tensor(out)) notice_new_shape(*shard_impl(out));
+  write_result(name, product(left, right), out, /*out=*/true);
+  return out;
+}
+
+bool any_sharded(const at::Tensor& left, const at::Tensor& right, const at::Tensor& out) {
+  return is_shard_tensor(left) || is_shard_tensor(right) || is_shard_tensor(out);
+}
+
+at::Tensor& matmul_out(const at::Tensor& left, const at::Tensor& right, at::Tensor& out) {
+  if (!any_sharded(left, right, out)) return at::native::matmul_out(left, right, out);
+  return write_product("matmul", left, right, out, &moonhalo::matmul);
+}
+
+at::Tensor& kron_out(const at::Tensor& left, const at::Tensor& right, at::Tensor& out) {
+  if (!any_sharded(left, right, out)) return at::native::kron_out(left, right, out);
+  return write_product("kron", left, right, out, &at::kron);
 }
 
 // The axes of one term of an equation, letters as they are and the dims of an ellipsis as ..., -2,
@@ -346,6 +381,8 @@ at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArr
 void meet(torch::Library& library) {
   library.impl("linear", &linear);
   library.impl("matmul", &matmul);
+  library.impl("matmul.out", &matmul_out);
+  library.impl("kron.out", &kron_out);
   library.impl("einsum", &einsum);
   library.impl("tensordot", &tensordot);
   library.impl("max_pool1d", &max_pool1d);

@@ -107,6 +107,15 @@ std::optional<Plan> plan_product(const OpCall& call) {
     axes.fixed_spec = without_partial(call.slots()[0].spec);
   }
   Plan plan = solve(call, axes);
+  // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them: what one rank
+  // alone would do.
+  const bool nothing = std::find(extents.begin(), extents.end(), 0) != extents.end();
+  if (product.adds && !nothing && at::isIntegralType(call.slots()[0].dtype, /*includeBool=*/false) && call.name().find("addr") == std::string::npos) {
+    for (const char* factor : {"beta", "alpha"}) {
+      const at::Scalar number = call.value(factor).toScalar();
+      if (number.isFloatingPoint()) plan.edits.emplace_back(call.index(factor), number.to<int64_t>());
+    }
+  }
   if (product.adds && plan.outputs[0]->has_partial()) {
     // Every rank adds its share of the product, but only one of them the added tensor.
     Layout added = plan.inputs[0]->layout();

@@ -31,11 +31,12 @@ struct Options {
   size_t part = 0, parts = 1;  // of the operators
   bool check = false;          // fail for what exceptions.h does not expect
   int64_t empty = -1;          // not negative: a rank has no rows, this many ranks in turn
+  bool outs = false;           // out= forms only
   bool pairs = false;          // calls that differ a little, one after the other
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--empty N] [--no-shrink]\n"
+  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--outs] [--empty N] [--no-shrink]\n"
              "  --minutes M      how long (default 1)\n"
              "  --seed S         another sequence (default: drawn, and printed)\n"
              "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
@@ -44,6 +45,7 @@ int usage() {
              "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
              "  --empty N        with --once: on ways that leave one rank without rows; N (1 to 3) ranks in turn for the first sample\n"
              "  --pairs          each operator with other absent arguments, numbers, lists and dtypes one after the other in one process\n"
+             "  --outs           out= forms only\n"
              "  --no-shrink      report failures as they are\n",
              stderr);
   return 2;
@@ -82,6 +84,7 @@ std::string dims_missing(const Sample& sample, const std::set<TensorDim>& answer
 std::vector<Operator> chosen(const Options& options) {
   std::vector<Operator> operators;
   for (const Operator& op : callable_operators()) {
+    if (options.outs && !op.out) continue;
     if (options.name.empty() || op.base == options.name || op.name == options.name ||
         op.name == "aten::" + options.name)
       operators.push_back(op);
@@ -142,6 +145,16 @@ int try_all_pairs(std::vector<Operator> operators) {
   return wrong == 0 ? 0 : 1;
 }
 
+// An out= form is tried with out= tensors of the result's shape and with empty ones.
+std::vector<Sample> samples_to_try(const Operator& op, std::string* problem) {
+  std::vector<Sample> samples = samples_of(op, op.in_place ? 2 : op.out ? 3 : 4, problem);
+  const size_t given = samples.size();
+  for (size_t i = 0; op.out && i < given; ++i) {
+    if (auto sample = with_empty_outs(samples[i])) samples.push_back(std::move(*sample));
+  }
+  return samples;
+}
+
 int fuzz(const Options& options) {
   const std::vector<Operator> operators = chosen(options);
   if (operators.empty()) return 2;
@@ -161,7 +174,7 @@ int fuzz(const Options& options) {
     const Operator& op = operators[options.once ? turn : random() % operators.size()];
     auto& known = samples[op.name];
     std::string problem = "no arguments fit";
-    if (known.empty()) known = samples_of(op, op.in_place || op.out ? 2 : 4, &problem);
+    if (known.empty()) known = samples_to_try(op, &problem);
     if (known.empty()) {
       if (options.check) note(unexpected(op, {}));
       if (options.once) std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
@@ -216,6 +229,8 @@ int main(int count, char** words) {
       --options.part, ++i;
     } else if (value != nullptr && word == "--empty") {
       options.empty = std::clamp(std::atoi(value), 1, 3), ++i;
+    } else if (word == "--outs") {
+      options.outs = true;
     } else if (word == "--pairs") {
       options.pairs = true;
     } else if (word == "--no-shrink") {

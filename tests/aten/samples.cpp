@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -192,6 +193,7 @@ bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
     if (!arguments[i].is_out() || !sample.arguments[i].isNone()) continue;
     outs.push_back(i);
   }
+  if (outs.empty()) return true;  // the text gives them
   if (const int64_t most = tensors_in(sample.arguments[0])) pieces = most;
   const auto empty_like = [&](size_t i, at::ScalarType dtype) -> IValue {
     if (arguments[i].type()->kind() == TypeKind::TensorType) return at::empty({0}, dtype);
@@ -323,6 +325,27 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text, s
   if (!try_out(sample, problem)) return std::nullopt;
   find_derivatives(sample);
   return sample;
+}
+
+std::optional<Sample> with_empty_outs(const Sample& sample) {
+  static const std::map<at::ScalarType, char> kKinds = {{at::kDouble, 'd'}, {at::kFloat, 'f'}, {at::kComplexDouble, 'c'},
+                                                        {at::kBool, 'b'},   {at::kLong, 'l'},  {at::kInt, 'i'}};
+  std::string text = sample.text;
+  if (text.find("out=") != std::string::npos) return std::nullopt;  // as the sample gives them
+  const auto& arguments = sample.op.handle.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_out()) continue;
+    const IValue& given = sample.arguments[i];
+    const List outs = given.isTensor() ? List{given.toTensor()} : given.toTensorVector();
+    std::string empties;
+    for (const at::Tensor& out : outs) {
+      const auto kind = kKinds.find(out.scalar_type());
+      if (kind == kKinds.end()) return std::nullopt;
+      empties += std::string(empties.empty() ? "" : ", ") + kind->second + "[0]";
+    }
+    text += ", " + arguments[i].name() + "=" + (given.isTensor() ? empties : "{" + empties + "}");
+  }
+  return make_sample(sample.op, text);
 }
 
 std::vector<SampleLine> sample_lines() {

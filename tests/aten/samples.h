@@ -37,6 +37,9 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text,
 /// derivatives are not looked for.
 std::optional<Sample> with_arguments(Sample sample, std::vector<c10::IValue> arguments, std::string text);
 
+/// The same call with empty out= tensors; null where those have no notation.
+std::optional<Sample> with_empty_outs(const Sample& sample);
+
 /// Up to `most` samples with arguments made from the schema: names and types suggest values, the plain call decides.
 std::vector<Sample> guessed_samples(const Operator& op, size_t most);
 

@@ -12,6 +12,8 @@ const std::vector<SampleLine>& algebra_samples() {
       {"matmul linalg_matmul", "d[5,4], d[4]"},
       {"bmm", "d[2,5,4], d[2,4,3]"},
       {"mv", "d[5,4], d[4]"},
+      {"matmul linalg_matmul", "d[4], d[4,3]"},
+      {"matmul linalg_matmul", "d[6], d[6]"},
       {"dot vdot inner", "d[6], d[6]"},
       {"inner", "d[5,3], d[4,3]"},
       {"outer ger", "d[5], d[4]"},
