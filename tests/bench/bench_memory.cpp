@@ -32,6 +32,7 @@
 #include "engine/checkpoint.h"
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
+#include "engine/one_heap.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/process_memory.h"
 
@@ -232,6 +233,7 @@ void report(const std::string& self, const std::string& size) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  mh::share_one_heap();  // as the moonhalo program does
   const std::vector<std::string> words(argv + 1, argv + argc);
   const bool child = !words.empty() && !std::isdigit(words[0][0]);
   const size_t first = child ? 1 : 0;
