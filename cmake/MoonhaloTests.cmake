@@ -160,11 +160,12 @@ if(mpi_tests AND MPI_CXX_FOUND)
     )
   endforeach()
   # One rank ends badly: the others must not wait for it (X16).
-  foreach(how killed abort exception)
+  foreach(how killed abort exception returns)
     # Words that no other line has; a killed rank says nothing itself, so they are its launcher's (Open MPI, MPICH).
     set(text_killed "exited on signal 9|KILLED BY SIGNAL: 9")
     set(text_abort "rank 1 stops all ranks: the disk is full")
     set(text_exception "nobody catches this")
+    set(text_returns "rank 1 ended without joining all_reduce")
     add_test(NAME mpi.${how}_rank
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=3
                      -DHOW=${how} "-DTEXT=${text_${how}}" -P "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
@@ -195,6 +196,22 @@ if(MPI_CXX_FOUND)
       set_tests_properties(mpi.lua_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                       "${mpi_environment}")
     endif()
+  endforeach()
+endif()
+
+# Scripts whose ranks part ways.
+if(TARGET moonhalo_cli AND TARGET test_mpi)
+  set(parting_texts_sum_and_mean "aten::sum|aten::mean|sum_and_mean.lua:6|sum_and_mean.lua:8")
+  set(parting_texts_left "rank 1 ended without joining all_reduce|left.lua:6")
+  set(parting_texts_order "aten::mul|aten::add|order.lua:7")
+  set(parting_texts_throws "the disk of rank 1 is full")
+  foreach(script sum_and_mean left order throws)
+    add_test(NAME mpi.parting_${script}
+             COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" -DRANKS=3
+                     "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/parting/${script}.lua" "-DTEXTS=${parting_texts_${script}}" -P
+                     "${PROJECT_SOURCE_DIR}/tests/mpi/parting_script.cmake")
+    set_tests_properties(mpi.parting_${script} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
+                                                          ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
 

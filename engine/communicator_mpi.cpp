@@ -2,217 +2,44 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <numeric>
-#include <set>
-#include <sstream>
-#include <thread>
 
+#include "engine/check_calls.h"
 #include "engine/communicator.h"
+#include "engine/mpi_calls.h"
+#include "engine/mpi_requests.h"
 #include "engine/reduce_elements.h"
 
 namespace moonhalo {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kExchangeTag = 1;
 constexpr int kVerbTag = 2;
-// MPI counts in int; larger messages travel in pieces of this size (environment: MOONHALO_MPI_CHUNK_BYTES).
-constexpr size_t kChunkBytes = size_t{1} << 30;
 // Up to this size of all ranks' data together, an all_reduce is one all-gather.
 constexpr size_t kGatherBytes = 64 * 1024;
 
-std::string error_text(int code) {
-  char text[MPI_MAX_ERROR_STRING + 1] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, length);
+using Requests = MpiRequests;
+
+bool check_calls_from_environment() {
+  const char* text = std::getenv("MOONHALO_CHECK_CALLS");
+  const std::string given = text == nullptr ? "" : text;
+  TORCH_CHECK_VALUE(given.empty() || given == "0" || given == "1", "MOONHALO_CHECK_CALLS: neither 0 nor 1\n  have  MOONHALO_CHECK_CALLS=",
+                    given, "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
+  return given != "0";
 }
-
-void check(int code, const char* verb, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  throw CommError(std::string(verb) + ": " + call + " failed: " + error_text(code));
-}
-
-size_t chunk_bytes_from_environment() {
-  const char* text = std::getenv("MOONHALO_MPI_CHUNK_BYTES");
-  if (text == nullptr || *text == '\0') return kChunkBytes;
-  char* end = nullptr;
-  const long long bytes = std::strtoll(text, &end, 10);
-  TORCH_CHECK_VALUE(*end == '\0' && bytes > 0 && bytes <= INT_MAX,
-                    "MOONHALO_MPI_CHUNK_BYTES: not a number of bytes from 1 to 2147483647",
-                    "\n  have  MOONHALO_MPI_CHUNK_BYTES=", text, "\n  fix   unset it, or set it to 1073741824");
-  return static_cast<size_t>(bytes);
-}
-
-bool is(int (*question)(int*)) {
-  int answer = 0;
-  question(&answer);
-  return answer != 0;
-}
-bool initialized() { return is(MPI_Initialized); }
-bool finalized() { return is(MPI_Finalized); }
-
-// A communicator of ours. The caller may finalise MPI before the last of us is gone.
-struct OwnedComm {
-  explicit OwnedComm(MPI_Comm comm) : handle(comm) {
-    MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN);
-  }
-  ~OwnedComm() {
-    if (!finalized()) MPI_Comm_free(&handle);
-  }
-  OwnedComm(const OwnedComm&) = delete;
-  MPI_Comm handle;
-};
-using CommHandle = std::shared_ptr<OwnedComm>;
-
-// Requests under way and the memory that they use.
-class Requests {
- public:
-  Requests(CommHandle comm, const char* verb, std::chrono::milliseconds timeout, size_t chunk)
-      : comm_(std::move(comm)), verb_(verb), timeout_(timeout), chunk_(chunk) {}
-
-  // MPI may still write to the memory of a request that never ended, so that memory is given up.
-  ~Requests() {
-    if (!requests_.empty()) new std::vector<at::Tensor>(std::move(kept_));
-  }
-
-  void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
-
-  void send(const void* data, size_t bytes, int peer, int tag) {
-    in_pieces(bytes, [&](size_t begin, int piece) {
-      check(MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag,
-                      comm_->handle, add(peer, -1)),
-            verb_, "MPI_Isend");
-    });
-  }
-
-  void receive(void* data, size_t bytes, int peer, int tag) {
-    in_pieces(bytes, [&](size_t begin, int piece) {
-      check(MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag, comm_->handle,
-                      add(peer, piece)),
-            verb_, "MPI_Irecv");
-    });
-  }
-
-  /// A place for the request of a collective call.
-  MPI_Request* collective() { return add(-1, -1); }
-
-  void wait() {
-    if (requests_.empty()) return;
-    std::vector<MPI_Status> statuses(requests_.size());
-    const Clock::time_point start = Clock::now();
-    for (;;) {
-      int done = 0;
-      const int code =
-          MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
-      if (code != MPI_SUCCESS) throw_failure(code, statuses);
-      if (done != 0) break;
-      pause(Clock::now() - start);
-    }
-    requests_.clear();
-    kept_.clear();
-    check_sizes(statuses);
-  }
-
- private:
-  struct Info {
-    int peer;
-    int expected;
-  };
-
-  template <typename Post>
-  void in_pieces(size_t bytes, const Post& post) {
-    size_t begin = 0;
-    do {
-      const size_t piece = std::min(chunk_, bytes - begin);
-      post(begin, static_cast<int>(piece));
-      begin += piece;
-    } while (begin < bytes);
-  }
-
-  MPI_Request* add(int peer, int expected) {
-    infos_.push_back({peer, expected});
-    return &requests_.emplace_back(MPI_REQUEST_NULL);
-  }
-
-  // Busy at first, for the sake of speed; then friendly to other ranks that share the core.
-  void pause(Clock::duration waited) {
-    if (waited > timeout_) throw_timeout();
-    if (waited > std::chrono::microseconds(20)) sched_yield();
-    if (waited > std::chrono::milliseconds(2)) {
-      std::this_thread::sleep_for(
-          std::min<Clock::duration>(waited / 20, std::chrono::microseconds(200)));
-    }
-  }
-
-  [[noreturn]] void throw_timeout() {
-    std::ostringstream text;
-    int rank = 0;
-    MPI_Comm_rank(comm_->handle, &rank);
-    text << verb_ << " timed out after " << static_cast<double>(timeout_.count()) / 1000
-         << " s on rank " << rank << ": ";
-    std::set<int> missing;
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      int done = 0;
-      MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE);
-      if (done == 0 && infos_[i].peer >= 0) missing.insert(infos_[i].peer);
-    }
-    text << (missing.empty() ? "not all ranks of the group came" : "no message to or from rank");
-    for (const int peer : missing) text << (peer == *missing.begin() ? " " : ", ") << peer;
-    text << "\n  have  ranks that make different calls, or a rank that was lost"
-         << "\n  fix   look for ranks that take another branch; MOONHALO_TIMEOUT_S sets the time";
-    throw CommError(text.str());
-  }
-
-  [[noreturn]] void throw_failure(int code, const std::vector<MPI_Status>& statuses) {
-    if (code == MPI_ERR_IN_STATUS) {
-      for (size_t i = 0; i < statuses.size(); ++i) {
-        const int error = statuses[i].MPI_ERROR;
-        if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
-        std::ostringstream call;
-        call << "a message " << (infos_[i].expected >= 0 ? "from" : "to") << " rank "
-             << infos_[i].peer;
-        check(error, verb_, call.str().c_str());
-      }
-    }
-    check(code, verb_, "MPI_Testall");
-    TORCH_INTERNAL_ASSERT(false, "MPI_Testall failed without an error");
-  }
-
-  void check_sizes(const std::vector<MPI_Status>& statuses) {
-    for (size_t i = 0; i < infos_.size(); ++i) {
-      if (infos_[i].expected < 0) continue;
-      int bytes = 0;
-      MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
-      TORCH_CHECK_VALUE(bytes == infos_[i].expected, verb_, ": a message from rank ", infos_[i].peer,
-                        " does not fit its receive\n  have  ", bytes, " bytes sent, ", infos_[i].expected,
-                        " expected\n  fix   messages of one pair of ranks match in the order of the lists");
-    }
-  }
-
-  CommHandle comm_;
-  const char* verb_;
-  std::chrono::milliseconds timeout_;
-  size_t chunk_;
-  std::vector<MPI_Request> requests_;
-  std::vector<Info> infos_;
-  std::vector<at::Tensor> kept_;
-};
 
 class MpiExchange final : public Work {
  public:
   explicit MpiExchange(std::unique_ptr<Requests> requests) : requests_(std::move(requests)) {}
   // A dropped exchange is finished, or its messages would meet the wrong receives.
   ~MpiExchange() override {
+    if (requests_ && requests_->broken()) return;
     try {
       wait();
     } catch (const std::exception& error) {
@@ -240,14 +67,10 @@ const char* const_bytes_of(const at::Tensor& tensor) {
 
 at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public Communicator, public ChecksCalls {
  public:
-  MpiCommunicator(CommHandle comm, CommHandle world, int rank, int size,
-                  std::shared_ptr<CommStats> stats)
-      : Communicator(rank, size, std::move(stats)),
-        comm_(std::move(comm)),
-        world_(std::move(world)),
-        chunk_(chunk_bytes_from_environment()) {
+  MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
+      : Communicator(group->rank(), group->size(), std::move(stats)), group_(std::move(group)), chunk_(chunk_bytes_from_environment()) {
     MPI_Query_thread(&thread_level_);
   }
 
@@ -258,21 +81,32 @@ class MpiCommunicator final : public Communicator {
     std::fflush(nullptr);
     std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank(), reason.c_str());
     std::fflush(stderr);
-    MPI_Abort(world_->handle, EXIT_FAILURE);
+    MPI_Abort(group_->world().comm->handle, EXIT_FAILURE);
     std::_Exit(EXIT_FAILURE);
+  }
+
+  bool set_check_calls(bool on) override {
+    if (size() > 1) barrier();
+    return std::exchange(group_->world().check_calls, on);
   }
 
  protected:
   void check_alive() const override {
-    if (finalized())
+    if (mpi_finalized())
       throw CommError("communicator: MPI has been finalised; no rank can be reached any more");
     if (thread_level_ >= MPI_THREAD_SERIALIZED) return;
-    TORCH_CHECK_VALUE(is(MPI_Is_thread_main), "communicator: called from a thread that MPI does not allow to communicate",
+    int main_thread = 0;
+    MPI_Is_thread_main(&main_thread);
+    TORCH_CHECK_VALUE(main_thread != 0, "communicator: called from a thread that MPI does not allow to communicate",
                       "\n  have  MPI initialised without thread support, and a call from another thread",
                       "\n  fix   call from the thread that initialised MPI, or initialise it with MPI_THREAD_MULTIPLE");
   }
 
   WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
+    MpiTraffic traffic(size());
+    for (const Message& m : receives) traffic.receive(m.peer, rank(), m.data.nbytes(), m.data.scalar_type());
+    for (const Message& m : sends) traffic.send(rank(), m.peer, m.data.nbytes(), m.data.scalar_type());
+    group_->begin({.kind = CommStats::kExchange}, traffic);
     auto requests = begin("exchange");
     for (const Message& message : receives) {
       requests->keep(message.data);
@@ -289,15 +123,16 @@ class MpiCommunicator final : public Communicator {
   // Not MPI_Allreduce: this way the ranks are added in their order, as the threads backend does, so that both give the
   // same bits; half, bfloat16, bool and NaN are treated alike; and no rank can get other bits than another.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
+    enter(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
     const size_t bytes = data.nbytes();
     if (bytes * size() <= kGatherBytes) {
       const at::Tensor all = byte_buffer(bytes * size());
       auto requests = begin("all_reduce");
       requests->keep(all);
       requests->keep(data);
-      check(
+      check_mpi(
           MPI_Iallgather(const_bytes_of(data), static_cast<int>(bytes), MPI_BYTE, bytes_of(all),
-                         static_cast<int>(bytes), MPI_BYTE, comm_->handle, requests->collective()),
+                         static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
           "all_reduce", "MPI_Iallgather");
       requests->wait();
       std::vector<const void*> sources;
@@ -314,17 +149,28 @@ class MpiCommunicator final : public Communicator {
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    enter(CommStats::kAllGather, in, 0, 0, counts);
     gather_parts("all_gather", &in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
                          ReduceOp op) override {
+    enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
     reduce_parts("reduce_scatter", in, counts, bytes_of(out), op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
                      at::IntArrayRef receive_counts) override {
+    MpiTraffic traffic(size());
+    for (int r = 0; r < size(); ++r) {
+      traffic.send(rank(), r, send_counts[r], in.scalar_type());
+      traffic.receive(r, rank(), receive_counts[r], in.scalar_type());
+    }
+    group_->begin({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type()), .send_counts = send_counts,
+                   .receive_counts = receive_counts},
+                  traffic);
     auto requests = begin("all_to_all");
+    requests->settle();
     requests->keep(in);
     requests->keep(out);
     char* to = bytes_of(out);
@@ -347,40 +193,48 @@ class MpiCommunicator final : public Communicator {
   }
 
   void do_broadcast(at::Tensor& data, int root) override {
+    enter(CommStats::kBroadcast, data, 0, data.numel(), {}, root);
     for (size_t begin_byte = 0; begin_byte < data.nbytes(); begin_byte += chunk_) {
       const size_t bytes = std::min(chunk_, data.nbytes() - begin_byte);
       auto requests = begin("broadcast");
       requests->keep(data);
-      check(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root,
-                       comm_->handle, requests->collective()),
+      check_mpi(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root,
+                       group_->handle(), requests->collective()),
             "broadcast", "MPI_Ibcast");
       requests->wait();
     }
   }
 
-  void do_barrier() override { barrier_of("barrier"); }
+  void do_barrier() override { barrier_of(CommStats::kBarrier); }
 
   CommunicatorPtr do_split(int color, int key) override {
     // MPI_Comm_split itself waits without a limit.
-    if (size() > 1) barrier_of("split");
+    if (size() > 1) barrier_of(VerbCall::kSplit);
     MPI_Comm part = MPI_COMM_NULL;
-    check(MPI_Comm_split(comm_->handle, color, key, &part), "split", "MPI_Comm_split");
-    auto owned = std::make_shared<OwnedComm>(part);
-    int part_rank = 0, part_size = 0;
-    MPI_Comm_rank(part, &part_rank);
-    MPI_Comm_size(part, &part_size);
-    return std::make_shared<MpiCommunicator>(std::move(owned), world_, part_rank, part_size,
-                                             shared_stats());
+    check_mpi(MPI_Comm_split(group_->handle(), color, key, &part), "split", "MPI_Comm_split");
+    auto group = std::make_shared<MpiGroup>(std::make_shared<OwnedComm>(part), group_->shared_world(), group_->next_id(color));
+    return std::make_shared<MpiCommunicator>(std::move(group), shared_stats());
   }
 
  private:
   std::unique_ptr<Requests> begin(const char* verb) const {
-    return std::make_unique<Requests>(comm_, verb, timeout(), chunk_);
+    return std::make_unique<Requests>(group_, verb, timeout(), chunk_);
   }
 
-  void barrier_of(const char* verb) {
+  // Counts the call and, where calls are compared, waits until all ranks are known to make it: only then data moves.
+  const char* enter(const VerbCall& call) {
+    group_->begin(call);
+    Requests(group_, call.verb(), timeout(), chunk_).settle();
+    return call.verb();
+  }
+  void enter(int kind, const at::Tensor& data, int op, int64_t elements, at::IntArrayRef counts = {}, int root = 0) {
+    enter({.kind = kind, .op = op, .dtype = static_cast<int>(data.scalar_type()), .root = root, .elements = elements, .counts = counts});
+  }
+
+  void barrier_of(int kind) {
+    const char* verb = enter({.kind = kind});
     auto requests = begin(verb);
-    check(MPI_Ibarrier(comm_->handle, requests->collective()), verb, "MPI_Ibarrier");
+    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), verb, "MPI_Ibarrier");
     requests->wait();
   }
 
@@ -429,8 +283,8 @@ class MpiCommunicator final : public Communicator {
         sizes[r] = static_cast<int>(counts[r] * item);
         begins[r] = r == 0 ? 0 : begins[r - 1] + sizes[r - 1];
       }
-      check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE,
-                            comm_->handle, requests->collective()),
+      check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE,
+                            group_->handle(), requests->collective()),
             verb, "MPI_Iallgatherv");
       return requests->wait();
     }
@@ -446,25 +300,25 @@ class MpiCommunicator final : public Communicator {
     requests->wait();
   }
 
-  CommHandle comm_;
-  CommHandle world_;
+  MpiGroupPtr group_;
   size_t chunk_;
   int thread_level_ = MPI_THREAD_SINGLE;
 };
 
 CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
-  TORCH_CHECK_VALUE(initialized() && !finalized(), maker, ": MPI is not running\n  have  a call ",
-                    initialized() ? "after MPI_Finalize" : "before MPI_Init",
+  TORCH_CHECK_VALUE(mpi_initialized() && !mpi_finalized(), maker, ": MPI is not running\n  have  a call ",
+                    mpi_initialized() ? "after MPI_Finalize" : "before MPI_Init",
                     "\n  fix   initialise MPI first, or use make_mpi_world(), which does it");
   TORCH_CHECK_VALUE(given != MPI_COMM_NULL, maker, ": MPI_COMM_NULL is no group of ranks\n  have  MPI_COMM_NULL",
                     "\n  fix   call it only on ranks that are in the communicator");
   MPI_Comm ours = MPI_COMM_NULL;
-  check(MPI_Comm_dup(given, &ours), maker, "MPI_Comm_dup");
-  auto owned = std::make_shared<OwnedComm>(ours);
-  int rank = 0, size = 1;
-  MPI_Comm_rank(ours, &rank);
-  MPI_Comm_size(ours, &size);
-  return std::make_shared<MpiCommunicator>(owned, owned, rank, size, nullptr);
+  check_mpi(MPI_Comm_dup(given, &ours), maker, "MPI_Comm_dup");
+  auto world = std::make_shared<MpiWorld>(MpiWorld{std::make_shared<OwnedComm>(ours), MpiLeaving::of(ours)});
+  int check_calls = check_calls_from_environment() ? 1 : 0;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &check_calls, 1, MPI_INT, MPI_MIN, ours), maker, "MPI_Allreduce");
+  world->check_calls = check_calls != 0;
+  const uint64_t id = world->leaving->next_world();
+  return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
 }
 
 }  // namespace
@@ -485,12 +339,12 @@ CommunicatorPtr make_mpi_world() {
   static std::mutex mutex;
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (!initialized()) {
+    if (!mpi_initialized()) {
       int provided = 0;
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "make_mpi_world",
+      check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "make_mpi_world",
             "MPI_Init_thread");
       std::atexit([] {
-        if (!finalized()) MPI_Finalize();
+        if (!mpi_finalized()) MPI_Finalize();
       });
     }
   }

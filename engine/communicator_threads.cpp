@@ -10,6 +10,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "engine/away.h"
 #include "engine/communicator.h"
 #include "engine/reduce_elements.h"
 #include "engine/thread_hub.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr size_t kEagerBytes = 64 * 1024;
 // ... unless the receiver lags behind by so many.
 constexpr size_t kEagerMessages = 64;
-constexpr int kSplit = CommStats::kKinds;
+constexpr int kSplit = VerbCall::kSplit;
 
 using Pointers = c10::SmallVector<const void*, 16>;
 
@@ -57,10 +58,11 @@ class ThreadExchange final : public Work {
     int peer;
     std::shared_ptr<Parcel> parcel;
   };
-  ThreadExchange(std::shared_ptr<ThreadHub> hub, int rank, std::chrono::milliseconds timeout,
+  ThreadExchange(std::shared_ptr<ThreadHub> hub, int rank, const VerbCall& call, std::chrono::milliseconds timeout,
                  std::vector<Receive> receives, std::vector<Send> sends)
       : hub_(std::move(hub)),
         rank_(rank),
+        call_(call),
         timeout_(timeout),
         receives_(std::move(receives)),
         sends_(std::move(sends)) {}
@@ -116,7 +118,8 @@ class ThreadExchange final : public Work {
       if (entries.empty()) return;
       hub_->wait_for_peers(
           rank_, "exchange", timeout_,
-          [&] { return std::any_of(entries.begin(), entries.end(), ready); }, peers_of(entries));
+          [&] { return std::any_of(entries.begin(), entries.end(), ready); }, peers_of(entries),
+          [this] { return call_.describe(); });
     }
   }
 
@@ -129,7 +132,9 @@ class ThreadExchange final : public Work {
       TORCH_INTERNAL_ASSERT(false, "exchange: a message was withdrawn from a sound group");
     }
     const bool packed = parcel->data.is_contiguous() && receive.data.is_contiguous();
-    const bool fits = parcel->data.scalar_type() == receive.data.scalar_type() &&
+    const CallMark mark = parcel->mark;
+    const uint64_t call = parcel->call;
+    const bool fits = mark.tag == call_.mark.tag && parcel->data.scalar_type() == receive.data.scalar_type() &&
                       parcel->data.numel() == receive.data.numel() &&
                       (packed || parcel->data.sizes() == receive.data.sizes());
     if (fits) copy_data(receive.data, parcel->data);
@@ -139,6 +144,7 @@ class ThreadExchange final : public Work {
     parcel->state.store(Parcel::kDelivered);
     hub_->wake(receive.peer);
     if (fits) return;
+    if (mark.tag != call_.mark.tag) return refuse_call(receive.peer, mark, call);
     std::ostringstream text;
     text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank "
          << rank_ << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel()
@@ -146,6 +152,17 @@ class ThreadExchange final : public Work {
          << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
     hub_->fail(text.str(), true);
     TORCH_CHECK_VALUE(false, text.str());
+  }
+
+  void refuse_call(int peer, const CallMark& mark, uint64_t number) {
+    std::string theirs = hub_->told(rank_, peer, number);
+    if (theirs.empty()) {
+      VerbCall call{.kind = CommStats::kExchange, .number = number};
+      theirs = call.text() + (mark.what != nullptr ? std::string(", in ") + mark.what : "");
+    }
+    const std::string text = different_calls("exchange", rank_, call_.describe(), peer, theirs);
+    hub_->fail(text, true);
+    TORCH_CHECK_VALUE(false, text);
   }
 
   // After an error the caller may free its buffers, so nobody may still read them.
@@ -161,6 +178,7 @@ class ThreadExchange final : public Work {
 
   std::shared_ptr<ThreadHub> hub_;
   int rank_;
+  VerbCall call_;
   std::chrono::milliseconds timeout_;
   std::vector<Receive> receives_;
   std::vector<Send> sends_;
@@ -176,6 +194,7 @@ class ThreadsCommunicator final : public Communicator {
   const char* backend() const override { return "threads"; }
   bool takes_strided() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
+  ThreadHub& hub() { return *hub_; }
 
  protected:
   void check_alive() const override {
@@ -197,6 +216,8 @@ class ThreadsCommunicator final : public Communicator {
         parcel->data = std::move(message.data);
         waiting.push_back({message.peer, parcel});
       }
+      parcel->mark = mark_;
+      parcel->call = call_;
       channel.push(std::move(parcel));
       hub_->wake(message.peer);
     }
@@ -204,8 +225,8 @@ class ThreadsCommunicator final : public Communicator {
     for (Message& message : receives) {
       expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message.data)});
     }
-    return std::make_unique<ThreadExchange>(hub_, rank(), timeout(), std::move(expected),
-                                            std::move(waiting));
+    const VerbCall call{.kind = CommStats::kExchange, .number = call_, .mark = mark_};
+    return std::make_unique<ThreadExchange>(hub_, rank(), call, timeout(), std::move(expected), std::move(waiting));
   }
 
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
@@ -338,6 +359,7 @@ class ThreadsCommunicator final : public Communicator {
 
   void begin(int kind) {
     kind_ = kind;
+    mark_ = CallMark::now();
     hub_->announce(rank(), ++call_, kind);
   }
 
@@ -351,6 +373,7 @@ class ThreadsCommunicator final : public Communicator {
     Slot& mine = hub_->slot(rank(), slots_phase_);
     mine.call = call_;
     mine.kind = kind_;
+    mine.mark = mark_;
     mine.op = mine.dtype = mine.root = 0;
     mine.elements = 0;
     mine.counts.clear();
@@ -386,42 +409,26 @@ class ThreadsCommunicator final : public Communicator {
   }
 
   void meet() {
-    hub_->meet(rank(), phase_++, verb(), timeout());
-    check_same_call();
+    const auto describe = [this] { return call_of(rank()).describe(); };
+    hub_->meet(rank(), phase_++, verb(), timeout(), describe);
+    check_same_call(describe);
   }
   void leave() { hub_->leave(rank(), phase_++); }
 
-  std::string describe(int other) {
+  VerbCall call_of(int other) {
     const Slot& s = slot_of(other);
-    std::ostringstream text;
-    text << "rank " << other << ": ";
-    text << (s.kind == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(s.kind)));
-    if (s.kind != kSplit && s.kind != CommStats::kBarrier) {
-      text << " of " << static_cast<at::ScalarType>(s.dtype);
-      if (s.elements > 0) text << ", " << s.elements << " elements";
-      if (!s.counts.empty()) text << ", counts " << at::IntArrayRef(s.counts);
-      if (!s.send_counts.empty() && s.kind == CommStats::kAllToAll) {
-        text << ", send_counts " << at::IntArrayRef(s.send_counts) << ", receive_counts "
-             << at::IntArrayRef(s.receive_counts);
-      }
-      if (s.kind == CommStats::kAllReduce || s.kind == CommStats::kReduceScatter) {
-        text << ", op " << name(static_cast<ReduceOp>(s.op));
-      }
-      if (s.kind == CommStats::kBroadcast) text << ", root " << s.root;
-    }
-    text << " (call " << s.call << " of this group)";
-    return text.str();
+    return {s.kind, s.call, s.op, s.dtype, s.root, s.elements, s.counts, s.send_counts, s.receive_counts, s.mark};
   }
 
   // Every rank compares all slots, so that all ranks find the same error.
-  void check_same_call() {
+  void check_same_call(ThreadHub::Describe describe) {
     const Slot& first = slot_of(0);
     int odd = 0;
     for (int r = 1; r < size() && odd == 0; ++r) {
       const Slot& s = slot_of(r);
       const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op &&
                         s.dtype == first.dtype && s.root == first.root &&
-                        s.elements == first.elements && s.counts == first.counts;
+                        s.elements == first.elements && s.counts == first.counts && s.mark.tag == first.mark.tag;
       if (!same) odd = r;
     }
     int other = 0;
@@ -436,18 +443,15 @@ class ThreadsCommunicator final : public Communicator {
       }
     }
     if (odd == 0) return;
-    std::ostringstream text;
-    text << verb() << ": ranks " << other << " and " << odd
-         << " of this group make different calls\n  have  " << describe(other) << "; "
-         << describe(odd)
-         << "\n  fix   every rank calls every verb of a group in the same order, with the same "
-            "sizes and dtypes";
-    hub_->fail(text.str(), true);
-    TORCH_CHECK_VALUE(false, text.str());
+    const std::vector<std::string> calls = hub_->tell_all(rank(), describe);
+    const std::string text = different_calls(verb(), other, calls[other], odd, calls[odd]);
+    hub_->fail(text, true);
+    TORCH_CHECK_VALUE(false, text);
   }
 
   std::shared_ptr<ThreadHub> hub_;
   std::vector<uint64_t> next_receive_;
+  CallMark mark_;
   uint64_t call_ = 0;
   uint64_t phase_ = 0;
   uint64_t slots_phase_ = 0;
@@ -455,6 +459,17 @@ class ThreadsCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+void set_away(Communicator& world, const std::vector<int>& ranks, bool away) {
+  auto* threads = dynamic_cast<ThreadsCommunicator*>(&world);
+  if (threads == nullptr) return;
+  for (const int rank : ranks) threads->hub().world().set_away(threads->hub().world_rank(rank), away);
+}
+
+bool is_broken(Communicator& world) {
+  auto* threads = dynamic_cast<ThreadsCommunicator*>(&world);
+  return threads != nullptr && (threads->hub().broken() || threads->hub().world().aborted);
+}
 
 CommunicatorPtr make_threads_communicator(std::shared_ptr<ThreadHub> hub, int rank) {
   return std::make_shared<ThreadsCommunicator>(std::move(hub), rank, nullptr);

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "engine/boundary.h"
+#include "engine/call_tag.h"
 #include "engine/check_replicated.h"
 #include "engine/dispatch_trace.h"
 #include "engine/factory_capture.h"
@@ -39,9 +40,19 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
   return hash;
 }
 
+// One call as it is carried out.
+struct Carried : Sharing {
+  uint64_t tag = 0;
+  bool found_more = false;  // the tag holds what was found out on the way, such as the key of random numbers
+};
+
+void set_origin(const at::Tensor& tensor, uint64_t tag) {
+  if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
+}
+
 // The block that the local call is given for one tensor.
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, const c10::IValue* arguments,
-                    Sharing& sharing) {
+                    Carried& sharing) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
@@ -52,7 +63,10 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   }
   if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
     sharing.prepare(tensor, move.written, op);
-  if (move.written && halo_options().keep) [[unlikely]] halos_become_old(*impl);
+  if (move.written) {
+    impl->origin = sharing.tag;
+    if (halo_options().keep) [[unlikely]] halos_become_old(*impl);
+  }
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
@@ -84,7 +98,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
 }
 
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
-void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Sharing& sharing) {
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Carried& sharing) {
   for (size_t m = 0; m < decision.moves.size(); ++m) {
     c10::IValue& value = stack[base + decision.moves[m].arg];
     if (decision.moves[m].item < 0) {
@@ -148,31 +162,34 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
 }
 
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
-at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, ViewTrace* views) {
+at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, Carried& call) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
   at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
                                       : wrap(std::move(local), outputs[index]);
-  if (views != nullptr) views->mark(*shard_impl(result), decision.plan.copies_view);
+  auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
+  impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
+  if (call.views) call.views->mark(impl, decision.plan.copies_view);
   return result;
 }
 
 // What the local call left on the stack becomes the results of the call.
 void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
-                  WrittenTensors& written, ViewTrace* views) {
+                  WrittenTensors& written, Carried& call) {
   size_t next = 0;
   for (size_t r = 0; r < stack.size() - base; ++r) {
     c10::IValue& value = stack[base + r];
     if (r < written.size() && written[r].defined()) {
+      if (call.found_more) [[unlikely]] set_origin(written[r], call.tag);
       value = std::move(written[r]);
       ++next;
     } else if (value.isTensor()) {
-      value = wrap_result(decision, next++, std::move(value).toTensor(), op, views);
+      value = wrap_result(decision, next++, std::move(value).toTensor(), op, call);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(wrap_result(decision, next++, item, op, views));
+      for (const at::Tensor& item : value.toTensorVector()) list.push_back(wrap_result(decision, next++, item, op, call));
       value = std::move(list);
     }
   }
@@ -254,7 +271,15 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
-  execute(entry.facts, decision, op, stack);
+  const uint64_t tag = combine_tag(origins_, decision.tag);
+  made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
+  if (decision.may_send) {
+    const auto describe = [this, &decision, first = first_origin_] { return inputs_text(decision) + made_by(first); };
+    CallScope scope(tag, op.operator_name().name.c_str(), describe);
+    execute(entry.facts, decision, op, stack, tag, &scope);
+  } else {
+    execute(entry.facts, decision, op, stack, tag, nullptr);
+  }
   const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
   ++entry.counts.calls;
   entry.counts.bytes += sent;
@@ -335,6 +360,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   ++counts.planned;
   auto decision = std::make_shared<Decision>();
   decision->key = key_.get().vec();
+  decision->tag = tag_of(c10::toString(op.operator_name()), at::ArrayRef(stack).slice(stack.size() - facts.arguments),
+                         facts.pointwise && !facts.rule);
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
@@ -394,10 +421,12 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   return gather;
 }
 
-void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t tag,
+                       const CallScope* scope) {
   const size_t base = stack.size() - facts.arguments;
   WrittenTensors written = written_tensors(facts, stack, base);
-  Sharing sharing;
+  Carried sharing;
+  sharing.tag = tag;
   if (facts.view) sharing.views.emplace();
   std::optional<HaloCall> halos;
   if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
@@ -407,7 +436,11 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   run_locally(decision, op, stack);
   sharing.after_writing();
   if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
-  wrap_results(decision, op, stack, base, written, sharing.views ? &*sharing.views : nullptr);
+  if (scope != nullptr) {
+    sharing.tag = scope->tag();
+    sharing.found_more = sharing.tag != tag;
+  }
+  wrap_results(decision, op, stack, base, written, sharing);
 }
 
 Fallback set_fallback(Fallback fallback) {

@@ -22,6 +22,8 @@
 
 namespace moonhalo {
 
+class CallScope;
+
 /// How one kind of call is carried out, ready to run.
 struct Decision {
   struct Move {  // per slot
@@ -37,6 +39,7 @@ struct Decision {
   Plan plan;
   std::vector<Move> moves;
   bool may_send = false;  // inputs move, or a run of the rule's own
+  uint64_t tag = 0;       // operator, specs and the key's other arguments by content: alike on all ranks
 };
 
 /// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
@@ -79,6 +82,8 @@ class Dispatch {
   /// From one spec to another; kept with the decisions, bounded in number too. Between two meshes the first one ever made is collective.
   std::shared_ptr<const Redistribution> redistribution(const SpecPtr& from, const SpecPtr& to);
   int64_t redistribution_count() const { return static_cast<int64_t>(redistributions_.size()); }
+  /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin, as far as they are remembered; "" when none is.
+  std::string made_by(uint64_t origin) const;
   /// Forgets every decision (and lets go of their meshes).
   void clear();
 
@@ -91,7 +96,8 @@ class Dispatch {
   Plan plan(const OperatorFacts& facts, const OpCall& call);
   static void undivide(const Rule& rule, const OpCall& call, Plan& plan);
   void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
-  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
+  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t tag,
+               const CallScope* scope);
   void run_functional(const OperatorFacts& facts, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
@@ -108,6 +114,14 @@ class Dispatch {
     }
     at::ArrayRef<int64_t> get() const { return {words.data(), size}; }
   } key_;
+  // With the key: the origins of the call's tensors and the numbers that its key leaves out, as a tag; the first of these origins.
+  uint64_t origins_ = 0, first_origin_ = 0;
+  // The calls of late, by tag.
+  struct Made {
+    uint64_t tag = 0, first_origin = 0;
+    const c10::OperatorName* op = nullptr;
+  };
+  std::array<Made, 512> made_{};
   int64_t decisions_ = 0;
   struct HashPair {
     size_t operator()(const std::pair<const ShardSpec*, const ShardSpec*>& pair) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/call_tag.h"
 #include "engine/dispatch.h"
 #include "engine/out_argument.h"
 #include "engine/output_cut.h"
@@ -42,6 +43,7 @@ class KeyWriter {
       return list(v.toListRef());
     } else if (!reads_numbers) {
       item(kUnread);
+      origins_ = combine_tag(origins_, number_word(v));
     } else if (v.isInt()) {
       integer(v);
     } else if (v.isBool()) {
@@ -53,6 +55,10 @@ class KeyWriter {
   }
 
   void finish() { key_.words[at_] = static_cast<int64_t>(kinds_); }
+
+  // What the key leaves out but results depend on: origins of tensors, unread numbers.
+  uint64_t origins() const { return origins_; }
+  uint64_t first_origin() const { return first_origin_; }
 
  private:
   [[gnu::always_inline]] void item(Kind kind) {
@@ -80,6 +86,8 @@ class KeyWriter {
       notice_new_shape(*impl);
       item(kBlock);
       key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
+      if (first_origin_ == 0) first_origin_ = impl->origin;
+      origins_ = combine_tag(origins_, impl->origin);
     } else {
       item(kPlain);
       key_.push(dtype ^ t.dim());
@@ -142,6 +150,7 @@ class KeyWriter {
 
   Key& key_;
   uint64_t kinds_;
+  uint64_t origins_ = 0, first_origin_ = 0;
   size_t at_ = 0;
   unsigned shift_ = kKindBits;
 };
@@ -152,11 +161,12 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
   key_.size = 0;
   KeyWriter writer(key_, static_cast<Kind>(output_cut()));
   const bool reads_numbers = !facts.pointwise || facts.rule;  // else its plan reads shapes alone
-  for (size_t i = stack.size() - facts.arguments; i < stack.size(); ++i) {
-    if (!writer.value(stack[i], reads_numbers)) return false;
-  }
+  bool complete = true;
+  for (size_t i = stack.size() - facts.arguments; i < stack.size() && complete; ++i) complete = writer.value(stack[i], reads_numbers);
   writer.finish();
-  return true;
+  origins_ = writer.origins();
+  first_origin_ = writer.first_origin();
+  return complete;
 }
 
 }  // namespace moonhalo

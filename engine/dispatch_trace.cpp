@@ -16,6 +16,26 @@ std::string placements_of(const SpecPtr& spec) {
 
 }  // namespace
 
+std::string inputs_text(const Decision& decision) {
+  std::string text;
+  for (const Decision::Move& move : decision.moves) {
+    if (move.given) text += (text.empty() ? "" : "; ") + move.given->to_string();
+  }
+  return text;
+}
+
+std::string Dispatch::made_by(uint64_t origin) const {
+  constexpr int kMost = 6;
+  std::string text;
+  for (int i = 0; i < kMost; ++i) {
+    const Made& made = made_[origin % made_.size()];
+    if (made.op == nullptr || made.tag != origin) break;
+    text += (i == 0 ? ", made by " : " <- ") + made.op->name;
+    origin = made.first_origin;
+  }
+  return text;
+}
+
 TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& decision,
                                int64_t bytes) {
   TraceRecord record{c10::toString(op.operator_name()),

@@ -12,9 +12,11 @@
 #include <set>
 #include <sstream>
 
+#include "engine/alike.h"
 #include "engine/dispatch.h"
 #include "engine/spec.h"
 #include "engine/spec_table.h"
+#include "engine/uncounted.h"
 
 namespace moonhalo {
 namespace {
@@ -131,6 +133,13 @@ std::string DeviceMesh::to_string() const {
 
 MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, std::vector<int64_t> shape,
                          std::vector<std::string> names) {
+  std::string asked = "\"" + device_type + "\" " + shape_string(shape);
+  for (const std::string& name : names) asked += " \"" + name + "\"";
+  {
+    // First of all, since all other errors are told from what is asked for.
+    const Uncounted check;
+    check_alike(world, "init_device_mesh", "meshes", asked);
+  }
   TORCH_CHECK_VALUE(device_type == "cpu" || device_type == "cuda", "init_device_mesh: unknown device type \"",
                     device_type, "\"\n  fix   use \"cpu\" or \"cuda\"");
   TORCH_CHECK_VALUE(!shape.empty(), "init_device_mesh: the mesh needs at least one dimension");

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/check_calls.h"
 #include "engine/check_replicated.h"
 #include "engine/communicator.h"
 #include "engine/deferred.h"

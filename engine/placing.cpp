@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "engine/call_tag.h"
 #include "engine/boundary.h"
 #include "engine/check_replicated.h"
 #include "engine/copied_memory.h"
@@ -70,7 +71,17 @@ bool same_bucket(const PartialGrad& a, const PartialGrad& b) {
 void reduce_bucket(const std::vector<PartialGrad>& bucket) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::vector<at::Tensor> flat;
-  for (const PartialGrad& one : bucket) flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
+  uint64_t tag = 0;
+  for (const PartialGrad& one : bucket) {
+    flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
+    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))), shard_impl(one.grad)->origin);
+  }
+  const auto describe = [&bucket] {
+    std::string text;
+    for (const PartialGrad& one : bucket) text += (text.empty() ? "" : "; ") + spec(one.grad)->to_string();
+    return text;
+  };
+  const CallScope scope(tag, "reduce_gradients", describe);
   at::Tensor all = at::cat(flat);
   spec(bucket[0].grad)->mesh()->group(bucket[0].mesh_dim).all_reduce(all, bucket[0].op);
   int64_t start = 0;

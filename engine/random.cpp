@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include "engine/call_tag.h"
 #include "engine/last_draw.h"
 
 namespace moonhalo {
@@ -39,6 +40,7 @@ uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) 
 ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
     : key_(replayed_key ? *replayed_key : draw_key(generator)) {
   last = {last.count + 1, key_};
+  if (CallScope* scope = CallScope::innermost()) scope->depends_on(key_);
 }
 
 const LastDraw& last_draw() { return last; }

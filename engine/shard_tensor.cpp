@@ -79,6 +79,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(con
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), version, allow_change);
+  copy->origin = origin;
   share_block(*copy);
   return copy;
 }
@@ -87,6 +88,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(c10
                                                                              bool allow_change) const {
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_);
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
+  copy->origin = origin;
   share_block(*copy);
   return copy;
 }
@@ -100,6 +102,7 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   local_ = source->local_;
   spec_ = source->spec_;
   if (get_backend_meta() != nullptr) set_backend_meta(nullptr);
+  origin = source->origin;
   copy_tensor_metadata(source, this, version_counter(), allow_tensor_metadata_change());
   sharers_.reset();
   share_block(*source);

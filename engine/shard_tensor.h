@@ -100,6 +100,9 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   void share_block(const ShardTensorImpl& other) const;
   /// The gradient hook of a leaf is in place (engine/boundary.h).
   bool guarded = false;
+  /// Which calls made the value, as a tag (engine/call_tag.h): equal on all ranks that made the same calls. Goes with every
+  /// collective that works on the tensor, so that two tensors of one shape are not mixed up.
+  uint64_t origin = 0;
 
   const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/boundary.h"
+#include "engine/call_tag.h"
 #include "engine/copied_memory.h"
 #include "engine/dispatch.h"
 #include "engine/factory_capture.h"
@@ -32,6 +33,26 @@ void check_placements_given(const MeshPtr& mesh, const std::vector<Placement>& p
                     " placements for ", mesh->to_string(), ", which has ", mesh->ndim(), " dimensions",
                     "\n  fix   give one placement per mesh dimension");
 }
+
+std::string placed_text(const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  std::string text = mesh == nullptr ? "no mesh" : mesh->to_string();
+  for (size_t i = 0; i < placements.size(); ++i) text += (i == 0 ? ": " : ", ") + placements[i].to_string();
+  return text;
+}
+
+// While blocks move from one spec to another.
+class Moving {
+ public:
+  Moving(const at::Tensor& tensor, const SpecPtr& to)
+      : text_([origin = shard_impl(tensor)->origin, from = spec(tensor), to] {
+          return from->to_string() + " -> " + to->to_string() + Dispatch::of_this_thread().made_by(origin);
+        }),
+        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)), shard_impl(tensor)->origin), "redistribute", text_) {}
+
+ private:
+  std::function<std::string()> text_;
+  CallScope scope_;
+};
 
 // What the source rank tells the others.
 struct Header {
@@ -143,6 +164,9 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const Uncaptured inside;
   check_placements_given(mesh, placements, "from_local");
   check_strided(local, "from_local");
+  const std::string placed = placed_text(mesh, placements);
+  const auto describe = [&placed] { return placed; };
+  const CallScope scope(tag_of(placed), "from_local", describe);
   // Every rank learns every block's shape, and all reach the same verdict.
   constexpr int64_t kWords = Header::kMaxDims + 2;
   TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
@@ -194,7 +218,9 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
                         made->to_string(), "\n  fix   give blocks that agree along every dim that is not cut");
     }
   }
-  return from_local(local, made);
+  at::Tensor result = from_local(local, made);
+  set_new_origin(result, scope.tag());
+  return result;
 }
 
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
@@ -203,6 +229,9 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is no rank of ", mesh->to_string());
   TORCH_CHECK_TYPE(!is_shard_tensor(source), "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
   const bool root = mesh->rank() == src;
+  const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
+  const auto describe = [&placed] { return placed; };
+  const CallScope scope(tag_of(placed), "scatter_tensor", describe);
   Header header;
   if (root && source.defined()) {
     TORCH_CHECK_NOT_IMPLEMENTED(source.dim() <= Header::kMaxDims, "scatter_tensor: more than ", Header::kMaxDims, " dims");
@@ -240,6 +269,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
     mesh->group().exchange(std::move(sends), std::move(receives));
   }
   at::Tensor result = wrap(std::move(local), spec);
+  set_new_origin(result, scope.tag());
   if (header.requires_grad()) {
     const auto back = [spec, src](const at::Tensor& grad) {
       TORCH_CHECK_NOT_IMPLEMENTED(!(c10::GradMode::is_enabled() && grad.requires_grad()),
@@ -268,8 +298,10 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
   at::Tensor result;
   {
     const BelowAutograd guard;
+    const Moving moving(tensor, to);
     const at::Tensor source = fresh_block(tensor, "redistribute");
     result = wrap_moved(Dispatch::of_this_thread().redistribution(from, to)->apply(source), source, to);
+    shard_impl(result)->origin = shard_impl(tensor)->origin;
   }
   connect_moved(tensor, result);
   return result;
@@ -305,6 +337,7 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
     return pending;
   }
   const BelowAutograd guard;
+  const Moving moving(tensor, to);
   state.tensor = tensor;
   state.source = fresh_block(tensor, "redistribute_async");
   state.to = to;
@@ -326,6 +359,7 @@ at::Tensor PendingTensor::wait() {
                       "redistribute_async: the tensor was written in place before wait()\n  have  ", spec(state.tensor)->to_string(),
                       "\n  fix   wait first, or write to a clone()");
     state.result = wrap_moved(std::move(local), state.source, state.to);
+    shard_impl(state.result)->origin = shard_impl(state.tensor)->origin;
   }
   const c10::AutoGradMode as_at_the_start(state.records);
   connect_moved(state.tensor, state.result);

@@ -14,6 +14,7 @@ struct SpecTable {
   SpecPtr intern(Layout layout);
   void forget(const ShardSpec* spec);
   size_t size() const;
+  uint64_t made = 0;  ///< tensors that the mesh's ranks have made together
 
  private:
   struct Hash {

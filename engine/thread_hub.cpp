@@ -44,9 +44,14 @@ std::string seconds(std::chrono::milliseconds time) {
   return text.str();
 }
 
-const char* verb_name(int kind) {
-  return kind < CommStats::kKinds ? CommStats::name(static_cast<CommStats::Kind>(kind)) : "split";
+const char* verb_name(uint64_t kind) {
+  VerbCall call;
+  call.kind = static_cast<int>(kind);
+  return call.verb();
 }
+
+// After so long a rank that waits says what it is in; for so long others that know better wait to hear it.
+constexpr std::chrono::milliseconds kTellAfter{50}, kHearWithin{500}, kLookEvery{200};
 
 }  // namespace
 
@@ -78,7 +83,7 @@ bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, b
 }
 
 ThreadWorld::ThreadWorld(int ranks)
-    : size(ranks), spin(ranks <= usable_cores()), parkers(ranks), ended(ranks) {}
+    : size(ranks), spin(ranks <= usable_cores()), parkers(ranks), ended(ranks), stuck(ranks) {}
 
 void ThreadWorld::abort(const std::string& reason) {
   {
@@ -93,6 +98,12 @@ void ThreadWorld::abort(const std::string& reason) {
 void ThreadWorld::end_rank(int rank) {
   ended[rank].store(true);
   ++ended_count;
+  for (Parker& parker : parkers) parker.wake();
+}
+
+void ThreadWorld::set_away(int rank, bool away) {
+  if (ended[rank].exchange(away) == away) return;
+  ended_count += away ? 1 : -1;
   for (Parker& parker : parkers) parker.wake();
 }
 
@@ -133,7 +144,8 @@ ThreadHub::ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_
       slots_(2 * world_ranks_.size()),
       channels_(world_ranks_.size() * world_ranks_.size()),
       announced_(world_ranks_.size()),
-      phases_(world_ranks_.size()) {}
+      phases_(world_ranks_.size()),
+      told_(world_ranks_.size()) {}
 
 void ThreadHub::wake_all() {
   for (const int rank : world_ranks_) world_->parkers[rank].wake();
@@ -148,6 +160,56 @@ void ThreadHub::keep_reason(const std::string& reason, bool mismatch) {
   if (!reason_.empty()) return;
   reason_ = reason;
   mismatch_ = mismatch;
+}
+
+void ThreadHub::tell(int rank, Describe describe) {
+  std::string text = describe();
+  {
+    std::lock_guard<std::mutex> lock(reason_mutex_);
+    told_[rank] = {announced_[rank].load() / 16, std::move(text)};
+  }
+  wake_all();
+}
+
+std::vector<std::string> ThreadHub::tell_all(int rank, Describe describe) {
+  tell(rank, describe);
+  ++telling_;
+  wake_all();
+  wait_surely(rank, [&] { return telling_.load() >= size(); });
+  std::vector<std::string> texts;
+  std::lock_guard<std::mutex> lock(reason_mutex_);
+  for (const Told& told : told_) texts.push_back(told.text);
+  return texts;
+}
+
+std::string ThreadHub::told(int rank, int other, uint64_t call) {
+  std::string text;
+  const auto heard = [&] {
+    std::lock_guard<std::mutex> lock(reason_mutex_);
+    if (told_[other].call == call) text = told_[other].text;
+    return !text.empty() || world_->aborted.load();
+  };
+  world_->parkers[world_ranks_[rank]].wait(heard, Clock::now() + kHearWithin, false);
+  return text;
+}
+
+// Returns why it is given up, "" unless all ranks wait for each other.
+std::string ThreadHub::wait_long(int rank, Clock::time_point deadline, c10::function_ref<bool()> ready, Describe describe) {
+  const int me = world_ranks_[rank];
+  Parker& parker = world_->parkers[me];
+  if (parker.wait(ready, std::min(deadline, Clock::now() + kTellAfter), false)) return "";
+  tell(rank, describe);
+  world_->stuck.enter(me, describe());
+  std::string verdict;
+  for (bool done = false; !done && verdict.empty();) {
+    const uint64_t generation = world_->stuck.generation();
+    done = parker.wait(ready, std::min(deadline, Clock::now() + kLookEvery), false) || Clock::now() >= deadline;
+    if (!done) verdict = world_->stuck.look(me, generation, {world_->ended.begin(), world_->ended.end()});
+  }
+  world_->stuck.leave(me);
+  if (verdict.empty()) return "";
+  return std::string(verb_name(announced_[rank].load() % 16)) +
+         ": all ranks wait for each other, in different groups or calls\n  have  " + verdict + how_ranks_part();
 }
 
 void ThreadHub::fail(const std::string& reason, bool mismatch) {
@@ -174,7 +236,7 @@ void ThreadHub::check(int rank, const char* verb) {
 
 // Two ranks that are in the same call by number, one of them in an exchange and the other not, would wait for each
 // other for ever. (All other verbs meet, and are compared then.)
-std::string ThreadHub::different_verbs(int rank) {
+std::string ThreadHub::different_verbs(int rank, Describe describe) {
   const uint64_t mine = announced_[rank].load();
   for (int other = 0; other < size(); ++other) {
     const uint64_t theirs = announced_[other].load();
@@ -183,10 +245,10 @@ std::string ThreadHub::different_verbs(int rank) {
       std::ostringstream text;
       text << verb_name(mine % 16) << ": call " << mine / 16 << " of this group is "
            << verb_name(mine % 16) << " on rank " << rank << " and " << verb_name(theirs % 16)
-           << " on rank " << other
-           << "\n  have  ranks that call different verbs\n  fix   every rank calls every verb of a "
-              "group, in the same "
-              "order";
+           << " on rank " << other;
+      const std::string heard = told(rank, other, theirs / 16);
+      text << "\n  have  rank " << rank << ": " << describe() << "\n        rank " << other << ": "
+           << (heard.empty() ? VerbCall{.kind = static_cast<int>(theirs % 16), .number = theirs / 16}.text() : heard) << how_ranks_part();
       return text.str();
     }
   }
@@ -194,7 +256,7 @@ std::string ThreadHub::different_verbs(int rank) {
 }
 
 std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
-                                    const std::vector<int>& missing) {
+                                    const std::vector<int>& missing, Describe describe) {
   std::ostringstream text;
   std::vector<int> gone;
   for (const int other : missing) {
@@ -203,9 +265,7 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
   if (!gone.empty()) {
     text << "rank " << join(gone) << " ended without joining " << verb << " (call "
          << announced_[rank].load() / 16
-         << " of this group)\n  have  ranks that make different numbers of calls\n  fix   every "
-            "rank calls every "
-            "verb of a group";
+         << " of this group)\n  have  rank " << rank << ": " << describe() << how_ranks_part();
     return text.str();
   }
   text << verb << " timed out after " << seconds(timeout) << " on rank " << rank << ": rank "
@@ -225,7 +285,7 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
 }
 
 void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
-                     std::chrono::milliseconds timeout) {
+                     std::chrono::milliseconds timeout, Describe describe) {
   const uint64_t target = (phase + 1) * world_ranks_.size();
   phases_[rank].store(phase + 1);
   uint64_t before = arrivals_.load();
@@ -258,13 +318,13 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
   const Clock::time_point deadline = Clock::now() + timeout;
   // Looked for once, before sleeping: of two ranks in different verbs, the later one sees the other.
   if (!world_->parkers[world_ranks_[rank]].wait(ready, Clock::now(), world_->spin)) {
-    reason = different_verbs(rank);
-    if (reason.empty()) world_->parkers[world_ranks_[rank]].wait(ready, deadline, false);
+    reason = different_verbs(rank, describe);
+    if (reason.empty()) reason = wait_long(rank, deadline, ready, describe);
   }
   if (met(target)) return;
   const bool mismatch = !reason.empty();
   if (reason.empty() && !broken() && !world_->aborted.load())
-    reason = why_given_up(rank, verb, timeout, missing());
+    reason = why_given_up(rank, verb, timeout, missing(), describe);
 
   // Give up only if the others have not come in the meantime; afterwards nobody can.
   keep_reason(reason, mismatch);
@@ -294,7 +354,7 @@ void ThreadHub::wait_surely(int rank, c10::function_ref<bool()> ready) {
 }
 
 void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout,
-                               c10::function_ref<bool()> ready, const std::vector<int>& peers) {
+                               c10::function_ref<bool()> ready, const std::vector<int>& peers, Describe describe) {
   const auto gone = [&] {
     return world_->ended_count.load() > 0 && std::any_of(peers.begin(), peers.end(), [&](int r) {
              return world_->ended[world_ranks_[r]].load();
@@ -309,13 +369,13 @@ void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::millisec
   const Clock::time_point deadline = Clock::now() + timeout;
   std::string reason;
   if (!parker.wait(stop, Clock::now(), world_->spin)) {
-    reason = different_verbs(rank);
-    if (reason.empty()) parker.wait(stop, deadline, false);
+    reason = different_verbs(rank, describe);
+    if (reason.empty()) reason = wait_long(rank, deadline, stop, describe);
   }
   if (ready()) return;
   const bool mismatch = !reason.empty();
   if (reason.empty() && !broken() && !world_->aborted.load())
-    reason = why_given_up(rank, verb, timeout, peers);
+    reason = why_given_up(rank, verb, timeout, peers, describe);
   fail(reason, mismatch);
   throw_lost(rank, verb);
 }

@@ -14,6 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/call_tag.h"
+#include "engine/stuck.h"
+
 namespace moonhalo {
 
 class Communicator;
@@ -40,6 +43,8 @@ struct ThreadWorld {
 
   void abort(const std::string& reason);
   void end_rank(int rank);
+  /// While away a rank counts as ended: nobody waits for it.
+  void set_away(int rank, bool away);
   std::string abort_reason();
 
   const int size;
@@ -49,6 +54,7 @@ struct ThreadWorld {
   std::vector<std::atomic<bool>> ended;
   std::atomic<int> ended_count{0};
   std::atomic<bool> aborted{false};
+  StuckRanks stuck;
 
  private:
   std::mutex mutex_;
@@ -60,6 +66,8 @@ struct ThreadWorld {
 struct Parcel {
   enum State { kPosted, kClaimed, kDelivered, kWithdrawn };
   at::Tensor data;
+  CallMark mark;
+  uint64_t call = 0;
   std::atomic<int> state{kPosted};
 };
 
@@ -91,6 +99,7 @@ struct alignas(64) Slot {
   int op = 0;
   int dtype = 0;
   int root = 0;
+  CallMark mark;
   int64_t elements = 0;
   std::vector<int64_t> counts;
   /// Of all_to_all, where they differ from rank to rank.
@@ -112,6 +121,9 @@ struct alignas(64) Slot {
 /// the same copy. Slots alternate between two sets: a set is reused two phases later, after everybody has left it.
 class ThreadHub {
  public:
+  /// What the calling rank is in, asked for when it has waited for long or calls differ.
+  using Describe = c10::function_ref<std::string()>;
+
   ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks);
 
   int size() const { return static_cast<int>(world_ranks_.size()); }
@@ -125,12 +137,12 @@ class ThreadHub {
 
   /// Says that `rank` begins its call number `call`, a verb of this `kind`, for finding ranks in different verbs.
   void announce(int rank, uint64_t call, int kind);
-  void meet(int rank, uint64_t phase, const char* verb, std::chrono::milliseconds timeout);
+  void meet(int rank, uint64_t phase, const char* verb, std::chrono::milliseconds timeout, Describe describe);
   void leave(int rank, uint64_t phase);
 
   /// Waits for `ready`, which may need rank `peer` (or any rank in `peers`); throws CommError as `meet` does.
   void wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout,
-                      c10::function_ref<bool()> ready, const std::vector<int>& peers);
+                      c10::function_ref<bool()> ready, const std::vector<int>& peers, Describe describe);
   void wake(int rank) { world_->parkers[world_ranks_[rank]].wake(); }
   /// Waits for something that is certain to come soon.
   void wait_surely(int rank, c10::function_ref<bool()> ready);
@@ -138,18 +150,25 @@ class ThreadHub {
   /// Makes every present and later call in this group throw: ValueError where the ranks made calls that do not fit
   /// together (`mismatch`), else CommError. The first reason is kept.
   void fail(const std::string& reason, bool mismatch);
+  /// What all ranks of a phase in which calls differ say of theirs. Every one of them must call it; once.
+  std::vector<std::string> tell_all(int rank, Describe describe);
+  /// What `other` said that it is in, if it is still in call number `call` and has waited for long enough to say; else "".
+  std::string told(int rank, int other, uint64_t call);
+
   /// Throws if the group is broken.
   void check(int rank, const char* verb);
+  bool broken() const { return (arrivals_.load() & kBroken) != 0; }
 
  private:
   static constexpr uint64_t kBroken = uint64_t{1} << 63;
   bool met(uint64_t target) const { return (arrivals_.load() & ~kBroken) >= target; }
-  bool broken() const { return (arrivals_.load() & kBroken) != 0; }
   void wake_all();
   void keep_reason(const std::string& reason, bool mismatch);
+  void tell(int rank, Describe describe);
+  std::string wait_long(int rank, std::chrono::steady_clock::time_point deadline, c10::function_ref<bool()> ready, Describe describe);
   std::string why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
-                           const std::vector<int>& missing);
-  std::string different_verbs(int rank);
+                           const std::vector<int>& missing, Describe describe);
+  std::string different_verbs(int rank, Describe describe);
   [[noreturn]] void throw_lost(int rank, const char* verb);
 
   std::shared_ptr<ThreadWorld> world_;
@@ -164,6 +183,13 @@ class ThreadHub {
   std::mutex reason_mutex_;
   std::string reason_;
   bool mismatch_ = false;
+  /// By rank: what it said of its call, and that call's number.
+  struct Told {
+    uint64_t call = 0;
+    std::string text;
+  };
+  std::vector<Told> told_;
+  std::atomic<int> telling_{0};
 };
 
 /// Rank `rank` of the group that meets in `hub`.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/call_tag.h"
 #include "engine/shard_tensor.h"
 #include "io/agree.h"
 #include "io/h5_types.h"
@@ -137,7 +138,9 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
     block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode});
   });
   if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
-  return from_local(block, spec);
+  const at::Tensor result = from_local(block, spec);
+  set_new_origin(result, tag_of(where.to_string()));
+  return result;
 }
 
 }  // namespace moonhalo

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "engine/away.h"
+
 namespace moonhalo::scripting {
 
 RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& failure) {
@@ -11,6 +13,12 @@ RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& fai
   Step& step = steps_[next_step_[world.rank()]++];
   ++step.arrived;
   if (!failure.empty()) step.failures[world.rank()] = failure;
+  // Whoever waits here joins no collective that others of this step may wait in.
+  set_away(world, {world.rank()}, true);
+  if (step.arrived == ranks_) {
+    for (int rank = 0; rank < ranks_; ++rank) set_away(world, {rank}, false);
+    step.aborted |= !step.failures.empty() && is_broken(world);
+  }
   changed_.notify_all();
   const auto all_here = [&] { return step.arrived == ranks_; };
   changed_.wait(lock, [&] { return all_here() || !step.failures.empty(); });

@@ -19,14 +19,15 @@ class RankBoard {
     std::string
         failure;  ///< texts of the ranks that failed, with their numbers; empty when none did
     bool aborted =
-        false;  ///< ranks had to be torn out of a collective: the world is of no further use
+        false;  ///< ranks parted ways in a collective: the world is of no further use
   };
 
   explicit RankBoard(int ranks) : ranks_(ranks) {}
 
   /// Every rank calls it after the same steps, with its own failure ("" for none), and gets the
-  /// same outcome. When a rank has failed and others do not come within five seconds, `world` is
-  /// aborted, which brings them.
+  /// same outcome. Ranks that wait in a collective for one that is here get an error there. When a
+  /// rank has failed and others do not come within five seconds, `world` is aborted, which brings
+  /// them.
   Outcome arrive(Communicator& world, const std::string& failure);
 
   /// The text that rank 0 publishes for the next step; other ranks wait for it.

@@ -218,7 +218,8 @@ void run_repl(lua_State* lua, RankBoard& board) {
       std::fprintf(stderr, "%s\n", outcome.failure.c_str());
     }
     if (outcome.aborted)
-      throw CommError("repl: the ranks had to be stopped after an error in a collective");
+      throw CommError("repl: the ranks have parted ways in a collective and cannot go on together"
+                      "\n  fix   start again; every rank must make the same collective calls");
   }
   if (reads) {
     std::signal(SIGINT, before);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/check_calls.h"
 #include "engine/random.h"
 #include "scripting/devices.h"
 #include "scripting/error_place.h"
@@ -27,6 +28,7 @@ using StatePtr = std::shared_ptr<StateData>;
 int collect_state(lua_State* lua) {
   auto* state = static_cast<StatePtr*>(lua_touserdata(lua, 1));
   (*state)->lua = nullptr;
+  clear_program_position(state->get());
   state->~StatePtr();
   return 0;
 }
@@ -143,6 +145,10 @@ void open_moonhalo(lua_State* lua, Context context) {
   lua_setfield(lua, -2, "__gc");
   lua_setmetatable(lua, -2);
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kStateKey);
+  set_program_position(state.get(), [main = state->lua] {
+    const std::string position = script_position(main);
+    return position.substr(0, position.rfind(": "));
+  });
 
   open_module_table(lua);
   std::vector<NamedOpen> sorted = bindings();

@@ -6,6 +6,7 @@
 //   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
 //   hidden     share of the time that halos were under way in which the ranks computed
 //   kept       edges of one input stay for its next reader (set_halo{keep = true}): bytes / fewest and messages of that run
+//   unchecked  processes do not compare their calls (set_check_calls); threads always do
 // On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count as work.
 // usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
 #include <sched.h>
@@ -20,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/check_calls.h"
 #include "engine/halo.h"
 #include "engine/launch.h"
 #include "engine/mesh.h"
@@ -185,12 +187,14 @@ struct Times {
 struct Variant {
   const char* name;
   mh::HaloOptions options;
+  bool check_calls = true;
 };
 const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
                              {"all_to_all", {true, mh::HaloBackend::kAllToAll}},
-                             {"p2p, kept", {true, mh::HaloBackend::kP2p, true}}};
-constexpr int kVariantCount = 4, kKept = 3;
+                             {"p2p, kept", {true, mh::HaloBackend::kP2p, true}},
+                            {"p2p, unchecked", {true, mh::HaloBackend::kP2p}, false}};
+constexpr int kVariantCount = 5, kKept = 3;
 
 // `elsewhere`: runs the unsharded step.
 using Elsewhere = std::function<void(const std::function<void()>&)>;
@@ -233,6 +237,7 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
     if (round >= 0) unsharded.add(whole);
     for (int v = 0; v < kVariantCount; ++v) {
       mh::set_halo(kVariants[v].options);
+      mh::set_check_calls(world, kVariants[v].check_calls);
       world.reset_stats();
       mh::halo_times() = {};
       const Time time = timed(sharded, x, counts_time);
@@ -245,6 +250,7 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
     }
   }
   mh::set_halo({});
+  mh::set_check_calls(world, true);
   constexpr int kBytes = 2 * kVariantCount;
   at::Tensor totals = at::empty({kBytes + 2}, at::kDouble);
   for (int v = 0; v < kVariantCount; ++v) {

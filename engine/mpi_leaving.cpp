@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/mpi_leaving.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace moonhalo {
+namespace {
+
+constexpr int kNoteTag = 1;
+
+std::mutex& registry_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::vector<std::shared_ptr<MpiLeaving>>& registry() {
+  static auto* all = new std::vector<std::shared_ptr<MpiLeaving>>;  // MPI may be finalised after static objects are gone
+  return *all;
+}
+
+}  // namespace
+
+MpiLeaving::MpiLeaving(MPI_Comm given) {
+  MPI_Comm_dup(given, &comm_);
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+  stuck_ = std::make_unique<MpiStuck>(comm_, [this](int rank) { return ended_.count(rank) > 0; });
+}
+
+std::shared_ptr<MpiLeaving> MpiLeaving::of(MPI_Comm comm) {
+  const std::lock_guard lock(registry_mutex());
+  for (const auto& known : registry()) {
+    int result = MPI_UNEQUAL;
+    MPI_Comm_compare(known->comm_, comm, &result);
+    if (result == MPI_CONGRUENT || result == MPI_IDENT) return known;
+  }
+  if (registry().empty()) {
+    // MPI_Finalize first deletes what is attached to MPI_COMM_SELF, while everything still works.
+    int key = MPI_KEYVAL_INVALID;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &MpiLeaving::end_all, &key, nullptr);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  }
+  registry().push_back(std::shared_ptr<MpiLeaving>(new MpiLeaving(comm)));
+  return registry().back();
+}
+
+int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
+  const std::lock_guard lock(registry_mutex());
+  for (const auto& one : registry()) one->end();
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    bool done = true;
+    for (const auto& one : registry()) done = one->all_ended() && done;
+    if (done) return MPI_SUCCESS;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(waited / 20, std::chrono::milliseconds(5)));
+  }
+}
+
+void MpiLeaving::end() {
+  std::vector<uint64_t> note{static_cast<uint64_t>(rank_)};
+  for (const auto& [group, calls] : calls_) {
+    note.push_back(group);
+    note.push_back(calls);
+  }
+  const std::lock_guard lock(mutex_);
+  ended_[rank_] = calls_;
+  pass_on(note);
+}
+
+bool MpiLeaving::all_ended() {
+  poll();
+  stuck_->serve();
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(ended_.size()) == size_ && sent_.empty();
+}
+
+// To this rank's children in the tree of the note's sender.
+void MpiLeaving::pass_on(const std::vector<uint64_t>& note) {
+  const int root = static_cast<int>(note[0]), place = (rank_ - root + size_) % size_;
+  for (int step = 1; step < size_ - place; step *= 2) {
+    if (step <= place) continue;
+    Sent& sent = sent_.emplace_back();
+    sent.note = std::make_unique<std::vector<uint64_t>>(note);
+    MPI_Isend(sent.note->data(), static_cast<int>(note.size()), MPI_UINT64_T, (root + place + step) % size_, kNoteTag, comm_,
+              &sent.request);
+  }
+}
+
+void MpiLeaving::poll() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (;;) {
+    int come = 0;
+    MPI_Message message;
+    MPI_Status status;
+    if (MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &come, &message, &status) != MPI_SUCCESS || come == 0) break;
+    int words = 0;
+    MPI_Get_count(&status, MPI_UINT64_T, &words);
+    std::vector<uint64_t> note(words);
+    MPI_Mrecv(note.data(), words, MPI_UINT64_T, &message, MPI_STATUS_IGNORE);
+    auto& calls = ended_[static_cast<int>(note[0])];
+    for (size_t i = 1; i + 1 < note.size(); i += 2) calls[note[i]] = note[i + 1];
+    pass_on(note);
+  }
+  const auto finished = [](Sent& sent) {
+    int done = 0;
+    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+  };
+  sent_.erase(std::remove_if(sent_.begin(), sent_.end(), finished), sent_.end());
+}
+
+int MpiLeaving::gone(uint64_t group, uint64_t call) const {
+  for (const auto& [rank, calls] : ended_) {
+    const auto found = calls.find(group);
+    if (found != calls.end() && found->second < call) return rank;
+  }
+  return -1;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/mpi_stuck.h"
+
+namespace moonhalo {
+
+/// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller) each rank sends a
+/// note: its rank and how many calls it has made in each group. Notes go along a binomial tree that starts at their sender; ranks pass
+/// them on while they wait for something, and until all have ended.
+class MpiLeaving {
+ public:
+  /// For the ranks of `comm`: one object for all communicators of these ranks in this order. Collective.
+  static std::shared_ptr<MpiLeaving> of(MPI_Comm comm);
+
+  /// Number of the next world of these ranks, and the counter of calls of a group; counted for as long as the process lives.
+  uint64_t next_world() { return worlds_++; }
+  uint64_t& calls(uint64_t group) { return calls_[group]; }
+
+  /// Takes and passes on what has come. Cheap.
+  void poll();
+  /// A rank that has ended and never makes call number `call` of `group`; -1 if there is none.
+  int gone(uint64_t group, uint64_t call) const;
+  MpiStuck& stuck() { return *stuck_; }
+
+ private:
+  explicit MpiLeaving(MPI_Comm given);
+  static int end_all(MPI_Comm, int, void*, void*);
+  void end();
+  bool all_ended();
+  void pass_on(const std::vector<uint64_t>& note);
+
+  struct Sent {
+    MPI_Request request;
+    std::unique_ptr<std::vector<uint64_t>> note;
+  };
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  uint64_t worlds_ = 0;
+  std::map<uint64_t, uint64_t> calls_;                 // of this rank, by group
+  std::map<int, std::map<uint64_t, uint64_t>> ended_;  // by rank
+  std::vector<Sent> sent_;
+  std::unique_ptr<MpiStuck> stuck_;
+  std::mutex mutex_;
+};
+
+}  // namespace moonhalo

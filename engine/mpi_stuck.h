@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+namespace moonhalo {
+
+/// Finds that all processes wait for each other to begin a call, in different groups, so that none can go on. Whoever has waited for a second
+/// tells rank 0, and again when it goes on; when all that have not ended wait and nothing has been heard for a second of looking,
+/// rank 0 tells all what they wait in.
+class MpiStuck {
+ public:
+  MpiStuck(MPI_Comm comm, std::function<bool(int)> has_ended);
+
+  /// This rank still waits to begin a call, since `waited`; what all wait in if they are stuck, else "". Called every few milliseconds.
+  std::string look(std::chrono::steady_clock::duration waited, const std::function<std::string()>& describe);
+  /// This rank goes on.
+  void go_on();
+  /// Rank 0's part; again and again while it waits or has ended.
+  void serve();
+
+ private:
+  void send(int peer, int tag, const std::string& text);
+  bool receive(int source, int tag, std::string& text, int* from);
+  void finish_sends();
+
+  struct Sent {
+    MPI_Request request;
+    std::string text;
+  };
+  MPI_Comm comm_;
+  std::function<bool(int)> has_ended_;
+  int rank_ = 0, size_ = 1;
+  uint64_t wait_ = 0;  // this rank's waits that were told
+  bool waits_ = false;
+  std::vector<std::string> states_;  // at rank 0: number and text of each rank's wait, "" when it goes on
+  std::chrono::steady_clock::time_point last_look_{};
+  int quiet_ = 0;
+  std::list<Sent> sent_;
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace moonhalo {
+
+/// Finds that all rank threads wait for each other, in different groups or calls, so that none can go on. A rank that has waited for
+/// a while enters; as long as nobody enters or leaves, nobody runs, and once each has looked again and found nothing to go on with,
+/// nothing ever will come. Slow path only.
+class StuckRanks {
+ public:
+  explicit StuckRanks(int ranks) : ranks_(ranks) {}
+
+  /// `text`: what the rank waits in.
+  void enter(int rank, std::string text);
+  void leave(int rank);
+  /// Counts enters and leaves. To be read before the rank looks again whether it may go on.
+  uint64_t generation();
+  /// The rank has looked since `generation` was read and cannot go on. What all ranks wait in, for each of them, when all that have not
+  /// `ended` are stuck; else "".
+  std::string look(int rank, uint64_t generation, const std::vector<bool>& ended);
+
+ private:
+  struct Rank {
+    bool waits = false, looked = false;
+    std::string text, verdict;
+  };
+  std::mutex mutex_;
+  uint64_t generation_ = 0;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace moonhalo
