@@ -84,7 +84,7 @@ CallScope*& CallScope::innermost_of_thread() {
 }
 
 CallScope::CallScope(uint64_t tag, const char* what, Describe describe)
-    : tag_(tag), what_(what), describe_(describe), outer_(innermost_of_thread()) {
+    : tag_(tag), result_tag_(tag), what_(what), describe_(describe), outer_(innermost_of_thread()) {
   innermost_of_thread() = this;
 }
 

@@ -45,8 +45,10 @@ class CallScope {
   CallScope& operator=(const CallScope&) = delete;
 
   /// Something else that results depend on and that all ranks must have alike, such as the key of random numbers.
-  void depends_on(uint64_t fact) { tag_ = combine_tag(tag_, fact); }
+  void depends_on(uint64_t fact) { result_tag_ = combine_tag(result_tag_, fact); }
   uint64_t tag() const { return tag_; }
+  /// With what results depend on beside the call.
+  uint64_t result_tag() const { return result_tag_; }
   const char* what() const { return what_; }
   std::string describe() const { return describe_(); }
   static CallScope* innermost() { return innermost_of_thread(); }
@@ -54,7 +56,7 @@ class CallScope {
  private:
   static CallScope*& innermost_of_thread();
 
-  uint64_t tag_;
+  uint64_t tag_, result_tag_;
   const char* what_;
   Describe describe_;
   CallScope* outer_;

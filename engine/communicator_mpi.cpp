@@ -170,7 +170,6 @@ class MpiCommunicator final : public Communicator, public ChecksCalls {
                    .receive_counts = receive_counts},
                   traffic);
     auto requests = begin("all_to_all");
-    requests->settle();
     requests->keep(in);
     requests->keep(out);
     char* to = bytes_of(out);
@@ -203,6 +202,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls {
             "broadcast", "MPI_Ibcast");
       requests->wait();
     }
+    if (data.nbytes() == 0) begin("broadcast")->settle();
   }
 
   void do_barrier() override { barrier_of(CommStats::kBarrier); }
@@ -221,20 +221,20 @@ class MpiCommunicator final : public Communicator, public ChecksCalls {
     return std::make_unique<Requests>(group_, verb, timeout(), chunk_);
   }
 
-  // Counts the call and, where calls are compared, waits until all ranks are known to make it: only then data moves.
-  const char* enter(const VerbCall& call) {
-    group_->begin(call);
-    Requests(group_, call.verb(), timeout(), chunk_).settle();
-    return call.verb();
-  }
+  // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added; Requests::wait looks
+  // at it first, and where calls differ at nothing else: data that does not fit its receive is never looked at.
+  void enter(const VerbCall& call) { group_->begin(call); }
   void enter(int kind, const at::Tensor& data, int op, int64_t elements, at::IntArrayRef counts = {}, int root = 0) {
     enter({.kind = kind, .op = op, .dtype = static_cast<int>(data.scalar_type()), .root = root, .elements = elements, .counts = counts});
   }
 
   void barrier_of(int kind) {
-    const char* verb = enter({.kind = kind});
-    auto requests = begin(verb);
-    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), verb, "MPI_Ibarrier");
+    const VerbCall call{.kind = kind};
+    enter(call);
+    auto requests = begin(call.verb());
+    // The comparing is a barrier itself.
+    if (group_->world().check_calls) return requests->settle();
+    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), call.verb(), "MPI_Ibarrier");
     requests->wait();
   }
 
@@ -317,7 +317,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
   int check_calls = check_calls_from_environment() ? 1 : 0;
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &check_calls, 1, MPI_INT, MPI_MIN, ours), maker, "MPI_Allreduce");
   world->check_calls = check_calls != 0;
-  const uint64_t id = world->leaving->next_world();
+  const uint64_t id = combine_tag(tag_of("world"), world->leaving->next_world());
   return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
 }
 

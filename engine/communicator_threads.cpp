@@ -155,14 +155,16 @@ class ThreadExchange final : public Work {
   }
 
   void refuse_call(int peer, const CallMark& mark, uint64_t number) {
-    std::string theirs = hub_->told(rank_, peer, number);
+    const std::string mine = call_.describe();
+    std::string theirs = hub_->told(rank_, peer, number, [&mine] { return mine; });
     if (theirs.empty()) {
       VerbCall call{.kind = CommStats::kExchange, .number = number};
       theirs = call.text() + (mark.what != nullptr ? std::string(", in ") + mark.what : "");
     }
-    const std::string text = different_calls("exchange", rank_, call_.describe(), peer, theirs);
+    const std::string text = rank_ < peer ? different_calls("exchange", rank_, mine, peer, theirs)
+                                          : different_calls("exchange", peer, theirs, rank_, mine);
     hub_->fail(text, true);
-    TORCH_CHECK_VALUE(false, text);
+    hub_->check(rank_, "exchange");
   }
 
   // After an error the caller may free its buffers, so nobody may still read them.

@@ -236,7 +236,11 @@ Dispatch::Entry& Dispatch::entry(const c10::OperatorHandle& op) {
   auto& [recent, found] = recent_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_.size()];
   if (recent == name) return *found;
   auto& entry = entries_[name];
-  if (!entry) entry = std::make_unique<Entry>(op);
+  if (!entry) {
+    entry = std::make_unique<Entry>(op);
+    // Asked when a tangent is set, on all ranks.
+    forward_mode_ |= op.operator_name().name == "aten::_make_dual" || op.operator_name().name == "aten::_has_same_storage_numel";
+  }
   recent = name;
   found = entry.get();
   return *entry;
@@ -271,7 +275,7 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
-  const uint64_t tag = combine_tag(origins_, decision.tag);
+  const uint64_t tag = combine_tag(shared_origin(origins_), decision.tag);
   made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
   if (decision.may_send) {
     const auto describe = [this, &decision, first = first_origin_] { return inputs_text(decision) + made_by(first); };
@@ -437,7 +441,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   sharing.after_writing();
   if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
   if (scope != nullptr) {
-    sharing.tag = scope->tag();
+    sharing.tag = scope->result_tag();
     sharing.found_more = sharing.tag != tag;
   }
   wrap_results(decision, op, stack, base, written, sharing);

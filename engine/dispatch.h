@@ -84,6 +84,9 @@ class Dispatch {
   int64_t redistribution_count() const { return static_cast<int64_t>(redistributions_.size()); }
   /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin, as far as they are remembered; "" when none is.
   std::string made_by(uint64_t origin) const;
+  /// The origin of a ShardTensor as far as ranks must have it alike. In forward-mode differentiation LibTorch copies tangents where their
+  /// memory wants it, on one rank and not on another: a thread that has used it compares no origins any more.
+  uint64_t shared_origin(uint64_t origin) const { return forward_mode_ ? 0 : origin; }
   /// Forgets every decision (and lets go of their meshes).
   void clear();
 
@@ -116,6 +119,7 @@ class Dispatch {
   } key_;
   // With the key: the origins of the call's tensors and the numbers that its key leaves out, as a tag; the first of these origins.
   uint64_t origins_ = 0, first_origin_ = 0;
+  bool forward_mode_ = false;
   // The calls of late, by tag.
   struct Made {
     uint64_t tag = 0, first_origin = 0;

@@ -59,7 +59,9 @@ MpiRequests::MpiRequests(MpiGroupPtr group, const char* verb, std::chrono::milli
     : group_(std::move(group)), verb_(verb), timeout_(timeout), chunk_(chunk), number_(group_->number()) {}
 
 MpiRequests::~MpiRequests() {
-  if (!requests_.empty()) new std::vector<at::Tensor>(std::move(kept_));
+  if (requests_.empty()) return;
+  new std::vector<at::Tensor>(std::move(kept_));
+  new MpiGroupPtr(group_);
 }
 
 void MpiRequests::send(const void* data, size_t bytes, int peer, int tag) {

@@ -8,11 +8,12 @@
 
 #include <algorithm>
 
-#include "engine/call_tag.h"
 #include "engine/boundary.h"
+#include "engine/call_tag.h"
 #include "engine/check_replicated.h"
 #include "engine/copied_memory.h"
 #include "engine/deferred.h"
+#include "engine/dispatch.h"
 #include "engine/shard_tensor.h"
 #include "engine/tensor_notes.h"
 #include "engine/versions.h"
@@ -74,7 +75,7 @@ void reduce_bucket(const std::vector<PartialGrad>& bucket) {
   uint64_t tag = 0;
   for (const PartialGrad& one : bucket) {
     flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
-    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))), shard_impl(one.grad)->origin);
+    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))), Dispatch::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
   }
   const auto describe = [&bucket] {
     std::string text;

@@ -47,7 +47,8 @@ class Moving {
       : text_([origin = shard_impl(tensor)->origin, from = spec(tensor), to] {
           return from->to_string() + " -> " + to->to_string() + Dispatch::of_this_thread().made_by(origin);
         }),
-        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)), shard_impl(tensor)->origin), "redistribute", text_) {}
+        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)), Dispatch::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
+               "redistribute", text_) {}
 
  private:
   std::function<std::string()> text_;

@@ -24,6 +24,11 @@ uint64_t StuckRanks::generation() {
   return generation_;
 }
 
+std::string StuckRanks::verdict(int rank) {
+  const std::lock_guard lock(mutex_);
+  return ranks_[rank].verdict;
+}
+
 std::string StuckRanks::look(int rank, uint64_t generation, const std::vector<bool>& ended) {
   const std::lock_guard lock(mutex_);
   if (!ranks_[rank].verdict.empty()) return ranks_[rank].verdict;

@@ -20,6 +20,8 @@ class StuckRanks {
   void leave(int rank);
   /// Counts enters and leaves. To be read before the rank looks again whether it may go on.
   uint64_t generation();
+  /// What all ranks were found to wait in while this one did; "" unless they were stuck.
+  std::string verdict(int rank);
   /// The rank has looked since `generation` was read and cannot go on. What all ranks wait in, for each of them, when all that have not
   /// `ended` are stuck; else "".
   std::string look(int rank, uint64_t generation, const std::vector<bool>& ended);

@@ -182,7 +182,8 @@ std::vector<std::string> ThreadHub::tell_all(int rank, Describe describe) {
   return texts;
 }
 
-std::string ThreadHub::told(int rank, int other, uint64_t call) {
+std::string ThreadHub::told(int rank, int other, uint64_t call, Describe describe) {
+  tell(rank, describe);
   std::string text;
   const auto heard = [&] {
     std::lock_guard<std::mutex> lock(reason_mutex_);
@@ -206,6 +207,8 @@ std::string ThreadHub::wait_long(int rank, Clock::time_point deadline, c10::func
     done = parker.wait(ready, std::min(deadline, Clock::now() + kLookEvery), false) || Clock::now() >= deadline;
     if (!done) verdict = world_->stuck.look(me, generation, {world_->ended.begin(), world_->ended.end()});
   }
+  // Another rank may have been told first, and be gone.
+  if (verdict.empty()) verdict = world_->stuck.verdict(me);
   world_->stuck.leave(me);
   if (verdict.empty()) return "";
   return std::string(verb_name(announced_[rank].load() % 16)) +
@@ -246,7 +249,7 @@ std::string ThreadHub::different_verbs(int rank, Describe describe) {
       text << verb_name(mine % 16) << ": call " << mine / 16 << " of this group is "
            << verb_name(mine % 16) << " on rank " << rank << " and " << verb_name(theirs % 16)
            << " on rank " << other;
-      const std::string heard = told(rank, other, theirs / 16);
+      const std::string heard = told(rank, other, theirs / 16, describe);
       text << "\n  have  rank " << rank << ": " << describe() << "\n        rank " << other << ": "
            << (heard.empty() ? VerbCall{.kind = static_cast<int>(theirs % 16), .number = theirs / 16}.text() : heard) << how_ranks_part();
       return text.str();

@@ -152,8 +152,9 @@ class ThreadHub {
   void fail(const std::string& reason, bool mismatch);
   /// What all ranks of a phase in which calls differ say of theirs. Every one of them must call it; once.
   std::vector<std::string> tell_all(int rank, Describe describe);
-  /// What `other` said that it is in, if it is still in call number `call` and has waited for long enough to say; else "".
-  std::string told(int rank, int other, uint64_t call);
+  /// Tells what this rank is in, and gives what `other` said that it is in, if it is still in call number `call`, and waits or
+  /// has found a difference too; else "".
+  std::string told(int rank, int other, uint64_t call, Describe describe);
 
   /// Throws if the group is broken.
   void check(int rank, const char* verb);

@@ -95,9 +95,11 @@ TEST(CallChecks, TheErrorSaysWhereTheProgramsAre) {
   on_ranks(2, [](Communicator& comm) {
     const int owner = 0;
     set_program_position(&owner, [&comm] { return "train.lua:" + std::to_string(10 + comm.rank()); });
-    const std::string message = message_of([&] { comm.rank() == 0 ? comm.barrier() : comm.exchange({}, {}); });
+    at::Tensor data = at::ones({3});
+    const std::string message = message_of([&] { comm.rank() == 0 ? comm.barrier() : comm.all_reduce(data); });
     clear_program_position(&owner);
-    if (comm.rank() == 0) EXPECT_THAT(message, HasSubstr("at train.lua:10"));
+    EXPECT_THAT(message, HasSubstr("at train.lua:10"));
+    EXPECT_THAT(message, HasSubstr("at train.lua:11"));
     EXPECT_THAT(message, HasSubstr("`next` over a table"));
   });
 }
