@@ -275,6 +275,8 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
+  const size_t base = stack.size() - entry.facts.arguments;
+  const auto strides = entry.facts.view ? decision.strides.of(op, stack, entry.facts.arguments) : nullptr;
   const uint64_t tag = combine_tag(shared_origin(origins_), decision.tag);
   made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
   if (decision.may_send) {
@@ -284,6 +286,7 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   } else {
     execute(entry.facts, decision, op, stack, tag, nullptr);
   }
+  if (strides) ViewStrides::give(*strides, stack, base);
   const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
   ++entry.counts.calls;
   entry.counts.bytes += sent;

@@ -19,6 +19,7 @@
 #include "engine/redistribute.h"
 #include "engine/rules.h"
 #include "engine/shard_tensor.h"
+#include "engine/view_strides.h"
 
 namespace moonhalo {
 
@@ -40,6 +41,7 @@ struct Decision {
   std::vector<Move> moves;
   bool may_send = false;  // inputs move, or a run of the rule's own
   uint64_t tag = 0;       // operator, specs and the key's other arguments by content: alike on all ranks
+  mutable ViewStrides strides;  // of an operator that makes views
 };
 
 /// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.

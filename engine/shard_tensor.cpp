@@ -26,9 +26,9 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec)
   set_storage_access_should_throw();
 }
 
-// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. Dims that an
-// expand made are stride 0, or autograd would accumulate into them. Every result passes here, so LibTorch's setters, which
-// find numel and contiguity out again, are not used.
+// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. (Views are given
+// their own afterwards: view_strides.h.) Dims that an expand made are stride 0, or autograd would accumulate into them. Every
+// result passes here, so LibTorch's setters, which find numel and contiguity out again, are not used.
 void ShardTensorImpl::set_geometry() {
   const auto& shape = spec_->global_shape();
   const at::IntArrayRef block = local_.strides();

@@ -20,19 +20,12 @@ thread_local ViewTrace* trace_of_thread = nullptr;
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
 
-// Whether one device could view `tensor` as `shape`. A ShardTensor's strides do not tell; how it was made does, which autograd
-// remembers, and then all ranks know. In inference mode a rank knows its block.
+// Whether one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's block
+// is known.
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
+  if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
-  if (meta == nullptr || !meta->has_bw_view() || !meta->get_backward_view().has_view_fn()) return !gaps;
-  const auto& made = meta->get_backward_view();
-  const at::AutoGradMode unrecorded(false);
-  try {
-    const at::Tensor plain = made.view_fn()(at::empty(made.base_.sizes(), made.base_.options().device(at::kMeta)));
-    return at::detail::computeStride(plain.sizes(), plain.strides(), shape.vec()).has_value();
-  } catch (const c10::Error&) {
-    return false;  // a view of what was such a copy already
-  }
+  return !gaps || (meta != nullptr && meta->has_bw_view());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/einsum_native.h>
 #include <ATen/ops/kron_native.h>
+#include <ATen/ops/linalg_matrix_power_native.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/max_pool1d_native.h>
@@ -150,12 +151,13 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
 }
 
 // LibTorch's kernels write through views of `out`, or ask whether those share its storage.
-at::Tensor& write_product(const char* name, const at::Tensor& left, const at::Tensor& right, at::Tensor& out,
-                          at::Tensor (*product)(const at::Tensor&, const at::Tensor&)) {
-  TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && (left.requires_grad() || right.requires_grad() || out.requires_grad())), name,
+at::Tensor& write_product(const char* name, at::TensorList factors, at::Tensor& out, const std::function<at::Tensor()>& product) {
+  bool records = out.requires_grad();
+  for (const at::Tensor& factor : factors) records |= factor.requires_grad();
+  TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && records), name,
                     ": an out= tensor takes no gradient\n  have  a tensor that requires grad\n  fix   leave out= out, or call it under no_grad");
   if (is_shard_tensor(out)) notice_new_shape(*shard_impl(out));
-  write_result(name, product(left, right), out, /*out=*/true);
+  write_result(name, product(), out, /*out=*/true);
   return out;
 }
 
@@ -165,12 +167,17 @@ bool any_sharded(const at::Tensor& left, const at::Tensor& right, const at::Tens
 
 at::Tensor& matmul_out(const at::Tensor& left, const at::Tensor& right, at::Tensor& out) {
   if (!any_sharded(left, right, out)) return at::native::matmul_out(left, right, out);
-  return write_product("matmul", left, right, out, &moonhalo::matmul);
+  return write_product("matmul", {left, right}, out, [&] { return moonhalo::matmul(left, right); });
 }
 
 at::Tensor& kron_out(const at::Tensor& left, const at::Tensor& right, at::Tensor& out) {
   if (!any_sharded(left, right, out)) return at::native::kron_out(left, right, out);
-  return write_product("kron", left, right, out, &at::kron);
+  return write_product("kron", {left, right}, out, [&] { return at::kron(left, right); });
+}
+
+at::Tensor& matrix_power_out(const at::Tensor& self, int64_t n, at::Tensor& out) {
+  if (!is_shard_tensor(self) && !is_shard_tensor(out)) return at::native::linalg_matrix_power_out(self, n, out);
+  return write_product("linalg_matrix_power", {self}, out, [&] { return at::linalg_matrix_power(self, n); });
 }
 
 // The axes of one term of an equation, letters as they are and the dims of an ellipsis as ..., -2,
@@ -383,6 +390,7 @@ void meet(torch::Library& library) {
   library.impl("matmul", &matmul);
   library.impl("matmul.out", &matmul_out);
   library.impl("kron.out", &kron_out);
+  library.impl("linalg_matrix_power.out", &matrix_power_out);
   library.impl("einsum", &einsum);
   library.impl("tensordot", &tensordot);
   library.impl("max_pool1d", &max_pool1d);

@@ -33,8 +33,6 @@ const std::vector<Exception>& never_on_blocks() {
 
 const std::vector<Exception>& not_on_every_dim() {
   static const std::vector<Exception> kList = {
-      {"aten::linalg_matrix_power.out", "refused: LibTorch asks for the storage of out=; linalg_matrix_power is on blocks"},
-      {"aten::matrix_power.out", "as linalg_matrix_power.out"},
   };
   return kList;
 }

@@ -40,6 +40,9 @@ const std::vector<OutCase>& cases() {
       {"power", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), 3); }},
       {"power0", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), 0); }},
       {"power-1", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), -1); }},
+      {"powers of a batch", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.view({6, 2, 2}), 5); }},
+      {"power2 of a batch", [](T& o, const T& x) { at::matrix_power_out(o, x.view({6, 2, 2}), 2); }},
+      {"inverses", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.view({6, 2, 2}), -2); }},
       {"kron", [](T& o, const T& x) { at::kron_out(o, x, x); }},
       {"multidot", [](T& o, const T& x) { at::linalg_multi_dot_out(o, {x, x.t(), x}); }},
   };
@@ -100,6 +103,8 @@ TEST(OutArguments, TakeNoGradient) {
     T out = shard_of(at::empty({0}, at::kDouble), mesh, {replicate()});
 
     EXPECT_NE(message_of([&] { at::matmul_out(out, x, x); }).find("matmul: an out= tensor takes no gradient"), std::string::npos);
+    EXPECT_NE(message_of([&] { at::matrix_power_out(out, x, 3); }).find("linalg_matrix_power: an out= tensor takes no gradient"),
+              std::string::npos);
     EXPECT_NE(message_of([&] { at::kron_out(out, x, x); }).find("kron: an out= tensor takes no gradient"), std::string::npos);
   });
 }

@@ -14,6 +14,14 @@ using at::Tensor;
 const Oracle kTwice{.double_backward = true};
 const Oracle kForward{.backward = false};
 
+const std::vector<Held> kHeldByOneTwoThree = {
+    {"one_rank", {1}, {shard(0)}},
+    {"rows_5_4", {2}, {shard(0, {5, 4})}},
+    {"replicated", {2}, {replicate()}},
+    {"columns_1_5_1", {3}, {shard(1, {1, 5, 1})}},
+    {"empty_block", {3}, {shard(0, {4, 0, 5})}},
+};
+
 Tensor bent(const Tensor& x) { return x * x * x; }
 
 // Views that had to be copied: a row of another rank, a cut that moved, a narrowed block with gaps. Under autograd, and
@@ -168,6 +176,157 @@ TEST(View, S26_D08_WritingThroughACopiedViewInInferenceMode) {
   check(cases, make_tensor({9, 7, 2}, 10));
 }
 
+// What contiguous, reshape and the like make of a view is a copy exactly where it is one of a plain tensor: writes to it stay
+// out of the original then, and reach it where nothing had to be copied.
+const std::vector<Case> kContiguous{
+    {"transposed",
+     [](const Tensor& x) {
+       Tensor y = bent(x), z = y.transpose(0, 1).contiguous();
+       z.mul_(2);
+       return List{y * y, z};
+     },
+     kTwice},
+    {"transposed_back",
+     [](const Tensor& x) {
+       Tensor y = bent(x);
+       y.permute({2, 0, 1}).permute({1, 2, 0}).contiguous().mul_(2);
+       y.transpose(0, 2).transpose(2, 0).reshape({63, 2}).add_(1);
+       return List{y * y};
+     },
+     kTwice},
+    {"columns",
+     [](const Tensor& x) {
+       Tensor y = bent(x), z = y.narrow(1, 1, 3).contiguous(), w = y.slice(0, 0, 9, 2).contiguous();
+       z.mul_(2), w.sub_(1);
+       return List{y * y, z, w};
+     }},
+    {"rows",
+     [](const Tensor& x) {
+       Tensor y = bent(x);
+       y.narrow(0, 2, 5).contiguous().mul_(2);
+       y.select(0, 1).contiguous().add_(1);
+       return List{y * y};
+     },
+     kTwice},
+    {"column",
+     [](const Tensor& x) {
+       Tensor y = bent(x), z = y.select(1, 2).contiguous(), w = y.diagonal().contiguous(), v = y.unbind(2)[1].contiguous();
+       z.mul_(2), w.zero_(), v.neg_();
+       return List{y * y, z, w, v};
+     }},
+    {"reshaped",
+     [](const Tensor& x) {
+       Tensor y = bent(x), z = y.transpose(0, 1).reshape({63, 2}), w = y.narrow(1, 1, 3).flatten(), v = y.permute({2, 1, 0}).reshape(-1);
+       z.mul_(2), w.add_(1), v.zero_();
+       y.mul_(x);
+       return List{y * y, z * 1, w * 1, v + 1};
+     },
+     kTwice},
+    {"reshaped_view",
+     [](const Tensor& x) {
+       Tensor y = bent(x);
+       y.transpose(0, 1).reshape({7, 3, 3, 2}).select(1, 2).mul_(2);
+       y.narrow(0, 1, 4).flatten(1).select(1, 3).add_(1);
+       y.select(2, 0).t().reshape({1, 7, 9}).select(2, 4).zero_();
+       return List{y * y};
+     },
+     kForward},
+    {"expanded",
+     [](const Tensor& x) {
+       Tensor y = bent(x), z = y.narrow(2, 1, 1).expand({9, 7, 3}).contiguous(), w = y.unsqueeze(0).expand({2, 9, 7, 2}).reshape({18, 14});
+       z.mul_(2), w.mul_(3);
+       return List{y * y, z, w};
+     }},
+    {"detached",
+     [](const Tensor& x) {
+       Tensor y = bent(x).detach(), t = y.transpose(0, 1).detach(), z = t.contiguous();
+       z.mul_(2);
+       Tensor w = t.alias().contiguous().add_(1);
+       t.mul_(x.detach().transpose(0, 1));
+       return List{y * x, z * x.transpose(0, 1), w};
+     }},
+    {"split",
+     [](const Tensor& x) {
+       Tensor y = bent(x).detach();
+       y.split(3, 1)[1].contiguous().mul_(2);
+       y.chunk(3, 0)[1].contiguous().mul_(3);
+       y.unfold(0, 3, 3).contiguous().zero_();
+       return List{y * x};
+     }},
+    {"channels_last",
+     [](const Tensor& x) {
+       Tensor y = bent(x).unsqueeze(0), z = y.contiguous(at::MemoryFormat::ChannelsLast), w = y.permute({0, 3, 1, 2}).contiguous();
+       z.mul_(2), w.add_(1);
+       y.permute({0, 3, 1, 2}).contiguous(at::MemoryFormat::ChannelsLast).mul_(3);
+       return List{y * y, z, w};
+     }},
+    {"of_a_leaf",
+     [](const Tensor& x) {
+       Tensor y = x.transpose(0, 1), z = y.contiguous();
+       z.mul_(2);
+       return List{y * x.transpose(0, 1), z};
+     },
+     kTwice},
+};
+
+TEST(View, D08_ContiguousAndReshapeCopyWhatAPlainTensorWouldCopy) {
+  check(kContiguous, make_tensor({9, 7, 2}, 11));
+  check(kContiguous, make_tensor({9, 7, 2}, 12), kHeldByOneTwoThree);
+}
+
+TEST(View, D08_ContiguousAndReshapeCopyInInferenceModeToo) {
+  std::vector<Case> cases = kContiguous;
+  for (Case& c : cases) {
+    c.options = kForward;
+    c.run = [run = c.run](const Tensor& x) {
+      c10::InferenceMode inference;
+      return run(x.clone());
+    };
+  }
+  check(cases, make_tensor({9, 7, 2}, 12), kHeldByOneTwoThree);
+}
+
+// A view of a leaf is a leaf itself: its gradient, accumulated twice, and what an optimizer writes to it.
+TEST(View, D08_ALeafWithTheStridesOfAView) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const Tensor full = make_tensor({9, 7}, 9);
+    const auto grad_of = [](const Tensor& x) {
+      Tensor leaf = x.t().detach().requires_grad_();
+      for (int i = 0; i < 2; ++i) (leaf * leaf.detach()).sum().backward();
+      {
+        const at::NoGradGuard unrecorded;
+        leaf.sub_(leaf.grad(), 0.5);
+      }
+      return std::pair(leaf.grad(), leaf.detach());
+    };
+    const auto [grad, leaf] = grad_of(shard_of(full, mesh, {shard(0, {4, 0, 5})}));
+    const auto [expected_grad, expected] = grad_of(full.clone());
+    EXPECT_EQ(difference(full_tensor(grad), expected_grad, 0), "");
+    EXPECT_EQ(difference(full_tensor(leaf), expected, 0), "");
+  });
+}
+
+// Every rank declares the strides that one plain tensor would have, with an empty block too.
+TEST(View, D08_StridesAreThoseOfThePlainView) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const Tensor full = make_tensor({9, 7, 2}, 9), x = shard_of(full, mesh, {shard(0, {4, 0, 5})});
+    const std::function<Tensor(const Tensor&)> views[] = {
+        [](const Tensor& t) { return t.transpose(0, 1); },     [](const Tensor& t) { return t.permute({2, 0, 1}).select(2, 1); },
+        [](const Tensor& t) { return t.narrow(1, 2, 3); },     [](const Tensor& t) { return t.slice(0, 1, 9, 3).select(2, 0); },
+        [](const Tensor& t) { return t.diagonal(1, 1, 0); },   [](const Tensor& t) { return t.unfold(1, 3, 2); },
+        [](const Tensor& t) { return t.split(4, 1)[1]; },      [](const Tensor& t) { return t.select(2, 1).unsqueeze(1).expand({9, 5, 7}); },
+        [](const Tensor& t) { return t.view({3, 3, 14}).transpose(0, 1); },
+        [](const Tensor& t) { return t.transpose(0, 2).transpose(0, 2); },
+        [](const Tensor& t) { return t.transpose(0, 1).contiguous(); },
+    };
+    for (const auto& view : views) {
+      EXPECT_EQ(view(x).strides(), view(full).strides());
+      EXPECT_EQ(view(x).is_contiguous(), view(full).is_contiguous());
+    }
+    EXPECT_EQ(message_of([&] { x.transpose(0, 1).as_strided({2}, {1}); }).rfind("as_strided: the rows of this view", 0), 0u);
+  });
+}
+
 // Other ways to read a block than by an operator, and owners that are gone.
 TEST(View, D08_ACopyIsNeverOld) {
   on_mesh({3}, [](const MeshPtr& mesh) {
@@ -215,9 +374,9 @@ TEST(View, D08_AViewThatCannotBeWrittenIsRefused) {
   };
   const Refused cases[] = {
       {"windows_that_overlap", {shard(0)}, [](const Tensor& x) { return x.unfold(0, 3, 1); }},
-      {"reshape_of_a_transposed", {shard(0)}, [](const Tensor& x) { return x.transpose(0, 1).reshape({63, 2}); }},
-      {"reshape_of_columns", {shard(1)}, [](const Tensor& x) { return x.narrow(1, 1, 3).flatten(); }},
-      {"reshape_of_columns_with_an_empty_block", {shard(1, {7, 0})}, [](const Tensor& x) { return x.narrow(1, 1, 3).flatten(0, 1).unsqueeze(0); }},
+      {"view_of_a_transposed", {shard(0)}, [](const Tensor& x) { return x.transpose(0, 1).view({63, 2}); }},
+      {"view_of_columns", {shard(1)}, [](const Tensor& x) { return x.narrow(1, 1, 3).view(-1); }},
+      {"view_of_columns_with_an_empty_block", {shard(1, {7, 0})}, [](const Tensor& x) { return x.narrow(1, 1, 3).view({27, 2}).unsqueeze(0); }},
   };
   for (const Refused& c : cases) {
     SCOPED_TRACE(c.name);
