@@ -161,12 +161,20 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
   }
 }
 
+// LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank alone.
+// (A division keeps what its input expanded, here too.)
+at::Tensor without_false_expansion(const at::Tensor& empty, const c10::OperatorHandle& op) {
+  if (op.operator_name().name == "aten::div") return empty;
+  return empty.has_storage() ? at::empty_like(empty, at::MemoryFormat::Contiguous) : empty;
+}
+
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
 at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, Carried& call) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
+  if (!call.views && local.numel() == 0) [[unlikely]] local = without_false_expansion(local, op);
   at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
                                       : wrap(std::move(local), outputs[index]);
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());

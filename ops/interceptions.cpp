@@ -12,7 +12,7 @@ constexpr const char* kOneCheck = "every call; with plain tensors alone one chec
 const std::vector<Interception>& interceptions() {
   static const std::vector<Interception> list = {
       {"*", "CustomRNGKeyId", "calls with a ShardTensor", "a ShardTensor is one tensor, whose operators are carried out on blocks"},
-      {"linear matmul matmul.out kron.out linalg_matrix_power.out einsum tensordot max_pool1d", kAboveAutograd, kOneCheck,
+      {"linear matmul matmul.out kron.out linalg_matrix_power.out matrix_power.out einsum tensordot max_pool1d", kAboveAutograd, kOneCheck,
        "made of operators that merge or pad cut dims, or read memory"},
       {"scaled_dot_product_attention", kAboveAutograd, kOneCheck, "keys of a cut sequence go round instead of being gathered"},
       {"stft stft.center _pad_circular fill_diagonal_", kAboveAutograd, kOneCheck, "made of reads and writes of memory by strides"},

@@ -391,6 +391,7 @@ void meet(torch::Library& library) {
   library.impl("matmul.out", &matmul_out);
   library.impl("kron.out", &kron_out);
   library.impl("linalg_matrix_power.out", &matrix_power_out);
+  library.impl("matrix_power.out", &matrix_power_out);
   library.impl("einsum", &einsum);
   library.impl("tensordot", &tensordot);
   library.impl("max_pool1d", &max_pool1d);

@@ -38,15 +38,21 @@ std::vector<Linear> linearity(const OpCall& call) {
 void divide(const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor x = argument(op, stack, 0).toTensor();
   at::Tensor distinct = x;
+  bool expanded = false;
   const bool exact = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
   for (int64_t d = 0; exact && d < x.dim(); ++d) {
-    if (x.stride(d) == 0 && x.size(d) > 1) distinct = distinct.narrow(d, 0, 1);
+    if (x.stride(d) != 0 || x.size(d) < 2) continue;
+    distinct = distinct.narrow(d, 0, 1);
+    expanded = true;
   }
-  const auto node = distinct.numel() < x.numel() ? torch::autograd::get_current_node() : nullptr;
-  if (!node || !node->name().starts_with("MeanBackward")) return op.callBoxed(stack);
-  argument(op, stack, 0) = std::move(distinct);
+  const auto node = expanded ? torch::autograd::get_current_node() : nullptr;
+  const bool kept = node && node->name().starts_with("MeanBackward");
+  if (kept) argument(op, stack, 0) = std::move(distinct);
   op.callBoxed(stack);
-  stack.back() = stack.back().toTensor().expand(x.sizes());
+  at::Tensor result = stack.back().toTensor();
+  // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank alone.
+  if (result.numel() == 0) result = at::empty_like(result, at::MemoryFormat::Contiguous);
+  stack.back() = kept ? result.expand(x.sizes()) : std::move(result);
 }
 
 std::optional<Plan> plan(const OpCall& call) {
