@@ -20,8 +20,8 @@ namespace {
 struct Watched {
   std::mutex mutex;
   std::unordered_map<const c10::StorageImpl*, std::weak_ptr<WriteCount>> counts;
-  std::atomic<int64_t> size = 0;
 };
+constinit std::atomic<int64_t> storages_watched = 0;  // beside them: asked before every write
 Watched& watched() {
   static auto* all = new Watched;  // never destroyed: tensors may outlive the statics
   return *all;
@@ -37,7 +37,7 @@ class WriteCount {
     const std::lock_guard lock(all.mutex);
     const auto found = all.counts.find(storage_);
     if (found != all.counts.end() && found->second.expired()) all.counts.erase(found);
-    all.size = static_cast<int64_t>(all.counts.size());
+    storages_watched = static_cast<int64_t>(all.counts.size());
   }
   std::atomic<uint64_t> writes = 0;
 
@@ -54,13 +54,13 @@ std::shared_ptr<const WriteCount> watch(const at::Tensor& block) {
   std::weak_ptr<WriteCount>& known = all.counts[storage];
   std::shared_ptr<WriteCount> count = known.lock();
   if (!count) known = count = std::make_shared<WriteCount>(storage);
-  all.size = static_cast<int64_t>(all.counts.size());
+  storages_watched = static_cast<int64_t>(all.counts.size());
   return count;
 }
 
 }  // namespace
 
-bool writes_are_counted() { return watched().size.load(std::memory_order_relaxed) > 0; }
+bool writes_are_counted() { return storages_watched.load(std::memory_order_relaxed) > 0; }
 
 void block_was_written(const at::Tensor& block) {
   if (!writes_are_counted() || !block.has_storage()) return;

@@ -97,28 +97,48 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   return impl->local();
 }
 
+// What localize gives for most tensors: a block that is read or written where it lies, and of which nobody else need know.
+// Null where there is more to do.
+inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
+  if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
+  // Planning has looked at the type.
+  auto& impl = static_cast<ShardTensorImpl&>(*tensor.unsafeGetTensorImpl());
+  if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad())) return nullptr;
+  if (move.written) {
+    if (writes_are_counted() || halo_options().keep) [[unlikely]] return nullptr;
+    impl.origin = sharing.tag;
+  }
+  return &impl.local();
+}
+
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
 void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Carried& sharing) {
-  for (size_t m = 0; m < decision.moves.size(); ++m) {
-    c10::IValue& value = stack[base + decision.moves[m].arg];
-    if (decision.moves[m].item < 0) {
-      value = localize(decision.moves[m], value.toTensor(), op, &stack[base], sharing);
+  c10::IValue* const arguments = stack.data() + base;
+  for (auto move = decision.moves.begin(); move != decision.moves.end(); ++move) {
+    c10::IValue& value = arguments[move->arg];
+    if (move->item < 0) {
+      at::Tensor& tensor = value.toTensor();
+      const at::Tensor* block = block_as_it_is(*move, tensor, sharing);
+      if (block != nullptr) [[likely]] {
+        tensor = at::Tensor(*block);  // the block may die with what it replaces
+      } else {
+        value = localize(*move, tensor, op, arguments, sharing);
+      }
       continue;
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector())
-        list.push_back(localize(decision.moves[m++], item, op, &stack[base], sharing));
+      for (const at::Tensor& item : value.toTensorVector()) list.push_back(localize(*move++, item, op, arguments, sharing));
       value = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& item : value.toOptionalTensorVector()) {
-        const auto& move = decision.moves[m++];
-        list.push_back(item ? std::optional(localize(move, *item, op, &stack[base], sharing)) : std::nullopt);
+        const auto& its = *move++;
+        list.push_back(item ? std::optional(localize(its, *item, op, arguments, sharing)) : std::nullopt);
       }
       value = std::move(list);
     }
-    --m;
+    --move;
   }
 }
 
@@ -142,18 +162,14 @@ using WrittenTensors = c10::SmallVector<at::Tensor, 2>;
 WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, size_t base) {
   WrittenTensors written;
   if (!facts.returns_written) return written;
-  written.resize(facts.returns_argument.size());
-  for (size_t r = 0; r < written.size(); ++r) {
-    const int arg = facts.returns_argument[r];
-    if (arg >= 0 && stack[base + arg].isTensor()) written[r] = stack[base + arg].toTensor();
+  for (const int arg : facts.returns_argument) {
+    const bool known = arg >= 0 && stack[base + arg].isTensor();
+    written.push_back(known ? stack[base + arg].toTensor() : at::Tensor());
   }
   return written;
 }
 
 void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
-  // The casts of autocast are done: what follows runs in the types that came.
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
-  if (!c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) no_autocast.emplace(c10::autocast_dispatch_keyset);
   if (decision.plan.run) {
     decision.plan.run(op, stack);
   } else {
@@ -448,7 +464,13 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   move_inputs(decision, op, stack, base, sharing);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
-  run_locally(decision, op, stack);
+  if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {
+    run_locally(decision, op, stack);
+  } else {
+    // The casts of autocast are done: what follows runs in the types that came.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    run_locally(decision, op, stack);
+  }
   sharing.after_writing();
   if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
   if (scope != nullptr) {

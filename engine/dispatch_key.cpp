@@ -79,20 +79,23 @@ class KeyWriter {
     key_.push(v.toInt());
   }
 
-  void tensor(const at::Tensor& t) {
+  static int64_t dtype_word(const at::Tensor& t) { return static_cast<int64_t>(t.scalar_type()) << 56; }
+
+  [[gnu::always_inline]] void tensor(const at::Tensor& t) {
     if (!t.defined()) return item(kUndefined);
-    const auto dtype = static_cast<int64_t>(t.scalar_type()) << 56;
-    if (ShardTensorImpl* impl = shard_impl(t)) {
-      notice_new_shape(*impl);
-      item(kBlock);
-      key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype);
-      if (first_origin_ == 0) first_origin_ = impl->origin;
-      origins_ = combine_tag(origins_, impl->origin);
-    } else {
-      item(kPlain);
-      key_.push(dtype ^ t.dim());
-      for (const int64_t size : t.sizes()) key_.push(size);
-    }
+    ShardTensorImpl* impl = shard_impl(t);
+    if (impl == nullptr) return plain(t);
+    notice_new_shape(*impl);
+    item(kBlock);
+    key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype_word(t));
+    if (first_origin_ == 0) first_origin_ = impl->origin;
+    origins_ = combine_tag(origins_, impl->origin);
+  }
+
+  void plain(const at::Tensor& t) {
+    item(kPlain);
+    key_.push(dtype_word(t) ^ t.dim());
+    for (const int64_t size : t.sizes()) key_.push(size);
   }
 
   bool element(const c10::IValue& v) { return value(v, true); }

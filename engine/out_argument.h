@@ -18,7 +18,7 @@ void write_result(const std::string& name, const at::Tensor& result, const at::T
 /// No communication.
 void take_new_shape(ShardTensorImpl& impl);
 inline void notice_new_shape(ShardTensorImpl& impl) {
-  if (impl.has_storage() || impl.numel() == 0) [[unlikely]] take_new_shape(impl);
+  if (impl.unsafe_storage() || impl.numel() == 0) [[unlikely]] take_new_shape(impl);
 }
 
 }  // namespace moonhalo
