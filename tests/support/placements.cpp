@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 
@@ -140,16 +142,22 @@ bool is_clear(const std::string& error) {
 
 Verdict judge(const Way& way, const Program& program, Oracle options) {
   Verdict verdict;
-  std::mutex mutex;
+  struct Gathered {
+    std::mutex mutex;
+    std::map<std::string, int64_t> operators;
+    void add_those_of_this_thread() {
+      const std::lock_guard lock(mutex);
+      for (const auto& [name, times] : Dispatch::of_this_thread().gathered) operators[name] += times;
+    }
+  };
+  // Where ranks are processes, this thread is the rank, and its end is that of the program.
+  const auto gathered = std::make_shared<Gathered>();
+  Dispatch::of_this_thread().gathered.clear();
   const Program watched = [&](const List& t) {
     if (!std::any_of(t.begin(), t.end(), is_shard_tensor)) return program(t);
     static Silent silent;
     c10::WarningUtils::set_warning_handler(&silent);
-    at_rank_exit([&] {
-      const std::lock_guard lock(mutex);
-      for (const auto& [name, times] : Dispatch::of_this_thread().gathered)
-        verdict.gathered[name] += times;
-    });
+    at_rank_exit([gathered] { gathered->add_those_of_this_thread(); });
     return program(t);
   };
   options.fallback = Fallback::kReplicate;
@@ -168,6 +176,8 @@ Verdict judge(const Way& way, const Program& program, Oracle options) {
   }
   for (int i = 0; i < failures.size(); ++i)
     verdict.wrong += failures.GetTestPartResult(i).message();
+  gathered->add_those_of_this_thread();
+  for (const auto& [name, times] : gathered->operators) verdict.gathered[name] += times;
   return verdict;
 }
 
