@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <sstream>
+#include <unordered_set>
 
 #include "engine/check_calls.h"
 #include "engine/communicator.h"
@@ -67,8 +68,15 @@ uint64_t tag_of(const ShardSpec& spec) {
   return tag;
 }
 
+bool keeps_value(const std::string& op) {
+  static const std::unordered_set<std::string> all = {
+      "aten::_reshape_alias", "aten::_reshape_copy", "aten::_to_copy", "aten::_unsafe_view", "aten::alias",   "aten::clone",
+      "aten::contiguous",     "aten::copy_",         "aten::detach",   "aten::lift_fresh",   "aten::reshape", "aten::view"};
+  return all.count(op) > 0;
+}
+
 uint64_t tag_of(const std::string& op, at::ArrayRef<c10::IValue> arguments, bool tensors_only) {
-  uint64_t tag = tag_of(op);
+  uint64_t tag = tag_of(op.ends_with('_') ? op.substr(0, op.size() - 1) : op);
   for (const c10::IValue& value : arguments) tag = with_value(tag, value, tensors_only);
   return tag;
 }

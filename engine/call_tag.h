@@ -27,7 +27,10 @@ inline uint64_t number_word(const c10::IValue& value) {
 }
 /// By content: mesh, global shape, blocks and partials, not the pointer that a decision's key holds.
 uint64_t tag_of(const ShardSpec& spec);
-/// The operator, the specs and dtypes of its tensors and, unless `tensors_only`, its other arguments.
+/// Operators whose result holds its source's elements in their order. LibTorch calls them where memory wants it, which differs from rank
+/// to rank: a gradient is copied where its strides are not those of its tensor, reshaped with a copy or without.
+bool keeps_value(const std::string& op);
+/// The operator (in place or not, which LibTorch chooses by memory too), the specs and dtypes of its tensors and, unless `tensors_only`, its other arguments.
 uint64_t tag_of(const std::string& op, at::ArrayRef<c10::IValue> arguments, bool tensors_only);
 
 /// Gives a tensor that all ranks have just made together an origin of its own; `tag` says how. Called by every rank of its mesh.

@@ -295,6 +295,14 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   carry_out(e, *made, op, stack);
 }
 
+// Of the tensor whose value an operator passes on: what copy_ reads, the first of others.
+uint64_t Dispatch::kept_origin(const OperatorFacts& facts, const Stack& stack) const {
+  if (!facts.written[0]) return first_origin_;
+  const c10::IValue& source = stack[stack.size() - facts.arguments + 1];
+  const ShardTensorImpl* impl = source.isTensor() && source.toTensor().defined() ? shard_impl(source.toTensor()) : nullptr;
+  return impl != nullptr ? impl->origin : combine_tag(origins_, 1);
+}
+
 void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   std::optional<TracedCall> traced;
@@ -302,13 +310,14 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   const size_t base = stack.size() - entry.facts.arguments;
   const auto strides = entry.facts.view ? decision.strides.of(op, stack, entry.facts.arguments) : nullptr;
   const uint64_t tag = combine_tag(shared_origin(origins_), decision.tag);
-  made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
+  const uint64_t origin = decision.keeps_value ? kept_origin(entry.facts, stack) : tag;
+  if (!decision.keeps_value) made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
   if (decision.may_send) {
     const auto describe = [this, &decision, first = first_origin_] { return inputs_text(decision) + made_by(first); };
     CallScope scope(tag, op.operator_name().name.c_str(), describe);
-    execute(entry.facts, decision, op, stack, tag, &scope);
+    execute(entry.facts, decision, op, stack, origin, &scope);
   } else {
-    execute(entry.facts, decision, op, stack, tag, nullptr);
+    execute(entry.facts, decision, op, stack, origin, nullptr);
   }
   if (strides) ViewStrides::give(*strides, stack, base);
   const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
@@ -391,7 +400,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   ++counts.planned;
   auto decision = std::make_shared<Decision>();
   decision->key = key_.get().vec();
-  decision->tag = tag_of(c10::toString(op.operator_name()), at::ArrayRef(stack).slice(stack.size() - facts.arguments),
+  decision->keeps_value = keeps_value(op.operator_name().name);
+  decision->tag = tag_of(op.operator_name().name, at::ArrayRef(stack).slice(stack.size() - facts.arguments),
                          facts.pointwise && !facts.rule);
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
@@ -452,12 +462,12 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   return gather;
 }
 
-void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t tag,
+void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t origin,
                        const CallScope* scope) {
   const size_t base = stack.size() - facts.arguments;
   WrittenTensors written = written_tensors(facts, stack, base);
   Carried sharing;
-  sharing.tag = tag;
+  sharing.tag = origin;
   if (facts.view) sharing.views.emplace();
   std::optional<HaloCall> halos;
   if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
@@ -474,8 +484,8 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   sharing.after_writing();
   if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
   if (scope != nullptr) {
-    sharing.tag = scope->result_tag();
-    sharing.found_more = sharing.tag != tag;
+    sharing.found_more = scope->result_tag() != scope->tag();
+    if (sharing.found_more) sharing.tag = scope->result_tag();
   }
   wrap_results(decision, op, stack, base, written, sharing);
 }

@@ -42,6 +42,7 @@ struct Decision {
   bool may_send = false;  // inputs move, or a run of the rule's own
   uint64_t tag = 0;       // operator, specs and the key's other arguments by content: alike on all ranks
   mutable ViewStrides strides;  // of an operator that makes views
+  bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 
 /// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
@@ -101,8 +102,9 @@ class Dispatch {
   Plan plan(const OperatorFacts& facts, const OpCall& call);
   static void undivide(const Rule& rule, const OpCall& call, Plan& plan);
   void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
-  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t tag,
+  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t origin,
                const CallScope* scope);
+  uint64_t kept_origin(const OperatorFacts& facts, const Stack& stack) const;
   void run_functional(const OperatorFacts& facts, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
