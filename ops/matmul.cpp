@@ -80,6 +80,10 @@ std::optional<Plan> plan_product(const OpCall& call) {
   measure(first + 1, right);
   std::vector<int64_t> output_shape;
   for (const char letter : out) output_shape.push_back(extents[axis_of(letter)]);
+  // LibTorch's addmv reads an added tensor of another dtype as if it were of the matrix's; the other products refuse it.
+  TORCH_CHECK_TYPE(out != "m" || !product.adds || call.slots()[0].dtype == call.slots()[first].dtype, call.name(),
+                   ": the added tensor is ", call.slots()[0].dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
+                   call.describe(), "\n  fix   convert them to one type");
   if (product.adds) {
     std::vector<int> dims;
     const auto& shape = call.slots()[0].spec->global_shape();

@@ -355,5 +355,17 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
               ::testing::HasSubstr("matmul: batch dims of 4 and 3 do not broadcast"));
 }
 
+// LibTorch's own addmv reads the memory of such a tensor as if it were of the matrix's type.
+TEST(Matmul, AddmvRefusesAnAddedTensorOfAnotherType) {
+  const at::Tensor matrix = make_tensor({5, 4}, 1), vector = make_tensor({4}, 2);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const at::Tensor m = shard_of(matrix, mesh, {shard(0, {5, 0})});
+    for (const at::ScalarType dtype : {at::kLong, at::kFloat, at::kComplexDouble}) {
+      EXPECT_THAT(message_of([&] { at::addmv(make_tensor({5}, 3, dtype), m, vector); }),
+                  ::testing::HasSubstr("addmv: the added tensor is "));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing
