@@ -11,6 +11,7 @@
 #include "scripting/commands.h"
 #include "scripting/repl.h"
 #include "scripting/session.h"
+#include "tests/scripting/run_program.h"
 
 namespace moonhalo::scripting {
 namespace {
@@ -20,24 +21,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-struct Result {
-  int status;
-  std::string out;
-  std::string err;
-};
-
-Result run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "moonhalo");
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int status = command_line(static_cast<int>(argv.size()), argv.data());
-  std::fflush(stdout);
-  const std::string err = testing::internal::GetCapturedStderr();
-  return {status, testing::internal::GetCapturedStdout(), err};
-}
 
 class CommandLine : public testing::Test {
  protected:

@@ -13,6 +13,7 @@
 
 #include "scripting/commands.h"
 #include "scripting/session.h"
+#include "tests/scripting/run_program.h"
 
 namespace moonhalo::scripting {
 namespace {
@@ -22,26 +23,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using Clock = std::chrono::steady_clock;
-
-struct Result {
-  int status;
-  std::string out, err;
-  Clock::duration time;
-};
-
-Result run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "moonhalo");
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const Clock::time_point start = Clock::now();
-  const int status = command_line(static_cast<int>(argv.size()), argv.data());
-  const Clock::duration time = Clock::now() - start;
-  std::fflush(stdout);
-  const std::string err = testing::internal::GetCapturedStderr();
-  return {status, testing::internal::GetCapturedStdout(), err, time};
-}
 
 const std::string kSetUp =
     "local mh = require 'moonhalo'\n"
