@@ -308,7 +308,6 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
   const size_t base = stack.size() - entry.facts.arguments;
-  const auto strides = entry.facts.view ? decision.strides.of(op, stack, entry.facts.arguments) : nullptr;
   const uint64_t tag = combine_tag(shared_origin(origins_), decision.tag);
   const uint64_t origin = decision.keeps_value ? kept_origin(entry.facts, stack) : tag;
   if (!decision.keeps_value) made_[tag % made_.size()] = {tag, first_origin_, &op.operator_name()};
@@ -319,7 +318,7 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   } else {
     execute(entry.facts, decision, op, stack, origin, nullptr);
   }
-  if (strides) ViewStrides::give(*strides, stack, base);
+  if (!decision.strides.empty()) declare_strides(decision.strides, stack, base);
   const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
   ++entry.counts.calls;
   entry.counts.bytes += sent;
@@ -420,6 +419,7 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
     decision->moves.push_back(std::move(move));
   }
   decision->may_send |= static_cast<bool>(made.run);
+  decision->strides = result_strides(op, stack, facts, made.outputs);
   return decision;
 }
 

@@ -17,9 +17,9 @@
 #include "engine/halo.h"
 #include "engine/operator_facts.h"
 #include "engine/redistribute.h"
+#include "engine/result_strides.h"
 #include "engine/rules.h"
 #include "engine/shard_tensor.h"
-#include "engine/view_strides.h"
 
 namespace moonhalo {
 
@@ -41,7 +41,7 @@ struct Decision {
   std::vector<Move> moves;
   bool may_send = false;  // inputs move, or a run of the rule's own
   uint64_t tag = 0;       // operator, specs and the key's other arguments by content: alike on all ranks
-  mutable ViewStrides strides;  // of an operator that makes views
+  ResultStrides strides;  // of results that are not row-major
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 

@@ -18,12 +18,13 @@ namespace {
 enum Kind : uint64_t {
   kUndefined, kNone, kFalse, kTrue, kUnread,  // no word
   kBlock,                                     // spec and dtype
-  kPlain,                                     // dtype and number of dims, sizes
+  kPlain,                                     // dtype, number of dims and whether strides follow, sizes, strides
   kInteger, kReal, kDevice,                   // one
   kComplex,                                   // two
   kText,                                      // number of characters, characters
   kIntegers, kList,                           // number of items; these follow
   kGenerator,                                 // no word: whose numbers they are is no matter of plans
+  kStridedBlock,                              // as kBlock, strides
 };
 constexpr unsigned kKindBits = 4;
 
@@ -86,16 +87,24 @@ class KeyWriter {
     ShardTensorImpl* impl = shard_impl(t);
     if (impl == nullptr) return plain(t);
     notice_new_shape(*impl);
-    item(kBlock);
+    const bool row_major = t.is_contiguous();
+    item(row_major ? kBlock : kStridedBlock);
     key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype_word(t));
+    if (!row_major) [[unlikely]] numbers(t.strides());
     if (first_origin_ == 0) first_origin_ = impl->origin;
     origins_ = combine_tag(origins_, impl->origin);
   }
 
   void plain(const at::Tensor& t) {
     item(kPlain);
-    key_.push(dtype_word(t) ^ t.dim());
-    for (const int64_t size : t.sizes()) key_.push(size);
+    const bool strided = t.layout() == at::kStrided && !t.is_contiguous();
+    key_.push(dtype_word(t) ^ t.dim() ^ (strided ? int64_t{1} << 32 : 0));
+    numbers(t.sizes());
+    if (strided) [[unlikely]] numbers(t.strides());
+  }
+
+  void numbers(at::IntArrayRef all) {
+    for (const int64_t number : all) key_.push(number);
   }
 
   bool element(const c10::IValue& v) { return value(v, true); }

@@ -89,7 +89,7 @@ struct Plan {
   std::vector<SpecPtr> outputs;
   std::vector<std::pair<int, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
   Run run = {};                                    ///< default: the operator itself on the local tensors
-  bool copies_view = false;  ///< a view operator whose result does not alias its input (in-place on it is refused)
+  bool copies_view = false;  ///< a view operator whose result does not alias its input (writes to either are carried over: copied_memory.h)
   bool gathered = false;     ///< made by the fallback, because no rule covers the call
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/beside_sparse.h"
 #include "engine/kept_halos.h"
 #include "engine/lazy_bits.h"
 #include "engine/versions.h"
@@ -14,7 +15,8 @@ namespace moonhalo {
 namespace {
 
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
-  constexpr c10::DispatchKeySet kOnHost({kShardKey, c10::DispatchKey::CPU}), kOnDevice({kShardKey, c10::DispatchKey::CUDA});
+  constexpr c10::DispatchKeySet kOnHost({kShardKey, kSparseCheckKey, c10::DispatchKey::CPU});
+  constexpr c10::DispatchKeySet kOnDevice({kShardKey, kSparseCheckKey, c10::DispatchKey::CUDA});
   return local.is_cuda() ? kOnDevice : kOnHost;
 }
 
@@ -26,8 +28,9 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec)
   set_storage_access_should_throw();
 }
 
-// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. (Views are given
-// their own afterwards: view_strides.h.) Dims that an expand made are stride 0, or autograd would accumulate into them. Every
+// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. (Results that would not be
+// row-major on plain tensors are given their own afterwards: result_strides.h.) Dims that an expand made are stride 0, or autograd
+// would accumulate into them. Every
 // result passes here, so LibTorch's setters, which find numel and contiguity out again, are not used.
 void ShardTensorImpl::set_geometry() {
   const auto& shape = spec_->global_shape();

@@ -87,11 +87,6 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   /// Replaces block and spec by others of the same global value (a Partial that was resolved).
   void replace(at::Tensor local, SpecPtr spec);
 
-  /// A view operator had to copy: the memory it should have shared, and the version that was copied. While that memory
-  /// lives, writing to the copy would be lost, so it is refused; so is reading it once the original has been written.
-  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> copied_from;
-  uint32_t copied_at = 0;
-  bool copied_view() const { return copied_from && !copied_from->expired(); }
   /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
   void take_mode_of(const ShardTensorImpl& base);
   /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place. Plain
