@@ -12,6 +12,7 @@
 #include "engine/random.h"
 #include "engine/rules.h"
 #include "engine/shard_tensor.h"
+#include "engine/undivided.h"
 #include "ops/above_autograd.h"
 #include "ops/attention.h"
 #include "ops/attention_ring.h"
@@ -113,7 +114,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 
 bool is_cut(const at::Tensor& tensor, int64_t from_the_end) {
   if (!is_shard_tensor(tensor) || tensor.dim() < from_the_end) return false;
-  return spec(tensor)->is_cut(tensor.dim() - from_the_end);
+  return undivided(spec(tensor))->is_cut(tensor.dim() - from_the_end);
 }
 
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); }
@@ -184,6 +185,21 @@ at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::T
                                                             is_causal, {}, scale, enable_gqa));
 }
 
+// Over mesh dims of size 1 nothing is cut: LibTorch's fused kernel gets whole sequences, and the output is cut as the query is called.
+at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask, double dropout_p,
+                        bool is_causal, std::optional<double> scale, bool enable_gqa) {
+  const auto whole = [](const at::Tensor& t) { return is_shard_tensor(t) ? redistribute(t, undivided(spec(t))) : t; };
+  const at::Tensor output = at::native::scaled_dot_product_attention(
+      whole(query), whole(key), whole(value), mask ? MaybeTensor(whole(*mask)) : mask, dropout_p, is_causal, scale, enable_gqa);
+  if (!is_shard_tensor(query) || !is_shard_tensor(output) || undivided(spec(query)) == spec(query)) return output;
+  Layout layout = spec(output)->layout();
+  const int64_t lead = output.dim() - query.dim();
+  for (int64_t d = 0; d + 1 < query.dim(); ++d) {
+    if (undivided(spec(query))->cut(d) == layout.cuts[lead + d]) layout.cuts[lead + d] = spec(query)->cut(d);
+  }
+  return redistribute(output, intern(std::move(layout)));
+}
+
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
                                         const at::Tensor& value, const MaybeTensor& attn_mask,
                                         double dropout_p, bool is_causal,
@@ -196,9 +212,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
   // Forward-mode derivatives are those of the operators that LibTorch's composite is made of: its fused kernel has none.
   if (has_tangent(query) || has_tangent(key) || has_tangent(value) || (mask && has_tangent(*mask)))
     return composite(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
-  if (!cut)
-    return at::native::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
-                                                    is_causal, scale, enable_gqa);
+  if (!cut) return attend_whole(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
   return attend_cut(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 

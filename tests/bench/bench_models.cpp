@@ -143,8 +143,11 @@ void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int ro
     const auto into = [&](int i) { return round < 0 ? nullptr : &times[i]; };
     if (world.rank() == 0) {
       main_thread.run([&] {
+        // Some of LibTorch's counts of threads belong to the process, and the ranks set theirs.
+        at::set_num_threads(world.size());
         time_into(into(0), c.repeats, plain);
         time_into(into(1), c.repeats, whole);
+        at::set_num_threads(1);
       });
     }
     world.barrier();
@@ -181,7 +184,6 @@ int main(int argc, char** argv) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   std::printf("medians of %d rounds, ms          plain: wall, processor   mesh of 1 rank      %d thread ranks      mesh of 1 / plain   ranks / plain\n",
               rounds, cores);
-  at::set_num_threads(cores);
   const mh::CommunicatorPtr alone = mh::make_world("", mh::detect_launch());
   mh::bench::MainThread main_thread;
   std::thread others([&] {
