@@ -11,9 +11,11 @@
 #include <exception>
 #include <filesystem>
 #include <random>
+#include <sstream>
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;
+using h5::check_written;
 namespace {
 
 /// The descriptor that HDF5 itself reads through, if it is the plain POSIX driver.
@@ -65,6 +67,18 @@ void system_check(bool good, const std::string& path, const char* what) {
               "\n  fix   free space or choose another folder");
 }
 
+/// "write: ...: cannot write it: No space left on device (rank 2 of 3)" for a message with have, fix and rank lines.
+std::string in_one_line(const std::string& message) {
+  std::istringstream lines(message);
+  std::string result, line;
+  while (std::getline(lines, line)) {
+    if (result.empty()) result = line;
+    if (line.starts_with("  have  ")) result += ": " + line.substr(8);
+    if (line.starts_with("  rank  ")) result += " (rank " + line.substr(8) + ")";
+  }
+  return result;
+}
+
 /// Some file systems report a full disk only here.
 void sync_to_disk(const std::string& unfinished, const std::string& path) {
   const int descriptor = open(unfinished.c_str(), O_RDONLY | O_CLOEXEC);
@@ -91,12 +105,14 @@ FileState::FileState(std::string path, Mode mode)
 
 FileState::~FileState() {
   if (closed_ || mode_ == Mode::kRead) return;
-  if (std::uncaught_exceptions() > exceptions_) {
+  if (std::uncaught_exceptions() > exceptions_ || (follows_ && !failure_.empty())) {
     discard();
     return;
   }
   try {
     finish();
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "moonhalo: \"%s\" was not finished: %s\n", path_.c_str(), error.what_without_backtrace());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "moonhalo: \"%s\" was not finished: %s\n", path_.c_str(), error.what());
   }
@@ -124,17 +140,52 @@ FileState::Access FileState::read(const h5::Where& where) {
   return {file_.get(), {}, std::move(lock)};
 }
 
-void FileState::check_writable(const h5::Where& where) const {
+void FileState::check_writable(const h5::Where& where) {
+  const std::unique_lock lock(mutex_);
+  refuse_unwritable(where);
+}
+
+void FileState::refuse_unwritable(const h5::Where& where) const {
   refuse_closed(where);
   TORCH_CHECK_VALUE(mode_ != Mode::kRead, where.to_string(),
                     ": the file is open for reading only\n  have  mode \"r\""
                     "\n  fix   open it with mode \"a\" (add to it) or \"w\" (make it new)");
-  check_written(where);
+  refuse_failed(where);
+}
+
+void FileState::refuse_failed(const h5::Where& where) const {
+  TORCH_CHECK(failure_.empty(), where.to_string(), ": an earlier write failed, and half a file is never finished\n  have  ", failure_,
+              "\n  fix   write the file anew once that is mended; what was there before is untouched");
+}
+
+void FileState::change(const h5::Where& where, const std::function<void()>& work) {
+  try {
+    work();
+    const std::unique_lock lock(mutex_);
+    check_written(status_, where);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::TypeError&) {
+    throw;
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(error.what_without_backtrace());
+    throw;
+  } catch (const std::exception& error) {
+    fail(where.to_string() + ": " + error.what());
+    throw;
+  }
+}
+
+void FileState::fail(const std::string& message) {
+  const std::unique_lock lock(mutex_);
+  if (failure_.empty()) failure_ = in_one_line(message);
 }
 
 FileState::Access FileState::write(const h5::Where& where) {
   std::unique_lock lock(mutex_);
-  check_writable(where);
+  refuse_unwritable(where);
   begin(where);
   return {file_.get(), {}, std::move(lock)};
 }
@@ -198,6 +249,7 @@ void FileState::close() {
 void FileState::finish() {
   const h5::Where where{"close", path_};
   try {
+    refuse_failed(where);
     const bool untouched = unfinished_.empty();
     if (follows_ || (untouched && mode_ == Mode::kAppend && file_)) {
       drop();
@@ -205,7 +257,7 @@ void FileState::finish() {
     }
     begin(where);
     file_.close(where);
-    check_written(where);
+    check_written(status_, where);
     sync_to_disk(unfinished_, path_);
     system_check(std::rename(unfinished_.c_str(), resolved(path_).c_str()) == 0, path_,
                  "give it its final name");
@@ -232,9 +284,9 @@ void FileState::drop() noexcept {
 
 std::string FileState::share(CommunicatorPtr group, const h5::Where& where) {
   const Access access = write(where);
-  group_ = std::move(group);
   file_.close(where);
-  check_written(where);
+  check_written(status_, where);
+  group_ = std::move(group);  // only now: who has a group closes with the others
   return unfinished_;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,7 +30,7 @@ class FileState {
  public:
   FileState(std::string path, Mode mode);
   /// Finishes a file being written as close() does (a failure is a warning), or discards it when
-  /// the stack is being unwound by an exception.
+  /// an operation failed or the stack is being unwound by an exception.
   ~FileState();
   FileState(const FileState&) = delete;
   FileState& operator=(const FileState&) = delete;
@@ -47,10 +48,13 @@ class FileState {
   };
   Access read(const h5::Where& where);
   Access write(const h5::Where& where);
-  /// RuntimeError when a write has failed so far: ask after each operation that writes.
-  void check_written(const h5::Where& where) const { h5::check_written(status_, where); }
-  /// ValueError unless open for writing.
-  void check_writable(const h5::Where& where) const;
+  /// Runs one operation that writes. One that fails halfway (anything but the refusals ValueError, TypeError and
+  /// NotImplementedError, which io throws before it changes a file) leaves half a file: see fail().
+  void change(const h5::Where& where, const std::function<void()>& work);
+  /// From now on nothing more is written, close() throws this message, and what was there before stays. The first counts.
+  void fail(const std::string& message);
+  /// ValueError unless open for writing, RuntimeError when an operation has failed so far.
+  void check_writable(const h5::Where& where);
 
   /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a
   /// larger one is wanted. Call with a read Access held.
@@ -75,6 +79,8 @@ class FileState {
 
  private:
   void begin(const h5::Where& where);
+  void refuse_unwritable(const h5::Where& where) const;
+  void refuse_failed(const h5::Where& where) const;
   void refuse_closed(const h5::Where& where) const;
   void finish();
   void drop() noexcept;
@@ -83,6 +89,7 @@ class FileState {
   const Mode mode_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun
+  std::string failure_;     // the operation that failed, in one line
   bool closed_ = false;
   bool follows_ = false;
   CommunicatorPtr group_;

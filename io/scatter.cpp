@@ -87,31 +87,39 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
   const CommunicatorPtr group = target->mesh()->group_ptr();
   const bool owner = group->rank() == 0;
 
-  std::string path;
+  at::Tensor data;
   agree(*group, [&] {
-    if (!owner) return file.check_writable(where);
-    {
-      const auto access = file.write(where);
-      create_dataset_in(access.id, name, tensor.sizes(), tensor.scalar_type(), options, where);
-    }
-    path = file.share(group, where);
+    file.check_writable(where);
+    if (writes(*target, group->rank())) data = plain_data(block);
   });
-  path = group->all_gather_strings(path).front();
-  if (!owner) file.follow(group, path);
-
-  for (int64_t rank = 0; rank < group->size(); ++rank) {
-    if (!writes(*target, rank)) continue;
+  // What fails after the dataset was made leaves half of it: no rank may finish the file.
+  file.change(where, [&] {
+    std::string path;
     agree(*group, [&] {
-      if (rank != group->rank()) return;
-      h5::WriteStatus status;
-      h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
-      h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, where);
-      write_part(dataset.get(), target->offsets(), block, where);
-      dataset.close(where);
-      turn.close(where);
-      h5::check_written(status, where);
+      if (!owner) return;
+      {
+        const auto access = file.write(where);
+        create_dataset_in(access.id, name, tensor.sizes(), tensor.scalar_type(), options, where);
+      }
+      path = file.share(group, where);
     });
-  }
+    path = group->all_gather_strings(path).front();
+    if (!owner) file.follow(group, path);
+
+    for (int64_t rank = 0; rank < group->size(); ++rank) {
+      if (!writes(*target, rank)) continue;
+      agree(*group, [&] {
+        if (rank != group->rank()) return;
+        h5::WriteStatus status;
+        h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
+        h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, where);
+        write_part(dataset.get(), target->offsets(), data, where);
+        dataset.close(where);
+        turn.close(where);
+        h5::check_written(status, where);
+      });
+    }
+  });
 }
 
 }  // namespace moonhalo::io

@@ -85,13 +85,10 @@ void make_room(hid_t file, const std::string& path, const std::string& name, boo
   h5::checked(where, "replace it", [&] { return H5Ldelete(file, path.c_str(), H5P_DEFAULT); });
 }
 
-void write_labels(hid_t dataset, at::IntArrayRef shape, const std::vector<std::string>& dims,
-                  const h5::Where& where) {
-  if (dims.empty()) return;
-  TORCH_CHECK_VALUE(dims.size() == shape.size(), where.to_string(), ": ", dims.size(),
+void check_labels(at::IntArrayRef shape, const std::vector<std::string>& dims, const h5::Where& where) {
+  TORCH_CHECK_VALUE(dims.empty() || dims.size() == shape.size(), where.to_string(), ": ", dims.size(),
                     " names for ", shape.size(), " dimensions\n  have  ", c10::Join(", ", dims),
                     "\n  fix   give one name per dimension");
-  h5::write_attribute(dataset, "DIMENSION_LABELS", dims, where);
 }
 
 }  // namespace
@@ -109,6 +106,7 @@ std::string normalized(const std::string& path) {
 h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where) {
+  check_labels(shape, options.dims, where);
   const h5::Handle type = h5::tensor_type(dtype, where);
   const std::string path = "/" + name;
   const auto element_size = static_cast<int64_t>(at::elementSize(dtype));
@@ -123,12 +121,14 @@ h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRe
     return H5Dcreate2(file, path.c_str(), type.get(), space.get(), links.get(), creation.get(),
                       H5P_DEFAULT);
   });
-  write_labels(dataset.get(), shape, options.dims, where);
+  if (!options.dims.empty()) h5::write_attribute(dataset.get(), "DIMENSION_LABELS", options.dims, where);
   for (const auto& [key, value] : options.attrs) {
     h5::write_attribute(dataset.get(), key, value, where);
   }
   return dataset;
 }
+
+at::Tensor plain_data(const at::Tensor& tensor) { return carried_out(tensor.detach()).to(at::kCPU).contiguous(); }
 
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                 const h5::Where& where) {
@@ -145,7 +145,7 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                     " at ", shape_string(offsets), " does not fit\n  have  shape ",
                     shape_string(info.shape), "\n  fix   stay inside the dataset");
   if (block.numel() == 0) return;
-  const at::Tensor data = carried_out(block.detach()).to(at::kCPU, *info.dtype).contiguous();
+  const at::Tensor data = plain_data(block).to(*info.dtype);
   const h5::Handle file_type = h5::type_of(dataset, where);
   const h5::Handle memory = h5::memory_type(file_type.get(), *info.dtype, where);
   const h5::Handle file_space = h5::space_of(dataset, where);
@@ -170,12 +170,13 @@ void File::write(const std::string& name, const at::Tensor& tensor, const WriteO
                     ": no tensor was given\n  have  an undefined tensor\n  fix   give a tensor");
   if (is_shard_tensor(tensor)) return write_shards(*state_, normalized(name), tensor, options);
   if (state_->follows()) return;  // mesh rank 0 writes it, from its own equal copy
-  const auto access = state_->write(where);
-  const h5::Handle dataset = create_dataset_in(access.id, normalized(name), tensor.sizes(),
-                                               tensor.scalar_type(), options, where);
-  write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 0), tensor,
-             where);
-  state_->check_written(where);
+  const at::Tensor data = plain_data(tensor);
+  state_->change(where, [&] {
+    const auto access = state_->write(where);
+    const h5::Handle dataset =
+        create_dataset_in(access.id, normalized(name), data.sizes(), data.scalar_type(), options, where);
+    write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(data.dim()), 0), data, where);
+  });
 }
 
 namespace {
@@ -192,27 +193,31 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
                              const WriteOptions& options) {
   const auto where = about("create_dataset", path(), name);
   refuse_follower(*state_, where);
-  const auto access = state_->write(where);
   const std::string path = normalized(name);
-  const h5::Handle dataset = create_dataset_in(access.id, path, shape, dtype, options, where);
-  state_->check_written(where);
-  return {state_, std::make_shared<DatasetInfo>(read_info(dataset.get(), path, where))};
+  std::shared_ptr<DatasetInfo> info;
+  state_->change(where, [&] {
+    const auto access = state_->write(where);
+    const h5::Handle dataset = create_dataset_in(access.id, path, shape, dtype, options, where);
+    info = std::make_shared<DatasetInfo>(read_info(dataset.get(), path, where));
+  });
+  return {state_, std::move(info)};
 }
 
 void File::set_attr(const std::string& name, const AttributeValue& value,
                     const std::string& object) {
   const h5::Where where{"set_attr", path(), "object \"" + object + "\""};
   if (state_->follows()) return;
-  const auto access = state_->write(where);
-  const std::string target = normalized(object);
-  TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target), where.to_string(),
-                    ": it does not exist\n  have  no dataset or group of that name"
-                    "\n  fix   write it first");
-  const h5::Handle id = h5::make(where, "open it", H5Oclose, [&] {
-    return H5Oopen(access.id, ("/" + target).c_str(), H5P_DEFAULT);
+  state_->change(where, [&] {
+    const auto access = state_->write(where);
+    const std::string target = normalized(object);
+    TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target), where.to_string(),
+                      ": it does not exist\n  have  no dataset or group of that name"
+                      "\n  fix   write it first");
+    const h5::Handle id = h5::make(where, "open it", H5Oclose, [&] {
+      return H5Oopen(access.id, ("/" + target).c_str(), H5P_DEFAULT);
+    });
+    h5::write_attribute(id.get(), name, value, where);
   });
-  h5::write_attribute(id.get(), name, value, where);
-  state_->check_written(where);
 }
 
 void File::close() {
@@ -230,10 +235,12 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
                    ": a ShardTensor has no single place\n  have  a ShardTensor"
                    "\n  fix   use file:write, or write to_local() at its offsets");
   refuse_follower(*file_, where);
-  const auto access = file_->write(where);
-  const auto dataset = h5::open_dataset(access.id, "/" + name(), 0, where);
-  write_part(dataset.get(), offsets, block, where);
-  file_->check_written(where);
+  const at::Tensor data = plain_data(block);
+  file_->change(where, [&] {
+    const auto access = file_->write(where);
+    const auto dataset = h5::open_dataset(access.id, "/" + name(), 0, where);
+    write_part(dataset.get(), offsets, data, where);
+  });
 }
 
 void Dataset::set_attr(const std::string& name, const AttributeValue& value) const {

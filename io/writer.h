@@ -15,6 +15,8 @@ namespace moonhalo::io {
 h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where);
+/// The elements as they lie in a file: on the CPU, contiguous, everything that LibTorch has put off carried out.
+at::Tensor plain_data(const at::Tensor& tensor);
 /// Writes a plain tensor with its first element at `offsets`, converted to the dataset's type.
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                 const h5::Where& where);

@@ -137,6 +137,16 @@ int file_close(lua_State* lua) {
   return 0;
 }
 
+/// Leaving the scope of `local out <close>`: an error on the way means that half is missing.
+int file_leave(lua_State* lua) {
+  if (is_nil(lua, 2)) {
+    file(lua)->close();
+  } else {
+    file(lua)->discard();
+  }
+  return 0;
+}
+
 int file_discard(lua_State* lua) {
   file(lua)->discard();
   return 0;
@@ -243,7 +253,7 @@ const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets"
                                  {"discard", guard<file_discard>},   {nullptr, nullptr}};
 const luaL_Reg kFileGetters[] = {{"path", guard<file_path>}, {"attrs", guard<file_attrs>}, {nullptr, nullptr}};
 const luaL_Reg kFileMeta[] = {
-    {"__index", guard<file_index>}, {"__tostring", guard<file_string>}, {"__close", guard<file_close>}, {nullptr, nullptr}};
+    {"__index", guard<file_index>}, {"__tostring", guard<file_string>}, {"__close", guard<file_leave>}, {nullptr, nullptr}};
 const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {nullptr, nullptr}};
 const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},       {"dims", guard<dims>},
                                  {"dtype", guard<dtype>}, {"attrs", guard<attrs>},     {"name", guard<data_name>},

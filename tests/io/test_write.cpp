@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <png.h>
-#include <sys/resource.h>
-
-#include <csignal>
 
 #include "io/domain_file.h"
 #include "io/png.h"
+#include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 
@@ -15,27 +13,10 @@ namespace {
 
 using testing::first_line;
 using testing::Folder;
+using testing::FullDisk;
 using testing::message_of;
 
 at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 3, at::kFloat); }
-
-/// For as long as it lives files of this process cannot grow past `bytes`: a full disk.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit small = {bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit before_;
-};
 
 TEST(Write, EveryDtypeComesBack) {
   const Folder folder;
@@ -231,7 +212,7 @@ TEST(Write, AFullDiskHarmsNothing) {
   EXPECT_NE(plain.find("\n  have  File too large\n  fix   raise the limit"), std::string::npos)
       << plain;
   EXPECT_EQ(first_line(compressed),
-            "write: dataset \"y2\" of file \"" + path + "\": cannot write it");
+            "write: dataset \"y1\" of file \"" + path + "\": cannot write it");
   EXPECT_EQ(first_line(late), "close: file \"" + path + "\": cannot write it");
   EXPECT_EQ(first_line(picture), "write_png: file \"" + (folder / "x.png") + "\": cannot write it");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"out.h5"});

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // HDF5 files between processes: one file, written in turns; see tests/io for the same among threads.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
+#include <optional>
 
 #include "engine/shard_tensor.h"
 #include "io/domain_file.h"
 #include "io/scatter.h"
+#include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 
@@ -79,22 +79,39 @@ TEST_F(MpiFiles, X16_ARankThatCannotWriteStopsAllAndHarmsNothing) {
   if (world->rank() == 0) testing::RawFile(path).floats("old", full);
   world->barrier();
   File out = open(path, "w");
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
-  if (world->rank() == world->size() - 1) {
-    const rlimit small{1000, before.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
+  std::string message;
+  {
+    std::optional<testing::FullDisk> disk;
+    if (world->rank() == world->size() - 1) disk.emplace(1000);
+
+    message = message_of([&] { out.write("x", testing::shard_of(full, mesh, {shard(0)})); });
   }
 
-  const auto message =
-      message_of([&] { out.write("x", testing::shard_of(full, mesh, {shard(0)})); });
-
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  out.discard();
   EXPECT_EQ(first_line(message), "write: dataset \"x\" of file \"" + path + "\": cannot write it");
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+  // The disk is in order again, but half a file never takes the place of a good one.
+  const std::string late = message_of([&] { out.write("y", testing::shard_of(full, mesh, {shard(0)})); });
+  const std::string closed = message_of([&] { out.close(); });
+  const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " + first_line(message) +
+                          ": File too large (rank " + std::to_string(world->size() - 1) + " of ";
+  EXPECT_EQ(late.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << late;
+  EXPECT_EQ(closed.find("close: file \"" + path + "\"" + why), 0) << closed;
+  EXPECT_TRUE(at::equal(open(path)["old"].read(), full));
+}
+
+TEST_F(MpiFiles, X16_AFileDroppedAfterAFailedWriteHarmsNothing) {
+  if (world->rank() == 0) testing::RawFile(path).floats("old", full);
+  world->barrier();
+  {
+    File out = open(path, "a");
+    out.write("before", testing::shard_of(full, mesh, {shard(0)}));
+    std::optional<testing::FullDisk> disk;
+    if (world->rank() == world->size() - 1) disk.emplace(1000);
+
+    EXPECT_NE(message_of([&] { out.write("x", testing::shard_of(full, mesh, {shard(0)})); }), "");
+  }
+  world->barrier();
+  EXPECT_EQ(open(path).keys(), std::vector<std::string>{"old"});
   EXPECT_TRUE(at::equal(open(path)["old"].read(), full));
 }
 

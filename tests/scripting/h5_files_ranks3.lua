@@ -57,4 +57,19 @@ function tests.test_a_discarded_file_leaves_the_old_one()
   os.remove(path)
 end
 
+function tests.test_a_scope_left_by_an_error_leaves_the_old_file()
+  local path = path_of("lua_scope_" .. mh.rank())
+  do
+    local out <close> = mh.h5.open(path, "w")
+    out:write("x", mh.full({3}, 1))
+  end
+  t.assert_error(function()
+    local out <close> = mh.h5.open(path, "w")
+    out:write("x", mh.full({3}, 2))
+    error("half of it is missing")
+  end, "half of it is missing")
+  t.assert_equal(mh.h5.open(path).x:read():tolist(), {1, 1, 1})
+  os.remove(path)
+end
+
 return tests
