@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <regex>
+
+#include "engine/name_pattern.h"
 
 namespace moonhalo {
 namespace {
@@ -21,65 +22,6 @@ bool same(const std::optional<Placements>& a, const std::optional<Placements>& b
 }
 
 // ---- Names ----------------------------------------------------------------------------------------------------------
-
-bool part_fits(std::string_view pattern, std::string_view part) {
-  if (pattern.empty()) return part.empty();
-  if (pattern[0] == '*') {
-    return part_fits(pattern.substr(1), part) || (!part.empty() && part_fits(pattern, part.substr(1)));
-  }
-  return !part.empty() && (pattern[0] == '?' || pattern[0] == part[0]) && part_fits(pattern.substr(1), part.substr(1));
-}
-
-bool glob_fits(std::string_view pattern, std::string_view name) {
-  const size_t p = pattern.find('.'), n = name.find('.');
-  if ((p == std::string_view::npos) != (n == std::string_view::npos)) return false;
-  if (p == std::string_view::npos) return part_fits(pattern, name);
-  return part_fits(pattern.substr(0, p), name.substr(0, n)) && glob_fits(pattern.substr(p + 1), name.substr(n + 1));
-}
-
-class Pattern {
- public:
-  explicit Pattern(const std::string& text) : text_(text) {
-    if (text.find_first_of("\\%") != std::string::npos) {
-      regex_ = compile(text);
-    } else if (text.find_first_of("*?") != std::string::npos) {
-      rank_ = 1;
-    } else {
-      rank_ = 2;
-    }
-    literals_ = std::count_if(text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)); });
-  }
-
-  bool fits(const std::string& name) const {
-    if (regex_) return std::regex_match(name, *regex_);
-    return rank_ == 2 ? text_ == name : glob_fits(text_, name);
-  }
-  std::pair<int, int64_t> weight() const { return {rank_, literals_}; }
-
- private:
-  // %d is \d, %. is \. and so on; classes that regular expressions lack are written out.
-  static std::regex compile(const std::string& text) {
-    std::string translated;
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] != '%' || i + 1 == text.size()) {
-        translated += text[i];
-        continue;
-      }
-      const char c = text[++i];
-      translated += c == 'a' ? "[A-Za-z]" : c == 'l' ? "[a-z]" : c == 'u' ? "[A-Z]" : std::string("\\") + c;
-    }
-    try {
-      return std::regex(translated);
-    } catch (const std::regex_error& error) {
-      TORCH_CHECK_VALUE(false, kOp, "'", text, "' is no valid pattern: ", error.what());
-    }
-  }
-
-  std::string text_;
-  std::optional<std::regex> regex_;
-  int rank_ = 0;
-  int64_t literals_ = 0;
-};
 
 std::string listing(const std::vector<std::string>& names) {
   constexpr size_t kShown = 12;
@@ -101,7 +43,7 @@ template <class Value>
 std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries, const std::vector<std::string>& names,
                            const char* what, const std::function<bool(const Value&, const Value&)>& equal,
                            const DeviceMesh& mesh, Unmatched unmatched) {
-  std::vector<Pattern> patterns;
+  std::vector<NamePattern> patterns;
   for (const auto& [text, value] : entries) patterns.emplace_back(text);
   std::vector<bool> used(entries.size(), false);
   std::vector<int64_t> found(names.size(), -1);

@@ -17,7 +17,8 @@ namespace moonhalo {
 /// Names are dotted ("blocks.0.fc1"). A name in a plan is one of
 ///  - an exact name,
 ///  - a pattern with * or ? inside the parts between dots: "blocks.*.fc1" ("*" alone is one part),
-///  - a regular expression over the whole name, when it holds \ or %: "blocks\\.\\d+\\.fc1", or "blocks%.%d+%.fc1".
+///  - a regular expression over the whole name, when it holds \ or %: "blocks\\.\\d+\\.fc1", or "blocks%.%d+%.fc1";
+///    what it may hold: name_pattern.h.
 /// Where several fit, the exact name wins, then the pattern with most literal characters; two equally good entries that
 /// differ are an error.
 using Placements = std::vector<Placement>;  ///< one per mesh dim

@@ -2,9 +2,13 @@
 // Plans as JSON: what a file says and what a Lua table is turned into are read by the same code.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <set>
 #include <sstream>
 
 #include "engine/parallel_plan.h"
@@ -42,6 +46,13 @@ void check_keys(const Json& object, const std::vector<std::string>& known, const
 
 [[noreturn]] void wrong_type(const std::string& where, const char* expected, const Json& value) {
   TORCH_CHECK_TYPE(false, where, ": Expect ", expected, ", found ", value.type_name());
+}
+
+int64_t read_integer(const Json& value, const std::string& where) {
+  if (!value.is_number_integer()) wrong_type(where, "an integer", value);
+  const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+  TORCH_CHECK_VALUE(fits, where, ": ", value.dump(), " is no integer of 64 bits");
+  return value.get<int64_t>();
 }
 
 Placement read_placement(const Json& value, const std::string& where) {
@@ -174,11 +185,8 @@ ParallelStyle read_style(const Json& value, const std::string& where) {
     if (!value["use_local_output"].is_boolean()) wrong_type(where + ".use_local_output", "true or false", value["use_local_output"]);
     style.use_local_output = value["use_local_output"].get<bool>();
   }
-  if (given("sequence_dim")) {
-    if (!value["sequence_dim"].is_number_integer()) wrong_type(where + ".sequence_dim", "an integer", value["sequence_dim"]);
-    style.sequence_dim = value["sequence_dim"].get<int64_t>();
-  }
-  if (given("number")) style.custom = value["number"].get<int64_t>();
+  if (given("sequence_dim")) style.sequence_dim = read_integer(value["sequence_dim"], where + ".sequence_dim");
+  if (given("number")) style.custom = read_integer(value["number"], where + ".number");
   return style;
 }
 
@@ -287,39 +295,39 @@ Json json_of(const ParallelStyle& style) {
 
 }  // namespace
 
-Placement parse_placement(const std::string& text) {
-  static const std::regex cut(R"(\s*S(?:hard)?\(\s*(-?\d{1,3})\s*(?:,\s*\{([\d\s,]*)\}\s*)?\)\s*)");
-  static const std::regex copy(R"(\s*R(?:eplicate)?(?:\(\s*\))?\s*)"), addend(R"(\s*P(?:artial)?(?:\(\s*(\w*)\s*\))?\s*)");
-  std::smatch found;
-  if (std::regex_match(text, copy)) return replicate();
-  if (std::regex_match(text, found, addend)) return partial(found[1].length() ? parse_reduce_op(found[1]) : ReduceOp::kSum);
-  TORCH_CHECK_VALUE(std::regex_match(text, found, cut), "'", text, "' is no placement\n  have  Replicate or R, Shard(0), ",
-                    "S(0) or S(0, {5, 4}), Partial(sum) or P");
-  std::vector<int64_t> sizes;
-  std::istringstream list(found[2]);
-  for (std::string number; std::getline(list, number, ',');) {
-    TORCH_CHECK_VALUE(number.find_first_of("0123456789") != std::string::npos, "'", text, "' has an empty block size");
-    sizes.push_back(std::stoll(number));
-  }
-  return shard(std::stoll(found[1]), sizes);
-}
-
 ParallelPlan parse_plan(const std::string& json, const std::string& source) {
+  // Of two equal keys JSON's readers take one or the other; whoever wrote both meant something else.
+  std::vector<std::set<std::string>> keys;
+  const auto refuse_twice = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    TORCH_CHECK_VALUE(event != Json::parse_event_t::key || keys.back().insert(parsed.get<std::string>()).second, source, ": the key '",
+                      parsed.get<std::string>(), "' stands twice in one table\n  fix   leave one of them");
+    return true;
+  };
   Json parsed;
   try {
-    parsed = Json::parse(json, nullptr, true, /*ignore_comments=*/true);
+    parsed = Json::parse(json, refuse_twice, true, /*ignore_comments=*/true);
   } catch (const Json::parse_error& error) {
     TORCH_CHECK_VALUE(false, source, ": this is no valid JSON\n  have  ", error.what());
+  } catch (const Json::out_of_range& error) {
+    TORCH_CHECK_VALUE(false, source, ": a number does not fit 64 bits\n  have  ", error.what());
   }
   return read_plan(parsed, source);
 }
 
 ParallelPlan load_plan(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file.good(), "plan.load: cannot open '", path, "'");
+  TORCH_CHECK_VALUE(file.good(), "plan.load: cannot open '", path, "': ", std::strerror(errno));
   std::stringstream text;
   text << file.rdbuf();
-  return parse_plan(text.str(), path);
+  TORCH_CHECK_VALUE(!file.bad() && !text.fail(), "plan.load: cannot read '", path, "': it is empty or no file");
+  ParallelPlan plan = parse_plan(text.str(), path);
+  for (const auto& [pattern, style] : plan.styles) {
+    TORCH_CHECK_VALUE(style.kind != Kind::kCustom, path, "[\"", pattern,
+                      "\"]: a style written in Lua cannot come from a file\n  fix   use one of PyTorch's styles, or place parameters");
+  }
+  return plan;
 }
 
 std::string to_json(const ParallelPlan& plan) {

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "engine/communicator.h"
+#include "engine/name_pattern.h"
 #include "engine/parallel_plan.h"
 #include "tests/support/oracle.h"
 
@@ -141,6 +144,18 @@ const RefusedCase kRefused[] = {
     {"Unmatched", R"json({"parameter": {"blocks.0.fc1.wight": "R"}})json",
      "'blocks.0.fc1.wight' matches no parameter (did you mean \"blocks.0.fc1.weight\"?)"},
     {"UnmatchedPattern", R"json({"parameter": {"blocks.*.fc3.weight": "R"}})json", "'blocks.*.fc3.weight' matches no parameter"},
+    {"RegexOfAnotherName", R"json({"parameter": {"blocks\\.0\\.fc[^1-9]\\.weight": "R"}})json", "matches no parameter"},
+    {"BadRange", R"json({"parameter": {"fc[9-1]\\d": "R"}})json", "'fc[9-1]\\d' is no valid pattern: a range without an end at character 5"},
+    {"ReferenceBack", R"json({"parameter": {"(a)\\1": "R"}})json", "is no valid pattern: \\1 is not known at character 6"},
+    {"TooManyRepeats", R"json({"parameter": {"((\\d{100}){100}){100}": "R"}})json", "it repeats to more than 4000 characters"},
+    {"EmptySize", R"json({"parameter": {"scale": "S(0, {4, })"}})json",
+     "plan.parameter[\"scale\"]: 'S(0, {4, })' is no placement: a block size is wanted at character 10"},
+    {"LargeSize", R"json({"parameter": {"scale": "S(0, {9223372036854775808})"}})json", "a block size has at most 15 digits at character 22"},
+    {"MoreText", R"json({"parameter": {"scale": "S(0) S(1)"}})json", "nothing more is wanted at character 6"},
+    {"KeyTwice", R"json({"parameter": {"scale": "R", "scale": "S(0)"}})json", "plan: the key 'scale' stands twice in one table"},
+    {"LargeInteger", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 18446744073709551615}})json",
+     "plan[\"words\"].sequence_dim: 18446744073709551615 is no integer of 64 bits"},
+    {"LargeNumber", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 1e999}})json", "plan: a number does not fit 64 bits"},
     {"StarIsOnePart", R"json({"parameter": {"blocks.*.weight": "R"}})json", "matches no parameter"},
     {"Ambiguous", R"json({"parameter": {"blocks.?.fc1.bias": "R", "blocks.*.fc1.bias": "S(0)"}})json", "both match parameter"},
     {"BadPattern", R"json({"parameter": {"blocks\\.(": "R"}})json", "is no valid pattern"},
@@ -173,6 +188,62 @@ TEST(ParallelPlan, UnmatchedNamesMayBeAWarning) {  // V22
   resolve(parse_plan(R"json({"parameter": {"scael": "R"}})json"), model(), *fake_mesh({3}), Unmatched::kWarn);
 
   EXPECT_THAT(heard.text, HasSubstr("'scael' matches no parameter (did you mean \"scale\"?)"));
+}
+
+// B8: 100,000 ranks; std::regex needs a stack frame per character.
+TEST(ParallelPlan, ListsOfBlockSizesMayBeLong) {
+  std::string sizes = "7";
+  for (int i = 1; i < 100000; ++i) sizes += ", 128";
+
+  const ParallelPlan plan = parse_plan(R"json({"parameter": {"scale": "S(0, {)json" + sizes + R"json(})"}})json");
+
+  EXPECT_EQ(plan.parameters[0].second[0].sizes.size(), 100000U);
+  EXPECT_EQ(plan.parameters[0].second[0].sizes[0], 7);
+  EXPECT_THAT(message_of([&] { parse_placement("S(0, {" + sizes + " 5})"); }),
+              HasSubstr("28, 128, 128 5})' is no placement: a , or } is wanted at character 500004"));
+}
+
+// B9: hours for anything that backtracks.
+TEST(ParallelPlan, PatternsTakeLinearTime) {
+  std::string stars, name(3000, 'a');
+  for (int i = 0; i < 500; ++i) stars += "a*";
+
+  EXPECT_FALSE(glob_fits(stars + "b", name));
+  EXPECT_TRUE(glob_fits(stars, name));
+  EXPECT_FALSE(NameRegex("(a*)*\\d").fits(name));
+  EXPECT_FALSE(NameRegex("(a|aa|a?)+%d").fits(name));
+  EXPECT_TRUE(NameRegex("(x+x+)*(a+a+)+").fits(name));
+}
+
+TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
+  const std::tuple<const char*, const char*, bool> cases[] = {
+      {"a\\.b", "a.b", true},         {"a\\.b", "axb", false},          {"a\\.b", "a.bc", false},      {"%a+%.%d", "ab.3", true},
+      {"(ab|c|)\\d", "ab1", true},    {"(ab|c|)\\d", "1", true},        {"(ab|c|)\\d", "abc1", false}, {"x{2,3}\\w", "xxx", true},
+      {"x{2,3}\\w", "xxxxx", false},  {"x{2,}\\d", "xxxxx1", true},     {"x{2}\\d", "xx1", true},      {"x{2}\\d", "x1", false},
+      {"[^.]+\\.w?", "blocks.", true}, {"[^.]+\\.w?", "a.b.w", false},  {"[a-c_%d]*", "ab_9", true},   {"[a-c-]\\w?", "-", true},
+      {"^a\\d$", "a1", true},         {"a^\\d", "a1", false},           {".*\\.bias", "0.fc.bias", true}, {"(?:ab)+?\\W", "abab.", true},
+      {"(a|b(c|d)*)+\\S", "abcdcbx", true}, {"%l%u%s%D", "aB .", true}, {"()*%d", "7", true},          {"(){1000}\\d", "7", true},
+  };
+  for (const auto& [pattern, name, fits] : cases) EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
+  for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "a{,2}\\d", "^*\\d", "(?=a)\\d", "[[:alpha:]]\\d", "\\b"}) {
+    EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is no valid pattern: ")) << wrong;
+  }
+  EXPECT_THAT(message_of([] { NameRegex regex(std::string(100000, '(')); }), HasSubstr("nested deeper than 100 levels"));
+}
+
+TEST(ParallelPlan, FilesAreRefusedByName) {
+  const std::string path = ::testing::TempDir() + "plan.json";
+  const auto refused = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return message_of([&] { load_plan(path); });
+  };
+
+  EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr(path + ": this is no valid JSON"));
+  EXPECT_THAT(refused(std::string(1000000, '[') + std::string(1000000, ']')), HasSubstr(path + ": Expect ParallelStyle or table"));
+  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": 1}})"), HasSubstr(path + "[\"a\"]: a style written in Lua cannot come from a file"));
+  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": "x"}})"), HasSubstr(path + "[\"a\"].number: Expect an integer, found string"));
+  EXPECT_THAT(refused(""), HasSubstr("cannot read '" + path));
+  EXPECT_THAT(message_of([] { load_plan("/nowhere/a.json"); }), HasSubstr("cannot open '/nowhere/a.json': No such file or directory"));
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moonhalo {
+
+/// Whether `name` fits a pattern with * (any text) and ? (any character), neither of which crosses a dot. Time: at most the
+/// product of the lengths.
+bool glob_fits(std::string_view pattern, std::string_view name);
+
+/// A regular expression over whole names that never backtracks: fits() takes at most the product of the lengths, whatever the
+/// expression. It has literals, ., [a-z], [^...], \d \w \s \D \W \S, ( ), (?: ), |, *, +, ?, {2,5}, ^, $; a % does what \ does,
+/// and %a, %l, %u are Lua's letters. ValueError for all else (references back, looking ahead) and for expressions that repeat to
+/// more than some thousand characters: the text, what is wrong and where.
+class NameRegex {
+ public:
+  explicit NameRegex(const std::string& text);
+  bool fits(std::string_view name) const;
+
+ private:
+  friend class NameRegexParser;
+  enum class Kind : uint8_t { kCharacter, kSplit, kJump, kBegin, kEnd };
+  /// Goes on at the next step, or `by` (and `other`, for a split) steps from here.
+  struct Step {
+    Kind kind = Kind::kCharacter;
+    std::bitset<256> set = {};
+    int64_t by = 1, other = 1;
+  };
+  std::vector<Step> steps_;
+};
+
+/// A name in a plan: exact, a glob, or a regular expression when it holds \ or %.
+class NamePattern {
+ public:
+  explicit NamePattern(const std::string& text);
+  bool fits(const std::string& name) const;
+  /// Of two that fit, the larger one is meant.
+  std::pair<int, int64_t> weight() const { return {rank_, literals_}; }
+
+ private:
+  std::string text_;
+  std::vector<NameRegex> regex_;  // none or one
+  int rank_ = 0;
+  int64_t literals_ = 0;
+};
+
+}  // namespace moonhalo
