@@ -334,7 +334,7 @@ if(TARGET moonhalo_cli)
   set_tests_properties(examples.embed_threads PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2)
   if(MPI_CXX_FOUND)
     add_test(NAME examples.embed_mpi COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_heat>)
-    set_tests_properties(examples.embed_mpi PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(examples.embed_mpi PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT
                                                        "${mpi_environment}")
   endif()
 endif()

@@ -53,6 +53,7 @@ class MpiRequests {
   struct GoesOn;
   /// `begins`: while it is not known yet that all ranks make this call.
   void pause(Clock::time_point start, bool begins);
+  static void give_way();
   [[noreturn]] void throw_timeout();
   [[noreturn]] void throw_failure(int code, const std::vector<MPI_Status>& statuses);
   void check_sizes(const std::vector<MPI_Status>& statuses);
