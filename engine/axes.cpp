@@ -44,7 +44,8 @@ class Solver {
       collect_options();
       enumerate(strategy, 0);
     }
-    TORCH_INTERNAL_ASSERT(best_cost_ < std::numeric_limits<double>::infinity(), "no strategy for ", call_.describe());
+    TORCH_CHECK_NOT_IMPLEMENTED(best_cost_ < std::numeric_limits<double>::infinity(), call_.name(), ": no way to carry it out under these placements",
+                                "\n  have  ", call_.describe(), "\n  fix   redistribute its tensors to Replicate() first");
     Plan plan;
     plan.inputs = std::move(best_inputs_);
     plan.outputs = std::move(best_outputs_);

@@ -50,6 +50,15 @@ constexpr DtypeName kDtypes[] = {
     {"float8_e5m2", at::kFloat8_e5m2},
 };
 
+// A table without an element 1 may be one with names, which would be taken for nothing.
+void check_empty(lua_State* lua, int index, const char* wanted) {
+  lua_pushnil(lua);
+  if (lua_next(lua, index) == 0) return;
+  const std::string key = describe(lua, -2);
+  lua_pop(lua, 2);
+  argument_error(lua, index, std::string(wanted) + " (the table has no element 1, but the key " + key + ")");
+}
+
 template <class Element, class Check>
 std::vector<Element> check_list(lua_State* lua, int index, const char* wanted, Check check) {
   if (!lua_istable(lua, index)) argument_error(lua, index, wanted);
@@ -70,6 +79,7 @@ std::vector<Element> check_list(lua_State* lua, int index, const char* wanted, C
     values.push_back(std::move(*value));
     lua_pop(lua, 1);
   }
+  if (count == 0) check_empty(lua, index, wanted);
   return values;
 }
 

@@ -170,6 +170,7 @@ void measure(const Run& run, const std::string& cut, mh::Communicator* world, bo
 /// One process: "whole", one MPI rank with "slabs" or "columns", or four thread ranks with "threads-slabs" or "threads-columns".
 void measure(const Run& run, const std::string& how) {
   at::set_num_threads(1);
+  at::manual_seed(1);  // plain weights are alike on all ranks
   const auto live = std::make_shared<SharedLiveBytes>();
   const std::string threads = "threads-";
   if (how.starts_with(threads)) {
