@@ -6,13 +6,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/lazy_bits.h"
+#include "io/new_file.h"
 
 namespace moonhalo::io {
 
@@ -158,23 +157,15 @@ void save_safetensors(const std::string& path,
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
 
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  TORCH_CHECK_VALUE(file.good(), "safetensors: cannot write '", path, "'\n  fix   make its folder first");
+  NewFile file("safetensors", path);
   const uint64_t length = text.size();
-  file.write(reinterpret_cast<const char*>(&length), sizeof length);
-  file.write(text.data(), static_cast<std::streamsize>(length));
+  file.write(&length, sizeof length);
+  file.write(text.data(), text.size());
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor bytes = stored(tensor).to(at::kCPU).contiguous();
-    file.write(static_cast<const char*>(bytes.const_data_ptr()),
-               static_cast<std::streamsize>(bytes.nbytes()));
+    file.write(bytes.const_data_ptr(), bytes.nbytes());
   }
-  file.close();
-  if (!file.good()) {
-    std::remove(partial.c_str());
-    TORCH_CHECK(false, "safetensors: the disk refused '", path, "' (", offset, " bytes)");
-  }
-  std::filesystem::rename(partial, path);
+  file.finish();
 }
 
 SafetensorsFile load_safetensors(const std::string& path) {

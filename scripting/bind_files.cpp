@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <cerrno>
 #include <filesystem>
 
+#include "io/new_file.h"
 #include "io/png.h"
 #include "io/safetensors.h"
 #include "scripting/state.h"
@@ -27,18 +29,86 @@ int make_folder(lua_State* lua) {
   std::error_code error;
   fs::create_directories(path, error);
   TORCH_CHECK_VALUE(!error && fs::is_directory(path), "make_folder: cannot make '", path, "': ",
-                    error ? error.message() : "a file has that name");
+                    error ? error.message() : "a file has that name", io::disk_remedy(error ? error.value() : ENOTDIR));
   return 0;
 }
 
-/// files.replace_folder(from, to): gives folder `from` the name `to`; a folder of that name is removed first.
-int replace_folder(lua_State* lua) {
-  const std::string from = check_string(lua, 1), to = check_string(lua, 2);
+/// _files.resolve(path): the folder that it means in the end, behind links, without "/" at its end.
+int resolve(lua_State* lua) {
+  std::string path = check_string(lua, 1);
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
   std::error_code error;
-  if (fs::is_directory(to)) fs::remove_all(to, error);
-  if (!error) fs::rename(from, to, error);
-  TORCH_CHECK_VALUE(!error, "replace_folder: cannot give '", from, "' the name '", to, "': ", error.message());
+  const fs::path target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : fs::path(path);
+  push(lua, error ? path : target.string());
+  return 1;
+}
+
+/// _files.is_empty(path): nothing is there, or a folder without anything in it.
+int is_empty(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  std::error_code error;
+  push(lua, !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error)));
+  return 1;
+}
+
+/// _files.remove(who, path): a file, or a folder with all that is in it; no error when nothing is there.
+int remove(lua_State* lua) {
+  const std::string who = check_string(lua, 1), path = check_string(lua, 2);
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return 0;
+  fs::remove_all(path, error);
+  TORCH_CHECK(!error, who, ": cannot remove '", path, "': ", error.message(), io::disk_remedy(error.value()));
   return 0;
+}
+
+/// _files.write(who, path, text): the file appears under its name when it is complete and on disk.
+int write(lua_State* lua) {
+  const std::string text = check_string(lua, 3);
+  io::NewFile file(check_string(lua, 1), check_string(lua, 2));
+  file.write(text.data(), text.size());
+  file.finish();
+  return 0;
+}
+
+/// _files.rename(who, from, to), of files and folders
+int rename(lua_State* lua) {
+  io::give_name(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3));
+  return 0;
+}
+
+/// _files.exchange(who, one, other) -> false where the file system cannot exchange the names of two folders
+int exchange(lua_State* lua) {
+  push(lua, io::exchange_names(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3)));
+  return 1;
+}
+
+/// Rank 0's text on every rank. Collective.
+void share(Communicator& world, std::string& text) {
+  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  world.broadcast(length, 0);
+  text.resize(static_cast<size_t>(length.item<int64_t>()));
+  at::Tensor bytes = at::from_blob(text.data(), {length.item<int64_t>()}, at::kByte);
+  world.broadcast(bytes, 0);
+}
+
+/// _files.on_first_rank(fn) -> the text (or nil) that fn gives on rank 0, which alone calls it; its error is one on every rank.
+/// Collective.
+int on_first_rank(lua_State* lua) {
+  Communicator& world = *context(lua).world;
+  std::string outcome;
+  if (world.rank() == 0) {
+    try {
+      lua_settop(lua, 1);
+      call_traced(lua, 0, 1);
+      outcome = is_nil(lua, -1) ? "nil" : "text" + check_string(lua, -1);
+    } catch (const LuaError& error) {
+      outcome = std::string("fail") + error.what();
+    }
+  }
+  share(world, outcome);
+  if (outcome.starts_with("fail")) throw LuaError(outcome.substr(4));
+  outcome == "nil" ? lua_pushnil(lua) : push(lua, outcome.substr(4));
+  return 1;
 }
 
 /// files.write_png(path, image): uint8 [height, width, 3].
@@ -95,8 +165,18 @@ int load_safetensors(lua_State* lua) {
 const luaL_Reg file_functions[] = {
     {"exists", guard<exists>},
     {"make_folder", guard<make_folder>},
-    {"replace_folder", guard<replace_folder>},
     {"write_png", guard<write_png>},
+    {nullptr, nullptr},
+};
+// What only the embedded Lua files call.
+const luaL_Reg internals[] = {
+    {"resolve", guard<resolve>},
+    {"is_empty", guard<is_empty>},
+    {"remove", guard<remove>},
+    {"write", guard<write>},
+    {"rename", guard<rename>},
+    {"exchange", guard<exchange>},
+    {"on_first_rank", guard<on_first_rank>},
     {nullptr, nullptr},
 };
 const luaL_Reg safetensors_functions[] = {
@@ -113,6 +193,7 @@ void add_table(lua_State* lua, const char* name, const luaL_Reg* functions) {
 
 const Binding binding("files", [](lua_State* lua) {
   add_table(lua, "files", file_functions);
+  add_table(lua, "_files", internals);
   add_table(lua, "safetensors", safetensors_functions);
 });
 

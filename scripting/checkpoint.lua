@@ -2,11 +2,12 @@
 -- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is a
 -- folder: KEY.safetensors with the tensors of every entry (names as in state_dict) and checkpoint.json with everything
 -- else. ShardTensors are saved whole, so that any number of ranks can load it. All ranks call save and load together;
--- rank 0 writes. The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
+-- rank 0 writes, and what fails there fails on all. The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in
+-- the backward pass.
 
 local mh = require "moonhalo"
 
-local fail, info = mh.fail, mh.run_info()
+local fail, warn, files = mh.fail, mh._plans.warn, mh._files
 local checkpoint = {}
 
 local kFormat = 1
@@ -66,42 +67,99 @@ local function unpack_value(value, tensors)
   return result
 end
 
--- ---- Saving and loading -------------------------------------------------------------------------------------------
+-- ---- Folders --------------------------------------------------------------------------------------------------------
+-- A save writes NAME.partial, checkpoint.json last: with it the folder is complete. Then NAME and NAME.partial exchange their
+-- names in one step, and what was NAME before goes. Where a file system cannot do that, NAME becomes NAME.replaced, then
+-- NAME.partial becomes NAME. So whenever a save is killed a complete folder is there, which load and the next save find.
 
-local function barrier()
-  if info.world_size > 1 then mh.barrier() end
+local kSave = "checkpoint.save"
+
+local function is_complete(folder) return mh.files.exists(folder .. "/" .. kFile) end
+
+--- The newest complete one of the folders that may be there.
+local function find(path)
+  for _, folder in ipairs {path, path .. ".partial", path .. ".replaced"} do
+    if is_complete(folder) then return folder end
+  end
 end
+
+--- Half a removed folder is not complete.
+local function discard(folder)
+  files.remove(kSave, folder .. "/" .. kFile)
+  files.remove(kSave, folder)
+end
+
+--- Ends a save that was killed: what is complete takes its name if that is free, the rest goes.
+local function settle(path)
+  local found = find(path)
+  if found and found ~= path then files.rename(kSave, found, path) end
+  discard(path .. ".partial")
+  discard(path .. ".replaced")
+end
+
+local function put_in_place(partial, path)
+  if not is_complete(path) then return files.rename(kSave, partial, path) end
+  if files.exchange(kSave, partial, path) then return end
+  warn(("checkpoint.save: the file system of '%s' cannot exchange two folders in one step; a kill between two steps leaves "
+    .. "'%s' complete, which load finds"):format(path, partial))
+  files.rename(kSave, path, path .. ".replaced")
+  files.rename(kSave, partial, path)
+end
+
+--- `tensors`: entry -> list of {name, tensor}; `text`: checkpoint.json.
+local function write(path, tensors, text)
+  path = files.resolve(path)
+  settle(path)
+  if not is_complete(path) and not files.is_empty(path) then
+    fail(("checkpoint.save: '%s' is there and no checkpoint\n  have  no %s in it\n  fix   choose another name, or remove it first")
+      :format(path, kFile))
+  end
+  local partial = path .. ".partial"
+  local done, problem = pcall(function()
+    mh.files.make_folder(partial)
+    for _, key in ipairs(sorted(tensors)) do
+      mh.safetensors.save(partial .. "/" .. key .. ".safetensors", tensors[key], {format = "pt"})
+    end
+    files.write(kSave, partial .. "/" .. kFile, text)
+    put_in_place(partial, path)
+  end)
+  if not done and not is_complete(partial) then discard(partial) end
+  if not done then error(problem, 0) end
+  settle(path)
+end
+
+-- ---- Saving and loading -------------------------------------------------------------------------------------------
 
 --- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
 --- optimizers, schedules (anything with state_dict), tensors, numbers, texts, booleans and tables of them. Collective.
 function checkpoint.save(path, state)
   if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
-  local entries, files = {}, {}
+  local entries, tensors = {}, {}
   for _, key in ipairs(sorted(state)) do
     if type(key) ~= "string" or not key:match("^[%w_-]+$") then
       fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
     end
-    local value, tensors = state[key], {}
+    local value, own = state[key], {}
     if has_state(value) then value = value:state_dict() end
-    entries[key] = pack(value, "", tensors)
-    if #tensors > 0 then files[key] = tensors end
+    entries[key] = pack(value, "", own)
+    if #own > 0 then tensors[key] = own end
   end
-  if info.rank == 0 then
-    local partial = path .. ".partial"
-    mh.files.make_folder(partial)
-    for _, key in ipairs(sorted(files)) do
-      mh.safetensors.save(partial .. "/" .. key .. ".safetensors", files[key], {format = "pt"})
-    end
-    local file, problem = io.open(partial .. "/" .. kFile, "w")
-    if not file then fail("checkpoint.save: " .. problem) end
-    local written, refused = file:write(mh.json.encode({format = kFormat, entries = entries}, 1), "\n")
-    local closed, refused_late = file:close()
-    if not (written and closed) then
-      fail("checkpoint.save: the disk refused '" .. partial .. "/" .. kFile .. "': " .. (refused or refused_late))
-    end
-    mh.files.replace_folder(partial, path)
+  local text = mh.json.encode({format = kFormat, entries = entries}, 1) .. "\n"
+  files.on_first_rank(function() write(path, tensors, text) end)
+end
+
+--- The folder to load, which may be one that a killed save left.
+local function choose(path)
+  local name = files.resolve(path)
+  local found = find(name)
+  if not found then
+    local unfinished = mh.files.exists(name .. ".partial") and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
+    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or ""))
   end
-  barrier()
+  if found ~= name then
+    warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path, found))
+  end
+  return found
 end
 
 local function read_tensors(path, key)
@@ -115,9 +173,7 @@ end
 --- Restores the entries of `into` that have load_state_dict and returns all others as they were saved. An entry of
 --- `into` that the checkpoint lacks is an error. Collective.
 function checkpoint.load(path, into)
-  if not mh.files.exists(path .. "/" .. kFile) then
-    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")")
-  end
+  path = files.on_first_rank(function() return choose(path) end)
   local saved = mh.json.load(path .. "/" .. kFile)
   if saved.format ~= kFormat then fail(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
   local names = sorted(saved.entries)
@@ -137,6 +193,7 @@ function checkpoint.load(path, into)
       rest[key] = value
     end
   end
+  mh.barrier()  -- rank 0 may save again when all have read
   return rest
 end
 

@@ -81,9 +81,69 @@ function tests.test_wrong_checkpoints_are_refused()
 
   -- As a later version might write it.
   local file <close> = assert(io.open(path .. "/checkpoint.json", "w"))
-  file:write('{"format": 99, "entries": {"step": 1}}')
-  file:close()
+  assert(file:write('{"format": 99, "entries": {"step": 1}}'))
+  assert(file:close())
   testing.assert_error(function() mh.checkpoint.load(path) end, "has format 99, this reads")
+end
+
+local function exists(...)
+  local found = {}
+  for i, name in ipairs {...} do found[i] = mh.files.exists(name) end
+  return found
+end
+
+--- X16: every state that a killed save can leave.
+function tests.test_what_a_killed_save_left_is_found_and_cleaned_up()
+  local path = folder("killed")
+  local partial, replaced = path .. ".partial", path .. ".replaced"
+  for _, name in ipairs {path, partial, replaced} do mh._files.remove("test", name) end
+  local function make(name, step)
+    mh.checkpoint.save(name, {step = step, x = mh.full({3}, step)})
+  end
+  local function expect(step, ...)
+    local saved = mh.checkpoint.load(path)
+    testing.assert_equal({saved.step, saved.x:tolist()}, {step, {step, step, step}})
+    testing.assert_equal(exists(path, partial, replaced), {...})
+    make(path, step + 1)
+    testing.assert_equal(mh.checkpoint.load(path).step, step + 1)
+    testing.assert_equal(exists(path, partial, replaced), {true, false, false})
+  end
+
+  make(partial, 1)  -- before the first name was given
+  expect(1, false, true, false)
+  make(partial, 7)  -- complete, not yet exchanged; or exchanged, not yet removed
+  expect(2, true, true, false)
+  assert(os.rename(path, replaced))  -- in two steps, between them
+  make(partial, 5)
+  expect(5, false, true, true)
+  make(replaced, 3)  -- in two steps, after them
+  expect(6, true, false, true)
+  mh._files.remove("test", partial .. "/checkpoint.json")
+  mh.files.make_folder(partial .. "/half")  -- while the folder was written, or removed
+  expect(7, true, true, false)
+
+  mh._files.remove("test", path)
+  mh.files.make_folder(partial)
+  testing.assert_error(function() mh.checkpoint.load(path) end,
+    "is no checkpoint (it has no checkpoint.json)\n  have  '" .. partial .. "', which a save left unfinished")
+  make(path, 1)
+  expect(1, true, false, false)
+end
+
+function tests.test_names_of_folders()
+  local path = folder("name")
+  for _, name in ipairs {path, path .. "_link", path .. "_other"} do mh._files.remove("test", name) end
+  mh.checkpoint.save(path .. "/", {step = 1})
+  testing.assert_equal(exists(path .. "/checkpoint.json", path .. "/.partial"), {true, false})
+  testing.assert_equal(mh.checkpoint.load(path .. "//").step, 1)
+
+  assert(os.execute(("ln -s '%s' '%s_link'"):format(path, path)))
+  mh.checkpoint.save(path .. "_link", {step = 2})
+  testing.assert_equal(mh.checkpoint.load(path).step, 2)
+
+  mh.files.make_folder(path .. "_other/results")
+  testing.assert_error(function() mh.checkpoint.save(path .. "_other", {step = 1}) end, "_other' is there and no checkpoint")
+  testing.assert_equal(exists(path .. "_other/results"), {true})
 end
 
 function tests.test_dtypes_go_there_and_back()

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// X16: runs that are killed while they save. fork() copies this process, so that a kill costs milliseconds and not the loading of
+// LibTorch. MOONHALO_KILLS=500 kills more often, MOONHALO_KILL_SEED=N at the moments of an earlier run.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <random>
+
+#include "tests/io/raw_file.h"
+#include "tests/scripting/several_states.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+constexpr int kKills = 40;
+constexpr int kLongest = 60000;  // microseconds until a kill: two saves or three
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoll(text) : otherwise;
+}
+
+/// Lua for a function whose tensors fit its step.
+const std::string kSave = R"(local mh = require "moonhalo"
+local function save(path, step)
+  mh.checkpoint.save(path, {step = step, x = mh.full({60000}, step), more = {deep = mh.full({300}, -step)}})
+end
+)";
+
+/// How names are exchanged where the file system cannot do it in one step.
+const std::string kTwoSteps = "mh._files.exchange = function() return false end\n";
+
+/// Saves until it is killed after some microseconds.
+void save_and_kill(lua_State* lua, const std::string& code, int microseconds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::fprintf(stderr, "the saving run ended: %s\n", run(lua, code).c_str());
+    _exit(1);
+  }
+  usleep(static_cast<useconds_t>(microseconds));
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+}
+
+struct CheckpointKills : ::testing::TestWithParam<bool> {};
+
+TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
+  const testing::Folder folder;
+  const State state = new_state();
+  const std::string path = folder / "ck", first = kSave + (GetParam() ? "" : kTwoSteps);
+  const std::string load = "local saved = require('moonhalo').checkpoint.load('" + path + R"(')
+    local step = saved.step
+    assert(saved.x:eq(step):all():item() and saved.x.shape[1] == 60000, "x is of another step")
+    assert(saved.more.deep:eq(-step):all():item() and saved.more.deep.shape[1] == 300, "deep is of another step")
+    return step)";
+  const auto kills = from_environment("MOONHALO_KILLS", kKills);
+  const auto seed = from_environment("MOONHALO_KILL_SEED", std::random_device()());
+  std::printf("MOONHALO_KILL_SEED=%lld\n", static_cast<long long>(seed));
+  std::mt19937 random(static_cast<unsigned>(seed));
+  run(state.get(), first + "save('" + path + "', 0)");
+  int64_t step = 0, unfinished = 0, nameless = 0;
+
+  for (int64_t i = 0; i < kills && !HasFailure(); ++i) {
+    const auto wait = static_cast<int>(random() % kLongest);
+    SCOPED_TRACE("kill " + std::to_string(i) + " after " + std::to_string(wait) + " us");
+    save_and_kill(state.get(), first + "for step = " + std::to_string(step + 1) + ", math.huge do save('" + path + "', step) end", wait);
+
+    unfinished += folder.names().size() > 1;
+    nameless += !std::filesystem::exists(path);
+    const std::string loaded = run(state.get(), load);
+    ASSERT_EQ(loaded, std::to_string(std::max(step, static_cast<int64_t>(std::atoll(loaded.c_str())))));
+    step = std::atoll(loaded.c_str());
+  }
+
+  std::printf("%lld kills, %lld of them in a save, %lld between two renames; %lld saves\n", static_cast<long long>(kills),
+              static_cast<long long>(unfinished), static_cast<long long>(nameless), static_cast<long long>(step));
+  if (GetParam()) EXPECT_EQ(nameless, 0);
+  run(state.get(), first + "save('" + path + "', 0)");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "InOneStep" : "InTwoSteps"; });
+
+}  // namespace
+}  // namespace moonhalo::scripting
