@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
+#include <set>
 
+#include "io/new_file.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -15,39 +18,118 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kDeepest = 100;
+constexpr size_t kLongestReason = 200;
 
-void push_json(lua_State* lua, const Json& value) {
-  luaL_checkstack(lua, 4, "json");
-  switch (value.type()) {
-    case Json::value_t::boolean:
-      return push(lua, value.get<bool>());
-    case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned:
-      return push(lua, value.get<int64_t>());
-    case Json::value_t::number_float:
-      return push(lua, value.get<double>());
-    case Json::value_t::string:
-      return push(lua, value.get_ref<const std::string&>());
-    case Json::value_t::array: {
-      lua_createtable(lua, static_cast<int>(value.size()), 0);
-      lua_Integer position = 0;
-      for (const Json& element : value) {
-        push_json(lua, element);
-        lua_rawseti(lua, -2, ++position);
-      }
-      return;
-    }
-    case Json::value_t::object:
-      lua_createtable(lua, 0, static_cast<int>(value.size()));
-      for (const auto& [key, element] : value.items()) {
-        push_json(lua, element);
-        lua_setfield(lua, -2, key.c_str());
-      }
-      return;
-    default:
-      lua_pushnil(lua);
-  }
+/// The line and column of a byte of `text`, both from 1.
+std::string place(const std::string& text, size_t byte) {
+  const std::string before = text.substr(0, byte > 0 ? byte - 1 : 0);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t newline = before.rfind('\n');
+  const size_t column = newline == std::string::npos ? before.size() + 1 : before.size() - newline;
+  return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
+
+/// Makes a Lua value of JSON's events. What it is not told by recursion, hostile files cannot overflow a stack with.
+class LuaReader : public nlohmann::json_sax<Json> {
+ public:
+  /// `source` is what messages call the text: "'run.json'".
+  LuaReader(lua_State* lua, const std::string& text, std::string source) : lua_(lua), text_(text), source_(std::move(source)) {}
+
+  bool null() override {
+    lua_pushnil(lua_);
+    return store();
+  }
+  bool boolean(bool value) override { return store(value); }
+  bool number_integer(number_integer_t value) override { return store(value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > uint64_t{std::numeric_limits<int64_t>::max()}) refuse_integer(std::to_string(value));
+    return store(static_cast<int64_t>(value));
+  }
+  bool number_float(number_float_t value, const std::string& digits) override {
+    if (digits.find_first_not_of("-0123456789") == std::string::npos) refuse_integer(digits);
+    return store(value);
+  }
+  bool string(std::string& value) override { return store(value); }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(size_t) override { return start(); }
+  bool start_array(size_t) override {
+    start();
+    levels_.back().length = 0;
+    return true;
+  }
+  bool key(std::string& name) override {
+    Level& level = levels_.back();
+    TORCH_CHECK_VALUE(level.names.insert(name).second, "json: ", source_, " has the key '", name, "' twice", inside(),
+                      "\n  fix   leave one of them");
+    level.name = name;
+    return true;
+  }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    std::string what = error.what();
+    what = what.substr(what.find("] ") + 2);
+    if (what.starts_with("parse error")) what = what.substr(what.find(": ") + 2);
+    TORCH_CHECK_VALUE(false, "json: ", source_, " is not valid at ", place(text_, position), ": ", what.substr(0, kLongestReason));
+  }
+
+ private:
+  struct Level {
+    std::optional<lua_Integer> length;  // of arrays
+    std::set<std::string> names;
+    std::string name;
+  };
+
+  template <class Value>
+  bool store(const Value& value) {
+    push(lua_, value);
+    return store();
+  }
+  /// The value on top of the stack goes into the table below it.
+  bool store() {
+    if (levels_.empty()) return true;
+    Level& level = levels_.back();
+    if (level.length) {
+      lua_rawseti(lua_, -2, ++*level.length);
+    } else {
+      push(lua_, level.name);
+      lua_insert(lua_, -2);
+      lua_rawset(lua_, -3);
+    }
+    return true;
+  }
+  bool start() {
+    TORCH_CHECK_VALUE(levels_.size() < kDeepest, "json: ", source_, " is nested deeper than ", kDeepest, " levels");
+    luaL_checkstack(lua_, 4, "json");
+    lua_newtable(lua_);
+    levels_.emplace_back();
+    return true;
+  }
+  bool end() {
+    levels_.pop_back();
+    return store();
+  }
+
+  /// ", in 'net.layers.2'"
+  std::string inside() const {
+    std::string path;
+    for (size_t i = 0; i + 1 < levels_.size(); ++i) {
+      path += (i > 0 ? "." : "") + (levels_[i].length ? std::to_string(*levels_[i].length + 1) : levels_[i].name);
+    }
+    return path.empty() ? "" : ", in '" + path + "'";
+  }
+  [[noreturn]] void refuse_integer(const std::string& digits) const {
+    TORCH_CHECK_VALUE(false, "json: ", source_, " has the integer ", digits.substr(0, kLongestReason), ", which does not fit 64 bits",
+                      "\n  fix   write it as a text, or as a float: with a point");
+  }
+
+  lua_State* lua_;
+  const std::string& text_;
+  const std::string source_;
+  std::vector<Level> levels_;
+};
 
 Json to_json(lua_State* lua, int index, int depth) {
   luaL_checkstack(lua, 4, "json");
@@ -95,26 +177,9 @@ Json to_json(lua_State* lua, int index, int depth) {
   return object;
 }
 
-/// The line and column of a byte of `text`, both from 1.
-std::string place(const std::string& text, size_t byte) {
-  const std::string before = text.substr(0, byte > 0 ? byte - 1 : 0);
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const size_t newline = before.rfind('\n');
-  const size_t column = newline == std::string::npos ? before.size() + 1 : before.size() - newline;
-  return "line " + std::to_string(line) + ", column " + std::to_string(column);
-}
-
 void decode_text(lua_State* lua, const std::string& text, const std::string& source) {
-  Json value;
-  try {
-    value = Json::parse(text, nullptr, true, /*ignore_comments=*/true);
-  } catch (const Json::parse_error& error) {
-    const std::string what = error.what();
-    const size_t colon = what.rfind(": ");
-    TORCH_CHECK_VALUE(false, "json: ", source, " is not valid at ", place(text, error.byte), ": ",
-                      colon == std::string::npos ? what : what.substr(colon + 2));
-  }
-  push_json(lua, value);
+  LuaReader reader(lua, text, source);
+  Json::sax_parse(text, &reader, nlohmann::detail::input_format_t::json, /*strict=*/true, /*ignore_comments=*/true);
 }
 
 /// json.decode(text): objects and arrays become tables, null becomes nil; comments are allowed.
@@ -126,11 +191,7 @@ int decode(lua_State* lua) {
 /// json.load(path)
 int load(lua_State* lua) {
   const std::string path = check_string(lua, 1);
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file.good(), "json: cannot open '", path, "'");
-  std::ostringstream text;
-  text << file.rdbuf();
-  decode_text(lua, text.str(), "'" + path + "'");
+  decode_text(lua, io::read_file("json", path), "'" + path + "'");
   return 1;
 }
 

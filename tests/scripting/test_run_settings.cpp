@@ -257,7 +257,46 @@ TEST(Json, GoesThereAndBack) {
               HasSubstr("nested deeper than 100 levels"));
   EXPECT_THAT(run({}, "return mh.json.encode{print}"), HasSubstr("json: cannot write function"));
   EXPECT_THAT(run({}, "return mh.json.load('/nowhere/a.json')"),
-              HasSubstr("json: cannot open '/nowhere/a.json'"));
+              HasSubstr("json: cannot open '/nowhere/a.json': No such file or directory"));
+  EXPECT_THAT(run({}, "return mh.json.load('/')"), HasSubstr("json: cannot open '/': Is a directory"));
+  EXPECT_EQ(run({}, "return mh.json.encode(mh.json.decode('[9223372036854775807, -9223372036854775808, 1e300]'))"),
+            "[9223372036854775807,-9223372036854775808,1e+300]");
+}
+
+TEST(Json, RefusesWhatLuaCannotHold) {
+  const auto nested = [](const char* open, int depth, const char* close) {
+    std::string text;
+    for (int i = 0; i < depth; ++i) text += open;
+    text += "1";
+    for (int i = 0; i < depth; ++i) text += close;
+    return text;
+  };
+  const struct {
+    std::string text, error;
+  } cases[] = {
+      {nested("[", 50000, "]"), "is nested deeper than 100 levels"},
+      {nested("{\"a\": ", 50000, "}"), "is nested deeper than 100 levels"},
+      {nested("[", 101, "]"), "is nested deeper than 100 levels"},
+      {std::string(50000, '['), "is nested deeper than 100 levels"},
+      {"[18446744073709551615]", "has the integer 18446744073709551615, which does not fit 64 bits"},
+      {"[9223372036854775808]", "has the integer 9223372036854775808, which"},
+      {"{\"a\": -9223372036854775809}", "has the integer -9223372036854775809, which"},
+      {"[184467440737095516150000]", "has the integer 184467440737095516150000, which"},
+      {"[1,\n 1e999]", "is not valid at line 2, column 6: number overflow parsing '1e999'"},
+      {R"({"a": 1, "b": {"lr": 1, "lr": 2}})", "has the key 'lr' twice, in 'b'"},
+      {R"({"a": [0, {"lr": null, "lr": 2}]})", "has the key 'lr' twice, in 'a.2'"},
+      {R"({"a": 1, "a": 2})", "has the key 'a' twice\n  fix   leave one of them"},
+      {"{\"a\": \"" + std::string(100000, 'x'), "is not valid at line 1, column"},
+      {"", "is not valid at line 1, column 1"},
+  };
+  for (const auto& [text, error] : cases) {
+    SCOPED_TRACE(text.substr(0, 40));
+    const std::string path = write_file("refused.json", text);
+    const std::string said = run({}, "return mh.json.load('" + path + "')");
+    EXPECT_THAT(said, HasSubstr("json: '" + path + "' " + error));
+    EXPECT_LT(said.size(), 600);
+  }
+  EXPECT_EQ(run({}, "return tostring(#mh.json.encode(mh.json.decode('" + nested("[", 99, "]") + "')))"), "199");
 }
 
 }  // namespace
