@@ -40,6 +40,7 @@ std::string disk_remedy(int error) {
         return "choose another name";
       case EACCES:
       case EPERM:
+      case EROFS:
         return "change the permissions, or write somewhere else";
       case ENOSPC:
         return "free space on that disk, or write somewhere else";

@@ -6,8 +6,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "engine/lazy_bits.h"
@@ -109,15 +114,63 @@ struct Entry {
   int64_t begin, end;
 };
 
-Entry read_entry(const std::string& path, const std::string& name, const Json& value) {
-  try {
-    const auto& offsets = value.at("data_offsets");
-    return {name, parse_dtype(path, value.at("dtype").get<std::string>()),
-            value.at("shape").get<std::vector<int64_t>>(), offsets.at(0).get<int64_t>(),
-            offsets.at(1).get<int64_t>()};
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", error.what());
+int64_t read_size(const Json& value) {
+  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+  TORCH_CHECK_VALUE(fits, value.dump(), " is no size");
+  return value.get<int64_t>();
+}
+
+/// The bytes of a tensor, or nothing when they are more than can be.
+std::optional<int64_t> bytes_of(const Entry& entry) {
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) return 0;
+  for (const int64_t size : entry.shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
   }
+  return bytes;
+}
+
+Entry read_entry(const std::string& path, const std::string& name, const Json& value, int64_t data_bytes) {
+  std::string problem;
+  try {
+    const auto &shape = value.at("shape"), &offsets = value.at("data_offsets");
+    TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2, "shape and data_offsets are lists, the latter of two");
+    Entry entry{name, parse_dtype(path, value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
+    for (const Json& size : shape) entry.shape.push_back(read_size(size));
+    TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_of(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
+    TORCH_CHECK_VALUE(entry.end <= data_bytes, "its data ends after that of the file, which is cut short");
+    return entry;
+  } catch (const Json::exception& error) {
+    problem = error.what();
+  } catch (const c10::Error& error) {
+    problem = error.what_without_backtrace();
+  }
+  TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", problem);
+}
+
+/// ValueError unless it is an object whose keys stand there once.
+Json read_header(const std::string& path, const std::string& text) {
+  std::set<std::string> names;
+  const auto refuse_twice = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    TORCH_CHECK_VALUE(depth != 1 || event != Json::parse_event_t::key || names.insert(parsed.get<std::string>()).second,
+                      "safetensors: '", path, "' has the tensor '", parsed.get<std::string>(), "' twice");
+    return true;
+  };
+  Json header = Json::parse(text, refuse_twice, false);
+  TORCH_CHECK_VALUE(header.is_object(), "safetensors: '", path, "' is no safetensors file");
+  return header;
+}
+
+/// The format's reader knows texts only.
+std::map<std::string, std::string> read_metadata(const std::string& path, const Json& value) {
+  TORCH_CHECK_VALUE(value.is_object(), "safetensors: '", path, "' has metadata that are no table of texts");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : value.items()) {
+    TORCH_CHECK_VALUE(text.is_string(), "safetensors: '", path, "' has metadata '", key, "' of type ", text.type_name(),
+                      ", but they are texts");
+    metadata[key] = text.get<std::string>();
+  }
+  return metadata;
 }
 
 void read_bytes(std::ifstream& file, const std::string& path, void* data, int64_t count) {
@@ -169,36 +222,31 @@ void save_safetensors(const std::string& path,
 }
 
 SafetensorsFile load_safetensors(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file.good(), "safetensors: cannot open '", path, "'");
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const int error = errno;
+  TORCH_CHECK_VALUE(file.good(), "safetensors: cannot open '", path, "': ", std::strerror(error));
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(path), "safetensors: cannot open '", path, "': it is a folder");
+  const auto file_bytes = static_cast<int64_t>(file.tellg());
+  file.seekg(0);
   uint64_t length = 0;
   read_bytes(file, path, &length, sizeof length);
   TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file");
   std::string text(length, '\0');
   read_bytes(file, path, text.data(), static_cast<int64_t>(length));
-  const Json header = Json::parse(text, nullptr, false);
-  TORCH_CHECK_VALUE(header.is_object(), "safetensors: '", path, "' is no safetensors file");
+  const Json header = read_header(path, text);
 
   SafetensorsFile result;
-  std::vector<Entry> entries;
+  const auto start = static_cast<int64_t>(sizeof length + length);
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      for (const auto& [key, one] : value.items())
-        result.metadata[key] = one.is_string() ? one.get<std::string>() : one.dump();
-    } else {
-      entries.push_back(read_entry(path, name, value));
+      result.metadata = read_metadata(path, value);
+      continue;
     }
-  }
-  const auto start = static_cast<int64_t>(sizeof length + length);
-  for (const Entry& entry : entries) {
-    TORCH_CHECK_VALUE(std::all_of(entry.shape.begin(), entry.shape.end(), [](int64_t size) { return size >= 0; }),
-                      "safetensors: '", path, "' has a negative size in '", entry.name, "'");
+    const Entry entry = read_entry(path, name, value, file_bytes - start);
     at::Tensor tensor = at::empty(entry.shape, entry.dtype);
-    TORCH_CHECK_VALUE(entry.begin >= 0 && entry.end - entry.begin == static_cast<int64_t>(tensor.nbytes()),
-                      "safetensors: '", path, "' has offsets in '", entry.name, "' that do not fit its shape");
     file.seekg(start + entry.begin);
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
-    result.tensors.emplace_back(entry.name, std::move(tensor));
+    result.tensors.emplace_back(name, std::move(tensor));
   }
   restore_complex(path, result);
   return result;
