@@ -240,6 +240,8 @@ bool telling(const List& results) {
   });
 }
 
+// Arguments are drawn without a look at them: matrices may be as ill-conditioned as chance makes them, which multiplies rounding in linear
+// algebra; sums of float32 may cancel, so twice the contract's 1e-5; half and bfloat16 have 11 and 8 bits.
 double tolerance_for(const Sample& sample, const List& results) {
   double tolerance = sample.op.base.starts_with("linalg_") ? 1e-8 : 1e-10;
   for (const at::Tensor& t : results) {

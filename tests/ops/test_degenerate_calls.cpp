@@ -12,6 +12,7 @@ namespace {
 void expect_right_on_all_ways(const std::string& name, const List& tensors, const Program& program, int derivatives) {
   Draw draw(name);
   for (const Way& way : draw_ways(draw, tensors)) {
+    // Second derivatives divide by the square of what the first divide by: a digit less than the usual 1e-10.
     const Verdict verdict = judge(way, program, {.tolerance = 1e-9, .backward = derivatives > 0, .double_backward = derivatives > 1});
     EXPECT_EQ(verdict.wrong + verdict.refusal, "") << name << " on " << way.to_string();
   }

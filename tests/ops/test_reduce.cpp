@@ -182,6 +182,7 @@ TEST(Reduce, OtherDtypes) {
 TEST(Reduce, S12_MeansInHalfPrecisionStayInRange) {
   const Tensor full = at::full({3, 40000}, 2, at::kHalf);
   for (const std::vector<Placement>& placements : {std::vector<Placement>{shard(0, {3, 0})}, {shard(1)}}) {
+    // Half has 11 bits: neighbours differ by 1e-3.
     expect_same_as_plain({2}, {{full, placements}},
                          [](const List& x) {
                            return List{x[0].mean(), x[0].mean(1), x[0].mean(kRows, true),

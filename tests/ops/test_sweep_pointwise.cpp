@@ -20,7 +20,7 @@ const Tensor coin = make_tensor({5, 7}, 8, at::kBool), coins = make_tensor({7}, 
 const Tensor wave = make_tensor({5, 7}, 10, at::kComplexDouble);
 const Tensor narrow = a.to(at::kFloat), brain = b.to(at::kBFloat16),
              byte = make_tensor({5, 7}, 11, at::kByte);
-const Allowed kForward{.backward = false}, kFloat{.tolerance = 1e-5}, kBrain{.tolerance = 2e-2};
+const Allowed kForward{.backward = false}, kFloat{.tolerance = 1e-5}, kBrain{.tolerance = 2e-2};  // bfloat16: 8 bits
 
 TEST(SweepPointwise, S20_Unary) {
   sweep({
