@@ -279,11 +279,12 @@ int load_state_dict(lua_State* lua) {
   std::vector<std::unique_ptr<to::OptimizerParamState>> state(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     lua_rawgeti(lua, states, static_cast<lua_Integer>(i) + 1);
+    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", wanted a table");
     lua_pushnil(lua);
     const bool empty = lua_next(lua, -2) == 0;
     if (!empty) {
       lua_pop(lua, 2);
-      state[i] = kind.read_state(lua, lua_gettop(lua), parameters[i]);
+      state[i] = kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i]);
     }
     lua_pop(lua, 1);
   }

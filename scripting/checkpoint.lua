@@ -33,7 +33,10 @@ end
 
 -- ---- Values to JSON and back: a tensor is {"$tensor": name}, a number that JSON lacks {"$number": "inf"} ------------
 
-local function pack(value, path, tensors)
+local kDeepest = 90  -- checkpoint.json holds some levels more
+
+--- `depth`: of tables around the value.
+local function pack(value, path, tensors, depth)
   if mh.is_tensor(value) then
     tensors[#tensors + 1] = {path, plain(value)}
     return {["$tensor"] = path}
@@ -44,28 +47,36 @@ local function pack(value, path, tensors)
   end
   if kind == "number" or kind == "string" or kind == "boolean" then return value end
   if kind ~= "table" then fail("checkpoint.save: '" .. path .. "' is a " .. kind .. ", which cannot be saved") end
+  if depth > kDeepest then
+    fail(("checkpoint.save: '%s...' is nested deeper than %d levels, or holds itself"):format(path:sub(1, 60), kDeepest))
+  end
   local packed = {}
   if rawlen(value) > 0 then
-    for i, element in ipairs(value) do packed[i] = pack(element, path .. "." .. i, tensors) end
+    for i, element in ipairs(value) do packed[i] = pack(element, path .. "." .. i, tensors, depth + 1) end
     return packed
   end
   for _, key in ipairs(sorted(value)) do
     if type(key) ~= "string" then fail("checkpoint.save: '" .. path .. "' has the key " .. tostring(key) .. ", which is no text") end
-    packed[key] = pack(value[key], path == "" and key or path .. "." .. key, tensors)
+    if key:sub(1, 1) == "$" then fail("checkpoint.save: '" .. path .. "' has the key '" .. key .. "', but $ is the checkpoint's own") end
+    packed[key] = pack(value[key], path == "" and key or path .. "." .. key, tensors, depth + 1)
   end
   return packed
 end
 
 local kNumbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
-local function unpack_value(value, tensors)
+--- `damaged(problem)` raises an error.
+local function unpack_value(value, tensors, damaged)
   if type(value) ~= "table" then return value end
-  if value["$tensor"] then return tensors[value["$tensor"]] end
-  if value["$number"] then return kNumbers[value["$number"]] end
+  local tensor, number = value["$tensor"], value["$number"]
+  if tensor ~= nil then return tensors[tensor] or damaged(("the tensor '%s' is missing"):format(tostring(tensor))) end
+  if number ~= nil then return kNumbers[number] or damaged(("'%s' is no number"):format(tostring(number))) end
   local result = {}
-  for key, element in pairs(value) do result[key] = unpack_value(element, tensors) end
+  for key, element in pairs(value) do result[key] = unpack_value(element, tensors, damaged) end
   return result
 end
+
+local function is_entry_name(key) return type(key) == "string" and key:match("^[%w_-]+$") ~= nil end
 
 -- ---- Folders --------------------------------------------------------------------------------------------------------
 -- A save writes NAME.partial, checkpoint.json last: with it the folder is complete. Then NAME and NAME.partial exchange their
@@ -136,12 +147,12 @@ function checkpoint.save(path, state)
   if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
   local entries, tensors = {}, {}
   for _, key in ipairs(sorted(state)) do
-    if type(key) ~= "string" or not key:match("^[%w_-]+$") then
+    if not is_entry_name(key) then
       fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
     end
     local value, own = state[key], {}
     if has_state(value) then value = value:state_dict() end
-    entries[key] = pack(value, "", own)
+    entries[key] = pack(value, "", own, 1)
     if #own > 0 then tensors[key] = own end
   end
   local text = mh.json.encode({format = kFormat, entries = entries}, 1) .. "\n"
@@ -170,15 +181,37 @@ local function read_tensors(path, key)
   return tensors
 end
 
+--- The entries of checkpoint.json. Its names become those of files, which must not lie elsewhere.
+local function read_entries(path)
+  local file = path .. "/" .. kFile
+  local saved = mh.json.load(file)
+  local function damaged(problem) fail(("checkpoint.load: '%s' is damaged: %s"):format(file, problem)) end
+  if type(saved) ~= "table" or saved.format == nil then damaged("it has no format") end
+  if saved.format ~= kFormat then fail(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
+  if type(saved.entries) ~= "table" then damaged("it has no entries") end
+  for key in pairs(saved.entries) do
+    if not is_entry_name(key) then damaged(("'%s' cannot be the name of an entry"):format(tostring(key))) end
+  end
+  return saved.entries
+end
+
+--- An error of load_state_dict names file and entry.
+local function restore(object, value, place)
+  local done, problem = pcall(function() object:load_state_dict(value) end)
+  if done then return end
+  if type(problem) ~= "string" then error(problem, 0) end
+  local position, text = problem:match("^([^\n]-:%d+: )(.*)$")
+  error((position or "") .. place .. (text or problem), 0)
+end
+
 --- Restores the entries of `into` that have load_state_dict and returns all others as they were saved. An entry of
 --- `into` that the checkpoint lacks is an error. Collective.
 function checkpoint.load(path, into)
   path = files.on_first_rank(function() return choose(path) end)
-  local saved = mh.json.load(path .. "/" .. kFile)
-  if saved.format ~= kFormat then fail(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
-  local names = sorted(saved.entries)
+  local entries = read_entries(path)
+  local names = sorted(entries)
   for _, key in ipairs(sorted(into or {})) do
-    if saved.entries[key] == nil then
+    if entries[key] == nil then
       fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(path, key, mh.did_you_mean(key, names),
         table.concat(names, ", ")))
     end
@@ -186,9 +219,10 @@ function checkpoint.load(path, into)
   end
   local rest = {}
   for _, key in ipairs(names) do
-    local value = unpack_value(saved.entries[key], read_tensors(path, key))
+    local place = ("checkpoint.load: '%s', entry '%s': "):format(path, key)
+    local value = unpack_value(entries[key], read_tensors(path, key), function(problem) fail(place .. problem) end)
     if into and into[key] ~= nil then
-      into[key]:load_state_dict(value)
+      restore(into[key], value, place)
     else
       rest[key] = value
     end

@@ -58,7 +58,25 @@ function Schedule:state_dict()
   return state
 end
 
+--- Settings too come from the state, as in PyTorch.
 function Schedule:load_state_dict(state)
+  local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
+  if type(state) ~= "table" then refuse("wanted the table of state_dict(), got a %s", type(state)) end
+  local own = self:state_dict()
+  for _, key in ipairs {"last_epoch", "base_lrs"} do
+    if state[key] == nil then refuse("'%s' is missing", key) end
+  end
+  for key, value in pairs(state) do
+    local wanted = own[key]
+    if wanted == nil and self[key] ~= nil then refuse("'%s' is no value of a schedule", tostring(key)) end
+    if wanted ~= nil and type(value) ~= type(wanted) then refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted)) end
+    for _, element in ipairs(type(value) == "table" and value or {}) do
+      if type(element) ~= "number" then refuse("'%s' holds a %s, wanted numbers", tostring(key), type(element)) end
+    end
+  end
+  if #state.base_lrs ~= #own.base_lrs then
+    refuse("'base_lrs' is of %d groups, the optimizer has %d", #state.base_lrs, #own.base_lrs)
+  end
   for key, value in pairs(state) do self[key] = type(value) == "table" and {table.unpack(value)} or value end
   for i, group in ipairs(self.optimizer.param_groups) do
     group.lr = self.last_lrs and self.last_lrs[i] or self:rate(self.base_lrs[i], i)

@@ -167,21 +167,42 @@ at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
   return value.to(parameter.device()).clone();
 }
 
+/// Whether an optimizer that has made a step has this tensor of every parameter.
+bool is_always_there(std::string_view key) {
+  return key == "exp_avg" || key == "exp_avg_sq" || key == "square_avg" || key == "sum";
+}
+
+/// The fields of the table at `index`, which was saved for parameter `number`, from 1.
 struct StateReader {
   lua_State* lua;
   int index;
+  int64_t number;
   const at::Tensor& parameter;
+  bool by_element;  // tensors are of the parameter's shape
 
   void operator()(const char* key, int64_t& value) const {
-    if (field(key)) value = check_int(lua, -1);
+    if (field(key)) {
+      check(to_int(lua, -1).has_value(), key, "an integer");
+      value = check_int(lua, -1);
+    }
     lua_pop(lua, 1);
   }
   void operator()(const char* key, double& value) const {
-    if (field(key)) value = check_number(lua, -1);
+    if (field(key)) {
+      check(lua_type(lua, -1) == LUA_TNUMBER, key, "a number");
+      value = check_number(lua, -1);
+    }
     lua_pop(lua, 1);
   }
   void operator()(const char* key, at::Tensor& value) const {
-    if (field(key)) value = own_copy(check_tensor(lua, -1), parameter);
+    if (field(key)) {
+      const at::Tensor* given = to_tensor(lua, -1);
+      check(given != nullptr && (!by_element || given->sizes() == parameter.sizes()), key,
+            by_element ? "a tensor of shape " + c10::str(parameter.sizes()) : "a tensor");
+      value = own_copy(*given, parameter);
+    } else {
+      check(!is_always_there(key), key, "a tensor");
+    }
     lua_pop(lua, 1);
   }
   void operator()(const char* key, std::deque<at::Tensor>& value) const {
@@ -197,6 +218,10 @@ struct StateReader {
   bool field(const char* key) const {
     lua_getfield(lua, index, key);
     return !is_nil(lua, -1);
+  }
+  /// About the value on top of the stack.
+  void check(bool good, const char* key, const std::string& wanted) const {
+    TORCH_CHECK_VALUE(good, "load_state_dict: '", key, "' of parameter ", number, " is ", describe(lua, -1), ", wanted ", wanted);
   }
 };
 
@@ -245,9 +270,13 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
       lua_setfield(lua, -2, key);
     });
   };
-  kind.read_state = [](lua_State* lua, int index, const at::Tensor& parameter) {
+  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter) {
     auto state = std::make_unique<StateType>();
-    visit(*state, StateReader{lua, lua_absindex(lua, index), parameter});
+    std::vector<std::string> known;
+    visit(*state, [&](const char* key, auto&) { known.emplace_back(key); });
+    const Options refuses_others(lua, index, "load_state_dict", known);
+    constexpr bool kByElement = !std::same_as<StateType, to::LBFGSParamState>;
+    visit(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement});
     return std::unique_ptr<to::OptimizerParamState>(std::move(state));
   };
   kind.make = [](const std::vector<to::OptimizerParamGroup>& groups,

@@ -17,8 +17,8 @@ struct OptimizerKind {
   /// Pushes a table of all options, or of all state.
   void (*push_options)(lua_State*, torch::optim::OptimizerOptions&);
   void (*push_state)(lua_State*, torch::optim::OptimizerParamState&);
-  /// From such a table; tensors are copied into the placement of `parameter`.
-  std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(lua_State*, int index,
+  /// From such a table; tensors are copied into the placement of `parameter`, which is the optimizer's `number`-th, from 1.
+  std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(lua_State*, int index, int64_t number,
                                                                    const at::Tensor& parameter);
   std::unique_ptr<torch::optim::OptimizerOptions> (*defaults)();
   std::unique_ptr<torch::optim::Optimizer> (*make)(

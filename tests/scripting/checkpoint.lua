@@ -76,6 +76,8 @@ function tests.test_wrong_checkpoints_are_refused()
     {function() mh.checkpoint.load(path, {step = 2}) end, "entry 'step' has no load_state_dict"},
     {function() mh.checkpoint.save(path, {fn = print}) end, "is a function, which cannot be saved"},
     {function() mh.checkpoint.save(path, {["a/b"] = 1}) end, "'a/b' cannot be the name of an entry"},
+    {function() mh.checkpoint.save(path, {a = {["$tensor"] = "x"}}) end, "has the key '$tensor', but $ is the checkpoint's own"},
+    {function() local t = {} t.t = t mh.checkpoint.save(path, {a = t}) end, "is nested deeper than 90 levels, or holds itself"},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
 
@@ -90,6 +92,71 @@ local function exists(...)
   local found = {}
   for i, name in ipairs {...} do found[i] = mh.files.exists(name) end
   return found
+end
+
+--- X16: what load says of checkpoint.json after `edit` changed it.
+function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
+  local path = folder("damaged")
+  local net, opt, schedule = parts()
+  train(net, opt, schedule, 2)
+  mh.checkpoint.save(path, {model = net, optimizer = opt, schedule = schedule, best = math.huge})
+  local file = path .. "/checkpoint.json"
+  local whole = mh.json.encode(mh.json.load(file))
+  local function put(text)
+    local out <close> = assert(io.open(file, "w"))
+    assert(out:write(text))
+  end
+  local in_file, entry = "checkpoint.load: '" .. file .. "' is damaged: ", "checkpoint.load: '" .. path .. "', entry '%s': "
+  local optimizer, rates = entry:format("optimizer") .. "load_state_dict: ", entry:format("schedule") .. "load_state_dict: "
+  local cases = {
+    {function(all) all.format = nil end, in_file .. "it has no format"},
+    {function(all) all.entries = nil end, in_file .. "it has no entries"},
+    {function(all) all.entries = "none" end, in_file .. "it has no entries"},
+    {function(all) all.entries = {"a", "b"} end, in_file .. "'1' cannot be the name of an entry"},
+    {function(all) all.entries["../../etc/x"] = {["$tensor"] = "x"} end, in_file .. "'../../etc/x' cannot be the name of an entry"},
+    {function(all) all.entries["/tmp/x"] = 1 end, in_file .. "'/tmp/x' cannot be the name of an entry"},
+    {function(all) all.entries[""] = 1 end, in_file .. "'' cannot be the name of an entry"},
+    {function(all) all.entries["a.b"] = 1 end, in_file .. "'a.b' cannot be the name of an entry"},
+    {function(all) all.entries.model = "x" end, entry:format("model") .. "Sequential: load_state_dict: wanted tensors by name, got string x"},
+    {function(all) all.entries.model["3.bias"] = nil end, entry:format("model") .. "Sequential: load_state_dict: missing keys: '3.bias'"},
+    {function(all) all.entries.model["3.bias"] = 4 end, "entry 'model': Sequential: load_state_dict: '3.bias' is no tensor but a number"},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model") .. "the tensor 'y' is missing"},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "the tensor 'table: "},
+    {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is no number"},
+    {function(all) all.entries.optimizer = 3 end, optimizer .. "wanted the table of state_dict(), got 3"},
+    {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
+    {function(all) all.entries.optimizer.state[2] = 7 end, optimizer .. "the state of parameter 2 is 7, wanted a table"},
+    {function(all) all.entries.optimizer.state[2].exp_avg = nil end,
+      optimizer .. "'exp_avg' of parameter 2 is nil, wanted a tensor"},
+    {function(all) all.entries.optimizer.state[2].exp_avg = 1 end, optimizer .. "'exp_avg' of parameter 2 is 1, wanted a tensor"},
+    {function(all)
+      local state = all.entries.optimizer.state
+      state[2].exp_avg = state[1].exp_avg
+    end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], wanted a tensor of shape [4]"},
+    {function(all) all.entries.optimizer.state[2].step = "x" end, optimizer .. "'step' of parameter 2 is 'x', wanted an integer"},
+    {function(all) all.entries.optimizer.state[2].setp = 1 end, optimizer .. "unknown option 'setp'; did you mean 'step'?"},
+    {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end, "entry 'optimizer': load_state_dict: option 'lr'"},
+    {function(all) all.entries.schedule = 3 end, rates .. "wanted the table of state_dict(), got a number"},
+    {function(all) all.entries.schedule.last_epoch = nil end, rates .. "'last_epoch' is missing"},
+    {function(all) all.entries.schedule.last_epoch = "x" end, rates .. "'last_epoch' is a string, wanted a number"},
+    {function(all) all.entries.schedule.step = 3 end, rates .. "'step' is no value of a schedule"},
+    {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end, rates .. "'base_lrs' is of 2 groups, the optimizer has 1"},
+    {function(all) all.entries.schedule.base_lrs = {"x"} end, rates .. "'base_lrs' holds a string, wanted numbers"},
+  }
+  for _, case in ipairs(cases) do
+    local all = mh.json.decode(whole)
+    case[1](all)
+    put(mh.json.encode(all))
+    local again, opt2, schedule2 = parts()
+    testing.assert_error(function() mh.checkpoint.load(path, {model = again, optimizer = opt2, schedule = schedule2}) end, case[2])
+  end
+  for text, problem in pairs {[""] = "json: '" .. file .. "' is not valid at line 1", ["null"] = in_file .. "it has no format",
+    ["[1]"] = in_file .. "it has no format", [("["):rep(50000)] = "json: '" .. file .. "' is nested deeper than 100 levels"} do
+    put(text)
+    testing.assert_error(function() mh.checkpoint.load(path) end, problem)
+  end
+  put(whole)
+  mh.checkpoint.load(path, {model = net, optimizer = opt, schedule = schedule})
 end
 
 --- X16: every state that a killed save can leave.
