@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "scripting/commands.h"
+#include "scripting/output.h"
 #include "scripting/session.h"
 
 namespace moonhalo::scripting {
@@ -15,9 +16,7 @@ int complain(const std::exception& error, int status) {
   return status;
 }
 
-}  // namespace
-
-int command_line(int argc, char** argv) {
+int act(int argc, char** argv) {
   CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
   app.require_subcommand(1);
   Action action;
@@ -41,5 +40,9 @@ int command_line(int argc, char** argv) {
     return complain(error, kScriptFailed);
   }
 }
+
+}  // namespace
+
+int command_line(int argc, char** argv) { return checked_output(act(argc, argv)); }
 
 }  // namespace moonhalo::scripting

@@ -18,6 +18,7 @@
 #include "engine/launch.h"
 #include "scripting/bind_h5.h"
 #include "scripting/lua_random.h"
+#include "scripting/output.h"
 #include "scripting/report.h"
 #include "scripting/syntax_hints.h"
 #include "scripting/values.h"
@@ -163,8 +164,7 @@ int print_line(lua_State* lua) {
     lua_pop(lua, 1);
   }
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
+  write_output(line);
   return 0;
 }
 

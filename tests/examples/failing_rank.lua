@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- X16: a run that ends badly after it has finished a checkpoint, for failures.cmake.
---   how   error, killed: what happens to rank 1 in the midst of collectives; disk, disk_json, disk_log: what is too large to be
---         written (the caller limits files); check: the finished checkpoint is whole
+--   how   error, killed: what happens to rank 1 in the midst of collectives; disk, disk_json, disk_log, disk_h5: what is too large to
+--         be written (the caller limits files); stdout: the caller makes it a full device; check: the finished checkpoint is whole
 local mh = require "moonhalo"
 
 local cfg = mh.config {how = "check", folder = ""}
@@ -18,6 +18,15 @@ end
 local x = mh.distribute_tensor(values, mesh, {mh.Shard(0)})
 mh.checkpoint.save(path, {x = x, step = 7})
 if cfg.how == "disk" then mh.checkpoint.save(path, {x = mh.ones{1000, 1000}, step = 8}) end
+if cfg.how == "disk_h5" then
+  local file = mh.h5.open(cfg.folder .. "/x.h5", "w")
+  file:write("x", mh.distribute_tensor(mh.ones{1000, 1000}, mesh, {mh.Shard(0)}))
+end
+if cfg.how == "stdout" then
+  print("nobody reads this")
+  io.write("nor that")
+  return mh.checkpoint.save(path, {x = x, step = 7})
+end
 if cfg.how == "disk_json" then
   local history = {}
   for i = 1, 100000 do history[i] = i / 7 end

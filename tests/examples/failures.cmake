@@ -15,7 +15,10 @@ endif()
 if(HOW MATCHES "^disk")
   # A file may have 256 blocks of 512 or 1024 bytes: to the program that is a disk that is full.
   list(APPEND run --log "${OUTPUT}/log.jsonl")
-  list(PREPEND run sh -c "trap '' XFSZ && ulimit -f 256 && exec \"$@\"" sh)
+  list(PREPEND run sh -c "ulimit -f 256 && exec \"$@\"" sh)
+endif()
+if(HOW STREQUAL "stdout")
+  list(PREPEND run sh -c "exec \"$@\" > /dev/full" sh)
 endif()
 
 execute_process(COMMAND ${run} TIMEOUT 20 RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE err)

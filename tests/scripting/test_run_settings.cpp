@@ -213,6 +213,8 @@ TEST(Log, OfATensorIsTheLogarithm) {
   context.log_file = "/nowhere/run.jsonl";
   EXPECT_THAT(run(context, "mh.log{a = 1}"),
               HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
+  context.log_file = "/dev/full";
+  EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: the disk refused '/dev/full': No space left on device"));
 }
 
 TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
