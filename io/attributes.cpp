@@ -193,9 +193,10 @@ std::vector<std::string> attribute_names(hid_t object, const Where& where) {
   std::vector<std::string> names;
   hsize_t position = 0;
   checked(where, "list the attributes", [&] {
-    return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &position, add_name, &names);
+    return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, &position, add_name, &names);
   });
   std::erase_if(names, is_internal);
+  std::sort(names.begin(), names.end());  // HDF5's own sorting crashes on damaged files, as for links
   return names;
 }
 

@@ -42,13 +42,15 @@ herr_t add_link(hid_t, const char* name, const H5L_info_t*, void* data) {
   return 0;
 }
 
+/// Sorted by us: where a file is damaged, HDF5 1.10 frees a table that it never filled when it sorts (H5_ITER_INC).
 std::vector<std::string> links(hid_t file, const std::string& group, const h5::Where& where) {
   std::vector<std::string> names;
   hsize_t position = 0;
   h5::checked(where, "list it", [&] {
-    return H5Literate_by_name(file, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_INC, &position,
+    return H5Literate_by_name(file, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, &position,
                               add_link, &names, H5P_DEFAULT);
   });
+  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -334,7 +336,7 @@ Dataset File::operator[](const std::string& name) const {
                       some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
   }
   const auto handle = state_->dataset(access.id, "/" + path, 0, where);
-  return {state_, std::make_shared<DatasetInfo>(read_info(handle->get(), path, where))};
+  return {state_, std::make_shared<DatasetInfo>(read_info(access.id, handle->get(), path, where))};
 }
 
 Attributes File::attrs(const std::string& object) const {

@@ -189,7 +189,7 @@ Handle open_file_for_writing(const std::string& path, const Handle& access, cons
 
 Handle create_file(const std::string& path, const Handle& access, const Where& where) {
   return make(where, "create it", H5Fclose,
-              [&] { return H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()); });
+              [&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()); });
 }
 
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where) {
@@ -233,6 +233,15 @@ std::vector<hsize_t> extent(hid_t space, const Where& where) {
             [&] { return H5Sget_simple_extent_dims(space, shape.data(), nullptr); });
   }
   return shape;
+}
+
+bool lies_in(hid_t file, hid_t object, const Where& where) {
+  H5O_info_t info[2];
+  const hid_t ids[2] = {file, object};
+  for (int i = 0; i < 2; ++i) {
+    checked(where, "find the file it lies in", [&] { return H5Oget_info2(ids[i], &info[i], H5O_INFO_BASIC); });
+  }
+  return info[0].fileno == info[1].fileno;
 }
 
 bool link_exists(hid_t file, const std::string& path) {

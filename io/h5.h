@@ -86,7 +86,7 @@ Handle property_list(hid_t kind, const Where& where);
 Handle open_file(const std::string& path);
 /// For reading and writing, by this process alone; `access` as from write_access.
 Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
-/// A new file; an existing one of that name is an error.
+/// A new file in the place of what is there.
 Handle create_file(const std::string& path, const Handle& access, const Where& where);
 /// With room for `cache_bytes` of chunks that are read again (0: the library's default).
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where);
@@ -96,6 +96,8 @@ Handle creation_list_of(hid_t dataset, const Where& where);
 /// A simple dataspace; no dimensions make a scalar.
 Handle simple_space(const std::vector<hsize_t>& shape, const Where& where);
 std::vector<hsize_t> extent(hid_t space, const Where& where);
+/// False for what an external link led to: its addresses mean another file.
+bool lies_in(hid_t file, hid_t object, const Where& where);
 /// True when every part of the path exists ("/" always does).
 bool link_exists(hid_t file, const std::string& path);
 

@@ -83,7 +83,7 @@ H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, v
 
 int64_t bytes_read() { return bytes_read_here; }
 
-DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& where) {
+DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where) {
   DatasetInfo info;
   info.name = name;
   const h5::Handle type = h5::type_of(dataset, where);
@@ -116,7 +116,7 @@ DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& w
     info.filters = filter_names(list.get(), where);
   }
   const h5::Scope scope;
-  if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0) {
+  if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::lies_in(file, dataset, where)) {
     const haddr_t offset = H5Dget_offset(dataset);  // undefined until something was written
     if (offset != HADDR_UNDEF) info.offset = offset;
   }

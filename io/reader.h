@@ -24,11 +24,12 @@ struct DatasetInfo {
   std::vector<int64_t> chunks;  ///< empty unless stored in chunks
   std::vector<std::string>
       filters;                     ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
-  std::optional<uint64_t> offset;  ///< where its bytes begin in the file, if they are one plain run
+  std::optional<uint64_t> offset;  ///< where its bytes begin in the opened file, if they are one plain run there
   size_t element_size = 0;
 };
 
-DatasetInfo read_info(hid_t dataset, const std::string& name, const h5::Where& where);
+/// `file`: the opened one, which an external link of it may have left.
+DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where);
 
 /// Reads one selection of a dataset, whole or in pieces. Holds the file open for as long as it
 /// lives.

@@ -132,7 +132,7 @@ at::Tensor plain_data(const at::Tensor& tensor) { return carried_out(tensor.deta
 
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                 const h5::Where& where) {
-  const DatasetInfo info = read_info(dataset, "", where);
+  const DatasetInfo info = read_info(dataset, dataset, "", where);
   TORCH_CHECK_TYPE(info.dtype, where.to_string(), ": a tensor cannot be written to type ",
                    info.type_name, "\n  have  a tensor of dtype ",
                    h5::dtype_name(block.scalar_type()), "\n  fix   write to a dataset of numbers");
@@ -198,7 +198,7 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
   state_->change(where, [&] {
     const auto access = state_->write(where);
     const h5::Handle dataset = create_dataset_in(access.id, path, shape, dtype, options, where);
-    info = std::make_shared<DatasetInfo>(read_info(dataset.get(), path, where));
+    info = std::make_shared<DatasetInfo>(read_info(access.id, dataset.get(), path, where));
   });
   return {state_, std::move(info)};
 }

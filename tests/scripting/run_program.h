@@ -24,14 +24,14 @@ inline Result run(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "moonhalo");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   const auto start = std::chrono::steady_clock::now();
   const int status = command_line(static_cast<int>(argv.size()), argv.data());
   const auto time = std::chrono::steady_clock::now() - start;
   std::fflush(stdout);
-  const std::string err = testing::internal::GetCapturedStderr();
-  return {status, testing::internal::GetCapturedStdout(), err, time};
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  return {status, ::testing::internal::GetCapturedStdout(), err, time};
 }
 
 }  // namespace moonhalo::scripting
