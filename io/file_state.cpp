@@ -2,7 +2,6 @@
 #include "io/file_state.h"
 
 #include <ATen/core/Tensor.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,8 +9,9 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <random>
 #include <sstream>
+
+#include "io/new_file.h"
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;
@@ -30,14 +30,6 @@ int posix_descriptor(hid_t file, const h5::Where& where) {
   unsigned intent = 0;
   if (H5Fget_intent(file, &intent) < 0 || intent != H5F_ACC_RDONLY) return -1;
   return *static_cast<int*>(handle);
-}
-
-std::string unfinished_name(const std::string& path) {
-  static const char digits[] = "0123456789abcdef";
-  std::random_device random;
-  std::string name = path + ".unfinished-";
-  for (int i = 0; i < 8; ++i) name += digits[random() % 16];
-  return name;
 }
 
 /// The file that a path means in the end, so that renaming replaces the file and not a link to it.
@@ -61,12 +53,6 @@ void check_folder(const std::string& path) {
                     "\n  fix   choose another folder or change its permissions");
 }
 
-void system_check(bool good, const std::string& path, const char* what) {
-  const int error = errno;
-  TORCH_CHECK(good, "close: file \"", path, "\": cannot ", what, "\n  have  ", std::strerror(error),
-              "\n  fix   free space or choose another folder");
-}
-
 /// "write: ...: cannot write it: No space left on device (rank 2 of 3)" for a message with have, fix and rank lines.
 std::string in_one_line(const std::string& message) {
   std::istringstream lines(message);
@@ -77,17 +63,6 @@ std::string in_one_line(const std::string& message) {
     if (line.starts_with("  rank  ")) result += " (rank " + line.substr(8) + ")";
   }
   return result;
-}
-
-/// Some file systems report a full disk only here.
-void sync_to_disk(const std::string& unfinished, const std::string& path) {
-  const int descriptor = open(unfinished.c_str(), O_RDONLY | O_CLOEXEC);
-  system_check(descriptor >= 0, path, "open it to store it on disk");
-  const bool stored = fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP;
-  const int error = errno;
-  ::close(descriptor);
-  errno = error;
-  system_check(stored, path, "store it on disk");
 }
 
 }  // namespace
@@ -198,22 +173,18 @@ void FileState::begin(const h5::Where& where) {
     return;
   }
   const std::string target = resolved(path_);
-  const std::string name = unfinished_name(target);
+  UnfinishedFile made = make_unfinished(target, where);
+  unfinished_ = made.path;
+  lock_ = std::move(made.lock);
   file_.reset();
   if (mode_ == Mode::kAppend && fs::exists(target)) {
     std::error_code error;
-    fs::copy_file(target, name, error);
-    if (error) {
-      std::error_code ignored;
-      fs::remove(name, ignored);
-      TORCH_CHECK(false, where.to_string(), ": cannot copy the file to add to it\n  have  ",
-                  error.message(), "\n  fix   free space for a second copy");
-    }
-    unfinished_ = name;
-    file_ = h5::open_file_for_writing(name, h5::write_access(status_, where), where);
+    fs::copy_file(target, unfinished_, fs::copy_options::overwrite_existing, error);
+    TORCH_CHECK(!error, where.to_string(), ": cannot copy the file to add to it\n  have  ", error.message(),
+                "\n  fix   free space for a second copy");
+    file_ = h5::open_file_for_writing(unfinished_, h5::write_access(status_, where), where);
   } else {
-    unfinished_ = name;
-    file_ = h5::create_file(name, h5::write_access(status_, where), where);
+    file_ = h5::create_file(unfinished_, h5::write_access(status_, where), where);
   }
 }
 
@@ -258,10 +229,10 @@ void FileState::finish() {
     begin(where);
     file_.close(where);
     check_written(status_, where);
-    sync_to_disk(unfinished_, path_);
-    system_check(std::rename(unfinished_.c_str(), resolved(path_).c_str()) == 0, path_,
-                 "give it its final name");
+    store_on_disk(where.to_string(), unfinished_);
+    give_name(where.to_string(), unfinished_, resolved(path_));
     unfinished_.clear();
+    lock_.release();
     closed_ = true;
   } catch (...) {
     drop();
@@ -280,6 +251,7 @@ void FileState::drop() noexcept {
   file_.reset();
   if (!unfinished_.empty() && !follows_) std::remove(unfinished_.c_str());
   unfinished_.clear();
+  lock_.release();
 }
 
 std::string FileState::share(CommunicatorPtr group, const h5::Where& where) {
@@ -297,6 +269,7 @@ void FileState::follow(CommunicatorPtr group, const std::string& unfinished) {
   file_.reset();
   if (!unfinished_.empty()) std::remove(unfinished_.c_str());
   unfinished_ = unfinished;
+  lock_.release();
   follows_ = true;
 }
 

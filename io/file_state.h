@@ -12,6 +12,7 @@
 
 #include "engine/communicator.h"
 #include "io/h5.h"
+#include "io/unfinished_file.h"
 #include "io/write_driver.h"
 
 namespace moonhalo::io {
@@ -21,7 +22,7 @@ enum class Mode : uint8_t { kRead, kWrite, kAppend };
 /// What a File and its Datasets share: the open HDF5 file, and for files being written the
 /// unfinished copy.
 ///
-///     "w"  a new file  out.h5.unfinished-XXXX  --- close(): flush, fsync, rename --->  out.h5
+///     "w"  a new file  out.h5.unfinished-HOST-XXXX  --- close(): flush, fsync, rename --->  out.h5
 ///     "a"  as "w", but the unfinished file begins as a copy of out.h5, made at the first write
 ///
 /// so a failure, a full disk or a crash leaves the file that was there before. Thread ranks may
@@ -89,6 +90,7 @@ class FileState {
   const Mode mode_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun
+  FileLock lock_;           // on it, unless it is another rank's
   std::string failure_;     // the operation that failed, in one line
   bool closed_ = false;
   bool follows_ = false;
