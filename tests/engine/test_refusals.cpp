@@ -11,6 +11,7 @@
 #include "engine/factory_capture.h"
 #include "engine/redistribute.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placements.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -32,6 +33,22 @@ TEST(CommunicatorRefusals, TypesAndCountsThatDoNotFit) {
     group.all_reduce(out);
     EXPECT_EQ(out[0].item<double>(), 2);
   });
+}
+
+// The judge of the sweeps and of the fuzzer: a clear error is a fault too where one rank alone has it.
+TEST(JudgedCalls, ARefusalOfOneRankAloneIsWrong) {
+  const auto refused_by = [](int64_t ranks) {
+    const Program program = [ranks](const List& x) {
+      const bool refuses = is_shard_tensor(x[0]) && spec(x[0])->mesh()->rank() < ranks;
+      TORCH_CHECK_VALUE(!refuses, "no\n  have  this\n  fix   that");
+      return List{x[0].sum()};
+    };
+    return judge({{3}, {{make_tensor({5, 2}, 1), {shard(0)}}}}, program, {});
+  };
+
+  EXPECT_EQ(refused_by(0).kind(), Verdict::Kind::kRight);
+  EXPECT_EQ(refused_by(3).kind(), Verdict::Kind::kRefused);
+  EXPECT_THAT(refused_by(1).wrong, HasSubstr("of 3 ranks these refuse alone: 0\nrank 0: no"));
 }
 
 // A tiny tensor takes a way of its own through the messages: sums of maxima are not maxima of sums.

@@ -6,13 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include "engine/communicator.h"
 #include "engine/dispatch.h"
+#include "tests/support/refusals.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -162,6 +165,9 @@ Verdict judge(const Way& way, const Program& program, Oracle options) {
   };
   options.fallback = Fallback::kReplicate;
   ::testing::TestPartResultArray failures;
+  // Ranks that are processes cannot see each other here.
+  std::optional<Refusals> refusals;
+  if (std::getenv("MOONHALO_TEST_RANKS") == nullptr) refusals.emplace();
   try {
     const ::testing::ScopedFakeTestPartResultReporter reporter(
         ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
@@ -176,6 +182,7 @@ Verdict judge(const Way& way, const Program& program, Oracle options) {
   }
   for (int i = 0; i < failures.size(); ++i)
     verdict.wrong += failures.GetTestPartResult(i).message();
+  if (refusals && !verdict.refusal.empty() && !refusals->alone().empty()) verdict.wrong += refusals->alone() + "\n" + verdict.refusal;
   gathered->add_those_of_this_thread();
   for (const auto& [name, times] : gathered->operators) verdict.gathered[name] += times;
   return verdict;
