@@ -253,6 +253,22 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   set_tests_properties(lua.mistakes PROPERTIES TIMEOUT 600 LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
+# What the program does when it is killed, starved or given damaged files. Sanitizers need the memory that some cases take away.
+if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
+  # moonhalo_add_faults_test(NAME OPTIONS...)
+  function(moonhalo_add_faults_test name)
+    add_test(NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
+                                         $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
+    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults PROCESSORS 2)
+  endfunction()
+
+  set(faults_parts 6)
+  foreach(part RANGE 1 ${faults_parts})
+    moonhalo_add_faults_test(part_${part} --part ${part}/${faults_parts})
+  endforeach()
+  moonhalo_add_faults_test(kills --kills 15)
+endif()
+
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 if(TARGET moonhalo_cli)
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [PLAIN]): lists with commas; PLAIN: the script can run

@@ -1,0 +1,104 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What the scripts of `./dev faults` share. A file of version v holds v in each of its parts, so that a half-written or mixed one shows.
+local mh = require "moonhalo"
+
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local support = {mh = mh, mesh = mesh, rank = mh.rank()}
+
+--- A field of `version`s, cut into rows.
+function support.field(version, rows, columns)
+  return mh.distribute_tensor(mh.full({rows or 96, columns or 128}, version + 0.0), mesh, {mh.Shard(0)})
+end
+
+local nine = mh.distribute_tensor(mh.ones{9}, mesh, {mh.Shard(0)})
+
+--- One collective, all_reduce.
+function support.collective() return nine:sum():item() end
+
+--- Tells the runner that all ranks are at the place of the fault; the next call is the fault.
+function support.ready()
+  if mh.world_size() > 1 then mh.barrier() end
+  local name = "../ready." .. mh.rank()
+  local file = assert(io.open(name .. ".new", "w"))
+  file:write(assert(io.open("/proc/self/stat")):read("n"))
+  file:close()
+  assert(os.rename(name .. ".new", name))
+end
+
+--- The same, and waits until the runner has done its part: reading a pipe ends when the runner opens it.
+function support.wait()
+  support.ready()
+  assert(io.open("../go." .. mh.rank())):read("a")
+end
+
+function support.open_h5(version, options)
+  local file = mh.h5.open(options and options.path or "field.h5", "w")
+  file:write("plain", mh.full({48, 64}, version + 0.0))
+  file:write("field", support.field(version, options and options.rows))
+  file:set_attr("version", version)
+  return file
+end
+
+function support.save_h5(version, options) support.open_h5(version, options):close() end
+
+function support.save_ck(version, options)
+  local net = mh.nn.Linear(64, 64)
+  for _, parameter in ipairs(net:parameters()) do parameter:detach():fill_(version) end
+  mh.checkpoint.save(options and options.path or "ck", {net = net, field = support.field(version, options and options.rows), version = version,
+    notes = options and options.notes or "none"})
+end
+
+function support.save_safetensors(version, elements)
+  if mh.rank() == 0 then mh.safetensors.save("weights.safetensors", {{"a", mh.full({elements or 64}, version + 0.0)}, {"b", mh.full({8}, version + 0.0)}}) end
+end
+
+local function all_are(tensor, version, what)
+  if not (tensor:min():item() == version and tensor:max():item() == version) then
+    error(("%s: parts of version %s and of others"):format(what, tostring(version)))
+  end
+end
+
+--- The version of a file, or an error when its parts disagree.
+support.version = {}
+
+support.version["field.h5"] = function(path)
+  local file = mh.h5.open(path)
+  local version = file.attrs.version
+  all_are(file["plain"]:read(), version, "plain")
+  all_are(file["field"]:read(), version, "field")
+  file:close()
+  return version
+end
+
+function support.version.ck(path)
+  local net = mh.nn.Linear(64, 64)
+  local rest = mh.checkpoint.load(path, {net = net})
+  all_are(net.weight:detach(), rest.version, "net.weight")
+  all_are(net.bias:detach(), rest.version, "net.bias")
+  all_are(rest.field, rest.version, "field")
+  return rest.version
+end
+
+support.version["weights.safetensors"] = function(path)
+  local version
+  for _, pair in ipairs((mh.safetensors.load(path))) do
+    version = version or pair[2]:max():item()
+    all_are(pair[2], version, pair[1])
+  end
+  return version
+end
+
+--- The last whole line's version. Only the last line may be cut short, and versions never go back.
+support.version["log.jsonl"] = function(path)
+  local text, latest = assert(io.open(path)):read("a"), 0
+  for line in text:gmatch("([^\n]*)\n") do
+    local read, record = pcall(mh.json.decode, line)
+    if read and record.version then
+      if record.version < latest then error("log: version " .. record.version .. " after " .. latest) end
+      latest = record.version
+    end
+  end
+  return latest
+end
+
+return support
