@@ -8,6 +8,7 @@
 Status, the first line said and what is left on disk are compared; that all processes are gone in time is judged: five seconds after
 the fault, or after the limit where a case is about MOONHALO_TIMEOUT_S. A case that fails is tried once more."""
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ import running
 HERE = pathlib.Path(__file__).parent
 EXPECTED = HERE / "expected.txt"
 GONE_WITHIN_S = 5
+JOBS = 2  # most of a case is starting and waiting
 FIRST_LINE = 'local s = dofile("../support.lua")\n'
 
 
@@ -79,7 +81,7 @@ class Faults:
             return self.result_in(case, how, folder, work)
         finally:
             if case.small_disk:
-                subprocess.run(["umount", str(work)], check=True)
+                subprocess.run(["umount", "-l", str(work)], check=True)
 
     def result_in(self, case, how, folder, work):
         shutil.copy(HERE / "support.lua", folder)
@@ -109,9 +111,8 @@ class Faults:
             run.kill()
         if seconds is None:
             wrong = f"still there {limit:g} s after the fault"
-        said = running.first_line(run.err.read_text(errors="replace"), folder, case.any_rank)
         left = disk.state(self.moonhalo, work, before, case.signals() or how == "mpi", not case.small_disk)
-        block = f"{case.name}, {how}\n  status  {run.status()}\n  says    {said}\n  disk    {left}\n"
+        block = f"{case.name}, {how}\n  status  {run.status()}\n  says    {run.said(case.any_rank)}\n  disk    {left}\n"
         return block, seconds, wrong
 
     def judged(self, case, how, wanted):
@@ -124,7 +125,7 @@ class Faults:
                 break
             print(f"again   {time}  {case.name}, {how}: {wrong or 'not as expected'}", flush=True)
             shutil.rmtree(self.base / f"{case.name}.{how}")
-        word = "ok" if good else "PENDING" if case.pending else "FAILED"
+        word = "ok" if good else "PENDING" if case.pending else "new" if wanted is None else "FAILED"
         text = f"{word:7} {time}  {case.name}, {how}{attempt if good else ''}"
         if case.pending:
             text += f": {case.pending}" + (" -- but it passes" if good else "")
@@ -154,18 +155,22 @@ def run_cases(given, base):
     expected, failed, pending = read_expected(), 0, 0
     faults = Faults(given.program, given.mpiexec, base)
     selection = chosen(given)
-    for case, how in selection:
+
+    def judge(one):
+        case, how = one
         title = f"{case.name}, {how}"
         reason = faults.why_not(case)
-        if reason:
-            print(f"skipped          {title}: {reason}")
-            continue
-        block, line, bad = faults.judged(case, how, None if given.update else expected.get(title))
-        print(line if not given.update else f"{line.splitlines()[0]}\n{block}", flush=True)
-        failed, pending = failed + bad, pending + bool(case.pending)
-        if given.update and not (case.pending and title in expected):
-            expected[title] = block
-            write_expected(expected)
+        return (None, f"skipped          {title}: {reason}", False) if reason else faults.judged(
+            case, how, None if given.update else expected.get(title))
+
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for (case, how), (block, line, bad) in zip(selection, pool.map(judge, selection)):
+            title = f"{case.name}, {how}"
+            print(line if block is None or not given.update else f"{line.splitlines()[0]}\n{block}", flush=True)
+            failed, pending = failed + bad, pending + bool(case.pending)
+            if given.update and block and not (case.pending and title in expected):
+                expected[title] = block
+                write_expected(expected)
     if given.update:
         return 0
     print(f"{len(selection)} cases, {failed} failed, {pending} pending")
@@ -182,7 +187,7 @@ def main():
     parser.add_argument("--kills", type=int, default=0, help="instead: so many kills of a loop that saves")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of --kills (default: the time)")
     parser.add_argument("--keep", action="store_true", help="leave the folders of the runs")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     base = pathlib.Path(tempfile.mkdtemp(prefix="mhf-"))
     base.chmod(0o755)
     try:

@@ -128,6 +128,9 @@ class Run:
                     pass
             self.clock.tick()
 
+    def said(self, any_rank=False):
+        return first_line(self.err.read_text(errors="replace"), self.folder, any_rank)
+
     def status(self):
         code = self.process.returncode
         return str(code) if code >= 0 else signal.Signals(-code).name
