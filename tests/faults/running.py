@@ -143,6 +143,7 @@ RANKS = re.compile(r"^ranks? [\d, -]+: ")
 REPLACED = [
     (re.compile(r"0x[0-9a-f]+"), "ADDRESS"),
     (re.compile(r"\b(process rank \d+) with PID \d+ on node \S+"), r"\1"),
+    (re.compile(r"^mpiexec(?= (noticed|detected))"), "mpirun"),
     (re.compile(r"unfinished-[\w.-]*\w"), "unfinished-*"),
     (re.compile(r" \(call \d+ of this group\)"), ""),
     (re.compile(r"\.\./(script|support)"), r"\1"),
