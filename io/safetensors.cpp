@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "engine/lazy_bits.h"
 #include "io/new_file.h"
@@ -57,12 +58,12 @@ const char* dtype_name(const std::string& tensor, at::ScalarType type) {
   TORCH_CHECK_VALUE(false, "safetensors: '", tensor, "' is of dtype ", c10::toString(type), ", which the format does not have");
 }
 
-at::ScalarType parse_dtype(const std::string& path, const std::string& name) {
+at::ScalarType parse_dtype(const std::string& name) {
   for (const Dtype& known : kDtypes) {
     if (name == known.name) return known.type;
   }
   if (name == "C64") return at::kComplexFloat;  // of newer writers; what is written here can be read by all
-  TORCH_CHECK_VALUE(false, "safetensors: '", path, "' holds the unknown dtype '", name, "'");
+  TORCH_CHECK_VALUE(false, "'", name, "' is no dtype of the format");
 }
 
 // A JSON object in the metadata: the dtype of every tensor that is stored as pairs of reals.
@@ -135,17 +136,34 @@ Entry read_entry(const std::string& path, const std::string& name, const Json& v
   try {
     const auto &shape = value.at("shape"), &offsets = value.at("data_offsets");
     TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2, "shape and data_offsets are lists, the latter of two");
-    Entry entry{name, parse_dtype(path, value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
+    Entry entry{name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
     for (const Json& size : shape) entry.shape.push_back(read_size(size));
     TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_of(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
     TORCH_CHECK_VALUE(entry.end <= data_bytes, "its data ends after that of the file, which is cut short");
     return entry;
   } catch (const Json::exception& error) {
     problem = error.what();
+    problem = problem.substr(problem.find("] ") + 2);  // less the exception's name
   } catch (const c10::Error& error) {
     problem = error.what_without_backtrace();
   }
   TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", problem);
+}
+
+/// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader wants it so, and an offset that is
+/// off does not go unseen.
+void check_no_holes(const std::string& path, const std::vector<Entry>& entries, int64_t data_bytes) {
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Entry* a, const Entry* b) { return std::tie(a->begin, a->end) < std::tie(b->begin, b->end); });
+  int64_t end = 0;
+  for (const Entry* entry : sorted) {
+    TORCH_CHECK_VALUE(entry->begin == end, "safetensors: '", path, "' has a broken entry '", entry->name, "': its data begins at byte ",
+                      entry->begin, ", that before ends at ", end);
+    end = entry->end;
+  }
+  TORCH_CHECK_VALUE(end == data_bytes, "safetensors: '", path, "' has ", data_bytes - end, " bytes that belong to no tensor");
 }
 
 /// ValueError unless it is an object whose keys stand there once.
@@ -236,17 +254,21 @@ SafetensorsFile load_safetensors(const std::string& path) {
   const Json header = read_header(path, text);
 
   SafetensorsFile result;
+  std::vector<Entry> entries;
   const auto start = static_cast<int64_t>(sizeof length + length);
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
       result.metadata = read_metadata(path, value);
-      continue;
+    } else {
+      entries.push_back(read_entry(path, name, value, file_bytes - start));
     }
-    const Entry entry = read_entry(path, name, value, file_bytes - start);
+  }
+  check_no_holes(path, entries, file_bytes - start);
+  for (const Entry& entry : entries) {
     at::Tensor tensor = at::empty(entry.shape, entry.dtype);
     file.seekg(start + entry.begin);
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
-    result.tensors.emplace_back(name, std::move(tensor));
+    result.tensors.emplace_back(entry.name, std::move(tensor));
   }
   restore_complex(path, result);
   return result;

@@ -19,7 +19,10 @@ namespace fs = std::filesystem;
 
 /// files.exists(path)
 int exists(lua_State* lua) {
-  push(lua, fs::exists(check_string(lua, 1)));
+  const std::string path = check_string(lua, 1);
+  std::error_code error;
+  push(lua, fs::exists(path, error));
+  TORCH_CHECK_VALUE(!error, "files.exists: cannot look at '", path, "': ", error.message(), io::disk_remedy(error.value()));
   return 1;
 }
 

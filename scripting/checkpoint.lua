@@ -69,8 +69,10 @@ local kNumbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 local function unpack_value(value, tensors, damaged)
   if type(value) ~= "table" then return value end
   local tensor, number = value["$tensor"], value["$number"]
-  if tensor ~= nil then return tensors[tensor] or damaged(("the tensor '%s' is missing"):format(tostring(tensor))) end
-  if number ~= nil then return kNumbers[number] or damaged(("'%s' is no number"):format(tostring(number))) end
+  local text = tensor or number
+  if text ~= nil and type(text) ~= "string" then damaged("a name is a " .. type(text)) end
+  if tensor ~= nil then return tensors[tensor] or damaged(("the tensor '%s' is missing"):format(tensor)) end
+  if number ~= nil then return kNumbers[number] or damaged(("'%s' is no number"):format(number)) end
   local result = {}
   for key, element in pairs(value) do result[key] = unpack_value(element, tensors, damaged) end
   return result

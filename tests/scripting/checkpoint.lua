@@ -121,7 +121,7 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     {function(all) all.entries.model["3.bias"] = nil end, entry:format("model") .. "Sequential: load_state_dict: missing keys: '3.bias'"},
     {function(all) all.entries.model["3.bias"] = 4 end, "entry 'model': Sequential: load_state_dict: '3.bias' is no tensor but a number"},
     {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model") .. "the tensor 'y' is missing"},
-    {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "the tensor 'table: "},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "a name is a table"},
     {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is no number"},
     {function(all) all.entries.optimizer = 3 end, optimizer .. "wanted the table of state_dict(), got 3"},
     {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
