@@ -12,6 +12,8 @@
 #include <limits>
 #include <mutex>
 
+#include "io/new_file.h"
+
 namespace moonhalo::io::h5 {
 namespace {
 
@@ -178,19 +180,6 @@ hid_t driver_id(const Where& where) {
   return id;
 }
 
-const char* remedy(int error) {
-  switch (error) {
-    case ENOSPC:
-      return "free space on that disk, or write somewhere else";
-    case EFBIG:
-      return "raise the limit on file sizes (ulimit -f), or write somewhere else";
-    case EDQUOT:
-      return "free space in your quota, or write somewhere else";
-    default:
-      return "check the disk, or write somewhere else";
-  }
-}
-
 }  // namespace
 
 Handle write_access(WriteStatus& status, const Where& where) {
@@ -203,7 +192,7 @@ Handle write_access(WriteStatus& status, const Where& where) {
 
 void check_written(const WriteStatus& status, const Where& where) {
   TORCH_CHECK(status.error == 0, where.to_string(), ": cannot write it\n  have  ",
-              std::strerror(status.error), "\n  fix   ", remedy(status.error));
+              std::strerror(status.error), disk_remedy(status.error));
 }
 
 }  // namespace moonhalo::io::h5
