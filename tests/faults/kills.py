@@ -81,9 +81,7 @@ def one_loop(faults, folder, count, seed):
             print(f"seed {seed}: {number} kills, version {version}", flush=True)
     faults.moonhalo(LOOP, work, ["--log", "log.jsonl", "--", str(version - 1), "once"])
     left = disk.left_over(work, NAMES, False)
-    if left:
-        print(f"pending: left by the writers: {left}")
-    return kinds, ""
+    return kinds, f"seed {seed}: left by the writers: {left}" if left else ""
 
 
 def soak(faults, base, count, seed):
