@@ -18,9 +18,16 @@ local function kind_name(value)
   return ({string = "a text", boolean = "true or false"})[type(value)] or type(value)
 end
 
+local kShown = 200
+
 local function show(value)
-  if type(value) == "string" then return "'" .. value .. "'" end
-  return type(value) == "table" and mh.json.encode(value) or tostring(value)
+  local text = tostring(value)
+  if type(value) == "string" then text = "'" .. value .. "'" end
+  if type(value) == "table" then
+    local written, json = pcall(mh.json.encode, value)
+    text = written and json or "a table"
+  end
+  return #text > kShown and text:sub(1, kShown) .. "..." or text
 end
 
 local function wrong_type(path, default, value, source)
@@ -89,12 +96,7 @@ local function read_file(path)
   local extension = path:match("%.(%w+)$")
   if extension == "json" then return mh.json.load(path) end
   if extension ~= "lua" then fail("config: '" .. path .. "' is neither .lua nor .json") end
-  -- A settings file sees no functions but those of math: it is a table, not a program.
-  local chunk, problem = loadfile(path, "t", {math = math})
-  if not chunk then fail("config: cannot load '" .. path .. "': " .. problem) end
-  local done, values = pcall(chunk)
-  if not done then fail("config: '" .. path .. "' failed: " .. tostring(values)) end
-  return values
+  return mh._config_file(path)
 end
 
 -- ---- --set --------------------------------------------------------------------------------------------------------

@@ -163,12 +163,72 @@ INSTANTIATE_TEST_SUITE_P(
                    .file_name = "e.lua",
                    .file = "return {lr = os.time()}",
                    .expected = "attempt to index a nil value (global 'os')"},
+        ConfigCase{.name = "function_in_file",
+                   .settings = {},
+                   .file_name = "h.lua",
+                   .file = "return {net = {act = math.floor}}",
+                   .expected = "h.lua' gives a function for 'act'\n  fix   settings are a table of numbers"},
+        ConfigCase{.name = "other_key_in_file",
+                   .settings = {},
+                   .file_name = "i.lua",
+                   .file = "return {[2.5] = 1}",
+                   .expected = "i.lua' has a number as a key"},
+        ConfigCase{.name = "number_in_file",
+                   .settings = {},
+                   .file_name = "j.lua",
+                   .file = "return 7",
+                   .expected = "j.lua' does not give a table"},
+        ConfigCase{.name = "large_value_of_another_type",
+                   .settings = {},
+                   .file_name = "k.lua",
+                   .file = "local t = {} for i = 1, 10000 do t[i] = i end return {lr = t}",
+                   .expected = ",68,69,7...\n  have  from --config"},
         ConfigCase{.name = "other_file",
                    .settings = {},
                    .file_name = "e.yaml",
                    .file = "lr: 1",
                    .expected = "is neither .lua nor .json"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(ConfigFile, ChangesNothingOutside) {
+  Context context;
+  context.config_file = write_file("poison.lua",
+                                   "math.floor = function() return 42 end\nmath.sqrt = nil\n"
+                                   "return {lr = math.floor(7.5)}");
+
+  EXPECT_EQ(run(context, "local lr = mh.config{lr = 0.5}.lr\nreturn lr .. ' ' .. math.floor(7.5) .. ' ' .. math.sqrt(4)"),
+            "42.0 7 2.0");
+  for (const char* text : {"math.random()", "('x'):rep(3)", "string.rep", "getmetatable('').__index", "_G.os", "load('')", "print(1)"}) {
+    context.config_file = write_file("reach.lua", std::string("return {lr = ") + text + "}");
+    EXPECT_THAT(run(context, "mh.config{lr = 0.5}"), HasSubstr("reach.lua' failed: ")) << text;
+  }
+}
+
+TEST(ConfigFile, IsBounded) {
+  const char* const kInstructions = "it takes more than 10000000 instructions\n  fix   settings are a table";
+  const char* const kMemory = "it takes more than 64 MiB\n  fix   settings are a table";
+  const std::tuple<const char*, std::string, std::string> cases[] = {
+      {"while", "\nwhile true do end", std::string("bounds.lua:2: ") + kInstructions},
+      {"goto", "\n::again:: goto again", std::string("bounds.lua:2: ") + kInstructions},
+      {"recursion", "local function f() return 1 + f() end\nreturn f()", std::string("bounds.lua:1: ") + kMemory},
+      {"doubled", "local s = 'x'\nfor i = 1, 60 do s = s .. s end", std::string("bounds.lua:2: ") + kMemory},
+      {"list", "local t = {}\nwhile true do\nt[#t + 1] = {} end", std::string("bounds.lua:3: ") + kMemory},
+      {"source", "return '" + std::string(size_t{70} << 20, 'x') + "'", std::string("bounds.lua: ") + kMemory},
+      {"long_texts", "local s = 'x'\nfor i = 1, 23 do s = s .. s end\nwhile true do local t = s .. 'y' end", "bounds.lua:3: it takes more than 3 seconds"},
+      {"shared", "local t = {1}\nfor i = 1, 60 do t = {t, t} end\nreturn {t}", "bounds.lua' take more than 64 MiB"},
+      {"itself", "local t = {}\nt.t = t\nreturn t", "bounds.lua' nest deeper than 100 levels, or hold themselves"},
+      {"bytecode", "\x1bLua", "attempt to load a binary chunk (mode is 't')"},
+      {"deep", "return " + std::string(100000, '{'), "bounds.lua': C stack overflow"},
+  };
+  for (const auto& [name, text, expected] : cases) {
+    Context context;
+    context.config_file = write_file("bounds.lua", text);
+    const std::string said = run(context, "mh.config{lr = 0.5}");
+    EXPECT_THAT(said, HasSubstr(expected)) << name;
+    EXPECT_THAT(said, HasSubstr(context.config_file)) << name;
+    EXPECT_LT(said.size(), 2000) << name;
+  }
+}
 
 TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
   const std::string reads = write_file("reads.lua", "require('moonhalo').config{lr = 0.5}");
