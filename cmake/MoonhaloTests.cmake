@@ -39,6 +39,7 @@ set(layers_ops engine ops)
 set(layers_aten engine ops)
 set(layers_mpi engine ops io)
 set(layers_io engine ops io)
+set(layers_fuzz engine ops io scripting)
 set(layers_gpu engine ops io scripting)
 set(layers_scripting engine ops io scripting)
 
@@ -140,6 +141,15 @@ set(pairs_parts 4)
 foreach(part RANGE 1 ${pairs_parts})
   add_test(NAME aten.pairs_${part} COMMAND moonhalo_fuzz --pairs --part ${part}/${pairs_parts})
   set_tests_properties(aten.pairs_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
+endforeach()
+
+# Damaged files, plans, settings and checkpoints: what was found once, and the same drawn ones in every run.
+file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
+moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
+foreach(kind plans configs)
+  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --once --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
+                                     "${PROJECT_BINARY_DIR}/fuzz")
+  set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
 
 # The same program under mpirun with 2, 3 and 4 ranks.

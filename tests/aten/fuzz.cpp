@@ -13,11 +13,11 @@
 #include <set>
 #include <string>
 
-#include "tests/aten/apart.h"
-#include "tests/aten/exceptions.h"
 #include "tests/aten/empty_blocks.h"
+#include "tests/aten/exceptions.h"
 #include "tests/aten/pairs.h"
 #include "tests/aten/trial.h"
+#include "tests/support/apart.h"
 
 namespace moonhalo::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "tests/aten/apart.h"
+#include "tests/support/apart.h"
 #include "tests/aten/notation.h"
 
 namespace moonhalo::testing {

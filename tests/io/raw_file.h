@@ -43,13 +43,17 @@ class RawFile {
   struct Layout {
     std::vector<hsize_t> chunks = {};
     int gzip = 0;
+    bool checksum = false, compact = false;
   };
 
-  explicit RawFile(const std::string& path, hsize_t userblock = 0) {
-    const hid_t list = H5Pcreate(H5P_FILE_CREATE);
+  /// `latest`: in the newest format, whose metadata have checksums.
+  explicit RawFile(const std::string& path, hsize_t userblock = 0, bool latest = false) {
+    const hid_t list = H5Pcreate(H5P_FILE_CREATE), access = H5Pcreate(H5P_FILE_ACCESS);
     if (userblock > 0) H5Pset_userblock(list, userblock);
-    file_ = good(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, list, H5P_DEFAULT));
+    if (latest) H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
+    file_ = good(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, list, access));
     H5Pclose(list);
+    H5Pclose(access);
   }
   ~RawFile() { H5Fclose(file_); }
   hid_t id() const { return file_; }
@@ -64,6 +68,8 @@ class RawFile {
     if (!layout.chunks.empty()) {
       good(H5Pset_chunk(list, static_cast<int>(layout.chunks.size()), layout.chunks.data()));
     }
+    if (layout.compact) good(H5Pset_layout(list, H5D_COMPACT));
+    if (layout.checksum) good(H5Pset_fletcher32(list));
     if (layout.gzip > 0) good(H5Pset_deflate(list, static_cast<unsigned>(layout.gzip)));
     const hid_t id =
         good(H5Dcreate2(file_, name.c_str(), stored, space, H5P_DEFAULT, list, H5P_DEFAULT));

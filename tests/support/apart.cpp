@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/aten/apart.h"
+#include "tests/support/apart.h"
 
 #include <c10/util/Exception.h>
 #include <poll.h>
@@ -13,7 +13,6 @@ namespace moonhalo::testing {
 namespace {
 
 constexpr char kRecord = '\x1e';
-constexpr int kPatienceMs = 60000;
 
 void write_all(int file, const std::string& text) {
   for (size_t sent = 0; sent < text.size();) {
@@ -30,7 +29,7 @@ std::string how_it_ended(int status) {
 }  // namespace
 
 void run_apart(size_t count, const std::function<std::string(size_t)>& task,
-               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done) {
+               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done, int patience_ms) {
   for (size_t next = 0; next < count;) {
     int ends[2];
     TORCH_INTERNAL_ASSERT(pipe(ends) == 0, "no pipe");
@@ -47,7 +46,7 @@ void run_apart(size_t count, const std::function<std::string(size_t)>& task,
     bool hangs = false;
     while (true) {
       pollfd wait{.fd = ends[0], .events = POLLIN, .revents = 0};
-      hangs = poll(&wait, 1, kPatienceMs) == 0;
+      hangs = poll(&wait, 1, patience_ms) == 0;
       const ssize_t got = hangs ? 0 : read(ends[0], buffer, sizeof buffer);
       if (got <= 0) break;
       text.append(buffer, static_cast<size_t>(got));
@@ -59,7 +58,7 @@ void run_apart(size_t count, const std::function<std::string(size_t)>& task,
     int status = 0;
     waitpid(child, &status, 0);
     if (next == count) continue;
-    done(next++, "", hangs ? "hangs for " + std::to_string(kPatienceMs / 1000) + " s" : how_it_ended(status));
+    done(next++, "", hangs ? "hangs for " + std::to_string(patience_ms / 1000) + " s" : how_it_ended(status));
   }
 }
 
