@@ -20,14 +20,17 @@ end
 
 local kShown = 200
 
-local function show(value)
-  local text = tostring(value)
-  if type(value) == "string" then text = "'" .. value .. "'" end
-  if type(value) == "table" then
-    local written, json = pcall(mh.json.encode, value)
-    text = written and json or "a table"
-  end
+--- For messages: one line, not endless.
+local function shown(text)
+  text = text:gsub("%c", " ")
   return #text > kShown and text:sub(1, kShown) .. "..." or text
+end
+
+local function show(value)
+  if type(value) == "string" then return "'" .. shown(value) .. "'" end
+  if type(value) ~= "table" then return tostring(value) end
+  local written, json = pcall(mh.json.encode, value)
+  return written and shown(json) or "a table"
 end
 
 local function wrong_type(path, default, value, source)
@@ -64,7 +67,7 @@ end
 
 local function unknown_key(path, key, values, source)
   local keys = sorted_keys(values)
-  fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(path .. key, mh.did_you_mean(key, keys), source,
+  fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(shown(path .. key), mh.did_you_mean(key, keys), source,
     table.concat(keys, ", ")))
 end
 

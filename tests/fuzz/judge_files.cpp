@@ -172,7 +172,7 @@ std::string judge(const std::string& folder, const InputFiles& original) {
 }  // namespace
 
 const InputKind& files_kind() {
-  static const InputKind kind{.name = "files", .valid = valid, .words = {}, .judge = judge, .once = 10000};
+  static const InputKind kind{.name = "files", .valid = valid, .words = {}, .judge = judge, .once = 4000};
   return kind;
 }
 

@@ -124,7 +124,7 @@ const InputKind& configs_kind() {
                 "math.huge", "math.random", "_ENV", "_G", "string", ":rep(", "os.exit()", "t[#t + 1] = t ", "s = s .. s ", "t = {t, t} ", "null",
                 "\\u0000", "\\x00", "steps", "net", "width", "lr", "cut", "name", "f()", ";"},
       .judge = judge_settings,
-      .once = 10000};
+      .once = 4000};
   return kind;
 }
 
@@ -136,7 +136,7 @@ const InputKind& checkpoints_kind() {
                 "\"inf\"", "\"..\"", "\"../../x\"", "\"/etc/passwd\"", "\"entries\"", "\"format\"", "\"net\"", "\"opt\"", "\"weight\"", "\"state\"",
                 "\"param_groups\"", "\"F64\"", "\"shape\"", "\"data_offsets\"", "\\u0000", "/*", "\"1\"", "1", "7.5"},
       .judge = judge_checkpoint,
-      .once = 10000};
+      .once = 4000};
   return kind;
 }
 

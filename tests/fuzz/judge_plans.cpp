@@ -66,7 +66,7 @@ const InputKind& plans_kind() {
                                    "[^a-", "\\\\", "\\u0000", "\"\"", "\"style\"", "\"parameter\"", "\"forward\"", "\"async\"", "\"grad\"",
                                    "\"placements\"", "\"custom\"", "\"number\"", ".input", ".", "blocks", "/*", "//", "\"0\"", "\"999\"", "9"},
                          .judge = judge,
-                         .once = 10000};
+                         .once = 4000};
   return kind;
 }
 
