@@ -4,7 +4,8 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
-local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_ranks3"
+-- Threads and processes run this at once.
+local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_ranks3_" .. (os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
 
 local tests = {}
 

@@ -195,7 +195,7 @@ end
 
 --- Saved from one placement, loaded into another: the run goes on as if nothing had happened.
 function tests.test_a_checkpoint_moves_between_placements()
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_sharded"
+  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_sharded_" .. (os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
   mh.manual_seed(2)
   local x, y = mh.randn({9, 5}, kF64), mh.randn({9, 3}, kF64)
   local _, net, opt = train(optimizers.AdamW, placements.Shard, x, y)

@@ -61,6 +61,7 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   const auto kills = from_environment("MOONHALO_KILLS", kKills);
   const auto seed = from_environment("MOONHALO_KILL_SEED", std::random_device()());
   std::printf("MOONHALO_KILL_SEED=%lld\n", static_cast<long long>(seed));
+  std::fflush(stdout);  // what is left in the buffer, each copy of this process would print
   std::mt19937 random(static_cast<unsigned>(seed));
   run(state.get(), first + "save('" + path + "', 0)");
   int64_t step = 0, unfinished = 0, nameless = 0;
