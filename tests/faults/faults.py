@@ -127,6 +127,9 @@ class Faults:
             shutil.rmtree(self.base / f"{case.name}.{how}")
         word = "ok" if good else "PENDING" if case.pending else "new" if wanted is None else "FAILED"
         text = f"{word:7} {time}  {case.name}, {how}{attempt if good else ''}"
+        if good and not case.pending:
+            status, said = re.findall(r"^  (?:status|says) +(.*)", block, re.M)
+            text = f"{text:56} {status:8} {said[:110]}"
         if case.pending:
             text += f": {case.pending}" + (" -- but it passes" if good else "")
         if not good:
