@@ -8,7 +8,7 @@ if(TARGET moonhalo_cli)
 endif()
 install(DIRECTORY engine ops io scripting DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/moonhalo"
         FILES_MATCHING PATTERN "*.h")
-install(FILES "${PROJECT_BINARY_DIR}/include/moonhalo/moonhalo.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/moonhalo")
+install(FILES "${PROJECT_BINARY_DIR}/include/moonhalo/moonhalo.h" "${PROJECT_BINARY_DIR}/include/moonhalo/mpi_communicator.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/moonhalo")
 install(EXPORT moonhaloTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
 configure_package_config_file(cmake/moonhaloConfig.cmake.in "${PROJECT_BINARY_DIR}/generated/moonhaloConfig.cmake"
                               INSTALL_DESTINATION "${package_dir}")

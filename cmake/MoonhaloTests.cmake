@@ -182,6 +182,23 @@ if(mpi_tests AND MPI_CXX_FOUND)
     set_tests_properties(mpi.${how}_rank PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
                                                     ENVIRONMENT "${mpi_environment}")
   endforeach()
+  # Ranks that come too late, or never: a limit of a second, ten times that for the start and the end of MPI (X16).
+  set(late_text_late_init "MPI_Init_thread did not end within 10 s")
+  set(late_status_late_init 3)
+  set(late_text_late_dup "make_mpi_communicator timed out after 1 s on rank 0")
+  set(late_status_late_dup 134)
+  set(late_text_late_end "others did not within 10 s")
+  set(late_status_late_end 3)
+  set(late_text_exit_alone "rank 1 stops all ranks: it ends with exit status 5")
+  set(late_status_exit_alone 5)
+  foreach(how late_init late_dup late_end exit_alone)
+    add_test(NAME mpi.${how}
+             COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=2
+                     -DHOW=${how} "-DTEXT=${late_text_${how}}" -DSTATUS=${late_status_${how}} -P
+                     "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
+    set_tests_properties(mpi.${how} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                               "${mpi_environment};MOONHALO_TIMEOUT_S=1")
+  endforeach()
 endif()
 
 # A part of the tests of ranks once more with processes as ranks (MOONHALO_TEST_RANKS, tests/support/ranks.h): what wants three ranks
@@ -222,6 +239,48 @@ if(TARGET moonhalo_cli AND TARGET test_mpi)
                      "${PROJECT_SOURCE_DIR}/tests/mpi/parting_script.cmake")
     set_tests_properties(mpi.parting_${script} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
                                                           ENVIRONMENT "${mpi_environment}")
+  endforeach()
+endif()
+
+# How runs end, and how long ranks wait (X16): NAME;SCRIPT;OPTIONS;ARGUMENTS;STATUS;SECONDS;TEXT;BACKENDS
+if(TARGET moonhalo_cli)
+  foreach(
+    case
+      "exit_is_waited_for;exit;;5 wait;5;15;rank 1 ended without joining barrier;threads,mpi"
+      "exit_zero_is_waited_for;exit;;0 wait;3;15;rank 1 ended without joining barrier;threads,mpi"
+      "exit_beside_loops;exit;;5 loop;5;15;;threads,mpi"
+      "exit_of_one;exit;;5 end;5;15;;threads,mpi"
+      "suspended;suspended;--timeout 3;3;0;25;went on;threads,mpi"
+      "stopped;stopped;--timeout 3;;3;20;barrier timed out after 3 s;mpi"
+      "slow_save;slow_save;--timeout 2;2;0;20;saved.*3;threads,mpi"
+      "short_of_memory;short_of_memory;;;1;15;the valve is stuck;threads,mpi")
+    list(GET case 0 name)
+    list(GET case 1 script)
+    list(GET case 2 options)
+    list(GET case 3 arguments)
+    list(GET case 4 status)
+    list(GET case 5 seconds)
+    list(GET case 6 text)
+    list(GET case 7 backends)
+    string(REPLACE "," ";" backends "${backends}")
+    foreach(backend IN LISTS backends)
+      set(launch "")
+      set(rank_options "--ranks 3")
+      if(backend STREQUAL mpi)
+        if(NOT MPI_CXX_FOUND)
+          continue()
+        endif()
+        set(launch "${MPIEXEC_EXECUTABLE} -n 3")
+        set(rank_options "")
+      endif()
+      add_test(NAME endings.${name}_${backend}
+               COMMAND "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
+                       "-DOPTIONS=${rank_options} ${options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
+                       "-DARGUMENTS=${arguments}" -DSTATUS=${status} -DSECONDS=${seconds} "-DTEXT=${text}" -P
+                       "${PROJECT_SOURCE_DIR}/tests/mpi/ending_script.cmake")
+      set_tests_properties(endings.${name}_${backend} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                                                 "${mpi_environment}")
+    endforeach()
   endforeach()
 endif()
 

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -14,23 +13,11 @@
 #include "engine/before_collective.h"
 #include "engine/lazy_bits.h"
 #include "engine/reduce_elements.h"
+#include "engine/time_limit.h"
 #include "engine/uncounted.h"
 
 namespace moonhalo {
 namespace {
-
-constexpr std::chrono::minutes kDefaultTimeout{10};
-
-std::chrono::milliseconds timeout_from_environment() {
-  const char* text = std::getenv("MOONHALO_TIMEOUT_S");
-  if (text == nullptr || *text == '\0') return kDefaultTimeout;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  TORCH_CHECK_VALUE(*end == '\0' && seconds > 0 && seconds < 1e9,
-                    "MOONHALO_TIMEOUT_S: not a positive number of seconds\n  have  MOONHALO_TIMEOUT_S=", text,
-                    "\n  fix   set it to seconds, such as 600, or unset it");
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
 
 int64_t sum(at::IntArrayRef counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -140,7 +127,7 @@ CommStats::Count CommStats::total() const {
 Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
     : rank_(rank),
       size_(size),
-      timeout_(timeout_from_environment()),
+      timeout_(default_time_limit()),
       stats_(stats ? std::move(stats) : std::make_shared<CommStats>()) {
   TORCH_CHECK_VALUE(size > 0 && rank >= 0 && rank < size, "communicator: rank ", rank, " is not in a group of ", size,
                     "\n  have  rank ", rank, ", size ", size, "\n  fix   ranks count from 0 to size - 1");

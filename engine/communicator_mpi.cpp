@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <mpi.h>
 
@@ -7,14 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 
 #include "engine/check_calls.h"
 #include "engine/communicator.h"
+#include "engine/ending.h"
 #include "engine/mpi_calls.h"
 #include "engine/mpi_requests.h"
+#include "engine/mpi_start.h"
 #include "engine/reduce_elements.h"
+#include "engine/time_limit.h"
 
 namespace moonhalo {
 namespace {
@@ -67,22 +70,32 @@ const char* const_bytes_of(const at::Tensor& tensor) {
 
 at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
-class MpiCommunicator final : public Communicator, public ChecksCalls {
+class MpiCommunicator final : public Communicator, public ChecksCalls, public HasTimeLimit, public EndsProcesses {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
       : Communicator(group->rank(), group->size(), std::move(stats)), group_(std::move(group)), chunk_(chunk_bytes_from_environment()) {
     MPI_Query_thread(&thread_level_);
+    group_->world().groups.add(this);
   }
+  ~MpiCommunicator() override { group_->world().groups.remove(this); }
 
   const char* backend() const override { return "mpi"; }
 
+  void abort(const std::string& reason) override { abort(reason, EXIT_FAILURE); }
+
   // Nothing less than MPI_Abort wakes a rank that waits inside of MPI.
-  void abort(const std::string& reason) override {
+  void abort(const std::string& reason, int status) override {
     std::fflush(nullptr);
     std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank(), reason.c_str());
     std::fflush(stderr);
-    MPI_Abort(group_->world().comm->handle, EXIT_FAILURE);
-    std::_Exit(EXIT_FAILURE);
+    if (const int theirs = group_->world().leaving->status()) status = theirs;
+    MPI_Abort(group_->world().comm->handle, status);
+    std::_Exit(status);
+  }
+
+  void set_time_limit(std::chrono::milliseconds limit) override {
+    group_->world().groups.set_timeout(limit);
+    group_->world().leaving->set_limit(limit);
   }
 
   bool set_check_calls(bool on) override {
@@ -305,18 +318,43 @@ class MpiCommunicator final : public Communicator, public ChecksCalls {
   int thread_level_ = MPI_THREAD_SINGLE;
 };
 
+bool on_all_ranks(bool mine, MPI_Comm comm, const char* maker) {
+  const at::Tensor all = at::full({1}, mine ? 1 : 0, at::kInt);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, all.mutable_data_ptr(), 1, MPI_INT, MPI_MIN, comm, &request), maker, "MPI_Iallreduce");
+  try {
+    finish(request, maker, "MPI_Iallreduce");
+  } catch (const CommError&) {
+    new at::Tensor(all);  // MPI may still write to it
+    throw;
+  }
+  return *all.const_data_ptr<int>() != 0;
+}
+
+// Where handles are addresses of objects, one may come as a `const void*` by mistake. All these objects begin with the same address, that
+// of their class; a variable that holds a handle begins with another, the object's.
+bool is_handle_itself(const void* mpi_comm) {
+  if constexpr (std::is_pointer_v<MPI_Comm>) {
+    if (mpi_comm == MPI_COMM_NULL) return true;
+    const void *given = nullptr, *of_class = nullptr;
+    std::memcpy(&given, mpi_comm, sizeof(given));
+    std::memcpy(&of_class, static_cast<const void*>(MPI_COMM_WORLD), sizeof(of_class));
+    return given == of_class;
+  }
+  return false;
+}
+
 CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
   TORCH_CHECK_VALUE(mpi_initialized() && !mpi_finalized(), maker, ": MPI is not running\n  have  a call ",
                     mpi_initialized() ? "after MPI_Finalize" : "before MPI_Init",
                     "\n  fix   initialise MPI first, or use make_mpi_world(), which does it");
   TORCH_CHECK_VALUE(given != MPI_COMM_NULL, maker, ": MPI_COMM_NULL is no group of ranks\n  have  MPI_COMM_NULL",
                     "\n  fix   call it only on ranks that are in the communicator");
-  MPI_Comm ours = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(given, &ours), maker, "MPI_Comm_dup");
-  auto world = std::make_shared<MpiWorld>(MpiWorld{std::make_shared<OwnedComm>(ours), MpiLeaving::of(ours)});
-  int check_calls = check_calls_from_environment() ? 1 : 0;
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &check_calls, 1, MPI_INT, MPI_MIN, ours), maker, "MPI_Allreduce");
-  world->check_calls = check_calls != 0;
+  const bool check_calls = check_calls_from_environment();
+  auto world = std::make_shared<MpiWorld>();
+  world->comm = std::make_shared<OwnedComm>(duplicate(given, maker));
+  world->leaving = MpiLeaving::of(world->comm->handle);
+  world->check_calls = on_all_ranks(check_calls, world->comm->handle, maker);
   const uint64_t id = combine_tag(tag_of("world"), world->leaving->next_world());
   return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
 }
@@ -328,6 +366,8 @@ bool has_mpi() { return true; }
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
   TORCH_CHECK_VALUE(mpi_comm != nullptr, "make_mpi_communicator: no communicator\n  have  a null pointer",
                     "\n  fix   give the address of an MPI_Comm");
+  TORCH_CHECK_VALUE(!is_handle_itself(mpi_comm), "make_mpi_communicator: a communicator itself, not its address\n  have  an MPI_Comm that became a const void*",
+                    "\n  fix   include <moonhalo/mpi_communicator.h>, which takes an MPI_Comm, or give the address of a variable that holds it");
   return wrap(*static_cast<const MPI_Comm*>(mpi_comm), "make_mpi_communicator");
 }
 
@@ -336,18 +376,7 @@ CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint) {
 }
 
 CommunicatorPtr make_mpi_world() {
-  static std::mutex mutex;
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!mpi_initialized()) {
-      int provided = 0;
-      check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "make_mpi_world",
-            "MPI_Init_thread");
-      std::atexit([] {
-        if (!mpi_finalized()) MPI_Finalize();
-      });
-    }
-  }
+  start_mpi();
   return wrap(MPI_COMM_WORLD, "make_mpi_world");
 }
 

@@ -186,14 +186,18 @@ class ThreadExchange final : public Work {
   std::vector<Send> sends_;
 };
 
-class ThreadsCommunicator final : public Communicator {
+class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadHub> hub, int rank, std::shared_ptr<CommStats> stats)
       : Communicator(rank, hub->size(), std::move(stats)),
         hub_(std::move(hub)),
-        next_receive_(size(), 0) {}
+        next_receive_(size(), 0) {
+    groups().add(this);
+  }
+  ~ThreadsCommunicator() override { groups().remove(this); }
 
   const char* backend() const override { return "threads"; }
+  void set_time_limit(std::chrono::milliseconds limit) override { groups().set_timeout(limit); }
   bool takes_strided() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
   ThreadHub& hub() { return *hub_; }
@@ -351,6 +355,8 @@ class ThreadsCommunicator final : public Communicator {
   }
 
  private:
+  GroupList& groups() { return hub_->world().groups[hub_->world_rank(rank())]; }
+
   // The parts are runs of rows of the first dim, strided alike or not on the ranks, as is `out`.
   void reduce_strided(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
     const int64_t row = in.numel() / in.size(0), begin = offset_of(counts, rank()) / row;

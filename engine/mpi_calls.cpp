@@ -172,9 +172,11 @@ void MpiGroup::check_left(uint64_t number, const char* verb) {
   const int rank = world_->leaving->gone(id_, number);
   if (rank < 0) return;
   const VerbCall* mine = call(number);
+  const int status = world_->leaving->status(rank);
+  const std::string with_status = status == 0 ? "" : ", with exit status " + std::to_string(status);
   const std::string have = mine == nullptr ? "" : "\n  have  rank " + std::to_string(rank_) + " of this group: " + mine->describe();
   throw CommError("rank " + std::to_string(rank) + " ended without joining " + verb + " (call " + std::to_string(number) +
-                  " of this group)" + have + how_ranks_part());
+                  " of this group)" + with_status + have + how_ranks_part());
 }
 
 const VerbCall* MpiGroup::call(uint64_t number) const {

@@ -11,6 +11,7 @@
 
 #include "engine/call_tag.h"
 #include "engine/mpi_leaving.h"
+#include "engine/time_limit.h"
 
 namespace moonhalo {
 
@@ -28,6 +29,7 @@ struct MpiWorld {
   CommHandle comm;
   std::shared_ptr<MpiLeaving> leaving;
   bool check_calls = true;
+  GroupList groups;
 };
 
 /// Data that goes from one rank to another in a call, as both ends must see it: combined into sums that agree if all messages do.

@@ -2,13 +2,25 @@
 #include "engine/mpi_leaving.h"
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
+
+#include "engine/ending.h"
+#include "engine/mpi_start.h"
+#include "engine/time_limit.h"
 
 namespace moonhalo {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kNoteTag = 1;
+// So long a rank that has failed waits for the others to end as well.
+constexpr std::chrono::seconds kGrace{2};
+
+std::atomic<int> exit_status{0};
 
 std::mutex& registry_mutex() {
   static std::mutex mutex;
@@ -22,8 +34,7 @@ std::vector<std::shared_ptr<MpiLeaving>>& registry() {
 
 }  // namespace
 
-MpiLeaving::MpiLeaving(MPI_Comm given) {
-  MPI_Comm_dup(given, &comm_);
+MpiLeaving::MpiLeaving(MPI_Comm comm) : comm_(comm), limit_(default_time_limit()) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
@@ -43,31 +54,53 @@ std::shared_ptr<MpiLeaving> MpiLeaving::of(MPI_Comm comm) {
     MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &MpiLeaving::end_all, &key, nullptr);
     MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
   }
-  registry().push_back(std::shared_ptr<MpiLeaving>(new MpiLeaving(comm)));
+  registry().push_back(std::shared_ptr<MpiLeaving>(new MpiLeaving(duplicate(comm, "communicator"))));
   return registry().back();
 }
 
 int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
   const std::lock_guard lock(registry_mutex());
   for (const auto& one : registry()) one->end();
-  const auto start = std::chrono::steady_clock::now();
+  WaitingTime time;
   for (;;) {
     bool done = true;
     for (const auto& one : registry()) done = one->all_ended() && done;
     if (done) return MPI_SUCCESS;
-    const auto waited = std::chrono::steady_clock::now() - start;
-    std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(waited / 20, std::chrono::milliseconds(5)));
+    const Clock::duration waited = time.look();
+    if (exit_status != 0 && waited > kGrace)
+      give_up("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it", exit_status);
+    for (const auto& one : registry()) {
+      if (time.left(one->limit_ * kPatience) > Clock::duration::zero()) continue;
+      give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kPatience) + " (" + std::to_string(kPatience) +
+                  " times what MOONHALO_TIMEOUT_S or --timeout gives)", kRankLostStatus);
+    }
+    std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::milliseconds(5)));
   }
 }
 
+void MpiLeaving::give_up(const std::string& message, int status) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank, message.c_str());
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
+}
+
+void MpiLeaving::leave_with(int status) {
+  exit_status = status;
+  const std::lock_guard lock(registry_mutex());
+  if (status != 0 && registry().empty()) give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
+}
+
 void MpiLeaving::end() {
-  std::vector<uint64_t> note{static_cast<uint64_t>(rank_)};
+  std::vector<uint64_t> note{static_cast<uint64_t>(rank_), static_cast<uint64_t>(exit_status)};
   for (const auto& [group, calls] : calls_) {
     note.push_back(group);
     note.push_back(calls);
   }
   const std::lock_guard lock(mutex_);
-  ended_[rank_] = calls_;
+  ended_[rank_] = {exit_status, calls_};
   pass_on(note);
 }
 
@@ -102,8 +135,9 @@ void MpiLeaving::poll() {
     MPI_Get_count(&status, MPI_UINT64_T, &words);
     std::vector<uint64_t> note(words);
     MPI_Mrecv(note.data(), words, MPI_UINT64_T, &message, MPI_STATUS_IGNORE);
-    auto& calls = ended_[static_cast<int>(note[0])];
-    for (size_t i = 1; i + 1 < note.size(); i += 2) calls[note[i]] = note[i + 1];
+    Ended& ended = ended_[static_cast<int>(note[0])];
+    ended.status = static_cast<int>(note[1]);
+    for (size_t i = 2; i + 1 < note.size(); i += 2) ended.calls[note[i]] = note[i + 1];
     pass_on(note);
   }
   const auto finished = [](Sent& sent) {
@@ -114,11 +148,18 @@ void MpiLeaving::poll() {
 }
 
 int MpiLeaving::gone(uint64_t group, uint64_t call) const {
-  for (const auto& [rank, calls] : ended_) {
-    const auto found = calls.find(group);
-    if (found != calls.end() && found->second < call) return rank;
+  for (const auto& [rank, ended] : ended_) {
+    const auto found = ended.calls.find(group);
+    if (found != ended.calls.end() && found->second < call) return rank;
   }
   return -1;
+}
+
+int MpiLeaving::status() const {
+  for (const auto& [rank, ended] : ended_) {
+    if (ended.status != 0) return ended.status;
+  }
+  return 0;
 }
 
 }  // namespace moonhalo

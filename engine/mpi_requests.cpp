@@ -85,22 +85,22 @@ struct MpiRequests::GoesOn {
 };
 
 void MpiRequests::settle() {
-  const Clock::time_point start = Clock::now();
+  WaitingTime time;
   const GoesOn goes_on{*group_};
-  while (!group_->settled(number_)) pause(start, /*begins=*/true);
+  while (!group_->settled(number_)) pause(time, /*begins=*/true);
 }
 
 void MpiRequests::wait() {
   settle();
   if (requests_.empty()) return;
   std::vector<MPI_Status> statuses(requests_.size());
-  const Clock::time_point start = Clock::now();
+  WaitingTime time;
   for (;;) {
     int done = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
     if (code != MPI_SUCCESS) throw_failure(code, statuses);
     if (done != 0) break;
-    pause(start, /*begins=*/false);
+    pause(time, /*begins=*/false);
   }
   requests_.clear();
   kept_.clear();
@@ -136,14 +136,13 @@ void MpiRequests::give_way() {
 }
 
 // Busy at first, for the sake of speed; then friendly to other ranks that share the core.
-void MpiRequests::pause(Clock::time_point start, bool begins) {
-  const Clock::time_point now = Clock::now();
-  const Clock::duration waited = now - start;
-  if (waited > timeout_) throw_timeout();
+void MpiRequests::pause(WaitingTime& time, bool begins) {
+  const Clock::duration waited = time.look();
+  if (time.left(timeout_) <= Clock::duration::zero()) throw_timeout();
   if (waited > std::chrono::microseconds(20)) give_way();
   if (waited < std::chrono::milliseconds(2)) return;
-  if (waited > kPollEvery && now - last_poll_ > kPollEvery) {
-    last_poll_ = now;
+  if (waited > kPollEvery && Clock::now() - last_poll_ > kPollEvery) {
+    last_poll_ = Clock::now();
     group_->check_left(number_, verb_);
     if (begins) group_->check_stuck(number_, waited);
   }
@@ -152,7 +151,7 @@ void MpiRequests::pause(Clock::time_point start, bool begins) {
 
 void MpiRequests::throw_timeout() {
   std::ostringstream text;
-  text << verb_ << " timed out after " << static_cast<double>(timeout_.count()) / 1000 << " s on rank " << group_->rank() << ": ";
+  text << verb_ << " timed out after " << seconds_text(timeout_) << " on rank " << group_->rank() << ": ";
   std::set<int> missing;
   for (size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/mpi_calls.h"
+#include "engine/time_limit.h"
 
 namespace moonhalo {
 
@@ -52,7 +53,7 @@ class MpiRequests {
   MPI_Request* add(int peer, int expected);
   struct GoesOn;
   /// `begins`: while it is not known yet that all ranks make this call.
-  void pause(Clock::time_point start, bool begins);
+  void pause(WaitingTime& time, bool begins);
   static void give_way();
   [[noreturn]] void throw_timeout();
   [[noreturn]] void throw_failure(int code, const std::vector<MPI_Status>& statuses);

@@ -6,11 +6,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <new>
 #include <numeric>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <typeinfo>
 
@@ -113,9 +115,18 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
     world->abort("rank " + std::to_string(rank) + " failed: " + first_line(error));
   };
 
+  // Nobody begins before all have been started: where threads are short, nothing has been done.
+  enum Gate { kWait, kGo, kNever };
+  std::atomic<Gate> gate{kWait};
+  const auto open = [&gate](Gate to) {
+    gate = to;
+    gate.notify_all();
+  };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
+  const auto start = [&](int rank) {
     threads.emplace_back([&, rank] {
+      gate.wait(kWait);
+      if (gate == kNever) return;
       pthread_setname_np(pthread_self(), ("rank " + std::to_string(rank)).c_str());
       try {
         at::set_num_threads(threads_per_rank);
@@ -136,8 +147,17 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
       }
       world->end_rank(rank);
     });
+  };
+  std::string refused;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) start(rank);
+  } catch (const std::system_error& error) {
+    refused = error.code().message();
   }
+  open(refused.empty() ? kGo : kNever);
   for (std::thread& thread : threads) thread.join();
+  TORCH_CHECK(refused.empty(), "run_ranks: cannot start the thread of rank ", threads.size(), " of ", ranks, "\n  have  ", refused,
+              "\n  fix   use fewer ranks, or raise the limits of threads (ulimit -u) and memory (ulimit -v)");
   at::set_num_threads(callers_threads);
   if (first_error) rethrow_with_rank(first_error, first_rank, ranks);
 }

@@ -38,12 +38,6 @@ std::string join(const std::vector<int>& ranks) {
   return text.str();
 }
 
-std::string seconds(std::chrono::milliseconds time) {
-  std::ostringstream text;
-  text << static_cast<double>(time.count()) / 1000 << " s";
-  return text.str();
-}
-
 const char* verb_name(uint64_t kind) {
   VerbCall call;
   call.kind = static_cast<int>(kind);
@@ -83,7 +77,7 @@ bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, b
 }
 
 ThreadWorld::ThreadWorld(int ranks)
-    : size(ranks), spin(ranks <= usable_cores()), parkers(ranks), ended(ranks), stuck(ranks) {}
+    : size(ranks), spin(ranks <= usable_cores()), parkers(ranks), ended(ranks), stuck(ranks), groups(ranks) {}
 
 void ThreadWorld::abort(const std::string& reason) {
   {
@@ -195,16 +189,20 @@ std::string ThreadHub::told(int rank, int other, uint64_t call, Describe describ
 }
 
 // Returns why it is given up, "" unless all ranks wait for each other.
-std::string ThreadHub::wait_long(int rank, Clock::time_point deadline, c10::function_ref<bool()> ready, Describe describe) {
+std::string ThreadHub::wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready, Describe describe) {
   const int me = world_ranks_[rank];
   Parker& parker = world_->parkers[me];
-  if (parker.wait(ready, std::min(deadline, Clock::now() + kTellAfter), false)) return "";
+  WaitingTime time;
+  if (parker.wait(ready, Clock::now() + std::min(timeout, kTellAfter), false)) return "";
   tell(rank, describe);
   world_->stuck.enter(me, describe());
   std::string verdict;
   for (bool done = false; !done && verdict.empty();) {
     const uint64_t generation = world_->stuck.generation();
-    done = parker.wait(ready, std::min(deadline, Clock::now() + kLookEvery), false) || Clock::now() >= deadline;
+    time.look();
+    done = parker.wait(ready, Clock::now() + std::min<Clock::duration>(time.left(timeout), kLookEvery), false);
+    time.look();
+    done |= time.left(timeout) <= Clock::duration::zero();
     if (!done) verdict = world_->stuck.look(me, generation, {world_->ended.begin(), world_->ended.end()});
   }
   // Another rank may have been told first, and be gone.
@@ -271,7 +269,7 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
          << " of this group)\n  have  rank " << rank << ": " << describe() << how_ranks_part();
     return text.str();
   }
-  text << verb << " timed out after " << seconds(timeout) << " on rank " << rank << ": rank "
+  text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank << ": rank "
        << join(missing) << " did not come\n  have  ";
   for (const int other : missing) {
     const uint64_t last = announced_[other].load();
@@ -318,11 +316,10 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
     return false;
   };
   const auto ready = [&] { return met(target) || broken() || world_->aborted.load() || gone(); };
-  const Clock::time_point deadline = Clock::now() + timeout;
   // Looked for once, before sleeping: of two ranks in different verbs, the later one sees the other.
   if (!world_->parkers[world_ranks_[rank]].wait(ready, Clock::now(), world_->spin)) {
     reason = different_verbs(rank, describe);
-    if (reason.empty()) reason = wait_long(rank, deadline, ready, describe);
+    if (reason.empty()) reason = wait_long(rank, timeout, ready, describe);
   }
   if (met(target)) return;
   const bool mismatch = !reason.empty();
@@ -369,11 +366,10 @@ void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::millisec
     return ready() || ended || broken() || world_->aborted.load();
   };
   Parker& parker = world_->parkers[world_ranks_[rank]];
-  const Clock::time_point deadline = Clock::now() + timeout;
   std::string reason;
   if (!parker.wait(stop, Clock::now(), world_->spin)) {
     reason = different_verbs(rank, describe);
-    if (reason.empty()) reason = wait_long(rank, deadline, stop, describe);
+    if (reason.empty()) reason = wait_long(rank, timeout, stop, describe);
   }
   if (ready()) return;
   const bool mismatch = !reason.empty();

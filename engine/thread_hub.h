@@ -16,6 +16,7 @@
 
 #include "engine/call_tag.h"
 #include "engine/stuck.h"
+#include "engine/time_limit.h"
 
 namespace moonhalo {
 
@@ -55,6 +56,7 @@ struct ThreadWorld {
   std::atomic<int> ended_count{0};
   std::atomic<bool> aborted{false};
   StuckRanks stuck;
+  std::vector<GroupList> groups;  // by rank
 
  private:
   std::mutex mutex_;
@@ -166,7 +168,7 @@ class ThreadHub {
   void wake_all();
   void keep_reason(const std::string& reason, bool mismatch);
   void tell(int rank, Describe describe);
-  std::string wait_long(int rank, std::chrono::steady_clock::time_point deadline, c10::function_ref<bool()> ready, Describe describe);
+  std::string wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready, Describe describe);
   std::string why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
                            const std::vector<int>& missing, Describe describe);
   std::string different_verbs(int rank, Describe describe);

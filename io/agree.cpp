@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "engine/time_limit.h"
+
 namespace moonhalo::io {
 namespace {
 
@@ -34,7 +36,10 @@ std::string attempt(const std::function<void()>& work) {
 void agree(Communicator& group, const std::function<void()>& work) {
   const std::string mine = attempt(work);
   at::Tensor failed = at::full({1}, mine[0] == kNone ? 0 : 1, at::kLong);
-  group.all_reduce(failed, ReduceOp::kMax);
+  {
+    const WithoutTimeLimit patient;  // a rank that reads or writes is not lost, however long it takes
+    group.all_reduce(failed, ReduceOp::kMax);
+  }
   if (failed.item<int64_t>() == 0) return;
 
   const auto all = group.all_gather_strings(mine);

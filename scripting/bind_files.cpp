@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "engine/time_limit.h"
 #include "io/new_file.h"
 #include "io/png.h"
 #include "io/safetensors.h"
@@ -108,7 +109,10 @@ int on_first_rank(lua_State* lua) {
       outcome = std::string("fail") + error.what();
     }
   }
-  share(world, outcome);
+  {
+    const WithoutTimeLimit patient;  // rank 0 writes, however long that takes
+    share(world, outcome);
+  }
   if (outcome.starts_with("fail")) throw LuaError(outcome.substr(4));
   outcome == "nil" ? lua_pushnil(lua) : push(lua, outcome.substr(4));
   return 1;

@@ -32,6 +32,7 @@ void add_run_command(CLI::App& app, Action& action) {
       ->required()
       ->check(CLI::ExistingFile);
   add_rank_options(*command, *options);
+  add_timeout_option(*command, *options);
   command
       ->add_option("--set", options->settings, "A configuration value, key=value; may be repeated")
       ->expected(1)
@@ -44,6 +45,8 @@ void add_run_command(CLI::App& app, Action& action) {
   command->add_flag("--quiet", options->quiet, "No progress output");
   command->add_option("arguments", options->arguments,
                       "After --: the script's own arguments, arg[1] ...");
+  command->footer("Ends with status 0; 1 when the script failed; 2 for wrong usage; 3 when a rank was lost or silent for too long; or with\n"
+                  "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its signal.\n");
   command->callback([options, &action] {
     action = [options] {
       return run_session(*options, [](lua_State* lua) {

@@ -129,6 +129,7 @@ void add_test_command(CLI::App& app, Action& action) {
   add_ranks_option(*command, options->ranks,
                    "Run on N thread ranks; a test fails when it fails on any. Under mpirun and the like the processes are "
                    "the ranks, and the first failure ends the run");
+  add_timeout_option(*command, *options);
   command->add_option("--device", options->device, "cpu (default) or cuda");
   command->callback([options, &action] { action = [options] { return test(*options); }; });
 }

@@ -5,6 +5,7 @@
 
 #include "scripting/methods.h"
 #include "scripting/modules.h"
+#include "scripting/script_exit.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -70,9 +71,32 @@ int finish_module(lua_State* lua, int, lua_KContext) { return lua_gettop(lua) - 
 /// The handler is at 1, true at 2.
 int finish_pcall(lua_State* lua, int status, lua_KContext) {
   if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(lua) - 1;
+  if (is_exit(lua, -1)) return lua_error(lua);
   lua_pushboolean(lua, 0);
   lua_insert(lua, -2);
   return 2;
+}
+
+/// The handler is on top of the stack, the function at 1, before its arguments.
+int protected_call(lua_State* lua) {
+  lua_pushboolean(lua, 1);
+  lua_pushcfunction(lua, call_with_guard);
+  lua_rotate(lua, 1, 3);
+  return finish_pcall(lua, lua_pcallk(lua, lua_gettop(lua) - 3, LUA_MULTRET, 1, 0, finish_pcall), 0);
+}
+
+/// Upvalue: the handler of an xpcall, which is not asked about os.exit.
+int handle_error(lua_State* lua) {
+  if (is_exit(lua, 1)) return 1;
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_call(lua, lua_gettop(lua) - 1, 1);
+  return 1;
+}
+
+int call_first(lua_State* lua) {
+  lua_callk(lua, lua_gettop(lua) - 1, LUA_MULTRET, 0, finish);
+  return lua_gettop(lua);
 }
 
 bool has_hooks(lua_State* lua, const char* hooks) {
@@ -188,9 +212,29 @@ int place_error(lua_State* lua) {
 int place_pcall(lua_State* lua) {
   luaL_checkany(lua, 1);
   lua_pushcfunction(lua, place_error);
-  lua_pushboolean(lua, 1);
-  lua_rotate(lua, 1, 2);
-  return finish_pcall(lua, lua_pcallk(lua, lua_gettop(lua) - 3, LUA_MULTRET, 1, 0, finish_pcall), 0);
+  return protected_call(lua);
+}
+
+int place_xpcall(lua_State* lua) {
+  luaL_checktype(lua, 2, LUA_TFUNCTION);
+  lua_pushvalue(lua, 2);
+  lua_remove(lua, 2);
+  lua_pushcclosure(lua, handle_error, 1);
+  return protected_call(lua);
+}
+
+int call_with_guard(lua_State* lua) { return run_guarded(lua, call_first); }
+
+std::string error_value_text(lua_State* lua, int index) {
+  index = lua_absindex(lua, index);
+  const bool speaks = luaL_getmetafield(lua, index, "__tostring") != LUA_TNIL;
+  if (speaks) {
+    lua_pop(lua, 1);
+    const std::string text = luaL_tolstring(lua, index, nullptr);
+    lua_pop(lua, 1);
+    return text;
+  }
+  return script_position(lua) + "error value " + describe(lua, index);
 }
 
 int call_framed(lua_State* lua) {

@@ -19,8 +19,15 @@ int place_error(lua_State* lua);
 /// The same for the last words of a script: texts without a position get the running module too.
 std::string placed_message(lua_State* lua, std::string message);
 
-/// pcall whose message has a place, as place_error gives it.
+/// pcall whose message has a place, as place_error gives it, and xpcall. Neither keeps os.exit (script_exit.h); both give the text of a C++
+/// exception that a host's function lets out.
 int place_pcall(lua_State* lua);
+int place_xpcall(lua_State* lua);
+/// Calls what stands at 1 with the rest; a C++ exception of a function that has no guard becomes an error with its text.
+int call_with_guard(lua_State* lua);
+
+/// What is said of an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for themselves.
+std::string error_value_text(lua_State* lua, int index);
 
 /// Calls into Lua code of Moonhalo, as C functions: these keep the frame of their caller in a tail call
 /// (`return self.fc(x)`), which a Lua function would replace, and with it the script's line.

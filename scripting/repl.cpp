@@ -15,6 +15,7 @@
 #include "scripting/modules.h"
 #include "scripting/operators.h"
 #include "scripting/report.h"
+#include "scripting/script_exit.h"
 #include "scripting/state.h"
 #include "scripting/state_data.h"
 #include "scripting/syntax_hints.h"
@@ -145,6 +146,9 @@ std::string run_chunk(lua_State* lua, const std::string& chunk) {
     });
     lua_insert(lua, top + 1);
     call_traced(lua, 1, 0);
+  } catch (const ScriptExit&) {
+    if (context(lua).world_size() == 1) throw;
+    failure = "os.exit: several ranks read from here; an end of file (Ctrl-D) ends them";
   } catch (const LuaError& error) {
     ErrorReport report;
     report.add(0, error, false);

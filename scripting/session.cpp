@@ -3,23 +3,29 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <random>
+#include <system_error>
 #include <thread>
 
+#include "engine/ending.h"
 #include "engine/launch.h"
+#include "engine/time_limit.h"
 #include "scripting/bind_h5.h"
 #include "scripting/lua_random.h"
 #include "scripting/output.h"
 #include "scripting/report.h"
+#include "scripting/script_exit.h"
 #include "scripting/syntax_hints.h"
 #include "scripting/values.h"
 #include "scripting/warnings.h"
@@ -29,6 +35,8 @@ namespace moonhalo::scripting {
 namespace {
 
 constexpr std::chrono::seconds kStopWithin{5};
+// After os.exit with another status than 0 the other ranks of this process have so long to come to their end.
+constexpr std::chrono::seconds kLeaveWithin{2};
 
 /// What all ranks of a run share and other runs do not.
 struct RunStart {
@@ -71,11 +79,12 @@ class Session {
   Context make_context(CommunicatorPtr world, bool threads) const;
   void check_log() const;
   void run_rank(CommunicatorPtr world, bool threads);
+  void leave(Communicator& world, int status);
   void fail(Communicator& world, const LuaError& error, bool secondary);
-  void watch();
+  void watch(std::chrono::seconds grace);
   void end_watch();
   int status() const;
-  void print_report() const;
+  void print_report();
 
   const SessionOptions& options_;
   const std::function<void(lua_State*)>& body_;
@@ -85,6 +94,7 @@ class Session {
   ErrorReport report_;
   std::atomic<bool> stop_ = false;
   std::atomic<int> exit_code_ = 0;
+  std::atomic<bool> printed_ = false;
 
   std::mutex watch_mutex_;
   std::condition_variable watch_ended_;
@@ -93,7 +103,6 @@ class Session {
 };
 
 const char kSessionKey = 0;
-const char kExitKey = 0;
 
 /// Ranks that compute in Lua meet no collective that could tell them to stop.
 void stop_hook(lua_State* lua, lua_Debug*) {
@@ -103,26 +112,6 @@ void stop_hook(lua_State* lua, lua_Debug*) {
   if (!*stop) return;
   context(lua).rank_was_lost = true;
   luaL_error(lua, "stopped, because another rank failed");
-}
-
-/// os.exit ends this rank's script only; the process ends when all its ranks have.
-int exit_script(lua_State* lua) {
-  int code = 0;
-  if (lua_isboolean(lua, 1)) {
-    code = lua_toboolean(lua, 1) ? 0 : 1;
-  } else if (!lua_isnoneornil(lua, 1)) {
-    code = static_cast<int>(check_int(lua, 1));
-  }
-  push(lua, code);
-  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kExitKey);
-  throw LuaError("os.exit was called");
-}
-
-std::optional<int> exit_code(lua_State* lua) {
-  const bool asked = lua_rawgetp(lua, LUA_REGISTRYINDEX, &kExitKey) == LUA_TNUMBER;
-  const int code = static_cast<int>(lua_tointeger(lua, -1));
-  lua_pop(lua, 1);
-  return asked ? std::optional(code) : std::nullopt;
 }
 
 /// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of a
@@ -215,15 +204,13 @@ void Session::check_log() const {
 
 void Session::run_rank(CommunicatorPtr world, bool threads) {
   Communicator& communicator = *world;
+  if (options_.timeout) communicator.set_timeout(*options_.timeout);
   const auto state = new_state(make_context(std::move(world), threads));
   lua_State* lua = state.get();
   lua_pushlightuserdata(lua, &stop_);
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
   lua_register(lua, "print", guard<print_line>);
-  lua_getglobal(lua, "os");
-  lua_pushcfunction(lua, guard<exit_script>);
-  lua_setfield(lua, -2, "exit");
-  lua_pop(lua, 1);
+  replace_os_exit(lua);
   set_lua_entropy(lua, static_cast<uint64_t>(start_.entropy));
   if (communicator.size() > 1) share_time(lua, start_.time);
   const ScriptWarnings warnings(lua);
@@ -232,11 +219,9 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
     body_(lua);
   } catch (const UsageError&) {
     throw;
+  } catch (const ScriptExit& exit) {
+    leave(communicator, exit.status());
   } catch (const std::exception& error) {
-    if (const auto code = exit_code(lua)) {
-      if (*code > exit_code_) exit_code_ = *code;
-      return;
-    }
     discard_files(lua);
     const auto* known = dynamic_cast<const LuaError*>(&error);
     const bool secondary = context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error);
@@ -244,30 +229,46 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   }
 }
 
+/// The process ends when all its ranks have. Those that work on after one has failed are given a moment; those that wait for it hear of it.
+void Session::leave(Communicator& world, int status) {
+  if (status > exit_code_) exit_code_ = status;
+  if (status != 0 && world.size() > 1 && launch_.size == 1) watch(kLeaveWithin);
+}
+
 void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   const std::string message = error.what();
   report_.add(world.rank(), error, secondary);
   stop_ = true;
-  watch();
+  // Another process's abort may end this one at once: say what happened first.
+  if (launch_.size > 1) print_report();
+  watch(std::chrono::seconds(0));
   if (world.size() > 1 && world.backend() != std::string("fake")) {
-    // Another process's abort may end this one at once: say what happened first.
-    if (launch_.size > 1) print_report();
-    world.abort("rank " + std::to_string(world.rank()) +
-                " failed: " + message.substr(0, message.find('\n')));
+    abort_with_status(world, "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
+                      secondary ? kRankLost : kScriptFailed);
   }
 }
 
-/// A rank inside a long computation hears nothing: after a while the process ends without it.
-void Session::watch() {
+/// After `grace` ranks are to stop. One inside a long computation hears nothing: after a while the process ends without it.
+void Session::watch(std::chrono::seconds grace) {
   const std::lock_guard lock(watch_mutex_);
   if (watcher_.joinable()) return;
-  watcher_ = std::thread([this] {
-    std::unique_lock waiting(watch_mutex_);
-    if (watch_ended_.wait_for(waiting, kStopWithin, [this] { return ended_; })) return;
+  try {
+    watcher_ = std::thread([this, grace] {
+      std::unique_lock waiting(watch_mutex_);
+      if (watch_ended_.wait_for(waiting, grace, [this] { return ended_; })) return;
+      stop_ = true;
+      if (watch_ended_.wait_for(waiting, kStopWithin, [this] { return ended_; })) return;
+      print_report();
+      std::fflush(nullptr);
+      std::_Exit(status());
+    });
+  } catch (const std::system_error&) {
+    // The process is short of memory or threads: what is known is said now, and an alarm does what the thread would.
+    stop_ = true;
     print_report();
-    std::fflush(nullptr);
-    std::_Exit(status());
-  });
+    std::signal(SIGALRM, [](int) { std::_Exit(kScriptFailed); });
+    alarm(static_cast<unsigned>(kStopWithin.count()));
+  }
 }
 
 void Session::end_watch() {
@@ -277,14 +278,17 @@ void Session::end_watch() {
   }
   watch_ended_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  alarm(0);
 }
 
 int Session::status() const {
-  if (report_.empty()) return exit_code_;
+  if (report_.empty() || (exit_code_ != 0 && report_.only_secondary())) return exit_code_;
   return report_.only_secondary() ? kRankLost : kScriptFailed;
 }
 
-void Session::print_report() const {
+/// Once: what other ranks say later follows from it.
+void Session::print_report() {
+  if (printed_.exchange(true)) return;
   const std::string text = report_.text(world_size_);
   std::fflush(stdout);
   std::fwrite(text.data(), 1, text.size(), stderr);
@@ -301,8 +305,18 @@ CommunicatorPtr make_process_world(const std::string& backend, const Launch& lau
   }
 }
 
+void check_time_limit() {
+  try {
+    default_time_limit();
+  } catch (const c10::ValueError& error) {
+    throw UsageError(plain_message(error));
+  }
+}
+
 int Session::run() {
   launch_ = detect_launch();
+  const DefaultTimeLimit limit(options_.timeout);
+  check_time_limit();
   const std::string& backend = options_.backend;
   start_ = draw_start(launch_.rank == 0 ? options_.log_file : "");
   if (launch_.size == 1) check_log();
@@ -351,6 +365,16 @@ void add_rank_options(CLI::App& app, SessionOptions& options) {
                  "How ranks communicate (default: what the launcher gives, else threads)")
       ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
+}
+
+void add_timeout_option(CLI::App& app, SessionOptions& options) {
+  const auto set = [&options](const std::string& text) {
+    options.timeout = parse_time_limit(text);
+    if (!options.timeout) throw CLI::ValidationError("--timeout", "'" + text + "' is no number of seconds from 0.001 to 1e9");
+  };
+  app.add_option_function<std::string>("--timeout", set,
+                                       "Longest silence of a rank in seconds before the others give up (default: MOONHALO_TIMEOUT_S, else 600)")
+      ->type_name("SECONDS");
 }
 
 int run_session(const SessionOptions& options, const std::function<void(lua_State*)>& body) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/ending.h"
 #include "scripting/state.h"
 
 namespace CLI {
@@ -15,7 +18,7 @@ class App;
 namespace moonhalo::scripting {
 
 /// Exit statuses of the program.
-enum ExitStatus : int { kDone = 0, kScriptFailed = 1, kWrongUsage = 2, kRankLost = 3 };
+enum ExitStatus : int { kDone = 0, kScriptFailed = 1, kWrongUsage = 2, kRankLost = kRankLostStatus };
 
 /// The command line was right in form but cannot be carried out; exit status 2.
 class UsageError : public std::runtime_error {
@@ -34,7 +37,9 @@ struct SessionOptions {
   std::string config_file;
   std::string log_file;
   bool quiet = false;
+  std::optional<std::chrono::milliseconds> timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default
 };
+void add_timeout_option(CLI::App& app, SessionOptions& options);
 void add_rank_options(CLI::App& app, SessionOptions& options);
 void add_ranks_option(CLI::App& app, int& ranks, const std::string& description);
 

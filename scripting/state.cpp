@@ -13,6 +13,7 @@
 #include "scripting/error_place.h"
 #include "scripting/methods.h"
 #include "scripting/modules.h"
+#include "scripting/script_exit.h"
 #include "scripting/state_data.h"
 
 namespace moonhalo::scripting {
@@ -43,21 +44,21 @@ std::vector<NamedOpen>& bindings() {
   return all;
 }
 
+std::string string_at(lua_State* lua, int index) {
+  size_t length = 0;
+  const char* text = lua_tolstring(lua, index, &length);
+  return text ? std::string(text, length) : std::string("(error without a message)");
+}
+
 int traced_message(lua_State* lua) {
-  luaL_tolstring(lua, 1, nullptr);
-  push(lua, placed_message(lua, lua_tostring(lua, -1)));
+  if (is_exit(lua, 1)) return 1;
+  push(lua, placed_message(lua, lua_type(lua, 1) == LUA_TSTRING ? string_at(lua, 1) : error_value_text(lua, 1)));
   luaL_traceback(lua, lua, nullptr, 1);
   lua_createtable(lua, 2, 0);
   lua_insert(lua, -3);
   lua_rawseti(lua, -3, 2);
   lua_rawseti(lua, -2, 1);
   return 1;
-}
-
-std::string string_at(lua_State* lua, int index) {
-  size_t length = 0;
-  const char* text = lua_tolstring(lua, index, &length);
-  return text ? std::string(text, length) : std::string("(error without a message)");
 }
 
 void add_all(lua_State* lua, const luaL_Reg* functions) {
@@ -170,6 +171,8 @@ std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
   lua_State* lua = state.get();
   luaL_openlibs(lua);
   lua_register(lua, "pcall", place_pcall);
+  lua_register(lua, "xpcall", place_xpcall);
+  let_exits_through(lua);
   const std::string script = context.script;
   const std::vector<std::string> arguments = context.arguments;
   open_moonhalo(lua, std::move(context));
@@ -205,6 +208,8 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
   // by then.
   try {
     return fn(lua);
+  } catch (const ScriptExit& exit) {
+    push_exit(lua, exit);
   } catch (const LuaError& error) {
     push(lua, std::string_view(error.what()));
   } catch (const CommError& error) {
@@ -219,10 +224,15 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
 void call_traced(lua_State* lua, int arguments, int results) {
   const int base = lua_gettop(lua) - arguments;
   lua_pushcfunction(lua, traced_message);
-  lua_insert(lua, base);
-  const int status = lua_pcall(lua, arguments, results, base);
+  lua_pushcfunction(lua, call_with_guard);
+  lua_rotate(lua, base, 2);
+  const int status = lua_pcall(lua, arguments + 1, results, base);
   lua_remove(lua, base);
   if (status == LUA_OK) return;
+  if (is_exit(lua, -1)) {
+    lua_pop(lua, 1);
+    throw to_exit(lua);
+  }
   std::string message, trace;
   if (lua_istable(lua, -1)) {
     lua_rawgeti(lua, -1, 1);

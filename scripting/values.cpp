@@ -99,20 +99,17 @@ std::string describe_table(lua_State* lua, int index) {
     lua_pop(lua, 1);
   }
   if (length > 6) text << ", ... " << length << " elements";
-  if (length == 0) {
-    std::vector<std::string> names;  // sorted, so that all ranks say the same
-    for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
-      if (lua_type(lua, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(lua, -2));
-    }
-    std::sort(names.begin(), names.end());
-    names.resize(std::min<size_t>(names.size(), 6));
-    for (const std::string& name : names) {
-      lua_pushlstring(lua, name.data(), name.size());
-      lua_rawget(lua, index);
-      text << (&name == names.data() ? "" : ", ") << name << " = "
-           << (lua_istable(lua, -1) ? "{...}" : describe(lua, -1));
-      lua_pop(lua, 1);
-    }
+  std::vector<std::string> names;  // sorted, so that all ranks say the same
+  for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
+    if (lua_type(lua, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(lua, -2));
+  }
+  std::sort(names.begin(), names.end());
+  names.resize(std::min<size_t>(names.size(), 6));
+  for (const std::string& name : names) {
+    lua_pushlstring(lua, name.data(), name.size());
+    lua_rawget(lua, index);
+    text << (&name == names.data() && length == 0 ? "" : ", ") << name << " = " << (lua_istable(lua, -1) ? "{...}" : describe(lua, -1));
+    lua_pop(lua, 1);
   }
   text << "}";
   return text.str();

@@ -1,12 +1,15 @@
 # X16: starts PROGRAM on RANKS ranks, one of which ends as HOW says; all must be gone soon, with a status that tells.
-# In: MPIEXEC, PROGRAM, RANKS, HOW (killed, abort or exception), and optionally TEXT that must be on stderr.
-execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" "${HOW}" TIMEOUT 20 RESULT_VARIABLE status
+# In: MPIEXEC, PROGRAM, RANKS, HOW (killed, abort, ...: test_communicator_mpi.cpp), and optionally TEXT that must be on stderr and STATUS.
+execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" "${HOW}" TIMEOUT 40 RESULT_VARIABLE status
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(status MATCHES "timeout")
-  message(FATAL_ERROR "mpirun still ran after 20 s")
+  message(FATAL_ERROR "mpirun still ran after 40 s")
 endif()
 if(status EQUAL 0)
   message(FATAL_ERROR "mpirun ended as if nothing had happened\n${out}${err}")
+endif()
+if(DEFINED STATUS AND NOT status EQUAL "${STATUS}")
+  message(FATAL_ERROR "mpirun ended with ${status}, not ${STATUS}\n${out}${err}")
 endif()
 if(NOT err MATCHES "all ranks work")
   message(FATAL_ERROR "the ranks never started:\n${out}${err}")

@@ -9,9 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
+#include <type_traits>
 
 #include "engine/check_calls.h"
 #include "engine/communicator.h"
+#include "engine/mpi_communicator.h"
 #include "tests/mpi/world.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
@@ -81,7 +84,7 @@ TEST(MpiWorld, TakesTheCallersCommunicatorAndKeepsItsMessagesApart) {
   EXPECT_EQ(got, 1000 + left);
   EXPECT_EQ(ones.item<int>(), world->size());
   EXPECT_TRUE(has_mpi());
-  EXPECT_THROW(make_mpi_communicator(nullptr), c10::ValueError);
+  EXPECT_THROW(make_mpi_communicator(static_cast<const void*>(nullptr)), c10::ValueError);
   const MPI_Comm none = MPI_COMM_NULL;
   EXPECT_THROW(make_mpi_communicator(&none), c10::ValueError);
 }
@@ -144,8 +147,43 @@ TEST(MpiErrors, MessagesOfTheWrongSizeAreRefused) {
   set_check_calls(*world, true);
 }
 
+// By value is what everybody writes; without the header it would become the address of something else.
+TEST(MpiCommGiven, IsTakenItselfOrByItsAddressAndRefusedWhereItBecameAnAddress) {
+  MPI_Comm other = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &other);
+
+  for (const CommunicatorPtr& made : {make_mpi_communicator(MPI_COMM_WORLD), make_mpi_communicator(other), make_mpi_communicator(&other)}) {
+    made->barrier();
+    EXPECT_EQ(made->size(), world->size());
+  }
+  if constexpr (std::is_pointer_v<MPI_Comm>) {
+    for (MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF, other}) {
+      const auto* const address = reinterpret_cast<const void*>(comm);
+      EXPECT_THAT(message_of([&] { make_mpi_communicator(address); }),
+                  AllOf(HasSubstr("a communicator itself, not its address"), HasSubstr("mpi_communicator.h")));
+    }
+  }
+  MPI_Comm_free(&other);
+}
+
+// What rank 1 does before its world is there, as misbehave.
+void come_late(const std::string& how) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) rank = std::getenv("PMI_RANK");
+  if (how != "late_init" || std::string(rank ? rank : "") != "1") return;
+  std::fprintf(stderr, "all ranks work\n");
+  std::this_thread::sleep_for(60s);
+}
+
 // How the program is to end, for a script that starts it so (see killed_rank.cmake).
 void misbehave(const std::string& how) {
+  if (how == "late_end" || how == "late_dup" || how == "exit_alone") {
+    if (world->rank() == 0) std::fprintf(stderr, "all ranks work\n");
+    if (world->rank() == 1 && how == "exit_alone") std::exit(5);
+    if (world->rank() == 1 || how == "exit_alone") std::this_thread::sleep_for(60s);
+    if (how == "late_dup") make_mpi_communicator(MPI_COMM_WORLD);
+    std::exit(EXIT_SUCCESS);
+  }
   at::Tensor data = at::ones({10});
   for (int step = 0;; ++step) {
     if (step == 10 && world->rank() == 0) std::fprintf(stderr, "all ranks work\n");
@@ -175,6 +213,7 @@ Communicator& testing::mpi_world() { return *world; }
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) moonhalo::come_late(argv[1]);
   moonhalo::world = moonhalo::make_mpi_world();
   if (argc > 1) {
     moonhalo::misbehave(argv[1]);

@@ -128,6 +128,98 @@ TEST_F(CommandLine, OsExitGivesTheStatus) {
   EXPECT_THAT(run({"run", write("exit.lua", "os.exit(4)")}).err, IsEmpty());
 }
 
+// As in plain Lua: nothing that catches errors stops it, and what follows is not run.
+TEST_F(CommandLine, OsExitEndsTheScriptWhateverStandsAroundIt) {
+  for (const char* text :
+       {"pcall(os.exit, 7)", "pcall(pcall, pcall, os.exit, 7)", "xpcall(os.exit, function() return 'kept' end, 7)",
+        "coroutine.resume(coroutine.create(os.exit), 7)", "pcall(coroutine.wrap(function() coroutine.yield(1) end)) pcall(coroutine.wrap(os.exit), 7)",
+        "local co = coroutine.create(function() local x <close> = setmetatable({}, {__close = function() os.exit(7) end}) coroutine.yield() end)"
+        " coroutine.resume(co) coroutine.close(co)",
+        "pcall(string.gsub, 'a', 'a', function() os.exit(7) end)", "xpcall(error, function() os.exit(7) end, 'x')", "os.exit(256 + 7)",
+        "pcall(require('moonhalo').checkpoint, function(x) os.exit(7) end, require('moonhalo').ones(2))"}) {
+    const std::string script = write("exit.lua", std::string(text) + "\nerror('not reached')");
+    for (const char* ranks : {"1", "2"}) {
+      const Result result = run({"run", script, "--ranks", ranks});
+
+      EXPECT_EQ(result.status, 7) << text;
+      EXPECT_THAT(result.err, IsEmpty()) << text;
+    }
+  }
+}
+
+TEST_F(CommandLine, CatchersOfErrorsCatchAllOthers) {
+  const std::string script = write("catch.lua", R"(
+print(pcall(error, {1}), select("#", pcall(error)), pcall(function(...) return ... end, 1, nil, 3))
+print(xpcall(error, function(value) return value .. "!" end, "hm", 0))
+print(xpcall(function(a, b) return b, a end, print, 1, 2))
+print(pcall(xpcall, print), pcall(pcall))
+local co = coroutine.create(function(x) local ok, got = pcall(function() return coroutine.yield(x) end) error({got}) end)
+print(coroutine.resume(co, 1))
+print(select(2, coroutine.resume(co, "passed on"))[1], coroutine.status(co), coroutine.close(co))
+)");
+
+  const Result result = run({"run", script});
+
+  EXPECT_EQ(result.status, kDone) << result.err;
+  EXPECT_THAT(result.out, testing::MatchesRegex("false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
+                                                "passed on\tdead\tfalse\ttable: .*\n"));
+}
+
+TEST_F(CommandLine, ErrorValuesThatAreNoTextAreShown) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"error({code = 5, why = 'full', where = {1, 2}})", "bad.lua:1: error value {code = 5, where = {...}, why = 'full'}"},
+      {"error({'a', 2, name = 'x'})", "bad.lua:1: error value {'a', 2, name = 'x'}"},
+      {"error(nil)", "bad.lua:1: error value nil"},
+      {"error(42)", "bad.lua:1: error value 42"},
+      {"error(print)", "bad.lua:1: error value function"},
+      {"error(setmetatable({}, {__tostring = function() return 'speaks for itself' end}))", "speaks for itself"}};
+  for (const auto& [text, said] : cases) {
+    const Result result = run({"run", write("bad.lua", text)});
+
+    EXPECT_EQ(result.status, kScriptFailed) << text;
+    EXPECT_THAT(result.err, HasSubstr(said)) << text;
+  }
+}
+
+TEST_F(CommandLine, TheTimeLimitIsGivenByOptionScriptOrEnvironment) {
+  const std::string script = write("limit.lua", R"(local mh = require "moonhalo"
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
+local before = mh.get_timeout()
+if arg[1] then assert(mh.set_timeout(tonumber(arg[1])) == before) end
+if mh.rank() == 0 then print(before, mh.get_timeout()) end
+if mh.rank() == 1 and arg[1] then os.execute("sleep 1.5") end
+mesh:barrier()
+)");
+  EXPECT_EQ(run({"run", script, "--ranks", "2"}).out, "600.0\t600.0\n");
+  EXPECT_EQ(run({"run", script, "--ranks", "2", "--timeout", "2.5"}).out, "2.5\t2.5\n");
+  ::setenv("MOONHALO_TIMEOUT_S", "7", 1);
+  EXPECT_EQ(run({"run", script}).out, "7.0\t7.0\n");
+  EXPECT_EQ(run({"run", script, "--ranks", "2", "--timeout", "9"}).out, "9.0\t9.0\n");
+  ::setenv("MOONHALO_TIMEOUT_S", "abc", 1);
+  for (const char* ranks : {"1", "2"}) {
+    const Result result = run({"run", script, "--ranks", ranks});
+    EXPECT_EQ(result.status, kWrongUsage);
+    EXPECT_THAT(result.err, HasSubstr("MOONHALO_TIMEOUT_S=abc"));
+  }
+  ::unsetenv("MOONHALO_TIMEOUT_S");
+
+  const Result late = run({"run", script, "--ranks", "2", "--", "0.2"});
+
+  EXPECT_EQ(late.status, kRankLost) << late.err;
+  EXPECT_THAT(late.err, HasSubstr("barrier timed out after 0.2 s on rank 0"));
+  EXPECT_THAT(run({"run", script, "--", "0.0001"}).err, HasSubstr("set_timeout: wanted seconds from 0.001 to 1e9, got 0.0001"));
+  for (const char* limit : {"0", "0.0005", "-1", "soon", "nan", ""}) {
+    const Result result = run({"run", script, std::string("--timeout=") + limit});
+    EXPECT_EQ(result.status, kWrongUsage) << limit;
+    if (*limit) EXPECT_THAT(result.err, HasSubstr("--timeout: '" + std::string(limit) + "' is no number of seconds from 0.001 to 1e9"));
+  }
+}
+
+TEST_F(CommandLine, HelpNamesTheTimeLimitAndTheStatuses) {
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("MOONHALO_TIMEOUT_S"));
+  EXPECT_THAT(run({"run", "--help"}).out, AllOf(HasSubstr("--timeout SECONDS"), HasSubstr("3 when a rank was lost")));
+}
+
 TEST_F(CommandLine, AFakeWorldHasTheRanksThatWereAskedFor) {
   const std::string script = write("fake.lua", "print(require('moonhalo').world_size())");
 

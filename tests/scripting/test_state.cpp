@@ -147,6 +147,27 @@ TEST(Errors, NearestNames) {
   EXPECT_EQ(did_you_mean("matmull", known), "; did you mean 'matmul'?");
 }
 
+// A function of a host's that nobody guards: its exception passes through Lua's frames.
+TEST(HostFunctions, ExceptionsThatTheyLetOutKeepTheirText) {
+  const auto state = new_state();
+  lua_State* lua = state.get();
+  lua_register(lua, "measure", [](lua_State*) -> int { throw std::runtime_error("the valve is stuck"); });
+  const auto message = [&](const std::string& script) -> std::string {
+    EXPECT_EQ(luaL_loadbuffer(lua, script.data(), script.size(), "=host.lua"), LUA_OK);
+    try {
+      call_traced(lua, 0, 0);
+    } catch (const LuaError& error) {
+      return error.what();
+    }
+    return "";
+  };
+
+  EXPECT_EQ(message("\nmeasure()"), "host.lua:2: the valve is stuck");
+  EXPECT_EQ(message("error(select(2, pcall(measure)), 0)"), "host.lua:1: the valve is stuck");
+  EXPECT_EQ(message("error(select(2, xpcall(measure, function(text) return 'x: ' .. text end)), 0)"), "x: host.lua:1: the valve is stuck");
+  EXPECT_EQ(message("for i = 1, 1000 do pcall(measure) end error('still sound', 0)"), "still sound");
+}
+
 TEST(Report, NamesRanksThatSayTheSameOnce) {
   ErrorReport report;
   report.add(2, LuaError("x.lua:1: wrong"), false);

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace moonhalo {
+
+class Communicator;
+
+/// A number of seconds as in MOONHALO_TIMEOUT_S, 0.001 to 1e9; nothing for any other text.
+std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& text);
+/// "5 s", for messages.
+std::string seconds_text(std::chrono::milliseconds time);
+
+/// How long communicators wait that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else 10 minutes.
+std::chrono::milliseconds default_time_limit();
+class DefaultTimeLimit {
+ public:
+  explicit DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit);
+  ~DefaultTimeLimit();
+  DefaultTimeLimit(const DefaultTimeLimit&) = delete;
+
+ private:
+  std::optional<std::chrono::milliseconds> before_;
+};
+
+/// Communicator::set_timeout of `world` and of all groups of its world on this rank; later ones inherit it. Not collective.
+void set_time_limit(Communicator& world, std::chrono::milliseconds limit);
+
+/// The groups of one world on one rank that are alive.
+class GroupList {
+ public:
+  void add(Communicator* group);
+  void remove(Communicator* group);
+  void set_timeout(std::chrono::milliseconds limit);
+
+ private:
+  std::mutex mutex_;
+  std::set<Communicator*> groups_;
+};
+/// Communicators of worlds with several groups.
+class HasTimeLimit {
+ public:
+  virtual ~HasTimeLimit() = default;
+  virtual void set_time_limit(std::chrono::milliseconds limit) = 0;
+};
+
+/// While it lives this thread waits without a limit: another rank does alone what may take any time, such as writing a file. A rank that
+/// ends or fails meanwhile is still found.
+class WithoutTimeLimit {
+ public:
+  WithoutTimeLimit();
+  ~WithoutTimeLimit();
+  WithoutTimeLimit(const WithoutTimeLimit&) = delete;
+};
+
+/// How long this thread has waited. Between two looks at most a second counts: a job that was suspended as a whole lives on.
+class WaitingTime {
+ public:
+  std::chrono::steady_clock::duration look();
+  /// Of the limit, as of the last look; 0 or less when it is over.
+  std::chrono::steady_clock::duration left(std::chrono::milliseconds limit) const;
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration waited_{};
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,16 @@
+-- Rank 0 writes a checkpoint for longer than the time limit (arg[1] s); the others wait for it.
+local mh = require "moonhalo"
+local folder = os.getenv("TMPDIR") or "/tmp"
+local save = mh.safetensors.save
+mh.safetensors.save = function(...)
+  os.execute("sleep " .. 2 * tonumber(arg[1]))
+  return save(...)
+end
+io.stderr:write("all ranks work\n")
+local path = ("%s/moonhalo_slow_save_%d"):format(folder, os.time())
+mh.checkpoint.save(path, {x = mh.ones(3)})
+if mh.rank() == 0 then
+  print("saved", mh.checkpoint.load(path).x:sum():item())
+  os.execute("rm -r " .. path)
+end
+mh.barrier()
