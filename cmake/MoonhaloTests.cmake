@@ -250,7 +250,7 @@ if(TARGET moonhalo_cli)
       "exit_zero_is_waited_for;exit;;0 wait;3;15;rank 1 ended without joining barrier;threads,mpi"
       "exit_beside_loops;exit;;5 loop;5;15;;threads,mpi"
       "exit_of_one;exit;;5 end;5;15;;threads,mpi"
-      "suspended;suspended;--timeout 3;3;0;25;went on;threads,mpi"
+      "suspended;suspended;--timeout 4;6;0;30;went on;threads,mpi"
       "stopped;stopped;--timeout 3;;3;20;barrier timed out after 3 s;mpi"
       "slow_save;slow_save;--timeout 2;2;0;20;saved.*3;threads,mpi"
       "short_of_memory;short_of_memory;;;1;15;the valve is stuck;threads,mpi")

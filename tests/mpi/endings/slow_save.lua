@@ -9,8 +9,9 @@ end
 io.stderr:write("all ranks work\n")
 local path = ("%s/moonhalo_slow_save_%d"):format(folder, os.time())
 mh.checkpoint.save(path, {x = mh.ones(3)})
+local sum = mh.checkpoint.load(path).x:sum():item()
+mh.barrier()
 if mh.rank() == 0 then
-  print("saved", mh.checkpoint.load(path).x:sum():item())
+  print("saved", sum)
   os.execute("rm -r " .. path)
 end
-mh.barrier()

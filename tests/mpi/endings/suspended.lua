@@ -1,4 +1,4 @@
--- Rank 0 suspends all processes, itself too, for twice the time limit (arg[1] s) while the others wait for it. Everybody goes on.
+-- Rank 0 suspends all processes, itself too, for arg[1] seconds, more than the time limit, while the others wait for it. Everybody goes on.
 local mh = require "moonhalo"
 local pipe = io.popen("echo $PPID")
 local mine = tonumber(pipe:read("a"))
@@ -13,7 +13,7 @@ if mh.rank() == 0 then
     if not seen[pid] then list = list .. " " .. math.tointeger(pid) end
     seen[pid] = true
   end
-  os.execute(("kill -STOP%s; sleep %d; kill -CONT%s"):format(list, 2 * tonumber(arg[1]), list))
+  os.execute(("sleep 0.3; kill -STOP%s; sleep %d; kill -CONT%s; sleep 1"):format(list, tonumber(arg[1]), list))
 end
 mh.barrier()
 if mh.rank() == 0 then print("went on") end
