@@ -115,17 +115,17 @@ class Faults:
         block = f"{case.name}, {how}\n  status  {run.status()}\n  says    {run.said(case.any_rank)}\n  disk    {left}\n"
         return block, seconds, wrong
 
-    def judged(self, case, how, wanted):
+    def judged(self, case, how, wanted, update):
         """(block, line for the table, whether it failed)"""
         for attempt in ("", ", at the second try"):
             block, seconds, wrong = self.result(case, how)
             good = not wrong and block == wanted
             time = f"{seconds:5.1f} s" if seconds is not None else "   late"
-            if good or case.pending or wanted is None:
+            if good or case.pending or update:
                 break
             print(f"again   {time}  {case.name}, {how}: {wrong or 'not as expected'}", flush=True)
             shutil.rmtree(self.base / f"{case.name}.{how}")
-        word = "ok" if good else "PENDING" if case.pending else "new" if wanted is None else "FAILED"
+        word = "ok" if good else "PENDING" if case.pending else "seen" if update and not wrong else "FAILED"
         text = f"{word:7} {time}  {case.name}, {how}{attempt if good else ''}"
         if good and not case.pending:
             status, said = re.findall(r"^  (?:status|says) +(.*)", block, re.M)
@@ -164,18 +164,16 @@ def run_cases(given, base):
         title = f"{case.name}, {how}"
         reason = faults.why_not(case)
         return (None, f"skipped          {title}: {reason}", False) if reason else faults.judged(
-            case, how, None if given.update else expected.get(title))
+            case, how, expected.get(title), given.update)
 
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for (case, how), (block, line, bad) in zip(selection, pool.map(judge, selection)):
             title = f"{case.name}, {how}"
-            print(line if block is None or not given.update else f"{line.splitlines()[0]}\n{block}", flush=True)
+            print(line, flush=True)
             failed, pending = failed + bad, pending + bool(case.pending)
-            if given.update and block and not (case.pending and title in expected):
+            if given.update and block and not bad and not (case.pending and title in expected):
                 expected[title] = block
                 write_expected(expected)
-    if given.update:
-        return 0
     print(f"{len(selection)} cases, {failed} failed, {pending} pending")
     return 1 if failed or not selection else 0
 

@@ -3,7 +3,6 @@ import os
 import pathlib
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -37,20 +36,16 @@ class Run:
     """`folder` holds the run's own marks and output; the program works in folder/work."""
 
     def __init__(self, command, folder, ranks, environment=None, user=None, stdout=None):
-        self.folder, self.ranks, self.user = folder, ranks, user
+        self.folder, self.ranks = folder, ranks
         self.work = folder / "work"
         self.work.mkdir(exist_ok=True)
         for rank in range(ranks):
             os.mkfifo(folder / f"go.{rank}")
-        if user:
-            for path in (folder, self.work):
-                shutil.chown(path, user)
         variables = {**os.environ, **ENVIRONMENT, **(environment or {}), "TMPDIR": str(folder)}
         self.out, self.err = folder / "stdout", folder / "stderr"
         with open(stdout or self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(command, cwd=self.work, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
-                                            start_new_session=True, user=user,
-                                            extra_groups=[] if user else None)
+                                            start_new_session=True, user=user, extra_groups=[] if user else None)
         self.clock = Clock()
 
     def pids(self):
