@@ -153,7 +153,7 @@ def normalised(line, folder, any_rank):
     for pattern, text in REPLACED:
         line = pattern.sub(text, line)
     if any_rank:
-        line = re.sub(r"\brank \d+", "rank N", line)
+        line = re.sub(r"\branks? \d+(, \d+)*", "rank N", line)
     return line[:160].strip()
 
 
