@@ -146,7 +146,7 @@ endforeach()
 # Damaged files, plans, settings and checkpoints: what was found once, and the same drawn ones in every run.
 file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
 moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
-foreach(kind plans configs)
+foreach(kind files plans configs checkpoints)
   add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --once --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")

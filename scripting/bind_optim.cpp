@@ -255,8 +255,10 @@ int load_state_dict(lua_State* lua) {
   const OptimizerKind& kind = *bound->kind;
   to::Optimizer& optimizer = *bound->optimizer;
   std::vector<at::Tensor> parameters;
+  std::vector<size_t> group_of;
   for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    group_of.resize(parameters.size(), static_cast<size_t>(&group - optimizer.param_groups().data()));
   }
   push_list(lua, 2, "param_groups", optimizer.param_groups().size(), "parameter groups");
   const int groups = lua_gettop(lua);
@@ -284,7 +286,7 @@ int load_state_dict(lua_State* lua) {
     const bool empty = lua_next(lua, -2) == 0;
     if (!empty) {
       lua_pop(lua, 2);
-      state[i] = kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i]);
+      state[i] = kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i], *options[group_of[i]]);
     }
     lua_pop(lua, 1);
   }

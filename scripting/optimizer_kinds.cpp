@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include <deque>
+#include <functional>
 
 namespace moonhalo::scripting {
 
@@ -167,8 +168,16 @@ at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
   return value.to(parameter.device()).clone();
 }
 
-/// Whether an optimizer that has made a step has this tensor of every parameter.
-bool is_always_there(std::string_view key) {
+/// Whether an optimizer with these options that has made a step has this tensor of every parameter.
+template <class OptionsType>
+bool is_there(const OptionsType& options, std::string_view key) {
+  if constexpr (requires { options.amsgrad(); }) {
+    if (key == "max_exp_avg_sq") return options.amsgrad();
+  }
+  if constexpr (requires { options.centered(); }) {
+    if (key == "grad_avg") return options.centered();
+    if (key == "momentum_buffer") return options.momentum() > 0;
+  }
   return key == "exp_avg" || key == "exp_avg_sq" || key == "square_avg" || key == "sum";
 }
 
@@ -179,19 +188,16 @@ struct StateReader {
   int64_t number;
   const at::Tensor& parameter;
   bool by_element;  // tensors are of the parameter's shape
+  std::function<bool(std::string_view)> is_there;
 
   void operator()(const char* key, int64_t& value) const {
-    if (field(key)) {
-      check(to_int(lua, -1).has_value(), key, "an integer");
-      value = check_int(lua, -1);
-    }
+    check(field(key) && to_int(lua, -1).has_value(), key, "an integer");
+    value = check_int(lua, -1);
     lua_pop(lua, 1);
   }
   void operator()(const char* key, double& value) const {
-    if (field(key)) {
-      check(lua_type(lua, -1) == LUA_TNUMBER, key, "a number");
-      value = check_number(lua, -1);
-    }
+    check(field(key) && lua_type(lua, -1) == LUA_TNUMBER, key, "a number");
+    value = check_number(lua, -1);
     lua_pop(lua, 1);
   }
   void operator()(const char* key, at::Tensor& value) const {
@@ -201,7 +207,7 @@ struct StateReader {
             by_element ? "a tensor of shape " + c10::str(parameter.sizes()) : "a tensor");
       value = own_copy(*given, parameter);
     } else {
-      check(!is_always_there(key), key, "a tensor");
+      check(!is_there(key), key, "a tensor");
     }
     lua_pop(lua, 1);
   }
@@ -270,13 +276,15 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
       lua_setfield(lua, -2, key);
     });
   };
-  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter) {
+  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter, const to::OptimizerOptions& options) {
     auto state = std::make_unique<StateType>();
     std::vector<std::string> known;
     visit(*state, [&](const char* key, auto&) { known.emplace_back(key); });
     const Options refuses_others(lua, index, "load_state_dict", known);
     constexpr bool kByElement = !std::same_as<StateType, to::LBFGSParamState>;
-    visit(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement});
+    const auto& given = static_cast<const OptionsType&>(options);
+    visit(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement,
+                              [&](std::string_view key) { return is_there(given, key); }});
     return std::unique_ptr<to::OptimizerParamState>(std::move(state));
   };
   kind.make = [](const std::vector<to::OptimizerParamGroup>& groups,

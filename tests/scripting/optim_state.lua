@@ -43,6 +43,23 @@ function tests.test_an_entry_without_state_forgets_the_state()
   testing.assert_equal(a, b)
 end
 
+function tests.test_states_that_lack_what_a_step_needs_are_refused()
+  local cases = {
+    {"AdamW", {amsgrad = true}, "max_exp_avg_sq", "a tensor"}, {"Adam", {}, "step", "an integer"},
+    {"RMSprop", {centered = true}, "grad_avg", "a tensor"}, {"RMSprop", {momentum = 0.9}, "momentum_buffer", "a tensor"},
+  }
+  for _, case in ipairs(cases) do
+    local name, options, key, wanted = table.unpack(case)
+    local a = parameter(1)
+    local opt = optim[name]({a}, options)
+    step(opt, a)
+    local state = opt:state_dict()
+    opt:load_state_dict(state)
+    state.state[1][key] = nil
+    testing.assert_error(function() opt:load_state_dict(state) end, ("load_state_dict: '%s' of parameter 1 is nil, wanted %s"):format(key, wanted))
+  end
+end
+
 function tests.test_numpys_words_for_dims()
   local x = mh.arange(6, {dtype = "float64"}):view(2, 3)
   testing.assert_equal(x:sum{axis = 1, keepdims = true}, x:sum{dim = 1, keepdim = true})
