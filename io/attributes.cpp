@@ -192,6 +192,8 @@ bool has(hid_t object, const char* name, const Where& where) {
 std::vector<std::string> attribute_names(hid_t object, const Where& where) {
   std::vector<std::string> names;
   hsize_t position = 0;
+  // Listing frees what it never filled when an attribute is damaged. Looking for one that is not there reads all and fails cleanly.
+  checked(where, "list the attributes", [&] { return H5Aexists(object, "no attribute has this name"); });
   checked(where, "list the attributes", [&] {
     return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, &position, add_name, &names);
   });

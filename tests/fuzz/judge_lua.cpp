@@ -136,7 +136,7 @@ const InputKind& checkpoints_kind() {
                 "\"inf\"", "\"..\"", "\"../../x\"", "\"/etc/passwd\"", "\"entries\"", "\"format\"", "\"net\"", "\"opt\"", "\"weight\"", "\"state\"",
                 "\"param_groups\"", "\"F64\"", "\"shape\"", "\"data_offsets\"", "\\u0000", "/*", "\"1\"", "1", "7.5"},
       .judge = judge_checkpoint,
-      .once = 4000};
+      .once = 2500};
   return kind;
 }
 
