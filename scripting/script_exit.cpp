@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scripting/script_exit.h"
 
+#include "scripting/error_place.h"
 #include "scripting/state.h"
 
 namespace moonhalo::scripting {
@@ -29,6 +30,24 @@ int call_and_pass_exit(lua_State* lua) {
   return lua_error(lua);
 }
 
+/// Upvalue: the body of a coroutine.
+int body(lua_State* lua) {
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  return call_with_guard(lua);
+}
+
+/// Upvalue: coroutine.create or .wrap, whose bodies' C++ exceptions become errors with their text.
+int make_coroutine(lua_State* lua) {
+  luaL_checktype(lua, 1, LUA_TFUNCTION);
+  lua_settop(lua, 1);
+  lua_pushcclosure(lua, body, 1);
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_call(lua, 1, 1);
+  return 1;
+}
+
 }  // namespace
 
 void push_exit(lua_State* lua, const ScriptExit& exit) {
@@ -53,11 +72,13 @@ void replace_os_exit(lua_State* lua) {
   lua_pop(lua, 1);
 }
 
-void let_exits_through(lua_State* lua) {
+void mend_coroutines(lua_State* lua) {
   lua_getglobal(lua, "coroutine");
-  for (const char* name : {"resume", "close"}) {
+  const luaL_Reg functions[] = {
+      {"resume", call_and_pass_exit}, {"close", call_and_pass_exit}, {"create", make_coroutine}, {"wrap", make_coroutine}};
+  for (const auto& [name, function] : functions) {
     lua_getfield(lua, -1, name);
-    lua_pushcclosure(lua, call_and_pass_exit, 1);
+    lua_pushcclosure(lua, function, 1);
     lua_setfield(lua, -2, name);
   }
   lua_pop(lua, 1);

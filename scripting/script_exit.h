@@ -26,7 +26,7 @@ ScriptExit to_exit(lua_State* lua);
 
 /// Makes os.exit throw ScriptExit instead of ending the process, which has other ranks.
 void replace_os_exit(lua_State* lua);
-/// Makes coroutine.resume and coroutine.close pass on what is_exit.
-void let_exits_through(lua_State* lua);
+/// Makes coroutine.resume and .close pass on what is_exit, and those that are created have guards (call_with_guard).
+void mend_coroutines(lua_State* lua);
 
 }  // namespace moonhalo::scripting

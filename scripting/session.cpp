@@ -99,6 +99,7 @@ class Session {
   std::mutex watch_mutex_;
   std::condition_variable watch_ended_;
   bool ended_ = false;
+  bool alarmed_ = false;
   std::thread watcher_;
 };
 
@@ -268,6 +269,7 @@ void Session::watch(std::chrono::seconds grace) {
     print_report();
     std::signal(SIGALRM, [](int) { std::_Exit(kScriptFailed); });
     alarm(static_cast<unsigned>(kStopWithin.count()));
+    alarmed_ = true;
   }
 }
 
@@ -278,7 +280,7 @@ void Session::end_watch() {
   }
   watch_ended_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  alarm(0);
+  if (alarmed_) alarm(0);
 }
 
 int Session::status() const {

@@ -172,7 +172,7 @@ std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
   luaL_openlibs(lua);
   lua_register(lua, "pcall", place_pcall);
   lua_register(lua, "xpcall", place_xpcall);
-  let_exits_through(lua);
+  mend_coroutines(lua);
   const std::string script = context.script;
   const std::vector<std::string> arguments = context.arguments;
   open_moonhalo(lua, std::move(context));

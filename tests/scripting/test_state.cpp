@@ -165,6 +165,7 @@ TEST(HostFunctions, ExceptionsThatTheyLetOutKeepTheirText) {
   EXPECT_EQ(message("\nmeasure()"), "host.lua:2: the valve is stuck");
   EXPECT_EQ(message("error(select(2, pcall(measure)), 0)"), "host.lua:1: the valve is stuck");
   EXPECT_EQ(message("error(select(2, xpcall(measure, function(text) return 'x: ' .. text end)), 0)"), "x: host.lua:1: the valve is stuck");
+  EXPECT_EQ(message("error(select(2, coroutine.resume(coroutine.create(function() measure() end))), 0)"), "host.lua:1: the valve is stuck");
   EXPECT_EQ(message("for i = 1, 1000 do pcall(measure) end error('still sound', 0)"), "still sound");
 }
 
