@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "io/h5_types.h"
+#include "io/memory.h"
 
 namespace moonhalo::io {
 namespace h5 {
@@ -48,6 +49,7 @@ Attribute open_attribute(hid_t object, const std::string& name, const Where& whe
   attribute.count = static_cast<size_t>(checked(where, "read an attribute's shape", [&] {
     return H5Sget_simple_extent_npoints(attribute.space.get());
   }));
+  check_room(where, {static_cast<int64_t>(attribute.count)}, static_cast<double>(H5Tget_size(attribute.type.get())));
   return attribute;
 }
 

@@ -9,6 +9,7 @@
 #include "io/decode.h"
 #include "io/file_state.h"
 #include "io/h5_types.h"
+#include "io/memory.h"
 #include "io/reader.h"
 #include "io/writer.h"
 
@@ -27,11 +28,11 @@ h5::Where about(const char* op, const Dataset& dataset) {
   return {op, dataset.path(), in_quotes("dataset", dataset.name())};
 }
 
-H5O_type_t object_type(hid_t file, const std::string& path) {
-  if (!h5::link_exists(file, path)) return H5O_TYPE_UNKNOWN;
+H5O_type_t object_type(const FileState::Access& file, const std::string& path) {
+  if (!h5::link_exists(file.id, path, file.links)) return H5O_TYPE_UNKNOWN;
   const h5::Scope scope;
   H5O_info_t info;
-  if (H5Oget_info_by_name2(file, ("/" + path).c_str(), &info, H5O_INFO_BASIC, H5P_DEFAULT) < 0) {
+  if (H5Oget_info_by_name2(file.id, ("/" + path).c_str(), &info, H5O_INFO_BASIC, file.links) < 0) {
     return H5O_TYPE_UNKNOWN;
   }
   return info.type;
@@ -43,23 +44,32 @@ herr_t add_link(hid_t, const char* name, const H5L_info_t*, void* data) {
 }
 
 /// Sorted by us: where a file is damaged, HDF5 1.10 frees a table that it never filled when it sorts (H5_ITER_INC).
-std::vector<std::string> links(hid_t file, const std::string& group, const h5::Where& where) {
+std::vector<std::string> links(const FileState::Access& file, const std::string& group, const h5::Where& where) {
   std::vector<std::string> names;
   hsize_t position = 0;
   h5::checked(where, "list it", [&] {
-    return H5Literate_by_name(file, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, &position,
-                              add_link, &names, H5P_DEFAULT);
+    return H5Literate_by_name(file.id, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, &position,
+                              add_link, &names, file.links);
   });
   std::sort(names.begin(), names.end());
   return names;
 }
 
+/// A link that leads too far is listed as a dataset: opening it says what is wrong.
+H5O_type_t known_type(const FileState::Access& file, const std::string& path) {
+  try {
+    return object_type(file, path);
+  } catch (const c10::ValueError&) {
+    return H5O_TYPE_DATASET;
+  }
+}
+
 /// Depth first; a group that links back to itself is not followed past 16 levels.
-void add_datasets(hid_t file, const std::string& group, int depth, const h5::Where& where,
+void add_datasets(const FileState::Access& file, const std::string& group, int depth, const h5::Where& where,
                   std::vector<std::string>& found) {
   for (const auto& name : links(file, group, where)) {
     const std::string path = group.empty() ? name : group + "/" + name;
-    const auto type = object_type(file, path);
+    const auto type = known_type(file, path);
     if (type == H5O_TYPE_DATASET) found.push_back(path);
     if (type == H5O_TYPE_GROUP && depth < 16) add_datasets(file, path, depth + 1, where, found);
   }
@@ -76,12 +86,12 @@ std::string some_names(std::vector<std::string> names, const std::string& prefix
          c10::Join(", ", names);
 }
 
-h5::Handle open_object(hid_t file, const std::string& path, const h5::Where& where) {
-  TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file, path), where.to_string(),
+h5::Handle open_object(const FileState::Access& file, const std::string& path, const h5::Where& where) {
+  TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file.id, path, file.links), where.to_string(),
                     ": it does not exist\n  have  no dataset or group of that name"
                     "\n  fix   see keys() for the names");
   return h5::make(where, "open it", H5Oclose,
-                  [&] { return H5Oopen(file, ("/" + path).c_str(), H5P_DEFAULT); });
+                  [&] { return H5Oopen(file.id, ("/" + path).c_str(), file.links); });
 }
 
 AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
@@ -178,19 +188,19 @@ at::ScalarType Dataset::dtype() const {
 Attributes Dataset::attrs() const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
-  return h5::read_attributes(open_object(access.id, name(), where).get(), where);
+  return h5::read_attributes(open_object(access, name(), where).get(), where);
 }
 
 AttributeValue Dataset::attr(const std::string& name) const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
-  return attribute_or_throw(open_object(access.id, this->name(), where).get(), name, where);
+  return attribute_or_throw(open_object(access, this->name(), where).get(), name, where);
 }
 
 std::vector<std::string> Dataset::dims() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
-  return h5::dimension_names(open_object(access.id, name(), where).get(), name(), shape().size(),
+  return h5::dimension_names(open_object(access, name(), where).get(), name(), shape().size(),
                              where);
 }
 
@@ -198,7 +208,7 @@ std::string Dataset::units() const {
   const auto where = about("units", *this);
   const auto access = file_->read(where);
   const auto value =
-      h5::find_attribute(open_object(access.id, name(), where).get(), "units", where);
+      h5::find_attribute(open_object(access, name(), where).get(), "units", where);
   return value ? to_string(*value) : "";
 }
 
@@ -253,7 +263,7 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   const auto decoder = decoder_for(*this, options, where);
   const auto dtype = dtype_for(*this, options, decoder, where);
   if (options.out.defined()) check_out(options.out, shape_, where);
-  at::Tensor out = options.out.defined() ? options.out : at::empty(shape_, dtype);
+  at::Tensor out = options.out.defined() ? options.out : room_for(shape_, dtype, where);
   if (out.numel() == 0) return out;
 
   Reader reader(*dataset_.file(), info, slices_, where);
@@ -295,40 +305,40 @@ std::vector<std::string> File::keys(const std::string& group) const {
   const h5::Where where{"keys", path(), in_quotes("group", group)};
   const std::string name = normalized(group);
   const auto access = state_->read(where);
-  TORCH_CHECK_VALUE(name.empty() || object_type(access.id, name) == H5O_TYPE_GROUP,
+  TORCH_CHECK_VALUE(name.empty() || object_type(access, name) == H5O_TYPE_GROUP,
                     where.to_string(), ": there is no such group\n  have  groups and datasets ",
-                    c10::Join(", ", links(access.id, "", where)),
+                    c10::Join(", ", links(access, "", where)),
                     "\n  fix   use one of the groups");
-  return links(access.id, name, where);
+  return links(access, name, where);
 }
 
 std::vector<std::string> File::datasets() const {
   const h5::Where where{"keys", path()};
   const auto access = state_->read(where);
   std::vector<std::string> found;
-  add_datasets(access.id, "", 0, where, found);
+  add_datasets(access, "", 0, where, found);
   return found;
 }
 
 bool File::has(const std::string& path) const {
   const auto access = state_->read({"has", this->path()});
-  return h5::link_exists(access.id, normalized(path));
+  return h5::link_exists(access.id, normalized(path), access.links);
 }
 
 bool File::is_group(const std::string& path) const {
   const std::string name = normalized(path);
   const auto access = state_->read({"is_group", this->path()});
-  return name.empty() || object_type(access.id, name) == H5O_TYPE_GROUP;
+  return name.empty() || object_type(access, name) == H5O_TYPE_GROUP;
 }
 
 Dataset File::operator[](const std::string& name) const {
   const std::string path = normalized(name);
   const auto where = about("open", *this, path);
   const auto access = state_->read(where);
-  const auto type = path.empty() ? H5O_TYPE_GROUP : object_type(access.id, path);
+  const auto type = path.empty() ? H5O_TYPE_GROUP : object_type(access, path);
   if (type != H5O_TYPE_DATASET) {
     std::vector<std::string> names;
-    add_datasets(access.id, "", 0, where, names);
+    add_datasets(access, "", 0, where, names);
     const bool group = type == H5O_TYPE_GROUP;
     TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
                       group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",
@@ -336,30 +346,31 @@ Dataset File::operator[](const std::string& name) const {
                       some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
   }
   const auto handle = state_->dataset(access.id, "/" + path, 0, where);
+  state_->reach().check_storage(handle->get(), where);
   return {state_, std::make_shared<DatasetInfo>(read_info(access.id, handle->get(), path, where))};
 }
 
 Attributes File::attrs(const std::string& object) const {
   const h5::Where where{"attrs", path(), in_quotes("object", object)};
   const auto access = state_->read(where);
-  return h5::read_attributes(open_object(access.id, normalized(object), where).get(), where);
+  return h5::read_attributes(open_object(access, normalized(object), where).get(), where);
 }
 
 AttributeValue File::attr(const std::string& name, const std::string& object) const {
   const h5::Where where{"attrs", path(), in_quotes("object", object)};
   const auto access = state_->read(where);
-  return attribute_or_throw(open_object(access.id, normalized(object), where).get(), name, where);
+  return attribute_or_throw(open_object(access, normalized(object), where).get(), name, where);
 }
 
 void File::discard() noexcept { state_->discard(); }
 
-File open(const std::string& path, const std::string& mode) {
+File open(const std::string& path, const std::string& mode, const OpenOptions& options) {
   const std::vector<std::string> modes = {"r", "w", "a"};
   const auto found = std::find(modes.begin(), modes.end(), mode);
   TORCH_CHECK_VALUE(found != modes.end(), "open: file \"", path, "\": unknown mode \"", mode,
                     "\"\n  have  \"", mode,
                     "\"\n  fix   use \"r\" (read), \"w\" (make it new) or \"a\" (add to it)");
-  return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin())));
+  return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin()), options.allow_external));
 }
 
 }  // namespace moonhalo::io

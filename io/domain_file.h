@@ -26,6 +26,12 @@ class FileState;
 struct DatasetInfo;
 class Selection;
 
+struct OpenOptions {
+  /// A file may lead to others by external links, virtual datasets and external raw storage. Without this only to those of its
+  /// folder and below, and never by raw storage.
+  bool allow_external = false;
+};
+
 struct ReadOptions {
   /// Of the result; the stored one (or, with decode, the decoded one) when absent.
   std::optional<at::ScalarType> dtype = {};
@@ -159,7 +165,7 @@ class File {
 /// Opens an HDF5 or NetCDF-4 file: "r" reads, "w" makes it new, "a" adds to it or makes it. A file
 /// being written stands under its name only after close(); until then the old one, if any, is
 /// untouched.
-File open(const std::string& path, const std::string& mode = "r");
+File open(const std::string& path, const std::string& mode = "r", const OpenOptions& options = {});
 
 /// Bytes of dataset elements, as stored before any filter, that this thread's reads have asked for
 /// so far.

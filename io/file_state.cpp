@@ -67,8 +67,11 @@ std::string in_one_line(const std::string& message) {
 
 }  // namespace
 
-FileState::FileState(std::string path, Mode mode)
-    : path_(std::move(path)), mode_(mode), exceptions_(std::uncaught_exceptions()) {
+FileState::FileState(std::string path, Mode mode, bool allow_external)
+    : path_(std::move(path)), mode_(mode), reach_(path_, allow_external), exceptions_(std::uncaught_exceptions()) {
+  const h5::Where where{"open", path_};
+  links_ = h5::property_list(H5P_LINK_ACCESS, where);
+  reach_.watch(links_.get(), where);
   if (mode_ == Mode::kRead) {
     file_ = h5::open_file(path_);
     descriptor_ = posix_descriptor(file_.get(), {"open", path_});
@@ -103,7 +106,7 @@ FileState::Access FileState::read(const h5::Where& where) {
   if (mode_ == Mode::kRead) {
     std::shared_lock lock(mutex_);
     refuse_closed(where);
-    return {file_.get(), std::move(lock), {}};
+    return {file_.get(), links_.get(), std::move(lock), {}};
   }
   std::unique_lock lock(mutex_);
   refuse_closed(where);
@@ -112,7 +115,7 @@ FileState::Access FileState::read(const h5::Where& where) {
                     "  have  a file that a ShardTensor was written to"
                     "\n  fix   close it, then open it for reading");
   if (!file_) begin(where);
-  return {file_.get(), {}, std::move(lock)};
+  return {file_.get(), links_.get(), {}, std::move(lock)};
 }
 
 void FileState::check_writable(const h5::Where& where) {
@@ -162,7 +165,7 @@ FileState::Access FileState::write(const h5::Where& where) {
   std::unique_lock lock(mutex_);
   refuse_unwritable(where);
   begin(where);
-  return {file_.get(), {}, std::move(lock)};
+  return {file_.get(), links_.get(), {}, std::move(lock)};
 }
 
 void FileState::begin(const h5::Where& where) {
@@ -191,13 +194,13 @@ void FileState::begin(const h5::Where& where) {
 std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name,
                                                size_t cache_bytes, const h5::Where& where) {
   if (for_writing()) {
-    return std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, where));
+    return std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, &reach_, where));
   }
   const std::lock_guard lock(datasets_mutex_);
   OpenDataset& open = datasets_[name];
   if (!open.handle || open.cache_bytes < cache_bytes) {
     open.handle.reset();  // HDF5 would share the old cache with the new identifier
-    open.handle = std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, where));
+    open.handle = std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, &reach_, where));
     open.cache_bytes = cache_bytes;
   }
   return open.handle;

@@ -12,6 +12,7 @@
 
 #include "engine/communicator.h"
 #include "io/h5.h"
+#include "io/reach.h"
 #include "io/unfinished_file.h"
 #include "io/write_driver.h"
 
@@ -29,7 +30,7 @@ enum class Mode : uint8_t { kRead, kWrite, kAppend };
 /// share one: readers run together, writers one at a time.
 class FileState {
  public:
-  FileState(std::string path, Mode mode);
+  FileState(std::string path, Mode mode, bool allow_external);
   /// Finishes a file being written as close() does (a failure is a warning), or discards it when
   /// an operation failed or the stack is being unwound by an exception.
   ~FileState();
@@ -44,6 +45,7 @@ class FileState {
   /// the first.
   struct Access {
     hid_t id;
+    hid_t links;  ///< access list for calls by name, see h5::Reach
     std::shared_lock<std::shared_mutex> reading;
     std::unique_lock<std::shared_mutex> writing;
   };
@@ -61,6 +63,7 @@ class FileState {
   /// larger one is wanted. Call with a read Access held.
   std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes,
                                       const h5::Where& where);
+  const h5::Reach& reach() const { return reach_; }
   /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
   /// driver, a file being written).
   int descriptor() const { return descriptor_; }
@@ -88,6 +91,8 @@ class FileState {
 
   const std::string path_;
   const Mode mode_;
+  const h5::Reach reach_;
+  h5::Handle links_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun
   FileLock lock_;           // on it, unless it is another rank's

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/spec.h"
+#include "io/reach.h"
 
 namespace moonhalo::io::h5 {
 namespace {
@@ -129,6 +130,7 @@ Scope::Scope() {
 Scope::~Scope() { H5Eset_auto2(H5E_DEFAULT, print_, data_); }
 
 void fail(const Where& where, const std::string& what) {
+  Reach::throw_refusal();
   const std::string said = error_stack();
   TORCH_CHECK(false, where.to_string(), ": cannot ", what, "\n  have  ", said, "\n  fix   ",
               remedy(said));
@@ -192,8 +194,9 @@ Handle create_file(const std::string& path, const Handle& access, const Where& w
               [&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()); });
 }
 
-Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where) {
+Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where) {
   const Handle access = property_list(H5P_DATASET_ACCESS, where);
+  if (reach) reach->watch(access.get(), where);
   if (cache_bytes > 0) {
     // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is
     // prime.
@@ -244,7 +247,7 @@ bool lies_in(hid_t file, hid_t object, const Where& where) {
   return info[0].fileno == info[1].fileno;
 }
 
-bool link_exists(hid_t file, const std::string& path) {
+bool link_exists(hid_t file, const std::string& path, hid_t links) {
   std::istringstream parts(path);
   std::string part, so_far;
   while (std::getline(parts, part, '/')) {
@@ -252,8 +255,9 @@ bool link_exists(hid_t file, const std::string& path) {
     so_far += "/" + part;
     // Negative where the part before is no group; a soft or external link may lead nowhere.
     const Scope scope;
-    if (H5Lexists(file, so_far.c_str(), H5P_DEFAULT) <= 0) return false;
-    if (H5Oexists_by_name(file, so_far.c_str(), H5P_DEFAULT) <= 0) return false;
+    if (H5Lexists(file, so_far.c_str(), links) > 0 && H5Oexists_by_name(file, so_far.c_str(), links) > 0) continue;
+    Reach::throw_refusal();
+    return false;
   }
   return true;
 }

@@ -51,6 +51,8 @@ auto checked(const Where& where, const char* what, Call&& call) {
   return result;
 }
 
+class Reach;
+
 using Closer = herr_t (*)(hid_t);
 
 /// Owner of one HDF5 identifier, whatever its kind. Moves, does not copy. Destruction closes it and
@@ -88,8 +90,8 @@ Handle open_file(const std::string& path);
 Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
 /// A new file in the place of what is there.
 Handle create_file(const std::string& path, const Handle& access, const Where& where);
-/// With room for `cache_bytes` of chunks that are read again (0: the library's default).
-Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Where& where);
+/// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows everything.
+Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where);
 Handle type_of(hid_t dataset, const Where& where);
 Handle space_of(hid_t dataset, const Where& where);
 Handle creation_list_of(hid_t dataset, const Where& where);
@@ -98,7 +100,7 @@ Handle simple_space(const std::vector<hsize_t>& shape, const Where& where);
 std::vector<hsize_t> extent(hid_t space, const Where& where);
 /// False for what an external link led to: its addresses mean another file.
 bool lies_in(hid_t file, hid_t object, const Where& where);
-/// True when every part of the path exists ("/" always does).
-bool link_exists(hid_t file, const std::string& path);
+/// True when every part of the path exists ("/" always does). `links`: a link access list, see Reach.
+bool link_exists(hid_t file, const std::string& path, hid_t links = H5P_DEFAULT);
 
 }  // namespace moonhalo::io::h5

@@ -99,7 +99,7 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
       if (!owner) return;
       {
         const auto access = file.write(where);
-        create_dataset_in(access.id, name, tensor.sizes(), tensor.scalar_type(), options, where);
+        create_dataset_in(access, name, tensor.sizes(), tensor.scalar_type(), options, where).close(where);
       }
       path = file.share(group, where);
     });
@@ -112,7 +112,7 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
         if (rank != group->rank()) return;
         h5::WriteStatus status;
         h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
-        h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, where);
+        h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, nullptr, where);
         write_part(dataset.get(), target->offsets(), data, where);
         dataset.close(where);
         turn.close(where);

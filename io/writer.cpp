@@ -74,15 +74,15 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
   return list;
 }
 
-void make_room(hid_t file, const std::string& path, const std::string& name, bool replace,
+void make_room(const FileState::Access& file, const std::string& path, const std::string& name, bool replace,
                const h5::Where& where) {
   TORCH_CHECK_VALUE(!name.empty(), where.to_string(),
                     ": a dataset needs a name\n  have  an empty name\n  fix   give one");
-  if (!h5::link_exists(file, name)) return;
+  if (!h5::link_exists(file.id, name, file.links)) return;
   TORCH_CHECK_VALUE(replace, where.to_string(),
                     ": it exists already\n  have  a dataset or group of that name"
                     "\n  fix   choose another name, or pass replace = true");
-  h5::checked(where, "replace it", [&] { return H5Ldelete(file, path.c_str(), H5P_DEFAULT); });
+  h5::checked(where, "replace it", [&] { return H5Ldelete(file.id, path.c_str(), file.links); });
 }
 
 void check_labels(at::IntArrayRef shape, const std::vector<std::string>& dims, const h5::Where& where) {
@@ -103,7 +103,7 @@ std::string normalized(const std::string& path) {
   return result;
 }
 
-h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
+h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where) {
   check_labels(shape, options.dims, where);
@@ -118,7 +118,7 @@ h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRe
               [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
   make_room(file, path, name, options.replace, where);
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
-    return H5Dcreate2(file, path.c_str(), type.get(), space.get(), links.get(), creation.get(),
+    return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), links.get(), creation.get(),
                       H5P_DEFAULT);
   });
   if (!options.dims.empty()) h5::write_attribute(dataset.get(), "DIMENSION_LABELS", options.dims, where);
@@ -173,9 +173,10 @@ void File::write(const std::string& name, const at::Tensor& tensor, const WriteO
   const at::Tensor data = plain_data(tensor);
   state_->change(where, [&] {
     const auto access = state_->write(where);
-    const h5::Handle dataset =
-        create_dataset_in(access.id, normalized(name), data.sizes(), data.scalar_type(), options, where);
+    h5::Handle dataset =
+        create_dataset_in(access, normalized(name), data.sizes(), data.scalar_type(), options, where);
     write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(data.dim()), 0), data, where);
+    dataset.close(where);  // flushes chunks: a filter may fail
   });
 }
 
@@ -197,7 +198,7 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
   std::shared_ptr<DatasetInfo> info;
   state_->change(where, [&] {
     const auto access = state_->write(where);
-    const h5::Handle dataset = create_dataset_in(access.id, path, shape, dtype, options, where);
+    const h5::Handle dataset = create_dataset_in(access, path, shape, dtype, options, where);
     info = std::make_shared<DatasetInfo>(read_info(access.id, dataset.get(), path, where));
   });
   return {state_, std::move(info)};
@@ -210,11 +211,11 @@ void File::set_attr(const std::string& name, const AttributeValue& value,
   state_->change(where, [&] {
     const auto access = state_->write(where);
     const std::string target = normalized(object);
-    TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target), where.to_string(),
+    TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target, access.links), where.to_string(),
                       ": it does not exist\n  have  no dataset or group of that name"
                       "\n  fix   write it first");
     const h5::Handle id = h5::make(where, "open it", H5Oclose, [&] {
-      return H5Oopen(access.id, ("/" + target).c_str(), H5P_DEFAULT);
+      return H5Oopen(access.id, ("/" + target).c_str(), access.links);
     });
     h5::write_attribute(id.get(), name, value, where);
   });
@@ -238,8 +239,9 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
   const at::Tensor data = plain_data(block);
   file_->change(where, [&] {
     const auto access = file_->write(where);
-    const auto dataset = h5::open_dataset(access.id, "/" + name(), 0, where);
+    auto dataset = h5::open_dataset(access.id, "/" + name(), 0, &file_->reach(), where);
     write_part(dataset.get(), offsets, data, where);
+    dataset.close(where);  // flushes chunks: a filter may fail
   });
 }
 

@@ -12,7 +12,7 @@ namespace moonhalo::io {
 /// Makes a dataset, with the groups in its name, in a file open for writing and writes its
 /// attributes. ValueError: it exists and may not be replaced, chunks or dims that do not fit the
 /// shape.
-h5::Handle create_dataset_in(hid_t file, const std::string& name, at::IntArrayRef shape,
+h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where);
 /// The elements as they lie in a file: on the CPU, contiguous, everything that LibTorch has put off carried out.

@@ -81,9 +81,13 @@ void push_files(lua_State* lua) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
 }
 
-/// mh.h5.open(path[, mode])
+/// mh.h5.open(path[, mode][, {allow_external}])
 int open(lua_State* lua) {
-  push_object(lua, std::make_shared<io::File>(io::open(check_string(lua, 1), is_nil(lua, 2) ? "r" : check_string(lua, 2))));
+  const bool has_mode = !lua_istable(lua, 2);
+  const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
+  const std::string mode = has_mode && !is_nil(lua, 2) ? check_string(lua, 2) : "r";
+  push_object(lua, std::make_shared<io::File>(
+                       io::open(check_string(lua, 1), mode, {.allow_external = options.get_bool("allow_external", false)})));
   push_files(lua);
   lua_pushvalue(lua, -2);
   lua_pushboolean(lua, 1);

@@ -39,7 +39,14 @@ int inspect(const std::string& path) {
   for (const auto& [name, value] : file.attrs())
     std::printf("  @%s = %s\n", name.c_str(), io::to_string(value).c_str());
   for (const std::string& name : file.datasets()) {
-    const io::Dataset data = file[name];
+    std::optional<io::Dataset> found;
+    try {
+      found = file[name];
+    } catch (const c10::ValueError& error) {  // it leads to another file that must not be read
+      std::printf("%s  refused: %s\n", name.c_str(), error.what_without_backtrace());
+      continue;
+    }
+    const io::Dataset& data = *found;
     std::printf("%s  %s %s", name.c_str(), data.type_name().c_str(),
                 list_text(data.shape()).c_str());
     const std::vector<std::string> dims = data.dims();

@@ -119,5 +119,26 @@ TEST(DamagedFiles, AreListedWithoutACrash) {
   }
 }
 
+/// Nothing of it was ever written: the file has some kB.
+TEST(DamagedFiles, X16_ClaimsOfMoreThanThereIsAreErrors) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  {
+    RawFile file(path);
+    file.dataset("chunks", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {hsize_t{1} << 30, 1 << 20}, nullptr, {.chunks = {1024, 256}});
+    file.dataset("contiguous", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {hsize_t{1} << 50}, nullptr);
+    file.dataset("beyond", H5T_STD_I8LE, H5T_NATIVE_CHAR, {hsize_t{1} << 40, hsize_t{1} << 40}, nullptr, {.chunks = {16, 16}});
+  }
+  const File file = open(path);
+  for (const auto& [name, size] : {std::pair("chunks", "4.0 PiB"), {"contiguous", "8.0 PiB"}, {"beyond", "1048576.0 EiB"}}) {
+    const std::string message = testing::message_of([&] { file[name].read(); });
+
+    EXPECT_EQ(testing::first_line(message), "read: dataset \"" + std::string(name) + "\" of file \"" + path + "\": its " + size +
+                                                " do not fit into memory");
+    EXPECT_NE(message.find(" available\n  fix   read a part of it"), std::string::npos) << message;
+  }
+  EXPECT_TRUE(at::equal(file["chunks"]["7, 5:8"].read(), at::zeros({3})));
+}
+
 }  // namespace
 }  // namespace moonhalo::io

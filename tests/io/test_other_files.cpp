@@ -54,5 +54,127 @@ TEST(ExternalLinks, AreReadFromTheFileTheyLeadTo) {
   });
 }
 
+void external_link(RawFile& file, const std::string& name, const std::string& target, const std::string& object) {
+  ASSERT_GE(H5Lcreate_external(target.c_str(), object.c_str(), file.id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
+}
+
+/// Four floats that lie in `target` from its first byte on.
+void raw_storage(RawFile& file, const std::string& name, const std::string& target) {
+  const hsize_t size = 4;
+  const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &size, nullptr);
+  ASSERT_GE(H5Pset_external(list, target.c_str(), 0, 16), 0);
+  H5Dclose(H5Dcreate2(file.id(), name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT));
+  H5Pclose(list);
+  H5Sclose(space);
+}
+
+/// Four floats that are those of dataset `object` in `target`.
+void virtual_dataset(RawFile& file, const std::string& name, const std::string& target, const std::string& object) {
+  const hsize_t size = 4;
+  const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &size, nullptr);
+  ASSERT_GE(H5Pset_virtual(list, space, target.c_str(), object.c_str(), space), 0);
+  H5Dclose(H5Dcreate2(file.id(), name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT));
+  H5Pclose(list);
+  H5Sclose(space);
+}
+
+/// A folder with x.h5, which leads to files in its folder and to secret.h5 and secret.raw outside, in every way there is.
+struct Leading {
+  Folder outside;
+  std::string path = outside / "in/x.h5";
+  at::Tensor values = at::tensor({1.f, 2.f, 3.f, 4.f});
+
+  Leading() {
+    std::filesystem::create_directories(outside / "in/below");
+    const std::string secret = outside / "secret.h5", raw = outside / "secret.raw";
+    RawFile(secret).floats("t", values);
+    std::ofstream(raw, std::ios::binary).write(static_cast<const char*>(values.const_data_ptr()), 16);
+    std::filesystem::create_symlink(secret, outside / "in/symlink.h5");
+    RawFile(outside / "in/below/good.h5").floats("t", values);
+    {
+      RawFile other(outside / "in/other.h5");
+      external_link(other, "link", "../secret.h5", "/t");
+      raw_storage(other, "raw", raw);
+      virtual_dataset(other, "virtual", secret, "/t");
+    }
+    RawFile file(path);
+    external_link(file, "good_link", "below/good.h5", "/t");
+    virtual_dataset(file, "good_virtual", "below/good.h5", "/t");
+    virtual_dataset(file, "good_self", ".", "/own");
+    file.floats("own", values);
+    external_link(file, "link", secret, "/t");
+    external_link(file, "link_up", "../secret.h5", "/t");
+    external_link(file, "link_by_symlink", "symlink.h5", "/t");
+    external_link(file, "link_by_other", "other.h5", "/link");
+    external_link(file, "other", "other.h5", "/");
+    EXPECT_GE(H5Lcreate_soft("/link_up", file.id(), "soft", H5P_DEFAULT, H5P_DEFAULT), 0);
+    raw_storage(file, "raw", raw);
+    virtual_dataset(file, "virtual", secret, "/t");
+    virtual_dataset(file, "virtual_of_raw", ".", "/raw");
+    virtual_dataset(file, "virtual_of_other_raw", "other.h5", "/raw");
+    virtual_dataset(file, "virtual_of_virtual", "other.h5", "/virtual");
+    virtual_dataset(file, "virtual_by_link", ".", "/link_up");
+  }
+};
+
+TEST(OtherFiles, OfTheFoldersAreRead) {
+  const Leading files;
+  const File file = open(files.path);
+  for (const char* name : {"good_link", "good_virtual", "good_self"}) {
+    EXPECT_TRUE(at::equal(file[name].read(), files.values)) << name;
+  }
+}
+
+TEST(OtherFiles, X16_FromElsewhereAreRefusedUnlessAllowed) {
+  const Leading files;
+  const File file = open(files.path), allowed = open(files.path, "r", {.allow_external = true});
+  const std::string outside = "\" leads outside the file's folder", group = "open: a link in group \"/\" of file \"" + files.path + outside;
+  const std::string in_other = "open: a link in group \"/\" of file \"" + (files.outside / "in/other.h5") + outside;
+  const auto dataset = [&](const std::string& name, const std::string& text) {
+    return "open: dataset \"" + name + "\" of file \"" + files.path + "\": " + text;
+  };
+  const std::string raw = "its elements are the bytes of another file", source = "it is virtual, and a source is outside the file's folder";
+  const std::pair<std::string, std::string> cases[] = {
+      {"link", group},
+      {"link_up", group},
+      {"link_by_symlink", group},
+      {"link_by_other", in_other},
+      {"other/link", in_other},
+      {"soft", group},
+      {"raw", dataset("raw", raw)},
+      {"other/raw", dataset("other/raw", raw)},
+      {"virtual", dataset("virtual", source)},
+      {"virtual_of_raw", dataset("virtual_of_raw", raw)},
+      {"virtual_of_other_raw", dataset("virtual_of_other_raw", raw)},
+      {"virtual_of_virtual", dataset("virtual_of_virtual", source)},
+      {"virtual_by_link", group},
+  };
+  for (const auto& [name, text] : cases) {
+    SCOPED_TRACE(name);
+    const std::string message = message_of([&] { file[name].read(); });
+
+    EXPECT_EQ(first_line(message), text);
+    EXPECT_NE(message.find(name == "link_by_symlink" ? "symlink.h5" : "secret"), std::string::npos) << message;
+    EXPECT_NE(message.find("\n  fix   if you trust the file, open it with allow_external = true"), std::string::npos) << message;
+    EXPECT_TRUE(at::equal(allowed[name].read(), files.values));
+    EXPECT_EQ(message_of([&] { file["own"].read(); }), "");
+  }
+  EXPECT_EQ(file.datasets().size(), allowed.datasets().size());
+}
+
+TEST(OtherFiles, AMissingSourceIsNoFillValue) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  {
+    RawFile file(path);
+    virtual_dataset(file, "v", "gone.h5", "/t");
+    external_link(file, "link", "gone.h5", "/t");
+  }
+  EXPECT_EQ(first_line(message_of([&] { open(path)["v"]; })),
+            "open: dataset \"v\" of file \"" + path + "\": it is virtual, and a source is missing in the file's folder");
+  EXPECT_EQ(first_line(message_of([&] { open(path)["link"]; })),
+            "open: a link in group \"/\" of file \"" + path + "\" leads to a file that is missing in the file's folder");
+}
+
 }  // namespace
 }  // namespace moonhalo::io

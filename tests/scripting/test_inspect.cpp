@@ -65,6 +65,45 @@ TEST(Inspect, X16_SafelySaysWhatIsWrong) {
   EXPECT_THAT(safe.err, StartsWith("moonhalo: open: file \"" + path + "\" is not an HDF5 file"));
 }
 
+/// A folder with in/x.h5, whose link leads to a file outside.
+struct LinkOutside {
+  moonhalo::testing::Folder folder;
+  std::string path = folder / "in/x.h5";
+  LinkOutside() {
+    std::filesystem::create_directory(folder / "in");
+    moonhalo::testing::RawFile(folder / "secret.h5").floats("t", at::ones({3}));
+    const moonhalo::testing::RawFile file(path);
+    EXPECT_GE(H5Lcreate_external("../secret.h5", "/t", file.id(), "link", H5P_DEFAULT, H5P_DEFAULT), 0);
+  }
+};
+
+TEST(Inspect, X16_FilesFromElsewhereAreNamedAndNotRead) {
+  const LinkOutside files;
+
+  const Result result = run({"inspect", files.path});
+
+  EXPECT_EQ(result.status, kDone);
+  EXPECT_THAT(result.out, HasSubstr("link  refused: open: a link in group \"/\" of file \"" + files.path +
+                                    "\" leads outside the file's folder\n  have  target \"../secret.h5\""));
+}
+
+TEST(OpenFromLua, X16_FilesFromElsewhereAreReadWhereAllowed) {
+  const LinkOutside files;
+  const std::string script = files.folder / "script.lua";
+  std::ofstream(script) << "local h5 = require('moonhalo').h5\n"
+                        << "local path = '" << files.path << "'\n"
+                        << "print(h5.open(path, {allow_external = true}).link.shape[1], h5.open(path, 'r', {allow_external = true}).link.shape[1])\n"
+                        << "print(pcall(function() return h5.open(path, {allow = true}) end))\n"
+                        << "print(h5.open(path).link)\n";
+
+  const Result result = run({"run", script});
+
+  EXPECT_THAT(result.out, StartsWith("3\t3\nfalse\t"));
+  EXPECT_THAT(result.out, HasSubstr("allow_external"));  // did you mean
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.err, HasSubstr("leads outside the file's folder"));
+}
+
 /// A pipe keeps the reading process waiting, so that it can be ended as a crash or the time limit would.
 TEST(Inspect, X16_SafelySurvivesACrashAndAnEndlessLoop) {
   const moonhalo::testing::Folder folder;
