@@ -235,6 +235,23 @@ TEST(ConfigFile, IsBounded) {
   }
 }
 
+TEST(ConfigFile, InJsonIsRefusedByName) {
+  const std::pair<std::string, const char*> cases[] = {
+      {R"({"steps": 18446744073709551615})", "which does not fit 64 bits"},
+      {R"({"lr": 1e999})", "1e999"},
+      {R"({"lr": 1, "lr": 2})", "lr"},
+      {std::string(1000000, '['), "nested deeper than 100 levels"},
+      {"", "is not valid at line 1"},
+  };
+  for (const auto& [text, expected] : cases) {
+    Context context;
+    context.config_file = write_file("refused.json", text);
+    const std::string said = run(context, "mh.config{lr = 0.5, steps = 3}");
+    EXPECT_THAT(said, HasSubstr(expected));
+    EXPECT_THAT(said, HasSubstr("json: '" + context.config_file + "' "));
+  }
+}
+
 TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
   const std::string reads = write_file("reads.lua", "require('moonhalo').config{lr = 0.5}");
   const std::string reads_not = write_file("reads_not.lua", "require('moonhalo')");
