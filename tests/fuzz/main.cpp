@@ -76,7 +76,7 @@ class Fuzzer {
       judge(batch, [&](size_t i) { return draw(drawn + i); }, [&](size_t i) { return std::to_string(options_.seed) + "-" + std::to_string(drawn + i); });
       drawn += batch;
     }
-    std::printf("fuzz %s: %zu valid, %zu found earlier, %zu drawn with seed %llu: %zu read, %zu refused, %zu crashes that h5dump shares, %zu wrong\n",
+    std::printf("fuzz %s: %zu valid, %zu found earlier, %zu drawn with seed %llu: %zu read, %zu refused, %zu crashes that HDF5's tools share, %zu wrong\n",
                 kind_.name, valid_.size(), found.size(), drawn, static_cast<unsigned long long>(options_.seed), read_, refused_, shared_, wrong_);
     return wrong_ == 0 ? 0 : 1;
   }
@@ -149,7 +149,7 @@ class Fuzzer {
         }
       }
       problem += "\n" + said.str().substr(0, 4000);
-      if (h5dump_shares(input)) {
+      if (tools_share(input)) {
         ++shared_;
         return;
       }
@@ -161,15 +161,17 @@ class Fuzzer {
     std::fflush(stdout);
   }
 
-  // Whether HDF5's own tool crashes or hangs on it too; where libhdf5 uses what it never filled, with memory that held something.
-  bool h5dump_shares(const InputFiles& input) const {
+  // Whether one of HDF5's own tools crashes or hangs on it too; where libhdf5 uses what it never filled, with memory that held something.
+  bool tools_share(const InputFiles& input) const {
     for (const auto& [name, bytes] : input.files) {
       if (!name.ends_with(".h5")) continue;
-      const std::string path = work_ / "for-h5dump.h5";
+      const std::string path = work_ / "for-tools.h5";
       write_bytes(path, bytes);
-      for (const char* memory : {"", "MALLOC_PERTURB_=165 "}) {
-        const int status = std::system((memory + ("timeout -s KILL 20 h5dump '" + path + "' > /dev/null 2>&1")).c_str());
-        if (WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) > 128)) return true;
+      for (const char* tool : {"h5dump", "h5ls -rvd"}) {
+        for (const char* memory : {"", "MALLOC_PERTURB_=165 "}) {
+          const int status = std::system((std::string(memory) + "timeout -s KILL 20 " + tool + " '" + path + "' > /dev/null 2>&1").c_str());
+          if (WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) > 128)) return true;
+        }
       }
     }
     return false;
