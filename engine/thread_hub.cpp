@@ -264,12 +264,12 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
     if (world_->ended[world_ranks_[other]].load()) gone.push_back(other);
   }
   if (!gone.empty()) {
-    text << "rank " << join(gone) << " ended without joining " << verb << " (call "
+    text << (gone.size() > 1 ? "ranks " : "rank ") << join(gone) << " ended without joining " << verb << " (call "
          << announced_[rank].load() / 16
          << " of this group)\n  have  rank " << rank << ": " << describe() << how_ranks_part();
     return text.str();
   }
-  text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank << ": rank "
+  text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank << (missing.size() > 1 ? ": ranks " : ": rank ")
        << join(missing) << " did not come\n  have  ";
   for (const int other : missing) {
     const uint64_t last = announced_[other].load();

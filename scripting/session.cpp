@@ -221,6 +221,8 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   } catch (const UsageError&) {
     throw;
   } catch (const ScriptExit& exit) {
+    // A status of failure: what was being written may be half of it.
+    if (exit.status() != 0) discard_files(lua);
     leave(communicator, exit.status());
   } catch (const std::exception& error) {
     discard_files(lua);
