@@ -63,9 +63,9 @@ std::string remedy(const std::string& said) {
        "close the other program that has the file open; on a file system without locks set "
        "HDF5_USE_FILE_LOCKING=FALSE"},
       {"superblock version",
-       "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+       "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
       {"bad version number",
-       "the file needs a newer HDF5: write it again with h5py's libver='v110'"},
+       "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
       {"filter",
        "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
   }};

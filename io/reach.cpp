@@ -64,6 +64,7 @@ herr_t Reach::on_link(const char* file, const char* group, const char* target, c
 
 void Reach::watch(hid_t access, const Where& where) const {
   refused_link.clear();
+  checked(where, "read only what it links to", [&] { return H5Pset_elink_acc_flags(access, H5F_ACC_RDONLY); });
   if (allow_external_) return;
   checked(where, "watch its links", [&] { return H5Pset_elink_cb(access, on_link, const_cast<Reach*>(this)); });
 }

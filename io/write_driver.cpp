@@ -43,9 +43,17 @@ void* report(const char* what) {
   return nullptr;
 }
 
+/// HDF5 opens what a file leads to (links, virtual datasets) with the driver of that file, and asks it for these.
+void* info_of(H5FD_t* file) { return new DriverInfo{self(file)->status}; }
+void* copy_info(const void* info) { return new DriverInfo(*static_cast<const DriverInfo*>(info)); }
+herr_t free_info(void* info) {
+  delete static_cast<DriverInfo*>(info);
+  return 0;
+}
+
 H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
   const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access));
-  const int mode = O_RDWR | O_CLOEXEC | (flags & H5F_ACC_CREAT ? O_CREAT : 0) |
+  const int mode = (flags & H5F_ACC_RDWR ? O_RDWR : O_RDONLY) | O_CLOEXEC | (flags & H5F_ACC_CREAT ? O_CREAT : 0) |
                    (flags & H5F_ACC_EXCL ? O_EXCL : 0) | (flags & H5F_ACC_TRUNC ? O_TRUNC : 0);
   const int descriptor = ::open(name, mode, 0666);
   if (descriptor < 0) return static_cast<H5FD_t*>(report("unable to open file"));
@@ -153,6 +161,9 @@ H5FD_class_t driver_class() {
   driver.maxaddr = kLargestAddress;
   driver.fc_degree = H5F_CLOSE_WEAK;
   driver.fapl_size = sizeof(DriverInfo);
+  driver.fapl_get = info_of;
+  driver.fapl_copy = copy_info;
+  driver.fapl_free = free_info;
   driver.open = open_file;
   driver.close = close_file;
   driver.cmp = compare;

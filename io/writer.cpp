@@ -103,6 +103,22 @@ std::string normalized(const std::string& path) {
   return result;
 }
 
+/// What a link leads to elsewhere would be changed in place, without the copy that a failure leaves untouched.
+void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where) {
+  TORCH_CHECK_VALUE(h5::lies_in(file, object, where), where.to_string(), ": it lies in another file\n  have  a link that leads there",
+                    "\n  fix   open that file for writing");
+}
+
+/// The groups that a new dataset is to stand in, as far as they are there.
+void check_groups(const FileState::Access& file, const std::string& name, const h5::Where& where) {
+  for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string group = name.substr(0, slash);
+    if (!h5::link_exists(file.id, group, file.links)) return;
+    const h5::Handle id = h5::make(where, "open its group", H5Oclose, [&] { return H5Oopen(file.id, group.c_str(), file.links); });
+    refuse_elsewhere(file.id, id.get(), where);
+  }
+}
+
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options,
                              const h5::Where& where) {
@@ -116,6 +132,7 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
   const h5::Handle links = h5::property_list(H5P_LINK_CREATE, where);
   h5::checked(where, "make its groups",
               [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
+  check_groups(file, name, where);
   make_room(file, path, name, options.replace, where);
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
     return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), links.get(), creation.get(),
@@ -217,6 +234,7 @@ void File::set_attr(const std::string& name, const AttributeValue& value,
     const h5::Handle id = h5::make(where, "open it", H5Oclose, [&] {
       return H5Oopen(access.id, ("/" + target).c_str(), access.links);
     });
+    refuse_elsewhere(access.id, id.get(), where);
     h5::write_attribute(id.get(), name, value, where);
   });
 }
@@ -240,6 +258,7 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
   file_->change(where, [&] {
     const auto access = file_->write(where);
     auto dataset = h5::open_dataset(access.id, "/" + name(), 0, &file_->reach(), where);
+    refuse_elsewhere(access.id, dataset.get(), where);
     write_part(dataset.get(), offsets, data, where);
     dataset.close(where);  // flushes chunks: a filter may fail
   });

@@ -162,6 +162,26 @@ TEST(OtherFiles, X16_FromElsewhereAreRefusedUnlessAllowed) {
   EXPECT_EQ(file.datasets().size(), allowed.datasets().size());
 }
 
+// A file is written as a copy that takes its place at the end; what it leads to has none.
+TEST(OtherFiles, X16_AreNotWrittenThroughALink) {
+  const Leading files;
+  File file = open(files.path, "a");
+  const std::string text = ": it lies in another file";
+  const at::Tensor ones = at::ones_like(files.values);
+
+  EXPECT_NE(message_of([&] { file["good_link"].write_block({0}, ones); }).find(text), std::string::npos);
+  EXPECT_NE(message_of([&] { file.set_attr("units", "K", "good_link"); }).find(text), std::string::npos);
+  EXPECT_NE(message_of([&] { file.write("other/new", ones); }).find(text), std::string::npos);
+  EXPECT_NE(message_of([&] { file.write("other/group/new", ones); }).find(text), std::string::npos);
+
+  file.write("new", ones);  // nothing has failed halfway
+  for (const char* name : {"good_link", "good_virtual", "good_self"}) EXPECT_TRUE(at::equal(file[name].read(), files.values)) << name;
+  file.close();
+  EXPECT_TRUE(at::equal(open(files.path)["good_link"].read(), files.values));
+  EXPECT_TRUE(at::equal(open(files.path)["new"].read(), ones));
+  EXPECT_EQ(message_of([&] { open(files.outside / "in/other.h5")["new"]; }).find("not"), std::string::npos) << "it was written";
+}
+
 TEST(OtherFiles, AMissingSourceIsNoFillValue) {
   const Folder folder;
   const std::string path = folder / "x.h5";
