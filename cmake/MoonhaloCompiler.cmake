@@ -49,3 +49,19 @@ function(moonhalo_add_program target)
   target_link_libraries(${target} PRIVATE moonhalo)
   moonhalo_use_common(${target})
 endfunction()
+
+# The malloc of programs that run ranks as threads: memory that one rank frees serves the others, and large blocks are not mapped
+# anew each time. Sanitizers bring their own. (The library leaves the choice to the program that embeds it.)
+if(NOT MOONHALO_SANITIZE)
+  find_library(MOONHALO_TCMALLOC NAMES tcmalloc_minimal libtcmalloc_minimal.so.4)
+  if(NOT MOONHALO_TCMALLOC)
+    message(WARNING "tcmalloc: no libtcmalloc_minimal.so; thread ranks will need more memory and time with the system's malloc\n"
+                    "  fix   apt-get install libtcmalloc-minimal4, or -DMOONHALO_TCMALLOC=<path of libtcmalloc_minimal.so>")
+  endif()
+endif()
+
+function(moonhalo_use_tcmalloc target)
+  if(MOONHALO_TCMALLOC)
+    target_link_options(${target} PRIVATE "LINKER:--no-as-needed" "${MOONHALO_TCMALLOC}" "LINKER:--as-needed")
+  endif()
+endfunction()

@@ -430,6 +430,9 @@ file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
 foreach(path IN LISTS bench_files)
   get_filename_component(name "${path}" NAME_WLE)
   moonhalo_add_program(${name} "${path}")
+  if(NOT name STREQUAL bench_dispatch)  # which counts the calls of malloc
+    moonhalo_use_tcmalloc(${name})
+  endif()
   target_link_libraries(${name} PRIVATE benchmark::benchmark nlohmann_json::nlohmann_json)
   if(TARGET moonhalo_test_support)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
@@ -448,6 +451,12 @@ if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND
   add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(bench.dispatch_instructions PROPERTIES TIMEOUT ${test_timeout} LABELS quick SKIP_RETURN_CODE 77
                                                               ENVIRONMENT "${test_environment}")
+endif()
+
+# Four thread ranks need at most 1.25 of the memory of one process.
+if(TARGET bench_memory AND MOONHALO_TCMALLOC)
+  add_test(NAME bench.memory_of_thread_ranks COMMAND bench_memory --check 64 16)
+  set_tests_properties(bench.memory_of_thread_ranks PROPERTIES TIMEOUT ${test_timeout} ENVIRONMENT "${test_environment}")
 endif()
 
 if(Python3_Interpreter_FOUND)

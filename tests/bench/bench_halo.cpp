@@ -25,7 +25,6 @@
 #include "engine/halo.h"
 #include "engine/launch.h"
 #include "engine/mesh.h"
-#include "engine/one_heap.h"
 #include "engine/shard_tensor.h"
 #include "ops/neighborhood_attention.h"
 #include "tests/bench/taking_turns.h"
@@ -291,7 +290,6 @@ void run_all(mh::Communicator& world, int rounds, const std::string& only,
 }  // namespace
 
 int main(int argc, char** argv) {
-  mh::share_one_heap();  // as the moonhalo program does
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
   const std::string only = argc > 2 ? argv[2] : "";
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

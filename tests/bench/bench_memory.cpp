@@ -7,10 +7,10 @@
 // Two figures, each less what the same process held after a step on a tiny field (so that libraries and generated kernels are
 // in memory) and before the model was made:
 //   live      tensors: the most that LibTorch's allocator had given out at once, on the rank's thread or to all thread ranks
-//   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks. glibc keeps
-//             blocks up to 32 MiB in its heap; with MALLOC_MMAP_THRESHOLD_ set they go back to the system, at the price of
-//             touching fresh pages. Both are shown.
-//   bench_memory [POINTS [CHANNELS]]      needs mpirun
+//   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks. (tcmalloc, as
+//             in the moonhalo program; with glibc's malloc it is 1.3 to 1.6.)
+//   bench_memory [POINTS [CHANNELS]]             needs mpirun
+//   bench_memory --check [POINTS [CHANNELS]]     thread ranks alone; status 1 where they need more than 1.25
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -32,7 +32,6 @@
 #include "engine/checkpoint.h"
 #include "engine/launch.h"
 #include "engine/moonhalo.h"
-#include "engine/one_heap.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/process_memory.h"
 
@@ -212,30 +211,33 @@ void print(const char* what, const Peaks& peaks, const Peaks& whole) {
   std::fflush(stdout);
 }
 
-void report(const std::string& self, const std::string& size) {
+constexpr double kMost = 1.25;  // of all thread ranks together, to one process
+
+/// Whether all thread ranks together need at most kMost of one process.
+bool report(const std::string& self, const std::string& size, bool threads_alone) {
   const std::string ranks = "mpirun -n " + std::to_string(kRanks) + " ";
-  for (const char* kept : {"", "1048576"}) {
-    if (*kept) setenv("MALLOC_MMAP_THRESHOLD_", kept, 1);
-    std::printf("%s\n",
-                *kept ? "MALLOC_MMAP_THRESHOLD_=1048576: blocks from 1 MiB go back to the system"
-                      : "malloc as it is");
-    const Peaks whole = peaks_of(self + " whole " + size, 1);
-    print("one process", whole, whole);
-    print("one process, checkpoints", peaks_of(self + " whole " + size + " checkpoints", 1), whole);
-    for (const std::string cut : {"slabs", "columns"}) {
-      print(("rank of 4 " + cut).c_str(), peaks_of(ranks + self + " " + cut + " " + size, kRanks), whole);
-      print(("4 thread ranks, " + cut).c_str(), peaks_of(self + " threads-" + cut + " " + size, 1), whole);
-      print(("4 thread ranks, " + cut + ", checkpoints").c_str(), peaks_of(self + " threads-" + cut + " " + size + " checkpoints", 1),
-            whole);
+  const Peaks whole = peaks_of(self + " whole " + size, 1);
+  print("one process", whole, whole);
+  if (!threads_alone) print("one process, checkpoints", peaks_of(self + " whole " + size + " checkpoints", 1), whole);
+  bool good = true;
+  for (const std::string cut : {"slabs", "columns"}) {
+    if (!threads_alone) print(("rank of 4 " + cut).c_str(), peaks_of(ranks + self + " " + cut + " " + size, kRanks), whole);
+    for (const std::string checkpoints : {"", " checkpoints"}) {
+      const Peaks peaks = peaks_of(self + " threads-" + cut + " " + size + checkpoints, 1);
+      print(("4 thread ranks, " + cut + (checkpoints.empty() ? "" : "," + checkpoints)).c_str(), peaks, whole);
+      good = good && peaks.live <= kMost * whole.live && peaks.resident <= kMost * whole.resident;
     }
   }
+  if (!good) std::printf("bench_memory: four thread ranks need more than %.2f of the memory of one process\n", kMost);
+  return good;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  mh::share_one_heap();  // as the moonhalo program does
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const bool check = !words.empty() && words[0] == "--check";
+  if (check) words.erase(words.begin());
   const bool child = !words.empty() && !std::isdigit(words[0][0]);
   const size_t first = child ? 1 : 0;
   const int64_t points = words.size() > first ? std::stoll(words[first]) : 96;
@@ -252,6 +254,7 @@ int main(int argc, char** argv) {
   char self[4096];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));
   TORCH_CHECK(length > 0, "bench_memory: cannot tell where this program is");
-  report(std::string(self, static_cast<size_t>(length)),
-         std::to_string(points) + " " + std::to_string(channels));
+  const bool good = report(std::string(self, static_cast<size_t>(length)),
+                           std::to_string(points) + " " + std::to_string(channels), check);
+  return check && !good ? 1 : 0;
 }

@@ -19,7 +19,6 @@
 
 #include "engine/launch.h"
 #include "engine/mesh.h"
-#include "engine/one_heap.h"
 #include "engine/shard_tensor.h"
 #include "tests/bench/models.h"
 #include "tests/bench/taking_turns.h"
@@ -174,7 +173,6 @@ void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int ro
 }  // namespace
 
 int main(int argc, char** argv) {
-  mh::share_one_heap();  // as the moonhalo program does
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
     setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", argv);
