@@ -280,7 +280,7 @@ Plan solve(const OpCall& call, const Axes& axes) {
 Axes broadcast_axes(const OpCall& call) {
   Axes axes;
   std::vector<int64_t> shape;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) continue;
     const auto& sizes = slot.spec->global_shape();
     if (sizes.size() > shape.size()) shape.insert(shape.begin(), sizes.size() - shape.size(), 1);
@@ -292,7 +292,7 @@ Axes broadcast_axes(const OpCall& call) {
     }
   }
   axes.kinds.assign(shape.size(), AxisKind::kKeep);
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     std::vector<int> dims;
     const auto& sizes = slot.spec ? slot.spec->global_shape() : std::vector<int64_t>{};
     for (size_t d = 0; d < sizes.size(); ++d) {

@@ -56,7 +56,7 @@ class ThreadExchange final : public Work {
   };
   struct Send {
     int peer;
-    std::shared_ptr<Parcel> parcel;
+    std::shared_ptr<Envelope> envelope;
   };
   ThreadExchange(std::shared_ptr<ThreadHub> hub, int rank, const VerbCall& call, std::chrono::milliseconds timeout,
                  std::vector<Receive> receives, std::vector<Send> sends)
@@ -82,7 +82,7 @@ class ThreadExchange final : public Work {
           receives_, [this](const Receive& r) { return arrived(r); },
           [this](const Receive& r) { take(r); });
       finish_all(
-          sends_, [](const Send& s) { return s.parcel->state.load() == Parcel::kDelivered; },
+          sends_, [](const Send& s) { return s.envelope->state.load() == Envelope::kDelivered; },
           [](const Send&) {});
     } catch (...) {
       withdraw();
@@ -124,24 +124,24 @@ class ThreadExchange final : public Work {
   }
 
   void take(const Receive& receive) {
-    const std::shared_ptr<Parcel> parcel = hub_->channel(receive.peer, rank_).take(receive.number);
-    TORCH_INTERNAL_ASSERT(parcel != nullptr, "exchange: message ", receive.number, " was taken twice");
-    int posted = Parcel::kPosted;
-    if (!parcel->state.compare_exchange_strong(posted, Parcel::kClaimed)) {
+    const std::shared_ptr<Envelope> envelope = hub_->channel(receive.peer, rank_).take(receive.number);
+    TORCH_INTERNAL_ASSERT(envelope != nullptr, "exchange: message ", receive.number, " was taken twice");
+    int posted = Envelope::kPosted;
+    if (!envelope->state.compare_exchange_strong(posted, Envelope::kClaimed)) {
       hub_->check(rank_, "exchange");
       TORCH_INTERNAL_ASSERT(false, "exchange: a message was withdrawn from a sound group");
     }
-    const bool packed = parcel->data.is_contiguous() && receive.data.is_contiguous();
-    const CallMark mark = parcel->mark;
-    const uint64_t call = parcel->call;
-    const bool fits = mark.tag == call_.mark.tag && parcel->data.scalar_type() == receive.data.scalar_type() &&
-                      parcel->data.numel() == receive.data.numel() &&
-                      (packed || parcel->data.sizes() == receive.data.sizes());
-    if (fits) copy_data(receive.data, parcel->data);
-    const int64_t sent = parcel->data.numel();
-    const at::ScalarType sent_type = parcel->data.scalar_type();
-    parcel->data.reset();
-    parcel->state.store(Parcel::kDelivered);
+    const bool packed = envelope->data.is_contiguous() && receive.data.is_contiguous();
+    const CallMark mark = envelope->mark;
+    const uint64_t call = envelope->call;
+    const bool fits = mark.tag == call_.mark.tag && envelope->data.scalar_type() == receive.data.scalar_type() &&
+                      envelope->data.numel() == receive.data.numel() &&
+                      (packed || envelope->data.sizes() == receive.data.sizes());
+    if (fits) copy_data(receive.data, envelope->data);
+    const int64_t sent = envelope->data.numel();
+    const at::ScalarType sent_type = envelope->data.scalar_type();
+    envelope->data.reset();
+    envelope->state.store(Envelope::kDelivered);
     hub_->wake(receive.peer);
     if (fits) return;
     if (mark.tag != call_.mark.tag) return refuse_call(receive.peer, mark, call);
@@ -170,9 +170,9 @@ class ThreadExchange final : public Work {
   // After an error the caller may free its buffers, so nobody may still read them.
   void withdraw() {
     for (const Send& send : sends_) {
-      int posted = Parcel::kPosted;
-      if (send.parcel->state.compare_exchange_strong(posted, Parcel::kWithdrawn)) continue;
-      hub_->wait_surely(rank_, [&] { return send.parcel->state.load() == Parcel::kDelivered; });
+      int posted = Envelope::kPosted;
+      if (send.envelope->state.compare_exchange_strong(posted, Envelope::kWithdrawn)) continue;
+      hub_->wait_surely(rank_, [&] { return send.envelope->state.load() == Envelope::kDelivered; });
     }
     sends_.clear();
     receives_.clear();
@@ -213,18 +213,18 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     std::vector<ThreadExchange::Send> waiting;
     for (Message& message : sends) {
       Channel& channel = hub_->channel(rank(), message.peer);
-      auto parcel = std::make_shared<Parcel>();
+      auto envelope = std::make_shared<Envelope>();
       if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
-        parcel->data =
+        envelope->data =
             at::empty(message.data.sizes(), message.data.options().requires_grad(false));
-        copy_data(parcel->data, message.data);
+        copy_data(envelope->data, message.data);
       } else {
-        parcel->data = std::move(message.data);
-        waiting.push_back({message.peer, parcel});
+        envelope->data = std::move(message.data);
+        waiting.push_back({message.peer, envelope});
       }
-      parcel->mark = mark_;
-      parcel->call = call_;
-      channel.push(std::move(parcel));
+      envelope->mark = mark_;
+      envelope->call = call_;
+      channel.push(std::move(envelope));
       hub_->wake(message.peer);
     }
     std::vector<ThreadExchange::Receive> expected;
@@ -237,8 +237,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
 
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     begin(CommStats::kAllReduce);
-    Slot& mine = slot(data, static_cast<int>(op));
-    const bool small = data.nbytes() <= Slot::kInlineBytes;
+    CollectiveSlot& mine = slot(data, static_cast<int>(op));
+    const bool small = data.nbytes() <= CollectiveSlot::kInlineBytes;
     if (small) copy_in(mine, data);
     meet();
     if (small)
@@ -257,9 +257,9 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
     begin(CommStats::kAllGather);
-    Slot& mine = slot(in, 0, counts);
+    CollectiveSlot& mine = slot(in, 0, counts);
     const int64_t largest = *std::max_element(counts.begin(), counts.end());
-    const bool small = static_cast<size_t>(largest) * in.itemsize() <= Slot::kInlineBytes;
+    const bool small = static_cast<size_t>(largest) * in.itemsize() <= CollectiveSlot::kInlineBytes;
     if (small) copy_in(mine, in);
     mine.elements = 0;
     meet();
@@ -292,14 +292,14 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
                      at::IntArrayRef receive_counts) override {
     begin(CommStats::kAllToAll);
-    Slot& mine = slot(in, 0);
+    CollectiveSlot& mine = slot(in, 0);
     mine.elements = 0;
     mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
     mine.send_counts.assign(send_counts.begin(), send_counts.end());
     meet();
     char* next = static_cast<char*>(out.mutable_data_ptr());
     for (int r = 0; r < size(); ++r) {
-      const Slot& theirs = slot_of(r);
+      const CollectiveSlot& theirs = slot_of(r);
       const size_t bytes = static_cast<size_t>(receive_counts[r]) * in.itemsize();
       copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()),
                  bytes);
@@ -310,9 +310,9 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
 
   void do_broadcast(at::Tensor& data, int root) override {
     begin(CommStats::kBroadcast);
-    Slot& mine = slot(data, 0);
+    CollectiveSlot& mine = slot(data, 0);
     mine.root = root;
-    const bool small = data.nbytes() <= Slot::kInlineBytes;
+    const bool small = data.nbytes() <= CollectiveSlot::kInlineBytes;
     if (small && rank() == root) copy_in(mine, data);
     meet();
     if (rank() != root) copy_bytes(data.mutable_data_ptr(), slot_of(root).in, data.nbytes());
@@ -327,7 +327,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
 
   CommunicatorPtr do_split(int color, int key) override {
     begin(kSplit);
-    Slot& mine = blank_slot();
+    CollectiveSlot& mine = blank_slot();
     mine.color = color;
     mine.key = key;
     mine.made.reset();
@@ -344,7 +344,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
       if (r == rank()) new_rank = static_cast<int>(world_ranks.size());
       world_ranks.push_back(hub_->world_rank(r));
     }
-    Slot& of_leader = slot_of(leader);
+    CollectiveSlot& of_leader = slot_of(leader);
     if (rank() == leader)
       mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
     leave();
@@ -376,9 +376,9 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
   }
 
   // The slot of this call: `slots_phase_` stays while the phases go on.
-  Slot& blank_slot() {
+  CollectiveSlot& blank_slot() {
     slots_phase_ = phase_;
-    Slot& mine = hub_->slot(rank(), slots_phase_);
+    CollectiveSlot& mine = hub_->slot(rank(), slots_phase_);
     mine.call = call_;
     mine.kind = kind_;
     mine.mark = mark_;
@@ -391,8 +391,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     return mine;
   }
 
-  Slot& slot(const at::Tensor& data, int op, at::IntArrayRef counts = {}) {
-    Slot& mine = blank_slot();
+  CollectiveSlot& slot(const at::Tensor& data, int op, at::IntArrayRef counts = {}) {
+    CollectiveSlot& mine = blank_slot();
     mine.op = op;
     mine.dtype = static_cast<int>(data.scalar_type());
     mine.elements = data.numel();
@@ -402,12 +402,12 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     return mine;
   }
 
-  static void copy_in(Slot& mine, const at::Tensor& data) {
+  static void copy_in(CollectiveSlot& mine, const at::Tensor& data) {
     copy_bytes(mine.bytes, mine.in, data.nbytes());
     mine.in = mine.bytes;
   }
 
-  Slot& slot_of(int other) { return hub_->slot(other, slots_phase_); }
+  CollectiveSlot& slot_of(int other) { return hub_->slot(other, slots_phase_); }
 
   Pointers inputs(int64_t element, size_t itemsize) {
     Pointers pointers;
@@ -424,16 +424,16 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
   void leave() { hub_->leave(rank(), phase_++); }
 
   VerbCall call_of(int other) {
-    const Slot& s = slot_of(other);
+    const CollectiveSlot& s = slot_of(other);
     return {s.kind, s.call, s.op, s.dtype, s.root, s.elements, s.counts, s.send_counts, s.receive_counts, s.mark};
   }
 
   // Every rank compares all slots, so that all ranks find the same error.
   void check_same_call(ThreadHub::Describe describe) {
-    const Slot& first = slot_of(0);
+    const CollectiveSlot& first = slot_of(0);
     int odd = 0;
     for (int r = 1; r < size() && odd == 0; ++r) {
-      const Slot& s = slot_of(r);
+      const CollectiveSlot& s = slot_of(r);
       const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op &&
                         s.dtype == first.dtype && s.root == first.root &&
                         s.elements == first.elements && s.counts == first.counts && s.mark.tag == first.mark.tag;

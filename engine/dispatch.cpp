@@ -408,7 +408,7 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ",
                         made.inputs.size(), " inputs of ", call.slots().size());
   for (size_t s = 0; s < call.slots().size(); ++s) {
-    const Slot& slot = call.slots()[s];
+    const TensorArgument& slot = call.slots()[s];
     Decision::Move move{slot.arg, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg]};
     if (slot.spec && move.wanted && move.wanted != slot.spec) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
@@ -434,7 +434,7 @@ void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) 
 void Dispatch::undivide(const Rule& rule, const OpCall& call, Plan& plan) {
   OpCall whole = call;
   bool changed = false;
-  for (Slot& slot : whole.slots_) {
+  for (TensorArgument& slot : whole.slots_) {
     if (!slot.spec) continue;
     SpecPtr spec = undivided(slot.spec);
     changed |= spec != slot.spec;

@@ -43,7 +43,7 @@ Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallba
   plan.gathered = true;
   plan.copies_view = facts.view;
   std::vector<std::pair<int, SpecPtr>> targets;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       plan.inputs.push_back(nullptr);
     } else if (!facts.written[slot.arg]) {

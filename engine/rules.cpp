@@ -32,7 +32,7 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return tensors;
 }
 
-at::Tensor on_meta(const Slot& slot) {
+at::Tensor on_meta(const TensorArgument& slot) {
   if (!slot.spec) return {};
   return at::empty(slot.spec->global_shape(), at::TensorOptions().dtype(slot.dtype).device(at::kMeta));
 }
@@ -103,7 +103,7 @@ OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handl
   }
   TORCH_INTERNAL_ASSERT(mesh_, name(), " has no ShardTensor");
   for (const Found& f : found) {
-    Slot slot{f.arg, f.item, nullptr, false, at::ScalarType::Undefined};
+    TensorArgument slot{f.arg, f.item, nullptr, false, at::ScalarType::Undefined};
     if (f.tensor.defined()) {
       const ShardTensorImpl* impl = shard_impl(f.tensor);
       slot.plain = impl == nullptr;
@@ -175,13 +175,13 @@ std::vector<std::optional<std::vector<int64_t>>> OpCall::output_shapes() const {
       stack[i] = on_meta(slots_[slot(static_cast<int>(i))]);
     } else if (stack[i].isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const Slot& s : slots_) {
+      for (const TensorArgument& s : slots_) {
         if (s.arg == static_cast<int>(i)) list.push_back(on_meta(s));
       }
       stack[i] = std::move(list);
     } else if (stack[i].isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const Slot& s : slots_) {
+      for (const TensorArgument& s : slots_) {
         if (s.arg == static_cast<int>(i)) list.push_back(s.spec ? std::optional(on_meta(s)) : std::nullopt);
       }
       stack[i] = std::move(list);
@@ -210,7 +210,7 @@ std::string OpCall::describe() const {
   for (size_t i = 0; i < arguments.size(); ++i) {
     out << (i ? ", " : "") << arguments[i].name() << " = ";
     bool tensors = false;
-    for (const Slot& s : slots_) {
+    for (const TensorArgument& s : slots_) {
       if (s.arg != static_cast<int>(i)) continue;
       out << (tensors ? "; " : "");
       tensors = true;

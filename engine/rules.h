@@ -18,7 +18,7 @@ namespace moonhalo {
 using Stack = torch::jit::Stack;
 
 /// One tensor of a call, in the order of the schema; the items of a Tensor[] follow one another.
-struct Slot {
+struct TensorArgument {
   int arg = 0;          ///< position in the schema
   int item = -1;        ///< position in the list, or -1
   SpecPtr spec;         ///< null for an undefined tensor; a plain tensor counts as replicated
@@ -33,7 +33,7 @@ class OpCall {
 
   const c10::OperatorHandle& op;
   const MeshPtr& mesh() const { return mesh_; }
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<TensorArgument>& slots() const { return slots_; }
   std::string name() const;  ///< "aten::sum.dim_IntList"
   /// Position of a named argument; throws when the schema has none (has() asks).
   int index(std::string_view argument) const;
@@ -69,7 +69,7 @@ class OpCall {
  private:
   friend class Dispatch;
   MeshPtr mesh_;
-  std::vector<Slot> slots_;
+  std::vector<TensorArgument> slots_;
   std::vector<c10::IValue> values_;  // tensors replaced by None
   const Stack& stack_;               // valid while planning only
 };

@@ -106,30 +106,30 @@ std::string ThreadWorld::abort_reason() {
   return reason_;
 }
 
-void Channel::push(std::shared_ptr<Parcel> parcel) {
+void Channel::push(std::shared_ptr<Envelope> envelope) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    parcels_.push_back(std::move(parcel));
+    envelopes_.push_back(std::move(envelope));
   }
   // Told only now, or the receiver would run into the lock and fall asleep there.
   ++posted_;
 }
 
-std::shared_ptr<Parcel> Channel::take(uint64_t number) {
+std::shared_ptr<Envelope> Channel::take(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (number < first_ || number - first_ >= parcels_.size()) return nullptr;
-  std::shared_ptr<Parcel> parcel = std::move(parcels_[number - first_]);
-  parcels_[number - first_] = nullptr;
-  while (!parcels_.empty() && parcels_.front() == nullptr) {
-    parcels_.pop_front();
+  if (number < first_ || number - first_ >= envelopes_.size()) return nullptr;
+  std::shared_ptr<Envelope> envelope = std::move(envelopes_[number - first_]);
+  envelopes_[number - first_] = nullptr;
+  while (!envelopes_.empty() && envelopes_.front() == nullptr) {
+    envelopes_.pop_front();
     ++first_;
   }
-  return parcel;
+  return envelope;
 }
 
 size_t Channel::waiting() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return parcels_.size();
+  return envelopes_.size();
 }
 
 ThreadHub::ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks)

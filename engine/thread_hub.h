@@ -65,7 +65,7 @@ struct ThreadWorld {
 
 /// One message on its way from a sender's buffer to a receiver's. Whoever claims it first, the receiver by copying or
 /// the sender by withdrawing (after an error), decides.
-struct Parcel {
+struct Envelope {
   enum State { kPosted, kClaimed, kDelivered, kWithdrawn };
   at::Tensor data;
   CallMark mark;
@@ -76,16 +76,16 @@ struct Parcel {
 /// The messages from one rank to another, numbered in the order of posting.
 class Channel {
  public:
-  void push(std::shared_ptr<Parcel> parcel);
+  void push(std::shared_ptr<Envelope> envelope);
   /// The message with this number; null if it was not posted yet. Each is taken once.
-  std::shared_ptr<Parcel> take(uint64_t number);
+  std::shared_ptr<Envelope> take(uint64_t number);
   uint64_t posted() const { return posted_.load(); }
   /// Messages posted and not yet taken.
   size_t waiting();
 
  private:
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Parcel>> parcels_;
+  std::deque<std::shared_ptr<Envelope>> envelopes_;
   uint64_t first_ = 0;
   std::atomic<uint64_t> posted_{0};
 };
@@ -94,7 +94,7 @@ class ThreadHub;
 
 /// What a rank says about the collective call that it is in, for the others to read: sizes to be compared, and where
 /// its data lies (small data is copied in, so that nobody needs to wait until everybody has read it).
-struct alignas(64) Slot {
+struct alignas(64) CollectiveSlot {
   static constexpr size_t kInlineBytes = 2048;
   uint64_t call = 0;
   int kind = 0;
@@ -132,7 +132,7 @@ class ThreadHub {
   ThreadWorld& world() { return *world_; }
   const std::shared_ptr<ThreadWorld>& shared_world() const { return world_; }
   int world_rank(int rank) const { return world_ranks_[rank]; }
-  Slot& slot(int rank, uint64_t phase) { return slots_[(phase & 1) * world_ranks_.size() + rank]; }
+  CollectiveSlot& slot(int rank, uint64_t phase) { return slots_[(phase & 1) * world_ranks_.size() + rank]; }
   Channel& channel(int from, int to) {
     return channels_[static_cast<size_t>(from) * world_ranks_.size() + to];
   }
@@ -176,7 +176,7 @@ class ThreadHub {
 
   std::shared_ptr<ThreadWorld> world_;
   std::vector<int> world_ranks_;
-  std::vector<Slot> slots_;
+  std::vector<CollectiveSlot> slots_;
   std::vector<Channel> channels_;
   /// call number * 16 + kind
   std::vector<std::atomic<uint64_t>> announced_;

@@ -7,7 +7,7 @@ namespace moonhalo {
 namespace {
 
 // Null stands for what the call brings.
-SpecPtr given(const SpecPtr& wanted, const Slot& slot) {
+SpecPtr given(const SpecPtr& wanted, const TensorArgument& slot) {
   const SpecPtr& spec = wanted ? wanted : slot.spec;
   return spec ? undivided(spec) : spec;
 }

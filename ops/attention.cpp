@@ -32,7 +32,7 @@ std::optional<Axes> attention_axes(const OpCall& call) {
   Axes axes;
   axes.kinds = {AxisKind::kKeep, same_heads ? AxisKind::kKeep : AxisKind::kWhole};
   const int mask = call.index("attn_mask");
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       axes.inputs.emplace_back();
     } else if (slot.arg == mask) {

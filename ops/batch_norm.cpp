@@ -45,7 +45,7 @@ ChannelAxes channel_axes(const OpCall& call) {
   channels.axes.kinds.assign(input.ndim(), AxisKind::kKeep);
   for (int64_t d = 0; d < input.ndim(); ++d) channels.every.push_back(static_cast<int>(d));
   const int64_t count = input.global_shape()[1];
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     const int64_t ndim = slot.spec ? slot.spec->ndim() : 0;
     std::vector<int> dims(ndim, -1);
     if (ndim == input.ndim()) dims = channels.every;

@@ -99,11 +99,11 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
 
 // A rank without rows calls no kernel that would tell.
 void check_types(const OpCall& call, std::initializer_list<const char*> names) {
-  const Slot* first = nullptr;
+  const TensorArgument* first = nullptr;
   for (const char* name : names) {
     const int at = call.has(name) ? call.slot(name) : -1;
     if (at < 0 || !call.slots()[at].spec) continue;
-    const Slot& slot = call.slots()[at];
+    const TensorArgument& slot = call.slots()[at];
     if (!first) first = &slot;
     TORCH_CHECK_TYPE(slot.dtype == first->dtype, "convolution: the ", *names.begin(), " is ", first->dtype, ", the ",
                      name, " ", slot.dtype, "\n  have  ", call.describe(), "\n  fix   convert them to one type");

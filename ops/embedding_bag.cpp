@@ -22,7 +22,7 @@ Axes column_axes(const OpCall& call, std::initializer_list<const char*> with_col
                  AxisKind kind) {
   Axes axes;
   axes.kinds = {kind};
-  for (const Slot& slot : call.slots())
+  for (const TensorArgument& slot : call.slots())
     axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, -1);
   for (const char* name : with_columns) {
     TORCH_CHECK_VALUE(call.spec(name)->ndim() == 2, call.name(), ": ", name, " must have two dims\n  have  ",

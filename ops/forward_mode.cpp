@@ -21,7 +21,7 @@ std::optional<Plan> plan_alias(const OpCall& call) {
 
 // Also asks whether view operators give the same on both, which LibTorch reads off the (global) strides.
 std::optional<Plan> plan_same_storage(const OpCall& call) {
-  const Slot &self = call.slots()[0], &other = call.slots()[1];
+  const TensorArgument &self = call.slots()[0], &other = call.slots()[1];
   const SpecPtr spec = without_partial(self.spec);
   const bool alike = self.plain == other.plain && spec == without_partial(other.spec);
   Plan plan;
@@ -39,7 +39,7 @@ std::optional<Plan> plan_same_storage(const OpCall& call) {
 }
 
 std::optional<Plan> plan_zeros(const OpCall& call) {
-  const Slot& other = call.slots()[1];
+  const TensorArgument& other = call.slots()[1];
   Plan plan;
   plan.inputs.resize(call.slots().size());
   plan.outputs = {other.plain ? nullptr : without_partial(other.spec)};

@@ -51,7 +51,7 @@ std::optional<Plan> plan_step(const OpCall& call) {
   std::vector<Move> moves;
   const bool scales = call.has("grad_scale") && call.spec("grad_scale");
   const int grads = call.has("grads") ? call.index("grads") : -1;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       plan.inputs.push_back(nullptr);
       continue;
@@ -81,7 +81,7 @@ std::optional<Plan> plan_step(const OpCall& call) {
 // Unscales gradients in place and tells whether any, on any rank, was infinite or no number.
 std::optional<Plan> plan_unscale(const OpCall& call) {
   Plan plan;
-  for (const Slot& slot : call.slots()) plan.inputs.push_back(slot.spec ? without_partial(slot.spec) : nullptr);
+  for (const TensorArgument& slot : call.slots()) plan.inputs.push_back(slot.spec ? without_partial(slot.spec) : nullptr);
   const SpecPtr found = plan.inputs[call.slot("found_inf")];
   TORCH_CHECK_NOT_IMPLEMENTED(found->is_replicate(), call.name(), ": found_inf is cut\n  have  ", call.describe(),
                               "\n  fix   keep it replicated, it is one number");

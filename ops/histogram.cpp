@@ -64,7 +64,7 @@ Plan plan_rows(const OpCall& call, bool columns) {
   axes.kinds.assign(std::max(rows, 0), AxisKind::kReduce);
   std::vector<int> dims;
   for (int d = 0; d < rows; ++d) dims.push_back(d);
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, -1);
   }
   if (call.has("weight") && call.spec("weight")) axes.inputs[call.slot("weight")] = dims;
@@ -95,7 +95,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
   const bool edges_alone = call.op.operator_name().name == "aten::_histogramdd_bin_edges";
   const bool density = call.flag("density") && !edges_alone;
   std::vector<int64_t> shape;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (slot.arg == 1) shape.push_back(slot.spec->global_shape()[0] - 1);
   }
   if (shape.empty()) shape = call.integers("bins");
@@ -147,7 +147,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
 std::optional<Plan> plan_bincount(const OpCall& call) {
   Axes axes;
   axes.kinds = {AxisKind::kReduce};
-  for (const Slot& slot : call.slots())
+  for (const TensorArgument& slot : call.slots())
     axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, 0);
   TORCH_CHECK_VALUE(call.spec("self")->ndim() == 1, "bincount: numbers in one dim are expected\n  have  ", call.describe(),
                     "\n  fix   flatten them first");

@@ -17,7 +17,7 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const Slot& slot) {
+bool is_mask(const TensorArgument& slot) {
   return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte);
 }
 
@@ -42,7 +42,7 @@ Pattern pattern_of(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   const int list = call.index("indices");
   Pattern pattern;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     if (slot.arg != list || !slot.spec) continue;
     pattern.masks |= is_mask(slot);
     pattern.indexed.push_back(slot.item);
@@ -99,7 +99,7 @@ bool cuts_indexed(const ShardSpec& self, const Pattern& pattern) {
 
 Plan gathered(const OpCall& call, std::vector<SpecPtr> outputs) {
   Plan plan;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     plan.inputs.push_back(slot.spec ? replicated(call.mesh(), slot.spec->global_shape()) : nullptr);
   }
   plan.outputs = std::move(outputs);
@@ -121,7 +121,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
   const bool sums = call.slots()[0].dtype != at::kBool;
   for (const int64_t d : pattern.indexed)
     axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kWhole;
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     std::vector<int> dims;
     if (slot.spec && slot.arg == 0) {
       for (int d = 0; d < index_axes; ++d) dims.push_back(d);

@@ -104,7 +104,7 @@ Joined join_like(const OpCall& call, const std::vector<SpecPtr>& pieces, const S
 
 std::optional<Plan> plan_cat(const OpCall& call) {
   std::vector<SpecPtr> pieces;
-  for (const Slot& slot : call.slots()) pieces.push_back(slot.spec);
+  for (const TensorArgument& slot : call.slots()) pieces.push_back(slot.spec);
   const auto shape = *call.output_shapes()[0];
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), static_cast<int64_t>(shape.size()));
   // A sum stays lazy only when every piece is one.

@@ -20,7 +20,7 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
   axes.output_shapes = {{}};
   Plan plan = solve(call, axes);
   if (reduction != at::Reduction::Mean) return plan;
-  const auto narrow = [](const Slot& slot) { return wide_type(slot.dtype) != slot.dtype; };
+  const auto narrow = [](const TensorArgument& slot) { return wide_type(slot.dtype) != slot.dtype; };
   if (std::any_of(call.slots().begin(), call.slots().end(), narrow)) {
     // A sum may leave the range of half precision where the mean does not.
     plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::None)}};

@@ -24,7 +24,7 @@ RowLoss row_loss(const OpCall& call) {
                     call.describe());
   if (loss.ndim == 2) loss.rows = scores->global_shape()[0];
   loss.axes.kinds = {AxisKind::kKeep};
-  for (const Slot& slot : call.slots()) {
+  for (const TensorArgument& slot : call.slots()) {
     // What is no tensor of rows is a vector of class weights or a single number.
     const bool of_rows = slot.spec && slot.spec->ndim() > 0 && loss.ndim == 2 &&
                          (slot.spec->ndim() == 2 || slot.arg == call.index("target") ||

@@ -26,7 +26,7 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const Slot& slot) {
+bool is_mask(const TensorArgument& slot) {
   return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte);
 }
 
@@ -72,7 +72,7 @@ std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const
 }
 
 void check_mask(const OpCall& call) {
-  const Slot& slot = call.slots()[call.slot("mask")];
+  const TensorArgument& slot = call.slots()[call.slot("mask")];
   TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ", call.describe(),
                     "\n  fix   compare, or use mask.to(kBool)");
 }
@@ -232,7 +232,7 @@ std::optional<MaskIndex> single_mask(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   std::optional<MaskIndex> found;
   for (size_t s = 0; s < call.slots().size(); ++s) {
-    const Slot& slot = call.slots()[s];
+    const TensorArgument& slot = call.slots()[s];
     if (slot.arg != list || !slot.spec) continue;
     if (found || !is_mask(slot) || slot.item + slot.spec->ndim() > self->ndim() ||
         slot.spec->ndim() == 0)

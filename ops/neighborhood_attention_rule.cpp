@@ -52,7 +52,7 @@ struct Division {
 };
 
 NeighborhoodOperand operand(const OpCall& call, const char* name) {
-  const Slot& slot = call.slots()[call.slot(name)];
+  const TensorArgument& slot = call.slots()[call.slot(name)];
   return {slot.spec->global_shape(), slot.dtype, c10::Device(call.mesh()->device_type())};
 }
 
