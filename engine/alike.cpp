@@ -9,8 +9,7 @@
 
 namespace moonhalo {
 
-void check_alike(Communicator& world, const char* op, const char* settings,
-                 const std::string& setting) {
+void check_alike(Communicator& world, const char* op, const char* settings, const std::string& setting) {
   if (world.size() == 1 || std::string(world.backend()) == "fake") return;
   const std::vector<std::string> all = world.all_gather_strings(setting);
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -86,8 +86,8 @@ class Solver {
     for (int64_t m = 0; m < mesh_.ndim(); ++m) partial_options_[m] = fixed_spec_->partial(m);
   }
 
-  // A product whose sum runs over a dim that one factor alone is cut along: rather than to gather that factor, or to add whole
-  // results, it may pay to cut it along another of its dims, the longest that nobody has cut.
+  // A product whose sum runs over a dim that one factor alone is cut along: rather than to gather that factor, or to
+  // add whole results, it may pay to cut it along another of its dims, the longest that nobody has cut.
   void offer_exchanges() {
     const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), Linear::kEach);
     if (factors < 2) return;
@@ -177,14 +177,16 @@ class Solver {
       }
     }
     if (axes_.reduce != ReduceOp::kSum) {
-      return std::none_of(strategy.partials.begin(), strategy.partials.end(), [](const auto& p) { return p.has_value(); });
+      return std::none_of(strategy.partials.begin(), strategy.partials.end(),
+                          [](const auto& p) { return p.has_value(); });
     }
     return true;
   }
 
   // The spec of a tensor that is cut as the strategy says: one of `known` if it fits, which saves the search.
   SpecPtr spec_of(const std::vector<int>& dims, const std::vector<int64_t>& shape, const Strategy& strategy,
-                  const std::vector<std::optional<ReduceOp>>& partials, std::initializer_list<const SpecPtr*> known) const {
+                  const std::vector<std::optional<ReduceOp>>& partials,
+                  std::initializer_list<const SpecPtr*> known) const {
     static const Cut kUncut;
     const auto cut = [&](size_t d) -> const Cut& {
       return d < dims.size() && dims[d] >= 0 ? strategy.cuts[dims[d]] : kUncut;

@@ -31,10 +31,10 @@ enum class Linear : uint8_t {
 /// -1 marks a dim that has no axis (size one against broadcasting, or never cut).
 struct Axes {
   std::vector<AxisKind> kinds;
-  std::vector<std::vector<int>> inputs;     ///< per slot, per dim: the axis or -1 (undefined tensors: empty)
-  std::vector<std::vector<int>> outputs;    ///< per result, per dim
+  std::vector<std::vector<int>> inputs;             ///< per slot, per dim: the axis or -1 (undefined tensors: empty)
+  std::vector<std::vector<int>> outputs;            ///< per result, per dim
   std::vector<std::vector<int64_t>> output_shapes;  ///< global; per result
-  std::vector<Linear> linear = {};          ///< per slot; default kNo
+  std::vector<Linear> linear = {};                  ///< per slot; default kNo
   ReduceOp reduce = ReduceOp::kSum;
   /// The result (and its slot) whose spec is given: an in-place or out= operator writes there.
   int fixed_output = -1;
@@ -42,12 +42,12 @@ struct Axes {
 };
 
 /// Chooses for every axis one of the cuts that the inputs have, or none, so that the estimated traffic is least, and
-/// fills in the plan's inputs and outputs. A factor of a product that alone is cut along a summed axis may be cut along another
-/// of its own. Every rank chooses alike.
+/// fills in the plan's inputs and outputs. A factor of a product that alone is cut along a summed axis may be cut along
+/// another of its own. Every rank chooses alike.
 Plan solve(const OpCall& call, const Axes& axes);
 
-/// Axes of an elementwise operator: every tensor slot broadcast against the others, right aligned; one axis per dim of the
-/// broadcast shape; all results have that shape.
+/// Axes of an elementwise operator: every tensor slot broadcast against the others, right aligned; one axis per dim of
+/// the broadcast shape; all results have that shape.
 Axes broadcast_axes(const OpCall& call);
 
 }  // namespace moonhalo

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sparse tensor in one call with a ShardTensor. LibTorch's kernels for sparse tensors come before ours and read a ShardTensor's
-// memory, which has none; so operators that have such kernels are met further up, where both kinds of tensor can be told from the keys.
+// A sparse tensor in one call with a ShardTensor. LibTorch's kernels for sparse tensors come before ours and read a
+// ShardTensor's memory, which has none; so operators that have such kernels are met further up, where both kinds of
+// tensor can be told from the keys.
 #include <ATen/Operators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -42,11 +43,13 @@ struct Typed;
 template <typename Op, typename Return, typename... Arguments>
 struct Typed<Op, Return(Arguments...)> {
   static Return call(DispatchKeySet keys, Arguments... arguments) {
-    if (meet(keys)) [[unlikely]] refuse(Op::name, arguments...);
+    if (meet(keys)) [[unlikely]]
+      refuse(Op::name, arguments...);
     return Op::redispatch(keys & kBelow, arguments...);
   }
   static void add_to(torch::Library& library) {
-    library.impl(c10::str(Op::name, *Op::overload_name == '\0' ? "" : ".", Op::overload_name).c_str(), TORCH_FN((&Typed::call)));
+    library.impl(c10::str(Op::name, *Op::overload_name == '\0' ? "" : ".", Op::overload_name).c_str(),
+                 TORCH_FN((&Typed::call)));
   }
 };
 
@@ -93,12 +96,13 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   static_assert(kSparseCheckKey == DispatchKey::TESTING_ONLY_GenericWrapper && kSparseCheckKey == kCaptureKey,
                 "factory_capture.cpp registers the fallthrough of this key");
   using namespace at::_ops;
-  add_typed<add_Tensor, add__Tensor, sub_Tensor, sub__Tensor, mul_Tensor, mul__Tensor, div_Tensor, div__Tensor, mm, mv, bmm, addmm,
-            addmm_, copy_, index_select, threshold_backward>(library);
+  add_typed<add_Tensor, add__Tensor, sub_Tensor, sub__Tensor, mul_Tensor, mul__Tensor, div_Tensor, div__Tensor, mm, mv,
+            bmm, addmm, addmm_, copy_, index_select, threshold_backward>(library);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(kSparseCheckKey)) continue;
+    if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(kSparseCheckKey))
+      continue;
     if (makes_sparse(name.name)) {
       library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_to_make>());
     } else if (has_sparse_kernel(*op) && takes_two_tensors(op->schema())) {

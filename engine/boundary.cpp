@@ -74,7 +74,8 @@ bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::Functi
   return false;
 }
 
-// Hooks of the user's stand in between: they see what the leaf will get, and what they return is brought into that form.
+// Hooks of the user's stand in between: they see what the leaf will get, and what they return is brought into that
+// form.
 // Their list must exist before, or the first one to come would throw ours away.
 template <typename Make>
 void add_around(const at::Tensor& leaf, const Make& make) {

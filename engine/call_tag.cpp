@@ -69,9 +69,10 @@ uint64_t tag_of(const ShardSpec& spec) {
 }
 
 bool keeps_value(const std::string& op) {
-  static const std::unordered_set<std::string> all = {
-      "aten::_reshape_alias", "aten::_reshape_copy", "aten::_to_copy", "aten::_unsafe_view", "aten::alias",   "aten::clone",
-      "aten::contiguous",     "aten::copy_",         "aten::detach",   "aten::lift_fresh",   "aten::reshape", "aten::view"};
+  static const std::unordered_set<std::string> all = {"aten::_reshape_alias", "aten::_reshape_copy", "aten::_to_copy",
+                                                      "aten::_unsafe_view",   "aten::alias",         "aten::clone",
+                                                      "aten::contiguous",     "aten::copy_",         "aten::detach",
+                                                      "aten::lift_fresh",     "aten::reshape",       "aten::view"};
   return all.count(op) > 0;
 }
 
@@ -123,7 +124,8 @@ std::string VerbCall::text() const {
     if (elements > 0) out << ", " << elements << " elements";
     if (!counts.empty()) out << ", counts " << counts;
     if (kind == CommStats::kAllToAll) out << ", send_counts " << send_counts << ", receive_counts " << receive_counts;
-    if (kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter) out << ", op " << name(static_cast<ReduceOp>(op));
+    if (kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter)
+      out << ", op " << name(static_cast<ReduceOp>(op));
     if (kind == CommStats::kBroadcast) out << ", root " << root;
   }
   out << " (call " << number << " of this group)";
@@ -144,15 +146,17 @@ std::string VerbCall::describe() const {
 }
 
 std::string how_ranks_part() {
-  return "\n  fix   every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch on "
+  return "\n  fix   every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look "
+         "for a branch on "
          "the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
          "mh.op_trace, printed on every rank, shows where they part";
 }
 
-std::string different_calls(const std::string& verb, int rank, const std::string& call, int other, const std::string& other_call) {
+std::string different_calls(const std::string& verb, int rank, const std::string& call, int other,
+                            const std::string& other_call) {
   std::ostringstream out;
-  out << verb << ": ranks " << rank << " and " << other << " of this group make different calls\n  have  rank " << rank << ": "
-      << call << "\n        rank " << other << ": " << other_call;
+  out << verb << ": ranks " << rank << " and " << other << " of this group make different calls\n  have  rank " << rank
+      << ": " << call << "\n        rank " << other << ": " << other_call;
   if (call == other_call)
     out << "\n        these look alike, but work on tensors that earlier calls made differently, or with other numbers";
   out << how_ranks_part();

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <c10/util/bit_cast.h>
 #include <c10/util/FunctionRef.h>
+#include <c10/util/bit_cast.h>
 
 #include <cstdint>
 #include <string>
@@ -27,17 +27,21 @@ inline uint64_t number_word(const c10::IValue& value) {
 }
 /// By content: mesh, global shape, blocks and partials, not the pointer that a decision's key holds.
 uint64_t tag_of(const ShardSpec& spec);
-/// Operators whose result holds its source's elements in their order. LibTorch calls them where memory wants it, which differs from rank
-/// to rank: a gradient is copied where its strides are not those of its tensor, reshaped with a copy or without.
+/// Operators whose result holds its source's elements in their order. LibTorch calls them where memory wants it, which
+/// differs from rank to rank: a gradient is copied where its strides are not those of its tensor, reshaped with a copy
+/// or without.
 bool keeps_value(const std::string& op);
-/// The operator (in place or not, which LibTorch chooses by memory too), the specs and dtypes of its tensors and, unless `tensors_only`, its other arguments.
+/// The operator (in place or not, which LibTorch chooses by memory too), the specs and dtypes of its tensors and,
+/// unless `tensors_only`, its other arguments.
 uint64_t tag_of(const std::string& op, at::ArrayRef<c10::IValue> arguments, bool tensors_only);
 
-/// Gives a tensor that all ranks have just made together an origin of its own; `tag` says how. Called by every rank of its mesh.
+/// Gives a tensor that all ranks have just made together an origin of its own; `tag` says how. Called by every rank of
+/// its mesh.
 void set_new_origin(const at::Tensor& made, uint64_t tag);
 
-/// What this thread is about while it calls verbs of a communicator. The innermost scope's tag goes with every call of a verb and
-/// is compared between ranks, so that a sum does not meet a mean of the same size; `describe` is asked only when calls differ.
+/// What this thread is about while it calls verbs of a communicator. The innermost scope's tag goes with every call of
+/// a verb and is compared between ranks, so that a sum does not meet a mean of the same size; `describe` is asked only
+/// when calls differ.
 class CallScope {
  public:
   using Describe = c10::function_ref<std::string()>;
@@ -90,7 +94,8 @@ struct VerbCall {
 };
 
 /// The error's text when two ranks make calls that do not belong together; `calls` are their VerbCall::describe().
-std::string different_calls(const std::string& verb, int rank, const std::string& call, int other, const std::string& other_call);
+std::string different_calls(const std::string& verb, int rank, const std::string& call, int other,
+                            const std::string& other_call);
 /// "\n  fix   ...": what usually makes ranks part ways, and how to see more.
 std::string how_ranks_part();
 

@@ -5,7 +5,8 @@
 //     inputs ---------> [ SegmentNode ] --> outputs          in the program's graph
 //     captured leaves /
 //
-//     copies of inputs --> ops of the segment --> outputs    built and dropped, once per run; edges that lead out of the
+//     copies of inputs --> ops of the segment --> outputs    built and dropped, once per run; edges that lead out of
+//     the
 //     sinks ------------/                                    segment end in sinks, where the gradients are picked up
 #include "engine/checkpoint.h"
 
@@ -111,10 +112,10 @@ struct Sink final : Node {
 
 /// The graph of one run of a segment.
 struct Graph {
-  variable_list outputs;  ///< with their history
-  variable_list leaves;   ///< where that history begins: copies of the inputs
-  uint64_t start = 0;     ///< nodes with lower numbers are older than the segment
-  edge_list captured;     ///< edges that led out of the segment
+  variable_list outputs;           ///< with their history
+  variable_list leaves;            ///< where that history begins: copies of the inputs
+  uint64_t start = 0;              ///< nodes with lower numbers are older than the segment
+  edge_list captured;              ///< edges that led out of the segment
   std::vector<NodePointer> sinks;  ///< what took their place
 
   int64_t find(const Edge& edge) const {
@@ -156,8 +157,9 @@ struct Graph {
           captured.push_back(edge);
           sinks.push_back(make_node<Sink>());
           const auto& expected = next.input_metadata(edge.input_nr);
-          sinks.back()->add_input_metadata(expected.options(), expected.shape_as_dim_vector(), expected.is_tensor_subclass(),
-                                           expected.is_nested_tensor(), expected.grad_dtype());
+          sinks.back()->add_input_metadata(expected.options(), expected.shape_as_dim_vector(),
+                                           expected.is_tensor_subclass(), expected.is_nested_tensor(),
+                                           expected.grad_dtype());
           inside_leaves.insert(sinks.back().get());
         }
         edge = Edge(sinks[index], 0);
@@ -185,8 +187,8 @@ Graph record(const Segment& segment, const variable_list& inputs) {
 
 // ---- Its place in the program's graph -------------------------------------------------------------------------------
 
-/// Results of a graph as results of one node, whose backward takes `make()`'s graph. `leaves`: edges to what the graph's
-/// leaves stand for.
+/// Results of a graph as results of one node, whose backward takes `make()`'s graph. `leaves`: edges to what the
+/// graph's leaves stand for.
 variable_list join(const Graph& graph, std::function<Graph()> make, edge_list leaves, const edge_list& captured_edges);
 
 struct SegmentNode final : Node {
@@ -251,18 +253,21 @@ struct SegmentNode final : Node {
       edges.push_back(grads[i].requires_grad() ? impl::gradient_edge(grads[i]) : Edge());
     }
     second.cut_off();
-    edge_list captured_edges(next_edges().begin() + static_cast<std::ptrdiff_t>(graph.leaves.size()), next_edges().end());
+    edge_list captured_edges(next_edges().begin() + static_cast<std::ptrdiff_t>(graph.leaves.size()),
+                             next_edges().end());
     captured_edges.resize(std::max(captured_edges.size(), second.captured.size()));
     // In the order of the second graph, whose list the next node compares with.
     for (size_t i = 0; i < second.captured.size(); ++i) {
       const auto same = std::find_if(captured.begin(), captured.end(), [&](const Edge& edge) {
         return edge.function == second.captured[i].function && edge.input_nr == second.captured[i].input_nr;
       });
-      captured_edges[i] = same == captured.end() ? second.captured[i]
-                                                 : next_edge(graph.leaves.size() + static_cast<size_t>(same - captured.begin()));
+      captured_edges[i] = same == captured.end()
+                              ? second.captured[i]
+                              : next_edge(graph.leaves.size() + static_cast<size_t>(same - captured.begin()));
     }
     captured_edges.resize(second.captured.size());
-    return join(second, [second] { return second; }, std::move(edges), captured_edges);
+    return join(
+        second, [second] { return second; }, std::move(edges), captured_edges);
   }
 
   std::function<Graph()> make;

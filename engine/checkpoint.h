@@ -17,16 +17,16 @@ using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tens
 /// segment captures (weights, other activations) get their gradients too.
 ///
 /// The second run sees the random numbers (default_generator, engine/random.h) and the autocast settings of the first,
-/// and must do the same operations on the same tensors; ValueError when it uses other ones. Captured state must not have
-/// been written in between (running statistics are updated twice). Where the segment moves data, backward is collective
-/// like the segment itself. The first run builds the graph of the segment and drops it, to learn what was captured: the
-/// memory of one segment is needed for that long.
+/// and must do the same operations on the same tensors; ValueError when it uses other ones. Captured state must not
+/// have been written in between (running statistics are updated twice). Where the segment moves data, backward is
+/// collective like the segment itself. The first run builds the graph of the segment and drops it, to learn what was
+/// captured: the memory of one segment is needed for that long.
 std::vector<at::Tensor> checkpoint(const Segment& segment, const std::vector<at::Tensor>& inputs);
 
 /// One input, one result.
 template <typename Function>
-  requires std::is_invocable_r_v<at::Tensor, Function, const at::Tensor&>
-at::Tensor checkpoint(Function segment, const at::Tensor& input) {
+requires std::is_invocable_r_v<at::Tensor, Function, const at::Tensor&> at::Tensor checkpoint(Function segment,
+                                                                                              const at::Tensor& input) {
   const Segment listed = [segment](const std::vector<at::Tensor>& inputs) {
     return std::vector<at::Tensor>{segment(inputs[0])};
   };

@@ -19,9 +19,7 @@
 namespace moonhalo {
 namespace {
 
-int64_t sum(at::IntArrayRef counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
+int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 void check_counts(const char* verb, const char* what, at::IntArrayRef counts, int size) {
   TORCH_CHECK_VALUE(static_cast<int>(counts.size()) == size, verb, ": ", counts.size(), " ", what, " for ", size,
@@ -101,16 +99,14 @@ ReduceOp parse_reduce_op(const std::string& text) {
       {"mean", "avg"}, {"average", "avg"}, {"prod", "product"}, {"mul", "product"},
       {"add", "sum"},  {"amax", "max"},    {"maximum", "max"},  {"minimum", "min"}};
   const auto other = kOtherNames.find(text);
-  const std::string hint =
-      other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
+  const std::string hint = other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
   TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"", hint,
                     "\n  have  \"", text, "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
 }
 
 const char* CommStats::name(Kind kind) {
-  static const char* const kNames[kKinds] = {"exchange",       "all_reduce", "all_gather",
-                                             "reduce_scatter", "all_to_all", "broadcast",
-                                             "barrier"};
+  static const char* const kNames[kKinds] = {"exchange",   "all_reduce", "all_gather", "reduce_scatter",
+                                             "all_to_all", "broadcast",  "barrier"};
   return kNames[kind];
 }
 
@@ -216,8 +212,7 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   do_all_gather(in, counts, out);
 }
 
-void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                                  ReduceOp op) {
+void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
   check_alive();
   check_tensor("reduce_scatter", "in", in, takes_strided());
   check_tensor("reduce_scatter", "out", out, takes_strided());
@@ -247,8 +242,7 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   if (size_ == 1) return copy_data(in, out);
   int64_t messages = 0;
   for (int r = 0; r < size_; ++r) messages += r != rank_ && send_counts[r] > 0 ? 1 : 0;
-  count(CommStats::kAllToAll, messages,
-        (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
+  count(CommStats::kAllToAll, messages, (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
   do_all_to_all(in, send_counts, out, receive_counts);
 }
 
@@ -259,8 +253,7 @@ void Communicator::broadcast(at::Tensor& data, int root) {
                     "\n  have  root ", root, "\n  fix   root is a rank of the group that the call is made on");
   if (size_ == 1) return;
   const bool sends = root == rank_;
-  count(CommStats::kBroadcast, sends ? size_ - 1 : 0,
-        sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
+  count(CommStats::kBroadcast, sends ? size_ - 1 : 0, sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
   do_broadcast(data, root);
 }
 

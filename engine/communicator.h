@@ -20,8 +20,8 @@ const char* name(ReduceOp op);
 /// "sum" | "avg" | "max" | "min" | "product"; ValueError otherwise.
 ReduceOp parse_reduce_op(const std::string& text);
 
-/// One direction of a point-to-point message. `data` has any dtype and is contiguous unless the communicator takes_strided; then
-/// both ends give the same shape, if either is not. The receiver knows the size.
+/// One direction of a point-to-point message. `data` has any dtype and is contiguous unless the communicator
+/// takes_strided; then both ends give the same shape, if either is not. The receiver knows the size.
 struct Message {
   int peer;
   at::Tensor data;
@@ -56,11 +56,12 @@ using WorkPtr = std::unique_ptr<Work>;
 
 /// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or nobody (fake).
 ///
-/// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to send calls exchange
-/// with empty lists); the threads backend checks it. Tensors are contiguous (exchange, reduce_scatter: unless the communicator takes_strided).
-/// Uneven sizes are first class: counts are elements per rank, zero allowed; those given to a call must be the same on every rank. A verb on a
-/// group of one is the identity. Errors: ValueError for sizes that do not fit (decided before anything is sent), CommError when a rank is
-/// lost, aborted or silent past the timeout.
+/// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to
+/// send calls exchange with empty lists); the threads backend checks it. Tensors are contiguous (exchange,
+/// reduce_scatter: unless the communicator takes_strided).
+/// Uneven sizes are first class: counts are elements per rank, zero allowed; those given to a call must be the same on
+/// every rank. A verb on a group of one is the identity. Errors: ValueError for sizes that do not fit (decided before
+/// anything is sent), CommError when a rank is lost, aborted or silent past the timeout.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
@@ -69,7 +70,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   /// "threads" | "mpi" | "nccl" | "fake"
   virtual const char* backend() const = 0;
-  /// Whether exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous, unpacked.
+  /// Whether exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
+  /// unpacked.
   virtual bool takes_strided() const { return false; }
 
   /// Posts every receive, then every send; messages between one pair of ranks match in order.
@@ -81,11 +83,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// `out` (flat, sum(counts) elements) receives every rank's `in` (flat, counts[rank]) in rank order.
   void all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out);
   /// `in` flat of sum(counts); `out` flat of counts[rank]: the reduction of every rank's part for this rank.
-  void reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                      ReduceOp op = ReduceOp::kSum);
+  void reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op = ReduceOp::kSum);
   /// send_counts[r] elements of `in` go to rank r; receive_counts[r] elements of `out` come from it.
-  void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                  at::IntArrayRef receive_counts);
+  void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts);
   void broadcast(at::Tensor& data, int root);
   void barrier();
 
@@ -112,8 +112,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) = 0;
   virtual void do_all_reduce(at::Tensor& data, ReduceOp op) = 0;
   virtual void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) = 0;
-  virtual void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                                 ReduceOp op) = 0;
+  virtual void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) = 0;
   virtual void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
                              at::IntArrayRef receive_counts) = 0;
   virtual void do_broadcast(at::Tensor& data, int root) = 0;
@@ -158,7 +157,8 @@ void at_rank_exit(std::function<void()> hook);
 CommunicatorPtr make_self_communicator();
 /// `ranks` of which only `rank` exists: nothing moves, everything is counted. For planning.
 CommunicatorPtr make_fake_communicator(int rank, int ranks);
-/// Wraps the caller's communicator (an MPI_Comm passed by address; duplicated, never freed by us). Errors if built without MPI.
+/// Wraps the caller's communicator (an MPI_Comm passed by address; duplicated, never freed by us). Errors if built
+/// without MPI.
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm);
 /// From a Fortran integer handle (MPI_Fint).
 CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint);

@@ -33,8 +33,8 @@ class FakeCommunicator final : public Communicator {
   void check_alive() const override {
     if (!aborted_.load()) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    throw CommError("communicator: rank " + std::to_string(rank()) + " of " +
-                    std::to_string(size()) + " stops: " + reason_);
+    throw CommError("communicator: rank " + std::to_string(rank()) + " of " + std::to_string(size()) +
+                    " stops: " + reason_);
   }
   bool takes(at::Device) const override { return true; }
 
@@ -46,8 +46,7 @@ class FakeCommunicator final : public Communicator {
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
     place(in, 0, out, before(counts), counts[rank()]);
   }
-  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                         ReduceOp) override {
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp) override {
     place(in, before(counts), out, 0, counts[rank()]);
   }
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
@@ -69,8 +68,7 @@ class FakeCommunicator final : public Communicator {
 
   static void clear(at::Tensor& data) { data.detach().zero_(); }
 
-  static void place(const at::Tensor& in, int64_t from, at::Tensor& out, int64_t to,
-                    int64_t count) {
+  static void place(const at::Tensor& in, int64_t from, at::Tensor& out, int64_t to, int64_t count) {
     const at::Tensor own = in.detach().flatten().narrow(0, from, count).clone();
     at::Tensor flat = out.detach().view({-1});
     flat.zero_();
@@ -84,8 +82,6 @@ class FakeCommunicator final : public Communicator {
 
 }  // namespace
 
-CommunicatorPtr make_fake_communicator(int rank, int ranks) {
-  return std::make_shared<FakeCommunicator>(rank, ranks);
-}
+CommunicatorPtr make_fake_communicator(int rank, int ranks) { return std::make_shared<FakeCommunicator>(rank, ranks); }
 
 }  // namespace moonhalo

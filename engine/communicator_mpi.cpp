@@ -59,21 +59,19 @@ class MpiExchange final : public Work {
   std::unique_ptr<Requests> requests_;
 };
 
-int64_t sum(at::IntArrayRef counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
+int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
-const char* const_bytes_of(const at::Tensor& tensor) {
-  return static_cast<const char*>(tensor.const_data_ptr());
-}
+const char* const_bytes_of(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
 
 at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
 class MpiCommunicator final : public Communicator, public ChecksCalls, public HasTimeLimit, public EndsProcesses {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
-      : Communicator(group->rank(), group->size(), std::move(stats)), group_(std::move(group)), chunk_(chunk_bytes_from_environment()) {
+      : Communicator(group->rank(), group->size(), std::move(stats)),
+        group_(std::move(group)),
+        chunk_(chunk_bytes_from_environment()) {
     MPI_Query_thread(&thread_level_);
     group_->world().groups.add(this);
   }
@@ -105,8 +103,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
 
  protected:
   void check_alive() const override {
-    if (mpi_finalized())
-      throw CommError("communicator: MPI has been finalised; no rank can be reached any more");
+    if (mpi_finalized()) throw CommError("communicator: MPI has been finalised; no rank can be reached any more");
     if (thread_level_ >= MPI_THREAD_SERIALIZED) return;
     int main_thread = 0;
     MPI_Is_thread_main(&main_thread);
@@ -127,8 +124,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
     }
     for (const Message& message : sends) {
       requests->keep(message.data);
-      requests->send(const_bytes_of(message.data), message.data.nbytes(), message.peer,
-                     kExchangeTag);
+      requests->send(const_bytes_of(message.data), message.data.nbytes(), message.peer, kExchangeTag);
     }
     return std::make_unique<MpiExchange>(std::move(requests));
   }
@@ -143,10 +139,9 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
       auto requests = begin("all_reduce");
       requests->keep(all);
       requests->keep(data);
-      check_mpi(
-          MPI_Iallgather(const_bytes_of(data), static_cast<int>(bytes), MPI_BYTE, bytes_of(all),
-                         static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
-          "all_reduce", "MPI_Iallgather");
+      check_mpi(MPI_Iallgather(const_bytes_of(data), static_cast<int>(bytes), MPI_BYTE, bytes_of(all),
+                               static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
+                "all_reduce", "MPI_Iallgather");
       requests->wait();
       std::vector<const void*> sources;
       for (int r = 0; r < size(); ++r) sources.push_back(const_bytes_of(all) + bytes * r);
@@ -154,8 +149,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
       return;
     }
     std::vector<int64_t> shares;
-    for (int r = 0; r < size(); ++r)
-      shares.push_back(data.numel() * (r + 1) / size() - data.numel() * r / size());
+    for (int r = 0; r < size(); ++r) shares.push_back(data.numel() * (r + 1) / size() - data.numel() * r / size());
     const int64_t begin = data.numel() * rank() / size();
     reduce_parts("all_reduce", data, shares, bytes_of(data) + begin * data.itemsize(), op);
     gather_parts("all_reduce", nullptr, shares, data);
@@ -166,8 +160,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
     gather_parts("all_gather", &in, counts, out);
   }
 
-  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                         ReduceOp op) override {
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
     reduce_parts("reduce_scatter", in, counts, bytes_of(out), op);
   }
@@ -179,7 +172,9 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
       traffic.send(rank(), r, send_counts[r], in.scalar_type());
       traffic.receive(r, rank(), receive_counts[r], in.scalar_type());
     }
-    group_->begin({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type()), .send_counts = send_counts,
+    group_->begin({.kind = CommStats::kAllToAll,
+                   .dtype = static_cast<int>(in.scalar_type()),
+                   .send_counts = send_counts,
                    .receive_counts = receive_counts},
                   traffic);
     auto requests = begin("all_to_all");
@@ -210,9 +205,9 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
       const size_t bytes = std::min(chunk_, data.nbytes() - begin_byte);
       auto requests = begin("broadcast");
       requests->keep(data);
-      check_mpi(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root,
-                       group_->handle(), requests->collective()),
-            "broadcast", "MPI_Ibcast");
+      check_mpi(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root, group_->handle(),
+                           requests->collective()),
+                "broadcast", "MPI_Ibcast");
       requests->wait();
     }
     if (data.nbytes() == 0) begin("broadcast")->settle();
@@ -225,7 +220,8 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
     if (size() > 1) barrier_of(VerbCall::kSplit);
     MPI_Comm part = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split(group_->handle(), color, key, &part), "split", "MPI_Comm_split");
-    auto group = std::make_shared<MpiGroup>(std::make_shared<OwnedComm>(part), group_->shared_world(), group_->next_id(color));
+    auto group =
+        std::make_shared<MpiGroup>(std::make_shared<OwnedComm>(part), group_->shared_world(), group_->next_id(color));
     return std::make_shared<MpiCommunicator>(std::move(group), shared_stats());
   }
 
@@ -234,11 +230,17 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
     return std::make_unique<Requests>(group_, verb, timeout(), chunk_);
   }
 
-  // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added; Requests::wait looks
-  // at it first, and where calls differ at nothing else: data that does not fit its receive is never looked at.
+  // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added;
+  // Requests::wait looks at it first, and where calls differ at nothing else: data that does not fit its receive is
+  // never looked at.
   void enter(const VerbCall& call) { group_->begin(call); }
   void enter(int kind, const at::Tensor& data, int op, int64_t elements, at::IntArrayRef counts = {}, int root = 0) {
-    enter({.kind = kind, .op = op, .dtype = static_cast<int>(data.scalar_type()), .root = root, .elements = elements, .counts = counts});
+    enter({.kind = kind,
+           .op = op,
+           .dtype = static_cast<int>(data.scalar_type()),
+           .root = root,
+           .elements = elements,
+           .counts = counts});
   }
 
   void barrier_of(int kind) {
@@ -252,8 +254,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
   }
 
   // Sends part r of `in` to rank r and reduces, in rank order, what comes for this rank into `out`.
-  void reduce_parts(const char* verb, const at::Tensor& in, at::IntArrayRef counts, void* out,
-                    ReduceOp op) {
+  void reduce_parts(const char* verb, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
     const size_t item = in.itemsize();
     const size_t mine = counts[rank()] * item;
     const at::Tensor arrived = byte_buffer(mine * size());
@@ -278,8 +279,7 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
   }
 
   // Collects `in` (or what lies at this rank's place in `out` already) of all ranks.
-  void gather_parts(const char* verb, const at::Tensor* in, at::IntArrayRef counts,
-                    at::Tensor& out) {
+  void gather_parts(const char* verb, const at::Tensor* in, at::IntArrayRef counts, at::Tensor& out) {
     const size_t item = out.itemsize();
     char* const own_place = bytes_of(out) + sum(counts.slice(0, rank())) * item;
     const size_t own_bytes = counts[rank()] * item;
@@ -296,9 +296,9 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
         sizes[r] = static_cast<int>(counts[r] * item);
         begins[r] = r == 0 ? 0 : begins[r - 1] + sizes[r - 1];
       }
-      check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE,
-                            group_->handle(), requests->collective()),
-            verb, "MPI_Iallgatherv");
+      check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE, group_->handle(),
+                                requests->collective()),
+                verb, "MPI_Iallgatherv");
       return requests->wait();
     }
     char* place = bytes_of(out);
@@ -321,7 +321,8 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
 bool on_all_ranks(bool mine, MPI_Comm comm, const char* maker) {
   const at::Tensor all = at::full({1}, mine ? 1 : 0, at::kInt);
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, all.mutable_data_ptr(), 1, MPI_INT, MPI_MIN, comm, &request), maker, "MPI_Iallreduce");
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, all.mutable_data_ptr(), 1, MPI_INT, MPI_MIN, comm, &request), maker,
+            "MPI_Iallreduce");
   try {
     finish(request, maker, "MPI_Iallreduce");
   } catch (const CommError&) {
@@ -331,8 +332,8 @@ bool on_all_ranks(bool mine, MPI_Comm comm, const char* maker) {
   return *all.const_data_ptr<int>() != 0;
 }
 
-// Where handles are addresses of objects, one may come as a `const void*` by mistake. All these objects begin with the same address, that
-// of their class; a variable that holds a handle begins with another, the object's.
+// Where handles are addresses of objects, one may come as a `const void*` by mistake. All these objects begin with the
+// same address, that of their class; a variable that holds a handle begins with another, the object's.
 bool is_handle_itself(const void* mpi_comm) {
   if constexpr (std::is_pointer_v<MPI_Comm>) {
     if (mpi_comm == MPI_COMM_NULL) return true;

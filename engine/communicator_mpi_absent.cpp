@@ -16,9 +16,7 @@ namespace {
 
 bool has_mpi() { return false; }
 CommunicatorPtr make_mpi_communicator(const void*) { refuse("make_mpi_communicator"); }
-CommunicatorPtr make_mpi_communicator_from_fortran(int) {
-  refuse("make_mpi_communicator_from_fortran");
-}
+CommunicatorPtr make_mpi_communicator_from_fortran(int) { refuse("make_mpi_communicator_from_fortran"); }
 CommunicatorPtr make_mpi_world() { refuse("make_mpi_world"); }
 
 }  // namespace moonhalo

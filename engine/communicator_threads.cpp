@@ -79,11 +79,9 @@ class ThreadExchange final : public Work {
   void wait() override {
     try {
       finish_all(
-          receives_, [this](const Receive& r) { return arrived(r); },
-          [this](const Receive& r) { take(r); });
+          receives_, [this](const Receive& r) { return arrived(r); }, [this](const Receive& r) { take(r); });
       finish_all(
-          sends_, [](const Send& s) { return s.envelope->state.load() == Envelope::kDelivered; },
-          [](const Send&) {});
+          sends_, [](const Send& s) { return s.envelope->state.load() == Envelope::kDelivered; }, [](const Send&) {});
     } catch (...) {
       withdraw();
       throw;
@@ -95,15 +93,12 @@ class ThreadExchange final : public Work {
   static std::vector<int> peers_of(const List& list) {
     std::vector<int> peers;
     for (const auto& entry : list) {
-      if (std::find(peers.begin(), peers.end(), entry.peer) == peers.end())
-        peers.push_back(entry.peer);
+      if (std::find(peers.begin(), peers.end(), entry.peer) == peers.end()) peers.push_back(entry.peer);
     }
     return peers;
   }
 
-  bool arrived(const Receive& receive) const {
-    return hub_->channel(receive.peer, rank_).posted() > receive.number;
-  }
+  bool arrived(const Receive& receive) const { return hub_->channel(receive.peer, rank_).posted() > receive.number; }
 
   // Whatever comes first. Only peers that still owe something may be missed when they end.
   template <typename Entry, typename Ready, typename Finish>
@@ -117,9 +112,8 @@ class ThreadExchange final : public Work {
       entries.erase(std::remove_if(entries.begin(), entries.end(), finish_if_ready), entries.end());
       if (entries.empty()) return;
       hub_->wait_for_peers(
-          rank_, "exchange", timeout_,
-          [&] { return std::any_of(entries.begin(), entries.end(), ready); }, peers_of(entries),
-          [this] { return call_.describe(); });
+          rank_, "exchange", timeout_, [&] { return std::any_of(entries.begin(), entries.end(), ready); },
+          peers_of(entries), [this] { return call_.describe(); });
     }
   }
 
@@ -146,9 +140,9 @@ class ThreadExchange final : public Work {
     if (fits) return;
     if (mark.tag != call_.mark.tag) return refuse_call(receive.peer, mark, call);
     std::ostringstream text;
-    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank "
-         << rank_ << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel()
-         << " x " << receive.data.scalar_type()
+    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank " << rank_
+         << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel() << " x "
+         << receive.data.scalar_type()
          << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
     hub_->fail(text.str(), true);
     TORCH_CHECK_VALUE(false, text.str());
@@ -189,9 +183,7 @@ class ThreadExchange final : public Work {
 class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadHub> hub, int rank, std::shared_ptr<CommStats> stats)
-      : Communicator(rank, hub->size(), std::move(stats)),
-        hub_(std::move(hub)),
-        next_receive_(size(), 0) {
+      : Communicator(rank, hub->size(), std::move(stats)), hub_(std::move(hub)), next_receive_(size(), 0) {
     groups().add(this);
   }
   ~ThreadsCommunicator() override { groups().remove(this); }
@@ -215,8 +207,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
       Channel& channel = hub_->channel(rank(), message.peer);
       auto envelope = std::make_shared<Envelope>();
       if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
-        envelope->data =
-            at::empty(message.data.sizes(), message.data.options().requires_grad(false));
+        envelope->data = at::empty(message.data.sizes(), message.data.options().requires_grad(false));
         copy_data(envelope->data, message.data);
       } else {
         envelope->data = std::move(message.data);
@@ -241,9 +232,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     const bool small = data.nbytes() <= CollectiveSlot::kInlineBytes;
     if (small) copy_in(mine, data);
     meet();
-    if (small)
-      return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(),
-                             data.mutable_data_ptr());
+    if (small) return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(), data.mutable_data_ptr());
     // Each rank reduces its own share of the elements and writes it into everybody's tensor: read once, same bits.
     const int64_t n = data.numel();
     const int64_t begin = n * rank() / size();
@@ -272,8 +261,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     if (!small) leave();
   }
 
-  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out,
-                         ReduceOp op) override {
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     begin(CommStats::kReduceScatter);
     slot(in, static_cast<int>(op), counts);
     meet();
@@ -284,8 +272,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
       leave();
       return;
     }
-    reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()),
-                    counts[rank()], out.mutable_data_ptr());
+    reduce_elements(op, in.scalar_type(), inputs(offset_of(counts, rank()), in.itemsize()), counts[rank()],
+                    out.mutable_data_ptr());
     leave();
   }
 
@@ -301,8 +289,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     for (int r = 0; r < size(); ++r) {
       const CollectiveSlot& theirs = slot_of(r);
       const size_t bytes = static_cast<size_t>(receive_counts[r]) * in.itemsize();
-      copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()),
-                 bytes);
+      copy_bytes(next, at_element(theirs.in, offset_of(theirs.send_counts, rank()), in.itemsize()), bytes);
       next += bytes;
     }
     leave();
@@ -345,8 +332,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
       world_ranks.push_back(hub_->world_rank(r));
     }
     CollectiveSlot& of_leader = slot_of(leader);
-    if (rank() == leader)
-      mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
+    if (rank() == leader) mine.made = std::make_shared<ThreadHub>(hub_->shared_world(), std::move(world_ranks));
     leave();
     std::shared_ptr<ThreadHub> made = of_leader.made;
     leave();
@@ -371,9 +357,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     hub_->announce(rank(), ++call_, kind);
   }
 
-  const char* verb() const {
-    return kind_ == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(kind_));
-  }
+  const char* verb() const { return kind_ == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(kind_)); }
 
   // The slot of this call: `slots_phase_` stays while the phases go on.
   CollectiveSlot& blank_slot() {
@@ -411,8 +395,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
 
   Pointers inputs(int64_t element, size_t itemsize) {
     Pointers pointers;
-    for (int r = 0; r < size(); ++r)
-      pointers.push_back(at_element(slot_of(r).in, element, itemsize));
+    for (int r = 0; r < size(); ++r) pointers.push_back(at_element(slot_of(r).in, element, itemsize));
     return pointers;
   }
 
@@ -434,9 +417,9 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     int odd = 0;
     for (int r = 1; r < size() && odd == 0; ++r) {
       const CollectiveSlot& s = slot_of(r);
-      const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op &&
-                        s.dtype == first.dtype && s.root == first.root &&
-                        s.elements == first.elements && s.counts == first.counts && s.mark.tag == first.mark.tag;
+      const bool same = s.kind == first.kind && s.call == first.call && s.op == first.op && s.dtype == first.dtype &&
+                        s.root == first.root && s.elements == first.elements && s.counts == first.counts &&
+                        s.mark.tag == first.mark.tag;
       if (!same) odd = r;
     }
     int other = 0;

@@ -15,8 +15,8 @@
 namespace moonhalo {
 namespace {
 
-// Storages that were copied from, as long as a copy lives (which holds its original: no address comes back meanwhile). Of
-// the process, not of the thread: backward may run in another one.
+// Storages that were copied from, as long as a copy lives (which holds its original: no address comes back meanwhile).
+// Of the process, not of the thread: backward may run in another one.
 struct Watched {
   std::mutex mutex;
   std::unordered_map<const c10::StorageImpl*, std::weak_ptr<WriteCount>> counts;
@@ -74,7 +74,8 @@ void block_was_written(const at::Tensor& block) {
   if (count) ++count->writes;
 }
 
-CopiedMemory::CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Write write, std::shared_ptr<CopiedMemory> source)
+CopiedMemory::CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Write write,
+                           std::shared_ptr<CopiedMemory> source)
     : original_(std::move(original)),
       copy_(std::move(copy)),
       read_(std::move(read)),

@@ -15,8 +15,8 @@ namespace moonhalo {
 /// How often the memory of a block was written by operators on ShardTensors. All ranks count alike.
 class WriteCount;
 
-/// A block that a view operator copied where it should have shared memory: a row that another rank owns, a cut that had to
-/// move, or a narrowed block with gaps. It is kept equal to its original as a cache is:
+/// A block that a view operator copied where it should have shared memory: a row that another rank owns, a cut that had
+/// to move, or a narrowed block with gaps. It is kept equal to its original as a cache is:
 ///
 ///     x [9, 7] cut 5 + 4      row = x[3]                 every rank gets a copy of the row
 ///     row:mul_(2)             the copy is written, then the row of x by the rank that owns it
@@ -31,12 +31,12 @@ class CopiedMemory {
   /// Puts what the copy holds into the original's block.
   using Write = std::function<void(const at::Tensor& copy, const at::Tensor& original)>;
 
-  /// Blocks of this rank. Without `read` and `write` nobody knows how, and what would need them is refused. `source`: what
-  /// the original is a copy of, or null.
+  /// Blocks of this rank. Without `read` and `write` nobody knows how, and what would need them is refused. `source`:
+  /// what the original is a copy of, or null.
   CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Write write, std::shared_ptr<CopiedMemory> source);
 
-  /// Before the copy is read or written: copies again if the original was written since. Collective if it moves; all ranks
-  /// decide alike. NotImplementedError where nobody knows how to.
+  /// Before the copy is read or written: copies again if the original was written since. Collective if it moves; all
+  /// ranks decide alike. NotImplementedError where nobody knows how to.
   void refresh(const ShardTensorImpl& reader, const std::string& op);
   /// NotImplementedError unless what is written to the copy can reach the original.
   void check_writable(const ShardTensorImpl& writer, const std::string& op) const;
@@ -62,10 +62,11 @@ bool writes_are_counted();
 /// An operator has written this block.
 void block_was_written(const at::Tensor& block);
 
-/// For run functions of view operators that cannot view the block that they are given: `copy` has its shape and is viewed
-/// instead. Nothing happens in operators that make no views.
+/// For run functions of view operators that cannot view the block that they are given: `copy` has its shape and is
+/// viewed instead. Nothing happens in operators that make no views.
 void tell_copied(const at::Tensor& copy);
-/// Dims are merged: of a plain tensor with gaps, that would be no view but a copy (reshape), which nobody writes through.
+/// Dims are merged: of a plain tensor with gaps, that would be no view but a copy (reshape), which nobody writes
+/// through.
 /// `gaps`: this rank's block has some.
 void tell_merged(bool gaps);
 /// As tell_copied, of the input's own block, in a way of its own.

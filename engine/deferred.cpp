@@ -29,8 +29,9 @@ std::shared_ptr<DeferredTape> current_tape() {
 
 struct DeferredImpl final : public c10::TensorImpl {
   DeferredImpl(std::shared_ptr<DeferredTape> tape, int64_t value, c10::Device device)
-      : c10::TensorImpl(c10::DispatchKeySet({kDeferredKey, device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU}),
-                        tape->meta(value).dtype(), device),
+      : c10::TensorImpl(
+            c10::DispatchKeySet({kDeferredKey, device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU}),
+            tape->meta(value).dtype(), device),
         tape(std::move(tape)),
         value(value) {
     set_storage_access_should_throw();
@@ -114,7 +115,8 @@ bool is_deferrable_factory(const c10::OperatorHandle& op) {
 
 bool starts_deferred(const c10::OperatorHandle& op, const Stack& stack, size_t base) {
   const std::string& name = op.operator_name().name;
-  if (name != "aten::empty_strided" && (name != "aten::empty" || op.operator_name().overload_name != "memory_format")) return false;
+  if (name != "aten::empty_strided" && (name != "aten::empty" || op.operator_name().overload_name != "memory_format"))
+    return false;
   const auto given = [&](const char* argument) { return stack[base + *op.schema().argumentIndexWithName(argument)]; };
   const auto size = given("size").toIntVector();
   const c10::IValue device = given("device"), layout = given("layout"), pinned = given("pin_memory");
@@ -138,7 +140,8 @@ void check_recordable(const c10::OperatorHandle& op, const Stack& stack, size_t 
   });
   for (const auto& result : op.schema().returns()) {
     const auto kind = result.type()->kind();
-    const bool list = kind == c10::TypeKind::ListType && result.type()->containedType(0)->kind() == c10::TypeKind::TensorType;
+    const bool list =
+        kind == c10::TypeKind::ListType && result.type()->containedType(0)->kind() == c10::TypeKind::TensorType;
     if (kind != c10::TypeKind::TensorType && !list) refuse(op, "asks for values that are not there yet", some);
   }
   const std::string& name = op.operator_name().name;
@@ -146,7 +149,8 @@ void check_recordable(const c10::OperatorHandle& op, const Stack& stack, size_t 
   const auto* alias = op.schema().returns().empty() ? nullptr : op.schema().returns()[0].alias_info();
   const bool view = alias != nullptr && !alias->isWrite();
   if (trained.defined() && c10::GradMode::is_enabled() && !view && name != "aten::_to_copy") {
-    refuse(op, "a gradient would have to be recorded through a tensor without values (initialise under NoGradGuard)", trained);
+    refuse(op, "a gradient would have to be recorded through a tensor without values (initialise under NoGradGuard)",
+           trained);
   }
   for_each_tensor(stack, base, [&](int arg, int, const at::Tensor& tensor) {
     const auto* alias = op.schema().arguments()[arg].alias_info();
@@ -250,7 +254,9 @@ at::Tensor materialize(const at::Tensor& tensor, const MeshPtr& mesh, const std:
   const bool trained = tensor.requires_grad();
   if (is_deferred(tensor)) return made_real(tensor, spec).requires_grad_(trained);
   const c10::AutoGradMode no_grad(false);
-  return redistribute(from_local(tensor.detach(), replicated(mesh, tensor.sizes())), spec).detach().requires_grad_(trained);
+  return redistribute(from_local(tensor.detach(), replicated(mesh, tensor.sizes())), spec)
+      .detach()
+      .requires_grad_(trained);
 }
 
 void materialize_in_place(at::Tensor& tensor) {

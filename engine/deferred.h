@@ -13,9 +13,10 @@
 
 namespace moonhalo {
 
-/// A deferred tensor has a shape, a dtype and a device, but no memory: what was done to it is recorded, and done when it
-/// is materialized - on the owned block alone where it becomes a ShardTensor. So a model larger than one rank's memory
-/// can be built as it is, and its initial values are those of the same model built at once under ElementwiseRandom.
+/// A deferred tensor has a shape, a dtype and a device, but no memory: what was done to it is recorded, and done when
+/// it is materialized - on the owned block alone where it becomes a ShardTensor. So a model larger than one rank's
+/// memory can be built as it is, and its initial values are those of the same model built at once under
+/// ElementwiseRandom.
 ///
 ///     auto net = mh::deferred_init([] { return std::make_shared<Net>(); });
 ///     mh::parallelize_module(net, mesh, plan);          // or materialize_module(net) for the whole of it
@@ -45,8 +46,8 @@ auto deferred_init(Make&& make, int64_t min_numel = DeferredInit::kMinNumel) {
   return std::forward<Make>(make)();
 }
 
-/// What `make()` makes on the mesh: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. Any factory
-/// of LibTorch; of those that DeferredInit names only the owned block is made. Collective, as materialize is.
+/// What `make()` makes on the mesh: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. Any
+/// factory of LibTorch; of those that DeferredInit names only the owned block is made. Collective, as materialize is.
 template <typename Make>
 at::Tensor make_on_mesh(const MeshPtr& mesh, const std::vector<Placement>& placements, Make&& make);
 
@@ -73,7 +74,8 @@ at::Tensor make_on_mesh(const MeshPtr& mesh, const std::vector<Placement>& place
   return materialize(deferred_init(std::forward<Make>(make), 0), mesh, placements);
 }
 
-// ---- Implementation, for the engine ----------------------------------------------------------------------------------
+// ---- Implementation, for the engine
+// ----------------------------------------------------------------------------------
 
 /// LibTorch keeps this key free for such tensors; it stands above autograd.
 inline constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::DeferredInit;

@@ -50,8 +50,8 @@ int64_t DeferredTape::add(const at::Tensor& meta) {
   return static_cast<int64_t>(metas_.size()) - 1;
 }
 
-std::vector<DeferredTape::Result> DeferredTape::record(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments,
-                                                       bool factory,
+std::vector<DeferredTape::Result> DeferredTape::record(const c10::OperatorHandle& op,
+                                                       at::ArrayRef<c10::IValue> arguments, bool factory,
                                                        const std::function<int64_t(const at::Tensor&)>& value_of) {
   Step step{op, {}, {}, {}, {}, std::nullopt, factory};
   for (int arg = 0; arg < static_cast<int>(arguments.size()); ++arg) {
@@ -92,11 +92,13 @@ std::vector<DeferredTape::Result> DeferredTape::record(const c10::OperatorHandle
 std::vector<DeferredTape::Result> DeferredTape::shapes_of(const Step& step) {
   const auto& schema = step.op.schema();
   const bool in_place_random = step.op.hasTag(at::Tag::nondeterministic_seeded) && schema.returns().size() == 1 &&
-                               schema.returns()[0].alias_info() != nullptr && !step.uses.empty() && step.uses[0].written;
+                               schema.returns()[0].alias_info() != nullptr && !step.uses.empty() &&
+                               step.uses[0].written;
   if (in_place_random) return {{false, {step.uses[0].value}}};
 
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet({kDeferredKey, c10::DispatchKey::TESTING_ONLY_GenericMode}));
+  const c10::impl::ExcludeDispatchKeyGuard real(
+      c10::DispatchKeySet({kDeferredKey, c10::DispatchKey::TESTING_ONLY_GenericMode}));
   Stack stack;
   for (const c10::IValue& argument : step.arguments) {
     stack.push_back(copied(argument));
@@ -145,7 +147,8 @@ std::vector<size_t> DeferredTape::needed_for(int64_t value) const {
   for (size_t i = steps_.size(); i-- > 0;) {
     const Step& step = steps_[i];
     const auto counts = [&](int64_t v) { return v >= 0 && wanted.count(storage_of(v)) > 0; };
-    bool needs = std::any_of(step.uses.begin(), step.uses.end(), [&](const Use& u) { return u.written && counts(u.value); });
+    bool needs =
+        std::any_of(step.uses.begin(), step.uses.end(), [&](const Use& u) { return u.written && counts(u.value); });
     for (const Result& result : step.results) needs |= std::any_of(result.values.begin(), result.values.end(), counts);
     if (!needs) continue;
     needed.push_back(i);

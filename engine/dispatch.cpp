@@ -51,13 +51,15 @@ void set_origin(const at::Tensor& tensor, uint64_t tag) {
 }
 
 // The block that the local call is given for one tensor.
-at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op, const c10::IValue* arguments,
-                    Carried& sharing) {
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
+                    const c10::IValue* arguments, Carried& sharing) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
-  if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled()) guard_gradient(tensor);
+  if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
+    guard_gradient(tensor);
   if (impl == nullptr) {
-    if (is_lazy(tensor) && !move.written) [[unlikely]] return localize(move, carried_out(tensor), op, arguments, sharing);
+    if (is_lazy(tensor) && !move.written) [[unlikely]]
+      return localize(move, carried_out(tensor), op, arguments, sharing);
     meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
     return move.redistribution ? move.redistribution->apply(tensor) : tensor;
   }
@@ -65,14 +67,16 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     sharing.prepare(tensor, move.written, op);
   if (move.written) {
     impl->origin = sharing.tag;
-    if (halo_options().keep) [[unlikely]] halos_become_old(*impl);
+    if (halo_options().keep) [[unlikely]]
+      halos_become_old(*impl);
   }
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
     const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
     if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
-  } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() && !impl->shares_block()) {
+  } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
+             !impl->shares_block()) {
     // What a view is made from is summed up first, so that both can be kept equal.
     const SpecPtr summed = without_partial(impl->spec());
     impl->replace(redistribute_local(impl->local(), impl->spec(), summed), summed);
@@ -97,15 +101,18 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   return impl->local();
 }
 
-// What localize gives for most tensors: a block that is read or written where it lies, and of which nobody else need know.
+// What localize gives for most tensors: a block that is read or written where it lies, and of which nobody else need
+// know.
 // Null where there is more to do.
 inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
   if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
   // Planning has looked at the type.
   auto& impl = static_cast<ShardTensorImpl&>(*tensor.unsafeGetTensorImpl());
-  if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad())) return nullptr;
+  if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad()))
+    return nullptr;
   if (move.written) {
-    if (writes_are_counted() || halo_options().keep) [[unlikely]] return nullptr;
+    if (writes_are_counted() || halo_options().keep) [[unlikely]]
+      return nullptr;
     impl.origin = sharing.tag;
   }
   return &impl.local();
@@ -128,7 +135,8 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(localize(*move++, item, op, arguments, sharing));
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(localize(*move++, item, op, arguments, sharing));
       value = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
@@ -153,7 +161,8 @@ HaloCall::Arguments own_blocks(const Decision& decision, const Stack& stack, siz
 }
 
 const MeshPtr& mesh_of(const Decision& decision) {
-  const auto defined = std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
+  const auto defined =
+      std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
   return defined->given->mesh();
 }
 
@@ -177,7 +186,8 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
   }
 }
 
-// LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank alone.
+// LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
+// alone.
 // (A division keeps what its input expanded, here too.)
 at::Tensor without_false_expansion(const at::Tensor& empty, const c10::OperatorHandle& op) {
   if (op.operator_name().name == "aten::div") return empty;
@@ -185,12 +195,14 @@ at::Tensor without_false_expansion(const at::Tensor& empty, const c10::OperatorH
 }
 
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
-at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op, Carried& call) {
+at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op,
+                       Carried& call) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
-  if (!call.views && local.numel() == 0) [[unlikely]] local = without_false_expansion(local, op);
+  if (!call.views && local.numel() == 0) [[unlikely]]
+    local = without_false_expansion(local, op);
   at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
                                       : wrap(std::move(local), outputs[index]);
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
@@ -206,14 +218,16 @@ void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack
   for (size_t r = 0; r < stack.size() - base; ++r) {
     c10::IValue& value = stack[base + r];
     if (r < written.size() && written[r].defined()) {
-      if (call.found_more) [[unlikely]] set_origin(written[r], call.tag);
+      if (call.found_more) [[unlikely]]
+        set_origin(written[r], call.tag);
       value = std::move(written[r]);
       ++next;
     } else if (value.isTensor()) {
       value = wrap_result(decision, next++, std::move(value).toTensor(), op, call);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(wrap_result(decision, next++, item, op, call));
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(wrap_result(decision, next++, item, op, call));
       value = std::move(list);
     }
   }
@@ -263,7 +277,8 @@ Dispatch::Entry& Dispatch::entry(const c10::OperatorHandle& op) {
   if (!entry) {
     entry = std::make_unique<Entry>(op);
     // Asked when a tangent is set, on all ranks.
-    forward_mode_ |= op.operator_name().name == "aten::_make_dual" || op.operator_name().name == "aten::_has_same_storage_numel";
+    forward_mode_ |=
+        op.operator_name().name == "aten::_make_dual" || op.operator_name().name == "aten::_has_same_storage_numel";
   }
   recent = name;
   found = entry.get();
@@ -279,9 +294,9 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   if (!facts.rule && ((facts.composite_implicit && !facts.pointwise) || facts.decomposes)) {
     ++counts.decomposed;
     if (facts.host_argument >= 0) to_host(argument(op, stack, facts.host_argument));
-    op.callBoxedForDispatchKey(facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd
-                                                : c10::DispatchKey::CompositeImplicitAutograd,
-                               stack);
+    op.callBoxedForDispatchKey(
+        facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CompositeImplicitAutograd,
+        stack);
     return;
   }
   if (facts.view) {
@@ -299,7 +314,8 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
 uint64_t Dispatch::kept_origin(const OperatorFacts& facts, const Stack& stack) const {
   if (!facts.written[0]) return first_origin_;
   const c10::IValue& source = stack[stack.size() - facts.arguments + 1];
-  const ShardTensorImpl* impl = source.isTensor() && source.toTensor().defined() ? shard_impl(source.toTensor()) : nullptr;
+  const ShardTensorImpl* impl =
+      source.isTensor() && source.toTensor().defined() ? shard_impl(source.toTensor()) : nullptr;
   return impl != nullptr ? impl->origin : combine_tag(origins_, 1);
 }
 
@@ -333,7 +349,8 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
 std::map<std::string, OperatorCounts> Dispatch::operator_counts() const {
   std::map<std::string, OperatorCounts> all;
   for (const auto& [name, entry] : entries_) {
-    if (entry->counts.calls > 0) all.emplace(c10::toString(*static_cast<const c10::OperatorName*>(name)), entry->counts);
+    if (entry->counts.calls > 0)
+      all.emplace(c10::toString(*static_cast<const c10::OperatorName*>(name)), entry->counts);
   }
   return all;
 }
@@ -342,7 +359,8 @@ void Dispatch::reset_operator_counts() {
   for (auto& [name, entry] : entries_) entry->counts = {};
 }
 
-// What is written does not take part where it is not read, so results may be cut in any way: each is put where it belongs.
+// What is written does not take part where it is not read, so results may be cut in any way: each is put where it
+// belongs.
 void Dispatch::run_functional(const OperatorFacts& facts, Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const size_t base = stack.size() - facts.arguments;
@@ -395,7 +413,8 @@ const Decision* Dispatch::find(Entry& entry) {
   return nullptr;
 }
 
-std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack) {
+std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op,
+                                           const Stack& stack) {
   ++counts.planned;
   auto decision = std::make_shared<Decision>();
   decision->key = key_.get().vec();
@@ -430,7 +449,8 @@ void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) 
   entry.decisions[hash_of(decision->key)].push_back(std::move(decision));
 }
 
-// Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done there.
+// Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done
+// there.
 void Dispatch::undivide(const Rule& rule, const OpCall& call, Plan& plan) {
   OpCall whole = call;
   bool changed = false;
@@ -456,21 +476,23 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   }
   Plan gather = gather_plan(facts, call, fallback);
   if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
-    TORCH_WARN(call.name(), ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
+    TORCH_WARN(call.name(),
+               ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
                call.describe());
   }
   return gather;
 }
 
-void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t origin,
-                       const CallScope* scope) {
+void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op,
+                       Stack& stack, uint64_t origin, const CallScope* scope) {
   const size_t base = stack.size() - facts.arguments;
   WrittenTensors written = written_tensors(facts, stack, base);
   Carried sharing;
   sharing.tag = origin;
   if (facts.view) sharing.views.emplace();
   std::optional<HaloCall> halos;
-  if (decision.plan.run && halo_options().keep) [[unlikely]] halos.emplace(op, own_blocks(decision, stack, base));
+  if (decision.plan.run && halo_options().keep) [[unlikely]]
+    halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, sharing);
   for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;

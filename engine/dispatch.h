@@ -39,9 +39,9 @@ struct Decision {
   std::vector<int64_t> key;
   Plan plan;
   std::vector<Move> moves;
-  bool may_send = false;  // inputs move, or a run of the rule's own
-  uint64_t tag = 0;       // operator, specs and the key's other arguments by content: alike on all ranks
-  ResultStrides strides;  // of results that are not row-major
+  bool may_send = false;     // inputs move, or a run of the rule's own
+  uint64_t tag = 0;          // operator, specs and the key's other arguments by content: alike on all ranks
+  ResultStrides strides;     // of results that are not row-major
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 
@@ -51,8 +51,8 @@ struct TraceRecord {
   std::vector<std::string> inputs, outputs;
   int64_t bytes = 0;
   bool gathered = false;
-  /// The order in which edges were sent, computing was done and edges had arrived, of this call and what it called; and the
-  /// times of those exchanges.
+  /// The order in which edges were sent, computing was done and edges had arrived, of this call and what it called; and
+  /// the times of those exchanges.
   HaloEvents halo = {};
   HaloTimes times = {};
 };
@@ -82,13 +82,16 @@ class Dispatch {
   /// Every operator that was carried out, by name; composite ones count as what they are made of.
   std::map<std::string, OperatorCounts> operator_counts() const;
   void reset_operator_counts();
-  /// From one spec to another; kept with the decisions, bounded in number too. Between two meshes the first one ever made is collective.
+  /// From one spec to another; kept with the decisions, bounded in number too. Between two meshes the first one ever
+  /// made is collective.
   std::shared_ptr<const Redistribution> redistribution(const SpecPtr& from, const SpecPtr& to);
   int64_t redistribution_count() const { return static_cast<int64_t>(redistributions_.size()); }
-  /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin, as far as they are remembered; "" when none is.
+  /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin, as far as they are remembered; ""
+  /// when none is.
   std::string made_by(uint64_t origin) const;
-  /// The origin of a ShardTensor as far as ranks must have it alike. In forward-mode differentiation LibTorch copies tangents where their
-  /// memory wants it, on one rank and not on another: a thread that has used it compares no origins any more.
+  /// The origin of a ShardTensor as far as ranks must have it alike. In forward-mode differentiation LibTorch copies
+  /// tangents where their memory wants it, on one rank and not on another: a thread that has used it compares no
+  /// origins any more.
   uint64_t shared_origin(uint64_t origin) const { return forward_mode_ ? 0 : origin; }
   /// Forgets every decision (and lets go of their meshes).
   void clear();
@@ -102,8 +105,8 @@ class Dispatch {
   Plan plan(const OperatorFacts& facts, const OpCall& call);
   static void undivide(const Rule& rule, const OpCall& call, Plan& plan);
   void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
-  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack, uint64_t origin,
-               const CallScope* scope);
+  void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack,
+               uint64_t origin, const CallScope* scope);
   uint64_t kept_origin(const OperatorFacts& facts, const Stack& stack) const;
   void run_functional(const OperatorFacts& facts, Stack& stack);
   bool write_key(const OperatorFacts& facts, const Stack& stack);
@@ -116,12 +119,14 @@ class Dispatch {
     std::vector<int64_t> words = std::vector<int64_t>(64);
     size_t size = 0;
     void push(int64_t word) {
-      if (size == words.size()) [[unlikely]] words.resize(2 * size);
+      if (size == words.size()) [[unlikely]]
+        words.resize(2 * size);
       words[size++] = word;
     }
     at::ArrayRef<int64_t> get() const { return {words.data(), size}; }
   } key_;
-  // With the key: the origins of the call's tensors and the numbers that its key leaves out, as a tag; the first of these origins.
+  // With the key: the origins of the call's tensors and the numbers that its key leaves out, as a tag; the first of
+  // these origins.
   uint64_t origins_ = 0, first_origin_ = 0;
   bool forward_mode_ = false;
   // The calls of late, by tag.
@@ -136,7 +141,8 @@ class Dispatch {
       return std::hash<const void*>()(pair.first) * 31 + std::hash<const void*>()(pair.second);
     }
   };
-  std::unordered_map<std::pair<const ShardSpec*, const ShardSpec*>, std::shared_ptr<const Redistribution>, HashPair> redistributions_;
+  std::unordered_map<std::pair<const ShardSpec*, const ShardSpec*>, std::shared_ptr<const Redistribution>, HashPair>
+      redistributions_;
 };
 
 /// The plan of a call that no rule covers: its tensors are gathered, what it writes is put back. Throws where that is

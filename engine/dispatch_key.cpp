@@ -13,18 +13,25 @@
 namespace moonhalo {
 namespace {
 
-// What an item of a key is; how many words tell its value follows from that (and, for texts and lists, from the first of
-// them), so that two keys are equal only where all facts are.
+// What an item of a key is; how many words tell its value follows from that (and, for texts and lists, from the first
+// of them), so that two keys are equal only where all facts are.
 enum Kind : uint64_t {
-  kUndefined, kNone, kFalse, kTrue, kUnread,  // no word
-  kBlock,                                     // spec and dtype
-  kPlain,                                     // dtype, number of dims and whether strides follow, sizes, strides
-  kInteger, kReal, kDevice,                   // one
-  kComplex,                                   // two
-  kText,                                      // number of characters, characters
-  kIntegers, kList,                           // number of items; these follow
-  kGenerator,                                 // no word: whose numbers they are is no matter of plans
-  kStridedBlock,                              // as kBlock, strides
+  kUndefined,
+  kNone,
+  kFalse,
+  kTrue,
+  kUnread,  // no word
+  kBlock,   // spec and dtype
+  kPlain,   // dtype, number of dims and whether strides follow, sizes, strides
+  kInteger,
+  kReal,
+  kDevice,   // one
+  kComplex,  // two
+  kText,     // number of characters, characters
+  kIntegers,
+  kList,          // number of items; these follow
+  kGenerator,     // no word: whose numbers they are is no matter of plans
+  kStridedBlock,  // as kBlock, strides
 };
 constexpr unsigned kKindBits = 4;
 
@@ -63,7 +70,8 @@ class KeyWriter {
 
  private:
   [[gnu::always_inline]] void item(Kind kind) {
-    if (shift_ == 64) [[unlikely]] next_word_of_kinds();
+    if (shift_ == 64) [[unlikely]]
+      next_word_of_kinds();
     kinds_ |= static_cast<uint64_t>(kind) << shift_;
     shift_ += kKindBits;
   }
@@ -90,7 +98,8 @@ class KeyWriter {
     const bool row_major = t.is_contiguous();
     item(row_major ? kBlock : kStridedBlock);
     key_.push(reinterpret_cast<int64_t>(impl->spec().get()) ^ dtype_word(t));
-    if (!row_major) [[unlikely]] numbers(t.strides());
+    if (!row_major) [[unlikely]]
+      numbers(t.strides());
     if (first_origin_ == 0) first_origin_ = impl->origin;
     origins_ = combine_tag(origins_, impl->origin);
   }
@@ -100,7 +109,8 @@ class KeyWriter {
     const bool strided = t.layout() == at::kStrided && !t.is_contiguous();
     key_.push(dtype_word(t) ^ t.dim() ^ (strided ? int64_t{1} << 32 : 0));
     numbers(t.sizes());
-    if (strided) [[unlikely]] numbers(t.strides());
+    if (strided) [[unlikely]]
+      numbers(t.strides());
   }
 
   void numbers(at::IntArrayRef all) {
@@ -174,7 +184,8 @@ bool Dispatch::write_key(const OperatorFacts& facts, const Stack& stack) {
   KeyWriter writer(key_, static_cast<Kind>(output_cut()));
   const bool reads_numbers = !facts.pointwise || facts.rule;  // else its plan reads shapes alone
   bool complete = true;
-  for (size_t i = stack.size() - facts.arguments; i < stack.size() && complete; ++i) complete = writer.value(stack[i], reads_numbers);
+  for (size_t i = stack.size() - facts.arguments; i < stack.size() && complete; ++i)
+    complete = writer.value(stack[i], reads_numbers);
   writer.finish();
   origins_ = writer.origins();
   first_origin_ = writer.first_origin();

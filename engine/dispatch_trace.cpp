@@ -9,8 +9,7 @@ namespace {
 std::string placements_of(const SpecPtr& spec) {
   if (!spec) return "none";
   std::string text;
-  for (const Placement& placement : spec->placements())
-    text += (text.empty() ? "" : ", ") + placement.to_string();
+  for (const Placement& placement : spec->placements()) text += (text.empty() ? "" : ", ") + placement.to_string();
   return text;
 }
 
@@ -36,8 +35,7 @@ std::string Dispatch::made_by(uint64_t origin) const {
   return text;
 }
 
-TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& decision,
-                               int64_t bytes) {
+TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& decision, int64_t bytes) {
   TraceRecord record{c10::toString(op.operator_name()),
                      {},
                      {},
@@ -50,8 +48,7 @@ TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& de
     if (move.redistribution) text += " -> " + placements_of(move.wanted);
     record.inputs.push_back(std::move(text));
   }
-  for (const SpecPtr& output : decision.plan.outputs)
-    record.outputs.push_back(placements_of(output));
+  for (const SpecPtr& output : decision.plan.outputs) record.outputs.push_back(placements_of(output));
   return record;
 }
 

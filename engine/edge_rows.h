@@ -8,8 +8,9 @@
 
 namespace moonhalo {
 
-/// The row of [0, extent) that is read for row `i`, any integer, of a domain whose ends are `edge`; -1 for none: beyond the ends
-/// with Edge::kZero, and where there are no rows at all. Reflection reads the domain forth and back, its end rows once.
+/// The row of [0, extent) that is read for row `i`, any integer, of a domain whose ends are `edge`; -1 for none: beyond
+/// the ends with Edge::kZero, and where there are no rows at all. Reflection reads the domain forth and back, its end
+/// rows once.
 inline int64_t source_row(int64_t i, int64_t extent, Edge edge) {
   if (extent == 0) return -1;
   if (i >= 0 && i < extent) return i;

@@ -41,8 +41,10 @@ void carry_out(const c10::OperatorHandle& op, Stack& stack, size_t base) {
     const auto* alias = arguments[i].alias_info();
     const bool written = alias != nullptr && alias->isWrite();
     differentiable |= records && stack[base + i].toTensor().requires_grad();
-    if (written && !op.schema().returns().empty() && op.schema().returns()[0].alias_info() != nullptr) in_place = stack[base + i].toTensor();
-    if (written && !stack[base + i].toTensor().is_inference()) stack[base + i].toTensor().unsafeGetTensorImpl()->bump_version();
+    if (written && !op.schema().returns().empty() && op.schema().returns()[0].alias_info() != nullptr)
+      in_place = stack[base + i].toTensor();
+    if (written && !stack[base + i].toTensor().is_inference())
+      stack[base + i].toTensor().unsafeGetTensorImpl()->bump_version();
   }
   // What autograd would have to know of a write is said by copy_: the old value gets no gradient.
   const at::Tensor target = in_place.defined() && differentiable ? in_place : at::Tensor();
@@ -51,7 +53,8 @@ void carry_out(const c10::OperatorHandle& op, Stack& stack, size_t base) {
     c10::IValue& value = stack[base + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor tensor = value.toTensor();
-    value = differentiable && tensor.requires_grad() ? from_local(tensor, replicated(mesh_of_one(), tensor.sizes())) : wrapped(tensor);
+    value = differentiable && tensor.requires_grad() ? from_local(tensor, replicated(mesh_of_one(), tensor.sizes()))
+                                                     : wrapped(tensor);
   }
   op.callBoxed(stack);
   for (size_t r = base; r < stack.size(); ++r) {
@@ -97,11 +100,29 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) { library.fallback(torc
 
 // What draws numbers itself; the factories (rand, randn, randint, normal) and most kinds of dropout call these.
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
-  for (const char* name :
-       {"uniform_", "normal_", "log_normal_", "exponential_", "cauchy_", "geometric_", "random_", "random_.from", "random_.to",
-        "bernoulli_.float", "bernoulli_.Tensor", "bernoulli", "bernoulli.p", "native_dropout", "rrelu_with_noise",
-        "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "poisson", "_standard_gamma",
-        "binomial", "_sample_dirichlet", "multinomial"}) {
+  for (const char* name : {"uniform_",
+                           "normal_",
+                           "log_normal_",
+                           "exponential_",
+                           "cauchy_",
+                           "geometric_",
+                           "random_",
+                           "random_.from",
+                           "random_.to",
+                           "bernoulli_.float",
+                           "bernoulli_.Tensor",
+                           "bernoulli",
+                           "bernoulli.p",
+                           "native_dropout",
+                           "rrelu_with_noise",
+                           "normal.Tensor_float",
+                           "normal.float_Tensor",
+                           "normal.Tensor_Tensor",
+                           "poisson",
+                           "_standard_gamma",
+                           "binomial",
+                           "_sample_dirichlet",
+                           "multinomial"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&random_kernel>());
   }
   library.impl("rrelu_with_noise_", &rrelu_in_place);

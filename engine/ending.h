@@ -7,10 +7,12 @@ namespace moonhalo {
 
 class Communicator;
 
-/// How processes end that lost another rank: exit status of the program, and of what waits for others outside of any verb.
+/// How processes end that lost another rank: exit status of the program, and of what waits for others outside of any
+/// verb.
 inline constexpr int kRankLostStatus = 3;
 
-/// world.abort(reason); processes then end with `status`, or with that of a rank that has left before with a status other than 0.
+/// world.abort(reason); processes then end with `status`, or with that of a rank that has left before with a status
+/// other than 0.
 void abort_with_status(Communicator& world, const std::string& reason, int status);
 
 class EndsProcesses {

@@ -21,7 +21,8 @@ std::optional<int> find_argument(const c10::FunctionSchema& schema, const char* 
   return index ? std::optional(*index) : std::nullopt;
 }
 
-SpecPtr spec_for(const MeshPtr& mesh, at::IntArrayRef shape, const std::vector<Placement>& placements, const std::string& name) {
+SpecPtr spec_for(const MeshPtr& mesh, at::IntArrayRef shape, const std::vector<Placement>& placements,
+                 const std::string& name) {
   for (const Placement& placement : placements) {
     const auto ndim = static_cast<int64_t>(shape.size());
     TORCH_CHECK_VALUE(!placement.is_shard() || (placement.dim >= -ndim && placement.dim < ndim), name, ": the tensor cannot be ",
@@ -98,13 +99,14 @@ struct Captured {
 namespace {
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
-  static_assert(kCaptureKey == c10::DispatchKey::TESTING_ONLY_GenericWrapper, "the kernels are registered for another key");
+  static_assert(kCaptureKey == c10::DispatchKey::TESTING_ONLY_GenericWrapper,
+                "the kernels are registered for another key");
   library.fallback(torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
-  for (const char* name : {"arange", "arange.start", "arange.start_step", "eye", "eye.m", "full", "linspace", "ones", "rand",
-                           "randint", "randint.low", "randn", "zeros"}) {
+  for (const char* name : {"arange", "arange.start", "arange.start_step", "eye", "eye.m", "full", "linspace", "ones",
+                           "rand", "randint", "randint.low", "randn", "zeros"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&Captured::kernel>());
   }
 }
@@ -112,7 +114,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
 }  // namespace
 
 const std::vector<std::string>& known_factories() {
-  static const std::vector<std::string> names = {"arange", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"};
+  static const std::vector<std::string> names = {"arange", "eye",     "full",  "linspace", "ones",
+                                                 "rand",   "randint", "randn", "zeros"};
   return names;
 }
 

@@ -22,13 +22,14 @@ using FactoryPlan = std::map<std::string, std::vector<Placement>>;
 const std::vector<std::string>& known_factories();
 /// All of them, Replicate.
 FactoryPlan replicated_factories(const DeviceMesh& mesh);
-/// ValueError for a name that is not among the known ones (with the nearest) or a number of placements that is not the mesh's.
+/// ValueError for a name that is not among the known ones (with the nearest) or a number of placements that is not the
+/// mesh's.
 void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh);
 
-/// While one lives on a thread, the named factories make ShardTensors: only this rank's block, the same numbers as on one
-/// device. Every rank must make the same calls. ValueError where a tensor has not the dims that its placements cut.
-/// May be nested: the inner one counts. Calls that LibTorch's own composite functions make are captured like the program's;
-/// what Moonhalo itself makes is not.
+/// While one lives on a thread, the named factories make ShardTensors: only this rank's block, the same numbers as on
+/// one device. Every rank must make the same calls. ValueError where a tensor has not the dims that its placements cut.
+/// May be nested: the inner one counts. Calls that LibTorch's own composite functions make are captured like the
+/// program's; what Moonhalo itself makes is not.
 class CaptureFactories {
  public:
   CaptureFactories(MeshPtr mesh, FactoryPlan plan);

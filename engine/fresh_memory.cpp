@@ -19,7 +19,8 @@ at::Tensor empty_block(at::IntArrayRef shape, const at::TensorOptions& options) 
   at::Tensor block = at::detail::empty_cpu(shape, options);
   if (block.nbytes() < kLargeBytes) return block;
   const auto address = reinterpret_cast<uintptr_t>(block.mutable_data_ptr());
-  const uintptr_t begin = (address + kHugePage - 1) & ~(kHugePage - 1), end = (address + block.nbytes()) & ~(kHugePage - 1);
+  const uintptr_t begin = (address + kHugePage - 1) & ~(kHugePage - 1),
+                  end = (address + block.nbytes()) & ~(kHugePage - 1);
   // Advice: where it is not taken, pages are small.
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
   return block;

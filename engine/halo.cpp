@@ -14,15 +14,13 @@ thread_local HaloTimes times_of_thread;
 thread_local HaloEvents* events_of_thread = nullptr;
 
 std::string text_of(const HaloOptions& options) {
-  return std::string("overlap = ") + (options.overlap ? "true" : "false") +
-         ", exchange = " + name(options.backend) + ", keep = " + (options.keep ? "true" : "false");
+  return std::string("overlap = ") + (options.overlap ? "true" : "false") + ", exchange = " + name(options.backend) +
+         ", keep = " + (options.keep ? "true" : "false");
 }
 
 }  // namespace
 
-const char* name(HaloBackend backend) {
-  return backend == HaloBackend::kP2p ? "p2p" : "all_to_all";
-}
+const char* name(HaloBackend backend) { return backend == HaloBackend::kP2p ? "p2p" : "all_to_all"; }
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
   if (world != nullptr) check_alike(*world, "set_halo", "settings", text_of(options));

@@ -11,7 +11,7 @@ class Communicator;
 
 /// How halos travel; the bits that arrive are the same.
 enum class HaloBackend : uint8_t {
-  kP2p,  ///< messages between the ranks that have something for each other, posted and waited for apart
+  kP2p,       ///< messages between the ranks that have something for each other, posted and waited for apart
   kAllToAll,  ///< one packed collective of all ranks of the mesh, which returns when everything has arrived
 };
 
@@ -20,16 +20,17 @@ struct HaloOptions {
   /// computations in the same order. With kAllToAll they always wait first.
   bool overlap = true;
   HaloBackend backend = HaloBackend::kP2p;
-  /// Whether edges that a tensor's reader received are kept with the tensor for its next readers (a convolution's backward,
-  /// a second branch), until it is written. Blocks must then be written through the ShardTensor alone: see kept_halos.h.
+  /// Whether edges that a tensor's reader received are kept with the tensor for its next readers (a convolution's
+  /// backward, a second branch), until it is written. Blocks must then be written through the ShardTensor alone: see
+  /// kept_halos.h.
   bool keep = false;
   bool operator==(const HaloOptions&) const = default;
 };
 
-/// Of this thread (ranks may be threads), for all that an interval map moves; returns the setting before. Looked at when
-/// data moves, so plans that were made before follow it. It must be the same on every rank: with `world` given the call is
-/// collective over it and throws ValueError on every rank, changing nothing, where they differ. Without, thread ranks in
-/// different back ends are told so by the communicator, ranks of MPI run into the time limit.
+/// Of this thread (ranks may be threads), for all that an interval map moves; returns the setting before. Looked at
+/// when data moves, so plans that were made before follow it. It must be the same on every rank: with `world` given the
+/// call is collective over it and throws ValueError on every rank, changing nothing, where they differ. Without, thread
+/// ranks in different back ends are told so by the communicator, ranks of MPI run into the time limit.
 HaloOptions set_halo(const HaloOptions& options, Communicator* world = nullptr);
 const HaloOptions& halo_options();
 /// Changes whenever set_halo changes `keep`, so that nothing is reused that was kept before. The same on every rank.
@@ -37,8 +38,8 @@ int64_t halo_setting();
 /// "p2p" | "all_to_all"
 const char* name(HaloBackend backend);
 
-/// Of all exchanges of this thread that moved something: how long they were under way (posted until arrived), and how much of
-/// that this rank did nothing but wait (or, where ranks are threads, copy).
+/// Of all exchanges of this thread that moved something: how long they were under way (posted until arrived), and how
+/// much of that this rank did nothing but wait (or, where ranks are threads, copy).
 struct HaloTimes {
   int64_t exchanges = 0;
   double under_way = 0, waited = 0;  // seconds
@@ -50,8 +51,9 @@ struct HaloTimes {
 };
 HaloTimes& halo_times();
 
-/// What one operator did in which order: "start" and "finish" of an exchange, and in between or after them what the operator
-/// says with note_halo ("interior", "edges"); "kept" where edges were not exchanged again. Empty where nothing was exchanged.
+/// What one operator did in which order: "start" and "finish" of an exchange, and in between or after them what the
+/// operator says with note_halo ("interior", "edges"); "kept" where edges were not exchanged again. Empty where nothing
+/// was exchanged.
 using HaloEvents = std::vector<std::string>;
 /// Adds to the events that are being recorded on this thread, if any are.
 void note_halo(const char* event);

@@ -26,8 +26,7 @@ size_t HaloExchange::borrow(const IntervalMap& map, const at::Tensor& local, con
   TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
                         shape_string(map.owned_shape_), " got one of ", local.sizes());
   Leg leg{&map, local, {}, false};
-  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 &&
-                        map.local_[0].flips.empty();
+  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
   leg.whole = map.identity_ || one_view;
   if (leg.whole) {
     leg.result = map.identity_ ? local : IntervalMap::source_part(local, map.local_[0]);
@@ -54,8 +53,7 @@ std::vector<HaloExchange::Parcel> HaloExchange::parcels(bool incoming) const {
   for (size_t leg = 0; leg < legs_.size(); ++leg) {
     if (!legs_[leg].travels()) continue;
     const IntervalMap& map = *legs_[leg].map;
-    for (const IntervalMap::Transfer& transfer :
-         incoming != legs_[leg].back ? map.receives_ : map.sends_) {
+    for (const IntervalMap::Transfer& transfer : incoming != legs_[leg].back ? map.receives_ : map.sends_) {
       Parcel& parcel = by_peer[transfer.peer];
       parcel.peer = transfer.peer;
       parcel.numel += transfer.numel;
@@ -69,8 +67,7 @@ std::vector<HaloExchange::Parcel> HaloExchange::parcels(bool incoming) const {
 
 at::Tensor HaloExchange::outgoing(const Part& part) const {
   const Leg& leg = legs_[part.leg];
-  return leg.back ? IntervalMap::target_part(leg.given, *part.copy)
-                  : IntervalMap::source_part(leg.given, *part.copy);
+  return leg.back ? IntervalMap::target_part(leg.given, *part.copy) : IntervalMap::source_part(leg.given, *part.copy);
 }
 
 template <typename Give>
@@ -97,11 +94,9 @@ void HaloExchange::send_p2p(Communicator& group) {
     const Part& first = parcel.parts[0];
     const bool lone = parcel.parts.size() == 1;
     at::Tensor place;
-    if (lone && !legs_[first.leg].back)
-      place = IntervalMap::target_part(legs_[first.leg].result, *first.copy);
+    if (lone && !legs_[first.leg].back) place = IntervalMap::target_part(legs_[first.leg].result, *first.copy);
     if (!place.defined() || !(group.takes_strided() || place.is_contiguous())) {
-      parcel.data = lone ? at::empty(first.copy->length, tensor_options_)
-                         : at::empty({parcel.numel}, tensor_options_);
+      parcel.data = lone ? at::empty(first.copy->length, tensor_options_) : at::empty({parcel.numel}, tensor_options_);
       place = parcel.data;
     }
     receives.push_back({parcel.peer, place});
@@ -189,8 +184,7 @@ void HaloExchange::take_kept() {
     any = true;
     auto part = leg.kept->parts.begin();
     for (const IntervalMap::Transfer& transfer : leg.map->receives_) {
-      for (const Copy& copy : transfer.copies)
-        IntervalMap::target_part(leg.result, copy).copy_(*part++);
+      for (const Copy& copy : transfer.copies) IntervalMap::target_part(leg.result, copy).copy_(*part++);
     }
   }
   if (any) note_halo("kept");
@@ -200,8 +194,7 @@ void HaloExchange::take_kept() {
 void HaloExchange::keep_arrived() {
   for (const Parcel& parcel : incoming_) {
     const auto keep = [&](const Part& part, const at::Tensor& data) {
-      if (legs_[part.leg].keeps)
-        legs_[part.leg].keeps->parts.push_back(data.clone(at::MemoryFormat::Contiguous));
+      if (legs_[part.leg].keeps) legs_[part.leg].keeps->parts.push_back(data.clone(at::MemoryFormat::Contiguous));
     };
     if (parcel.data.defined()) {
       each_part(parcel, keep);
@@ -255,9 +248,8 @@ at::Tensor HaloExchange::returned(size_t leg, const at::Tensor& owned) {
   if (!result.defined()) {
     // The owned block, usually copied whole into the needed box, starts the sum.
     const int64_t numel = c10::multiply_integers(map.owned_shape_);
-    whole = std::find_if(map.local_.begin(), map.local_.end(), [&](const Copy& copy) {
-      return copy.numel == numel && copy.flips.empty();
-    });
+    whole = std::find_if(map.local_.begin(), map.local_.end(),
+                         [&](const Copy& copy) { return copy.numel == numel && copy.flips.empty(); });
     if (whole == map.local_.end()) {
       result = at::zeros(map.owned_shape_, grad.options());
     } else {
@@ -266,8 +258,7 @@ at::Tensor HaloExchange::returned(size_t leg, const at::Tensor& owned) {
     }
   }
   const auto add = [&](const Copy& copy, const at::Tensor& part) {
-    IntervalMap::region(result, copy.source, copy.length)
-        .add_(copy.flips.empty() ? part : part.flip(copy.flips));
+    IntervalMap::region(result, copy.source, copy.length).add_(copy.flips.empty() ? part : part.flip(copy.flips));
   };
   for (auto copy = map.local_.begin(); copy != map.local_.end(); ++copy) {
     if (copy != whole) add(*copy, IntervalMap::target_part(grad, *copy));

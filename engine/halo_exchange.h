@@ -11,9 +11,9 @@
 
 namespace moonhalo {
 
-/// What several interval maps of one mesh move, in one exchange: each pair of ranks exchanges one message, however many maps,
-/// tensors and regions it carries. Forward (borrow: owned rows to who needs them) and adjoint (give_back: their gradients
-/// home) may travel together.
+/// What several interval maps of one mesh move, in one exchange: each pair of ranks exchanges one message, however many
+/// maps, tensors and regions it carries. Forward (borrow: owned rows to who needs them) and adjoint (give_back: their
+/// gradients home) may travel together.
 ///
 ///     HaloExchange edges;
 ///     const size_t low = edges.borrow(*low_map, x), high = edges.borrow(*high_map, x);
@@ -21,24 +21,24 @@ namespace moonhalo {
 ///     ... what needs no neighbour ...
 ///     edges.wait();                        edges.borrowed(low), edges.borrowed(high)
 ///
-/// Every rank adds the same maps in the same order; all tensors have one dtype. start() is collective over the mesh if any
-/// of the maps exchanges. Receives are posted first; a lone region goes from place to place where the communicator can, more
-/// are packed one behind the other. Maps must outlive it, and what is sent must not be written before wait(). One that is
-/// dropped is waited for by its destructor.
+/// Every rank adds the same maps in the same order; all tensors have one dtype. start() is collective over the mesh if
+/// any of the maps exchanges. Receives are posted first; a lone region goes from place to place where the communicator
+/// can, more are packed one behind the other. Maps must outlive it, and what is sent must not be written before wait().
+/// One that is dropped is waited for by its destructor.
 class HaloExchange {
  public:
   HaloExchange() = default;
   HaloExchange(const HaloExchange&) = delete;
 
-  /// Number of the leg. `local` is this rank's owned block; outside the domain with Edge::kZero stands `fill`. Where `source`
-  /// has kept what the map would bring, nothing travels for this leg; where it has not, it will.
+  /// Number of the leg. `local` is this rank's owned block; outside the domain with Edge::kZero stands `fill`. Where
+  /// `source` has kept what the map would bring, nothing travels for this leg; where it has not, it will.
   size_t borrow(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                 const HaloSource& source = {});
   /// `grad` has the shape of the needed box.
   size_t give_back(const IntervalMap& map, const at::Tensor& grad);
 
-  /// Sends what the legs need. Waits, too, where overlapping is off (set_halo) unless `asynchronous` is asked for, and always
-  /// with the all-to-all back end.
+  /// Sends what the legs need. Waits, too, where overlapping is off (set_halo) unless `asynchronous` is asked for, and
+  /// always with the all-to-all back end.
   void start(bool asynchronous = halo_overlaps());
   void wait();
 
@@ -49,7 +49,8 @@ class HaloExchange {
 
   /// After wait(): the needed box of a borrow. May be the local block itself or a view of it.
   at::Tensor borrowed(size_t leg);
-  /// After wait(): the sum, per owned element, of all its copies' gradients; added in place to `owned` if that is defined.
+  /// After wait(): the sum, per owned element, of all its copies' gradients; added in place to `owned` if that is
+  /// defined.
   at::Tensor returned(size_t leg, const at::Tensor& owned = {});
 
  private:

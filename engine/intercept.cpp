@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that arrives with a ShardTensor is intercepted here, at load. ops/interceptions.cpp lists this and all else that
-// is intercepted.
+// Everything that arrives with a ShardTensor is intercepted here, at load. ops/interceptions.cpp lists this and all
+// else that is intercepted.
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>

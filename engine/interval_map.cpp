@@ -123,7 +123,8 @@ IntervalMap::IntervalMap(const SpecPtr& from, const std::function<std::vector<Ne
   key_ = std::move(key);
 }
 
-IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t)>& needs) : mesh_(from.mesh) {
+IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t)>& needs)
+    : mesh_(from.mesh) {
   const int64_t me = mesh_->rank(), ranks = mesh_->size(), ndim = static_cast<int64_t>(from.global_shape.size());
   std::vector<Ranges> owned;
   for (int64_t rank = 0; rank < ranks; ++rank) owned.push_back(from.owned(rank));

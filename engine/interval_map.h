@@ -34,8 +34,8 @@ struct Ownership {
   /// Whether `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
   std::function<bool(int64_t owner, int64_t user)> serves;
 
-  /// The blocks of `spec`. Where it is replicated over a mesh dim (or partial) each rank is served by the owners that share its
-  /// coordinate there.
+  /// The blocks of `spec`. Where it is replicated over a mesh dim (or partial) each rank is served by the owners that
+  /// share its coordinate there.
   static Ownership of(const SpecPtr& spec);
 };
 
@@ -48,18 +48,20 @@ class HaloSource;
 ///     rank       0       1     2           row 4 from rank 0, rows 7 8 from rank 2
 ///
 /// The plan is made from facts every rank holds (no negotiation); boxes are products over dims, so corners travel
-/// directly from their owner, and a need may reach over several blocks. What no owner serves is filled like the outside of
-/// the domain.
+/// directly from their owner, and a need may reach over several blocks. What no owner serves is filled like the outside
+/// of the domain.
 class IntervalMap {
  public:
   /// `needs(rank)`: one Need per tensor dim, for any rank of the mesh; it must give the same answer on every rank.
   IntervalMap(const SpecPtr& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
   IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
 
-  /// The needed box, filled. Collective over the mesh if anything moves. `local` is this rank's owned block; dtype is free.
+  /// The needed box, filled. Collective over the mesh if anything moves. `local` is this rank's owned block; dtype is
+  /// free.
   /// Outside the domain with Edge::kZero stands `fill`. May return `local` itself or a view of it.
   at::Tensor apply(const at::Tensor& local, const at::Scalar& fill = 0) const;
-  /// The same; what was received before is taken from, and what is received is kept with, the tensor that `local` is the block of.
+  /// The same; what was received before is taken from, and what is received is kept with, the tensor that `local` is
+  /// the block of.
   at::Tensor apply(const at::Tensor& local, const at::Scalar& fill, const HaloSource& source) const;
   /// The adjoint: `grad` has the shape of the needed box; returns the sum, per owned element, of every place it was
   /// copied to. <apply(x), y> = <x, adjoint(y)> over all ranks. Collective over the mesh.
@@ -74,8 +76,8 @@ class IntervalMap {
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
   /// Whether any rank sends anything. The same answer on every rank.
   bool exchanges() const { return exchanges_; }
-  /// What the map is for all ranks at once: the cut, and every need that is not just what its rank owns. Two maps that agree on
-  /// one rank may differ on another; two with equal keys do not.
+  /// What the map is for all ranks at once: the cut, and every need that is not just what its rank owns. Two maps that
+  /// agree on one rank may differ on another; two with equal keys do not.
   struct Key {
     SpecPtr from;
     std::vector<int64_t> needs;  // per need: rank * ndim + dim, begin, end, edge and direction
@@ -88,7 +90,7 @@ class IntervalMap {
   int64_t elements_received() const;
 
  private:
-  struct Copy {  // needed[target] = owned[source], with the dims in `flips` reversed
+  struct Copy {                                   // needed[target] = owned[source], with the dims in `flips` reversed
     std::vector<int64_t> source, target, length;  // per dim: where the two regions start, and their common shape
     std::vector<int64_t> flips;
     int64_t numel = 0;

@@ -28,9 +28,7 @@ thread_local const HaloCall* call_of_thread = nullptr;
 KeptHalos* kept_by(ShardTensorImpl& impl) {
   TensorNotes* notes = notes_of(impl);
   KeptHalos* kept = notes != nullptr ? notes->halos.get() : nullptr;
-  return kept != nullptr && kept->version == version_of(impl) && kept->setting == halo_setting()
-             ? kept
-             : nullptr;
+  return kept != nullptr && kept->version == version_of(impl) && kept->setting == halo_setting() ? kept : nullptr;
 }
 
 bool equal(const IntervalMap::Key& a, const IntervalMap::Key& b) {
@@ -82,9 +80,9 @@ std::shared_ptr<KeptHalo> HaloSource::keep(const IntervalMap& map) const {
   if (kept_by(impl) == nullptr)
     make_notes(impl).halos = std::make_shared<KeptHalos>(KeptHalos{version_of(impl), halo_setting()});
   auto& halos = kept_by(impl)->halos;
-  halos.erase(std::remove_if(halos.begin(), halos.end(),
-                             [&](const auto& halo) { return equal(*halo->key, *map.key()); }),
-              halos.end());
+  halos.erase(
+      std::remove_if(halos.begin(), halos.end(), [&](const auto& halo) { return equal(*halo->key, *map.key()); }),
+      halos.end());
   if (halos.size() == kMost) halos.erase(halos.begin());
   halos.push_back(std::make_shared<KeptHalo>());
   halos.back()->key = map.key();

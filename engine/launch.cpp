@@ -98,23 +98,21 @@ std::optional<Launch> from_open_mpi(const Environment& env) {
 }
 
 std::optional<Launch> from_pmi(const Environment& env) {
-  for (const auto& [rank, size] : {std::pair{"PMI_RANK", "PMI_SIZE"},
-                                   std::pair{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}}) {
+  for (const auto& [rank, size] :
+       {std::pair{"PMI_RANK", "PMI_SIZE"}, std::pair{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}}) {
     if (!env.all({rank, size})) continue;
-    return Launch{
-        Launch::kPmi,
-        env.number(rank),
-        env.number(size),
-        env.number_or({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}, -1),
-        env.number_or({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}, -1),
-        env.quote({rank, size})};
+    return Launch{Launch::kPmi,
+                  env.number(rank),
+                  env.number(size),
+                  env.number_or({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}, -1),
+                  env.number_or({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}, -1),
+                  env.quote({rank, size})};
   }
   return std::nullopt;
 }
 
 std::optional<Launch> from_slurm(const Environment& env) {
-  const char* size =
-      env.text("SLURM_STEP_NUM_TASKS") != nullptr ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  const char* size = env.text("SLURM_STEP_NUM_TASKS") != nullptr ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   if (!env.all({"SLURM_PROCID", size}) || env.number(size) == 1) return std::nullopt;
   const char* step = env.text("SLURM_STEP_ID") != nullptr ? "SLURM_STEP_ID" : "SLURM_STEPID";
   // A batch script has all of Slurm's variables, but it is no step.
@@ -134,8 +132,7 @@ std::string disbelieved(const Environment& env) {
   const std::string torchrun = env.quote({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"});
   if (!torchrun.empty()) text += "; not torchrun, which sets four variables: only " + torchrun;
   const std::string slurm = env.quote({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"});
-  if (!slurm.empty())
-    text += "; not Slurm, whose steps have an id and more than one task: only " + slurm;
+  if (!slurm.empty()) text += "; not Slurm, whose steps have an id and more than one task: only " + slurm;
   return text;
 }
 
@@ -199,9 +196,8 @@ CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
                       launch.size);
     return make_self_communicator();
   }
-  static const std::map<std::string, const char*> kNear = {
-      {"thread", "threads"}, {"openmpi", "mpi"}, {"mpich", "mpi"},
-      {"MPI", "mpi"},        {"NCCL", "nccl"},   {"gloo", "mpi"}};
+  static const std::map<std::string, const char*> kNear = {{"thread", "threads"}, {"openmpi", "mpi"}, {"mpich", "mpi"},
+                                                           {"MPI", "mpi"},        {"NCCL", "nccl"},   {"gloo", "mpi"}};
   const auto near = kNear.find(backend);
   TORCH_CHECK_VALUE(backend == "mpi" || backend.empty(), "world: unknown backend \"", backend, "\"",
                     near == kNear.end() ? "" : std::string("; did you mean \"") + near->second + "\"?",

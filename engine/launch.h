@@ -23,8 +23,8 @@ struct Launch {
 /// "single" | "torchrun" | "openmpi" | "pmi" | "slurm"
 const char* name(Launch::Kind kind);
 
-/// Asks, in this order: torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all of them), Open MPI, PMI (MPICH, Intel
-/// MPI, Cray PALS, MVAPICH), Slurm (only inside a step of more than one task: an sbatch shell and a single mpirun
+/// Asks, in this order: torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all of them), Open MPI, PMI (MPICH,
+/// Intel MPI, Cray PALS, MVAPICH), Slurm (only inside a step of more than one task: an sbatch shell and a single mpirun
 /// under srun have its variables too). `getenv` returns null for what is not set. ValueError for numbers that are none
 /// or do not fit together.
 Launch detect_launch(const std::function<const char*(const char*)>& getenv);

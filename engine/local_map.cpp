@@ -39,8 +39,9 @@ Placements gradient_of(const at::Tensor& input, const LocalMapOptions& options, 
 
 }  // namespace
 
-std::vector<at::Tensor> local_map(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
-                                  const std::vector<at::Tensor>& inputs, const LocalMapOptions& options) {
+std::vector<at::Tensor> local_map(
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
+    const std::vector<at::Tensor>& inputs, const LocalMapOptions& options) {
   MeshPtr mesh;
   for (const at::Tensor& input : inputs) {
     if (!mesh && is_shard_tensor(input)) mesh = spec(input)->mesh();
@@ -75,7 +76,8 @@ std::vector<at::Tensor> local_map(const std::function<std::vector<at::Tensor>(co
   TORCH_CHECK_VALUE(results.size() >= options.out_placements.size(), "local_map: out_placements is for ",
                     options.out_placements.size(), " results, there are ", results.size());
   for (size_t i = 0; i < options.out_placements.size(); ++i) {
-    if (options.out_placements[i] && results[i].defined()) results[i] = from_local(results[i], mesh, *options.out_placements[i]);
+    if (options.out_placements[i] && results[i].defined())
+      results[i] = from_local(results[i], mesh, *options.out_placements[i]);
   }
   return results;
 }

@@ -24,11 +24,12 @@ struct LocalMapOptions {
 };
 
 /// Code that knows nothing of ranks (an operator of yours without a rule) as one that takes ShardTensors: calls
-/// `function` with every rank's blocks and makes ShardTensors of its results, whose block sizes are exchanged. Gradients
-/// flow. Collective over the mesh of the inputs. Without a ShardTensor among the inputs: `function(inputs)`.
+/// `function` with every rank's blocks and makes ShardTensors of its results, whose block sizes are exchanged.
+/// Gradients flow. Collective over the mesh of the inputs. Without a ShardTensor among the inputs: `function(inputs)`.
 /// ValueError for inputs in other placements, for fewer results than out_placements, and where the gradient of a
 /// replicated input is left open because some results are cut and some replicated.
-std::vector<at::Tensor> local_map(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
-                                  const std::vector<at::Tensor>& inputs, const LocalMapOptions& options);
+std::vector<at::Tensor> local_map(
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
+    const std::vector<at::Tensor>& inputs, const LocalMapOptions& options);
 
 }  // namespace moonhalo

@@ -25,8 +25,8 @@ struct SpecTable;
 class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
  public:
   /// Use init_device_mesh. Collective over `group`.
-  DeviceMesh(CommunicatorPtr group, std::string device_type, std::vector<int64_t> shape,
-             std::vector<std::string> names, bool fake_groups = false);
+  DeviceMesh(CommunicatorPtr group, std::string device_type, std::vector<int64_t> shape, std::vector<std::string> names,
+             bool fake_groups = false);
   ~DeviceMesh();
 
   int64_t ndim() const { return static_cast<int64_t>(shape_.size()); }
@@ -41,9 +41,7 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   int64_t rank() const { return group_->rank(); }
   int64_t coordinate(int64_t mesh_dim) const { return coordinate(rank(), mesh_dim); }
   int64_t coordinate(const std::string& name) const { return coordinate(mesh_dim(name)); }
-  int64_t coordinate(int64_t rank, int64_t mesh_dim) const {
-    return rank / strides_[mesh_dim] % shape_[mesh_dim];
-  }
+  int64_t coordinate(int64_t rank, int64_t mesh_dim) const { return rank / strides_[mesh_dim] % shape_[mesh_dim]; }
   /// Index of a named dimension; ValueError with the nearest name otherwise.
   int64_t mesh_dim(const std::string& name) const;
 
@@ -52,8 +50,9 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   Communicator& group(int64_t mesh_dim) const { return *groups_[mesh_dim]; }
   CommunicatorPtr group_ptr() const { return group_; }
 
-  /// For each rank of `other`, by its rank there, its rank in this mesh. Empty when the two do not hold the same ranks: made of the
-  /// same world's ranks, in any arrangement. Collective over both meshes at each mesh's first use, then no communication.
+  /// For each rank of `other`, by its rank there, its rank in this mesh. Empty when the two do not hold the same ranks:
+  /// made of the same world's ranks, in any arrangement. Collective over both meshes at each mesh's first use, then no
+  /// communication.
   std::vector<int64_t> ranks_of(const DeviceMesh& other) const;
 
   /// The sub-mesh through this rank along the named dimensions. Several names: collective over the mesh at first use.

@@ -38,9 +38,11 @@ uint64_t tag_of_call(const VerbCall& call) {
 uint64_t total(const std::vector<uint64_t>& words) { return std::accumulate(words.begin(), words.end(), uint64_t{0}); }
 
 // What a rank tells of its call: its tag, what it sends to and receives from each rank, and the text.
-std::string pack(uint64_t tag, const std::vector<uint64_t>& sent, const std::vector<uint64_t>& received, const std::string& text) {
+std::string pack(uint64_t tag, const std::vector<uint64_t>& sent, const std::vector<uint64_t>& received,
+                 const std::string& text) {
   std::string packed(reinterpret_cast<const char*>(&tag), sizeof(tag));
-  for (const auto* words : {&sent, &received}) packed.append(reinterpret_cast<const char*>(words->data()), words->size() * sizeof(tag));
+  for (const auto* words : {&sent, &received})
+    packed.append(reinterpret_cast<const char*>(words->data()), words->size() * sizeof(tag));
   return packed + text;
 }
 
@@ -73,7 +75,8 @@ std::pair<int, std::string> receive_text(MPI_Comm comm, int tag, Clock::time_poi
 void send_text(MPI_Comm comm, int peer, int tag, const std::string& text) {
   const auto* kept = new std::string(text);
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Isend(kept->data(), static_cast<int>(kept->size()), MPI_BYTE, peer, tag, comm, &request), "communicator", "MPI_Isend");
+  check_mpi(MPI_Isend(kept->data(), static_cast<int>(kept->size()), MPI_BYTE, peer, tag, comm, &request),
+            "communicator", "MPI_Isend");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   for (int done = 0; done == 0 && Clock::now() < deadline;) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -103,8 +106,8 @@ MpiGroup::MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id
   MPI_Comm_size(handle(), &size_);
 }
 
-// MPI may still write to the words of a check that never ended. Messages that nobody took would be taken for those of the next group
-// that gets the same number from MPI, so what is not at rest is given up.
+// MPI may still write to the words of a check that never ended. Messages that nobody took would be taken for those of
+// the next group that gets the same number from MPI, so what is not at rest is given up.
 MpiGroup::~MpiGroup() {
   if (broken() || !checks_.empty()) new CommHandle(comm_);
   for (auto& check : checks_) static_cast<void>(check.release());
@@ -150,7 +153,8 @@ void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic) {
     return made;
   }();
   Check& check = *checks_.emplace_back(std::make_unique<Check>(call, traffic));
-  check_mpi(MPI_Iallreduce(&check.mine, &check.all, 1, words, op, handle(), &check.request), call.verb(), "MPI_Iallreduce");
+  check_mpi(MPI_Iallreduce(&check.mine, &check.all, 1, words, op, handle(), &check.request), call.verb(),
+            "MPI_Iallreduce");
 }
 
 bool MpiGroup::settled(uint64_t number) {
@@ -174,9 +178,10 @@ void MpiGroup::check_left(uint64_t number, const char* verb) {
   const VerbCall* mine = call(number);
   const int status = world_->leaving->status(rank);
   const std::string with_status = status == 0 ? "" : ", with exit status " + std::to_string(status);
-  const std::string have = mine == nullptr ? "" : "\n  have  rank " + std::to_string(rank_) + " of this group: " + mine->describe();
-  throw CommError("rank " + std::to_string(rank) + " ended without joining " + verb + " (call " + std::to_string(number) +
-                  " of this group)" + with_status + have + how_ranks_part());
+  const std::string have =
+      mine == nullptr ? "" : "\n  have  rank " + std::to_string(rank_) + " of this group: " + mine->describe();
+  throw CommError("rank " + std::to_string(rank) + " ended without joining " + verb + " (call " +
+                  std::to_string(number) + " of this group)" + with_status + have + how_ranks_part());
 }
 
 const VerbCall* MpiGroup::call(uint64_t number) const {
@@ -191,7 +196,8 @@ void MpiGroup::check_stuck(uint64_t number, std::chrono::steady_clock::duration 
   if (mine == nullptr) return;
   const std::string verdict = world_->leaving->stuck().look(waited, [mine] { return mine->describe(); });
   if (verdict.empty()) return;
-  broken_ = std::string(mine->verb()) + ": all ranks wait for each other, in different groups or calls\n  have  " + verdict + how_ranks_part();
+  broken_ = std::string(mine->verb()) + ": all ranks wait for each other, in different groups or calls\n  have  " +
+            verdict + how_ranks_part();
   TORCH_CHECK_VALUE(false, broken_);
 }
 
@@ -205,8 +211,8 @@ void MpiGroup::refuse(const Check& check) {
   const std::string mine = pack(check.mine.low, padded(check.traffic.sent_), padded(check.traffic.received_), text);
   broken_ = rank_ == 0 ? verdict(check, mine) : ask_verdict(check, mine);
   if (broken_.empty()) {
-    broken_ = std::string(call.verb()) + ": ranks of this group make different calls\n  have  rank " + std::to_string(rank_) + ": " +
-              text + "; others that did not say theirs" + how_ranks_part();
+    broken_ = std::string(call.verb()) + ": ranks of this group make different calls\n  have  rank " +
+              std::to_string(rank_) + ": " + text + "; others that did not say theirs" + how_ranks_part();
   }
   TORCH_CHECK_VALUE(false, broken_);
 }
@@ -246,8 +252,8 @@ std::string MpiGroup::judge(const Check& check, const std::vector<std::string>& 
       const uint64_t sent = word_of(told[from], 1 + to), received = word_of(told[to], 1 + size_ + from);
       if (sent == received) continue;
       return std::string(check.call.verb()) + ": what rank " + std::to_string(from) + " of this group sends to rank " +
-             std::to_string(to) + " does not fit what that receives\n  have  rank " + std::to_string(from) + ": " + text_of(from) +
-             "\n        rank " + std::to_string(to) + ": " + text_of(to) + how_ranks_part();
+             std::to_string(to) + " does not fit what that receives\n  have  rank " + std::to_string(from) + ": " +
+             text_of(from) + "\n        rank " + std::to_string(to) + ": " + text_of(to) + how_ranks_part();
     }
   }
   return "";

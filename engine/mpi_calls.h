@@ -32,7 +32,8 @@ struct MpiWorld {
   GroupList groups;
 };
 
-/// Data that goes from one rank to another in a call, as both ends must see it: combined into sums that agree if all messages do.
+/// Data that goes from one rank to another in a call, as both ends must see it: combined into sums that agree if all
+/// messages do.
 class MpiTraffic {
  public:
   explicit MpiTraffic(int size) : sent_(size, 0), received_(size, 0), next_sent_(size, 0), next_received_(size, 0) {}
@@ -45,9 +46,9 @@ class MpiTraffic {
   std::vector<uint64_t> next_sent_, next_received_;
 };
 
-/// One group of ranks, and the comparing of their calls. Each call starts a non-blocking reduction of 24 bytes: smallest and largest tag,
-/// and the difference of what is sent and received. All ranks start it whatever verb they call, so that calls that differ are found
-/// where they begin; only then do ranks send each other texts.
+/// One group of ranks, and the comparing of their calls. Each call starts a non-blocking reduction of 24 bytes:
+/// smallest and largest tag, and the difference of what is sent and received. All ranks start it whatever verb they
+/// call, so that calls that differ are found where they begin; only then do ranks send each other texts.
 class MpiGroup {
  public:
   MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id);
@@ -72,7 +73,8 @@ class MpiGroup {
   bool broken() const { return !broken_.empty(); }
   /// CommError when a rank has ended that will never make call `number`.
   void check_left(uint64_t number, const char* verb);
-  /// ValueError when this rank, which has waited for the others to begin call `number` for so long, and all others wait for each other.
+  /// ValueError when this rank, which has waited for the others to begin call `number` for so long, and all others wait
+  /// for each other.
   void check_stuck(uint64_t number, std::chrono::steady_clock::duration waited);
 
  private:

@@ -28,7 +28,8 @@ std::mutex& registry_mutex() {
 }
 
 std::vector<std::shared_ptr<MpiLeaving>>& registry() {
-  static auto* all = new std::vector<std::shared_ptr<MpiLeaving>>;  // MPI may be finalised after static objects are gone
+  static auto* all =
+      new std::vector<std::shared_ptr<MpiLeaving>>;  // MPI may be finalised after static objects are gone
   return *all;
 }
 
@@ -71,8 +72,9 @@ int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
       give_up("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it", exit_status);
     for (const auto& one : registry()) {
       if (time.left(one->limit_ * kPatience) > Clock::duration::zero()) continue;
-      give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kPatience) + " (" + std::to_string(kPatience) +
-                  " times what MOONHALO_TIMEOUT_S or --timeout gives)", kRankLostStatus);
+      give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kPatience) + " (" +
+                  std::to_string(kPatience) + " times what MOONHALO_TIMEOUT_S or --timeout gives)",
+              kRankLostStatus);
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::milliseconds(5)));
   }
@@ -90,7 +92,8 @@ void MpiLeaving::give_up(const std::string& message, int status) {
 void MpiLeaving::leave_with(int status) {
   exit_status = status;
   const std::lock_guard lock(registry_mutex());
-  if (status != 0 && registry().empty()) give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
+  if (status != 0 && registry().empty())
+    give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
 }
 
 void MpiLeaving::end() {
@@ -118,8 +121,8 @@ void MpiLeaving::pass_on(const std::vector<uint64_t>& note) {
     if (step <= place) continue;
     Sent& sent = sent_.emplace_back();
     sent.note = std::make_unique<std::vector<uint64_t>>(note);
-    MPI_Isend(sent.note->data(), static_cast<int>(note.size()), MPI_UINT64_T, (root + place + step) % size_, kNoteTag, comm_,
-              &sent.request);
+    MPI_Isend(sent.note->data(), static_cast<int>(note.size()), MPI_UINT64_T, (root + place + step) % size_, kNoteTag,
+              comm_, &sent.request);
   }
 }
 

@@ -15,16 +15,18 @@
 
 namespace moonhalo {
 
-/// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller) each rank sends a
-/// note: its rank, its exit status and how many calls it has made in each group. Notes go along a binomial tree that starts at their sender; ranks pass
-/// them on while they wait for something, and until all have ended. That is waited for kPatience times as long as for a verb, since others
-/// may have work of their own; a rank that ends with a status other than 0 aborts them after two seconds.
+/// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller)
+/// each rank sends a note: its rank, its exit status and how many calls it has made in each group. Notes go along a
+/// binomial tree that starts at their sender; ranks pass them on while they wait for something, and until all have
+/// ended. That is waited for kPatience times as long as for a verb, since others may have work of their own; a rank
+/// that ends with a status other than 0 aborts them after two seconds.
 class MpiLeaving {
  public:
   /// For the ranks of `comm`: one object for all communicators of these ranks in this order. Collective.
   static std::shared_ptr<MpiLeaving> of(MPI_Comm comm);
 
-  /// Number of the next world of these ranks, and the counter of calls of a group; counted for as long as the process lives.
+  /// Number of the next world of these ranks, and the counter of calls of a group; counted for as long as the process
+  /// lives.
   uint64_t next_world() { return worlds_++; }
   uint64_t& calls(uint64_t group) { return calls_[group]; }
 

@@ -66,15 +66,17 @@ MpiRequests::~MpiRequests() {
 
 void MpiRequests::send(const void* data, size_t bytes, int peer, int tag) {
   in_pieces(bytes, [&](size_t begin, int piece) {
-    check_mpi(MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, -1)), verb_,
-              "MPI_Isend");
+    check_mpi(
+        MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, -1)),
+        verb_, "MPI_Isend");
   });
 }
 
 void MpiRequests::receive(void* data, size_t bytes, int peer, int tag) {
   in_pieces(bytes, [&](size_t begin, int piece) {
-    check_mpi(MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, piece)), verb_,
-              "MPI_Irecv");
+    check_mpi(
+        MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, piece)),
+        verb_, "MPI_Irecv");
   });
 }
 
@@ -122,8 +124,8 @@ MPI_Request* MpiRequests::add(int peer, int expected) {
   return &requests_.emplace_back(MPI_REQUEST_NULL);
 }
 
-// On a core that others keep busy a yield returns after their slice of time, milliseconds later, whatever has come meanwhile; from a
-// short sleep the kernel wakes us before them. (Two ranks beside two busy loops: 8 s instead of 60.)
+// On a core that others keep busy a yield returns after their slice of time, milliseconds later, whatever has come
+// meanwhile; from a short sleep the kernel wakes us before them. (Two ranks beside two busy loops: 8 s instead of 60.)
 void MpiRequests::give_way() {
   static thread_local Clock::time_point crowded_until{};
   const Clock::time_point before = Clock::now();

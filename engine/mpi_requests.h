@@ -26,7 +26,8 @@ class MpiRequests {
  public:
   /// For call number `number` of the group, the one begun last unless given.
   MpiRequests(MpiGroupPtr group, const char* verb, std::chrono::milliseconds timeout, size_t chunk);
-  /// MPI may still write to the memory of a request that never ended, so that memory is given up, and the group with it.
+  /// MPI may still write to the memory of a request that never ended, so that memory is given up, and the group with
+  /// it.
   ~MpiRequests();
 
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }

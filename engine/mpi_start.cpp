@@ -54,7 +54,8 @@ void finish(MPI_Request& request, const char* maker, const char* call) {
     if (time.left(limit) <= Clock::duration::zero()) {
       int rank = 0;
       MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-      throw CommError(std::string(maker) + " timed out after " + seconds_text(limit) + " on rank " + std::to_string(rank) +
+      throw CommError(std::string(maker) + " timed out after " + seconds_text(limit) + " on rank " +
+                      std::to_string(rank) +
                       " of MPI_COMM_WORLD: not all ranks of the communicator came\n  have  a wait in " + call +
                       "\n  fix   call it on every rank of the communicator; MOONHALO_TIMEOUT_S sets the time");
     }
@@ -93,7 +94,8 @@ void Watchdog::watch() {
   WaitingTime time;
   std::unique_lock lock(mutex_);
   for (Clock::duration left = limit_; left > Clock::duration::zero(); time.look(), left = time.left(limit_)) {
-    if (changed_.wait_for(lock, std::min<Clock::duration>(left, std::chrono::seconds(1)), [this] { return ended_; })) return;
+    if (changed_.wait_for(lock, std::min<Clock::duration>(left, std::chrono::seconds(1)), [this] { return ended_; }))
+      return;
   }
   std::fprintf(stderr,
                "moonhalo: %s did not end within %s\n  have  ranks that have not come, or that were lost\n"

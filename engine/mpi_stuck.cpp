@@ -90,7 +90,8 @@ void MpiStuck::serve() {
       quiet_ = 0;
       return;
     }
-    text += (text.empty() ? "" : "\n        ") + std::string("rank ") + std::to_string(rank) + ": " + states_[rank].substr(sizeof(wait_));
+    text += (text.empty() ? "" : "\n        ") + std::string("rank ") + std::to_string(rank) + ": " +
+            states_[rank].substr(sizeof(wait_));
   }
   if (text.empty() || ++quiet_ < kQuietLooks) return;
   quiet_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans come from files: std::regex and a recursive glob need exponential time or endless stack for some, so neither is used.
+// Plans come from files: std::regex and a recursive glob need exponential time or endless stack for some, so neither is
+// used.
 #include "engine/name_pattern.h"
 
 #include <c10/util/Exception.h>
@@ -102,17 +103,31 @@ class NameRegexParser {
         either(depth + 1);
         if (!take(')')) fail("an unclosed (");
         return true;
-      case '[': add({.set = bracket()}); return true;
-      case '.': add({.set = std::bitset<256>().set()}); return true;
-      case '^': add({.kind = Kind::kBegin}); return false;
-      case '$': add({.kind = Kind::kEnd}); return false;
+      case '[':
+        add({.set = bracket()});
+        return true;
+      case '.':
+        add({.set = std::bitset<256>().set()});
+        return true;
+      case '^':
+        add({.kind = Kind::kBegin});
+        return false;
+      case '$':
+        add({.kind = Kind::kEnd});
+        return false;
       case '\\':
-      case '%': add({.set = escaped(c)}); return true;
+      case '%':
+        add({.set = escaped(c)});
+        return true;
       case '*':
       case '+':
       case '?':
-      case '{': --at_; fail(std::string("nothing to repeat before ") + c);
-      default: add({.set = set_of([c](int other) { return other == static_cast<unsigned char>(c); })}); return true;
+      case '{':
+        --at_;
+        fail(std::string("nothing to repeat before ") + c);
+      default:
+        add({.set = set_of([c](int other) { return other == static_cast<unsigned char>(c); })});
+        return true;
     }
   }
 
@@ -130,7 +145,8 @@ class NameRegexParser {
       if (most >= 0 && most < least) fail("the second number is smaller");
     }
     take('?');  // lazy: the same, as the whole name has to fit
-    if (at_ < text_.size() && std::string_view("*+?{").find(text_[at_]) != std::string_view::npos) fail("a repeat of a repeat");
+    if (at_ < text_.size() && std::string_view("*+?{").find(text_[at_]) != std::string_view::npos)
+      fail("a repeat of a repeat");
     const std::vector<Step> once(steps_.begin() + static_cast<std::ptrdiff_t>(begin), steps_.end());
     const auto length = static_cast<int64_t>(once.size());
     steps_.resize(begin);
@@ -171,7 +187,8 @@ class NameRegexParser {
       char last = first;
       if (at_ + 1 < text_.size() && text_[at_] == '-' && text_[at_ + 1] != ']') {
         last = text_[at_ + 1];
-        if (last == '\\' || last == '%' || static_cast<unsigned char>(last) < static_cast<unsigned char>(first)) fail("a range without an end");
+        if (last == '\\' || last == '%' || static_cast<unsigned char>(last) < static_cast<unsigned char>(first))
+          fail("a range without an end");
         at_ += 2;
       }
       for (int c = static_cast<unsigned char>(first); c <= static_cast<unsigned char>(last); ++c) set.set(c);
@@ -187,13 +204,20 @@ class NameRegexParser {
     if (by == '%' && c == 'l') return set_of([](int other) { return other < 128 && std::islower(other); });
     if (by == '%' && c == 'u') return set_of([](int other) { return other < 128 && std::isupper(other); });
     switch (c) {
-      case 'd': return set_of([](int other) { return other < 128 && std::isdigit(other); });
-      case 'D': return ~set_of([](int other) { return other < 128 && std::isdigit(other); });
-      case 'w': return set_of(word);
-      case 'W': return ~set_of(word);
-      case 's': return set_of([](int other) { return other < 128 && std::isspace(other); });
-      case 'S': return ~set_of([](int other) { return other < 128 && std::isspace(other); });
-      default: break;
+      case 'd':
+        return set_of([](int other) { return other < 128 && std::isdigit(other); });
+      case 'D':
+        return ~set_of([](int other) { return other < 128 && std::isdigit(other); });
+      case 'w':
+        return set_of(word);
+      case 'W':
+        return ~set_of(word);
+      case 's':
+        return set_of([](int other) { return other < 128 && std::isspace(other); });
+      case 'S':
+        return ~set_of([](int other) { return other < 128 && std::isspace(other); });
+      default:
+        break;
     }
     if (std::isalnum(static_cast<unsigned char>(c))) fail(std::string(1, by) + c + " is not known");
     return set_of([c](int other) { return other == static_cast<unsigned char>(c); });
@@ -249,9 +273,15 @@ bool NameRegex::fits(std::string_view name) const {
       }
       const Step& step = steps_[at];
       switch (step.kind) {
-        case Kind::kCharacter: list.push_back(at); break;
-        case Kind::kSplit: open.push_back(at + step.other); [[fallthrough]];
-        case Kind::kJump: open.push_back(at + step.by); break;
+        case Kind::kCharacter:
+          list.push_back(at);
+          break;
+        case Kind::kSplit:
+          open.push_back(at + step.other);
+          [[fallthrough]];
+        case Kind::kJump:
+          open.push_back(at + step.by);
+          break;
         case Kind::kBegin:
           if (position == 0) open.push_back(at + 1);
           break;

@@ -10,14 +10,14 @@
 
 namespace moonhalo {
 
-/// Whether `name` fits a pattern with * (any text) and ? (any character), neither of which crosses a dot. Time: at most the
-/// product of the lengths.
+/// Whether `name` fits a pattern with * (any text) and ? (any character), neither of which crosses a dot. Time: at most
+/// the product of the lengths.
 bool glob_fits(std::string_view pattern, std::string_view name);
 
-/// A regular expression over whole names that never backtracks: fits() takes at most the product of the lengths, whatever the
-/// expression. It has literals, ., [a-z], [^...], \d \w \s \D \W \S, ( ), (?: ), |, *, +, ?, {2,5}, ^, $; a % does what \ does,
-/// and %a, %l, %u are Lua's letters. ValueError for all else (references back, looking ahead) and for expressions that repeat to
-/// more than some thousand characters: the text, what is wrong and where.
+/// A regular expression over whole names that never backtracks: fits() takes at most the product of the lengths,
+/// whatever the expression. It has literals, ., [a-z], [^...], \d \w \s \D \W \S, ( ), (?: ), |, *, +, ?, {2,5}, ^, $;
+/// a % does what \ does, and %a, %l, %u are Lua's letters. ValueError for all else (references back, looking ahead) and
+/// for expressions that repeat to more than some thousand characters: the text, what is wrong and where.
 class NameRegex {
  public:
   explicit NameRegex(const std::string& text);

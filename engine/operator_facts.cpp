@@ -40,7 +40,8 @@ bool tensor_free(const c10::TypePtr& type) {
 
 // What factories take beyond the arguments of their out= form: how the tensor is made.
 bool tells_how_to_make(const c10::Argument& argument) {
-  static constexpr std::array<std::string_view, 5> kNames = {"dtype", "layout", "device", "pin_memory", "memory_format"};
+  static constexpr std::array<std::string_view, 5> kNames = {"dtype", "layout", "device", "pin_memory",
+                                                             "memory_format"};
   return argument.kwarg_only() && argument.default_value() &&
          std::find(kNames.begin(), kNames.end(), argument.name()) != kNames.end();
 }
@@ -67,7 +68,8 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
     const auto& others = other->schema().arguments();
     size_t found = 0;
     const bool fits = std::all_of(others.begin(), others.end(), [&](const c10::Argument& a) {
-      const bool same = found < wanted.size() && !writes(a) && a.name() == wanted[found]->name() && *a.type() == *wanted[found]->type();
+      const bool same = found < wanted.size() && !writes(a) && a.name() == wanted[found]->name() &&
+                        *a.type() == *wanted[found]->type();
       if (same) ++found;
       return same || (out && tells_how_to_make(a));
     });
@@ -86,17 +88,26 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& name = op.operator_name().name;
   rule = find_rule(op.operator_name());
-  gives_out = std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
+  gives_out =
+      std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
   // A rule named without an overload speaks of results that are made, not of out= tensors that are given.
   if (rule && gives_out && rule->op == name) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 13> kMadeOfOthers = {
-      "aten::_pack_padded_sequence", "aten::affine_grid_generator", "aten::block_diag", "aten::dist",
-      "aten::embedding_renorm",      "aten::linspace",              "aten::logspace",   "aten::masked_scatter_backward",
-      "aten::normal",                "aten::normal_functional",     "aten::rand",       "aten::randint",
-      "aten::randn"};
+  static constexpr std::array<const char*, 13> kMadeOfOthers = {"aten::_pack_padded_sequence",
+                                                                "aten::affine_grid_generator",
+                                                                "aten::block_diag",
+                                                                "aten::dist",
+                                                                "aten::embedding_renorm",
+                                                                "aten::linspace",
+                                                                "aten::logspace",
+                                                                "aten::masked_scatter_backward",
+                                                                "aten::normal",
+                                                                "aten::normal_functional",
+                                                                "aten::rand",
+                                                                "aten::randint",
+                                                                "aten::randn"};
   const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
   decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
@@ -105,7 +116,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
       const auto index = schema.argumentIndexWithName(called);
       return index && *schema.arguments()[*index].type() == *c10::TensorType::get() ? *index : -1;
     };
-    host_argument = std::max(is_tensor("lengths"), starts_with(name, "aten::_foreach_addc") ? is_tensor("scalars") : -1);
+    host_argument =
+        std::max(is_tensor("lengths"), starts_with(name, "aten::_foreach_addc") ? is_tensor("scalars") : -1);
   }
   // LibTorch's composites write through this one (kron.out).
   view = name == "aten::_unsafe_view";

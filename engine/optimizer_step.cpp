@@ -27,7 +27,8 @@ std::vector<at::Tensor*> tensors_of(to::OptimizerParamState& state) {
   const auto adam = [](auto& s) { return std::vector{&s.exp_avg(), &s.exp_avg_sq(), &s.max_exp_avg_sq()}; };
   if (auto* s = dynamic_cast<to::AdamParamState*>(&state)) return adam(*s);
   if (auto* s = dynamic_cast<to::AdamWParamState*>(&state)) return adam(*s);
-  if (auto* s = dynamic_cast<to::RMSpropParamState*>(&state)) return {&s->square_avg(), &s->momentum_buffer(), &s->grad_avg()};
+  if (auto* s = dynamic_cast<to::RMSpropParamState*>(&state))
+    return {&s->square_avg(), &s->momentum_buffer(), &s->grad_avg()};
   if (auto* s = dynamic_cast<to::AdagradParamState*>(&state)) return {&s->sum()};
   if (auto* s = dynamic_cast<to::SGDParamState*>(&state)) return {&s->momentum_buffer()};
   return {};
@@ -35,7 +36,8 @@ std::vector<at::Tensor*> tensors_of(to::OptimizerParamState& state) {
 
 at::Tensor pairs_of(const at::Tensor& tensor) { return at::view_as_real(tensor.detach().resolve_conj()); }
 
-// The complex parameters of an optimizer, which stand in its groups and in its state as pairs of reals from enter() to leave().
+// The complex parameters of an optimizer, which stand in its groups and in its state as pairs of reals from enter() to
+// leave().
 class RealPairs {
  public:
   explicit RealPairs(to::Optimizer& optimizer) : optimizer_(optimizer) {
@@ -120,7 +122,8 @@ class RealPairs {
   std::vector<Pair> pairs_;
 };
 
-// LibTorch begins Adagrad's sums in the constructor: by the defaults, without imaginary parts, and not for groups added later.
+// LibTorch begins Adagrad's sums in the constructor: by the defaults, without imaginary parts, and not for groups added
+// later.
 void begin_sums(to::Adagrad& optimizer) {
   const at::NoGradGuard no_grad;
   for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -130,7 +133,8 @@ void begin_sums(to::Adagrad& optimizer) {
       if (!state) state = std::make_unique<to::AdagradParamState>();
       auto& own = static_cast<to::AdagradParamState&>(*state);
       if (own.step() > 0) continue;
-      const at::Scalar start = parameter.is_complex() ? at::Scalar(c10::complex<double>(initial, initial)) : at::Scalar(initial);
+      const at::Scalar start =
+          parameter.is_complex() ? at::Scalar(c10::complex<double>(initial, initial)) : at::Scalar(initial);
       own.sum(at::full_like(parameter.detach(), start));
     }
   }

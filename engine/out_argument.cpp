@@ -13,7 +13,8 @@ void write_result(const std::string& name, const at::Tensor& result, const at::T
                    "\n  fix   give a tensor of type ", result.scalar_type());
   if (out && target.numel() == 0 && target.sizes() != result.sizes()) {
     if (ShardTensorImpl* impl = shard_impl(target)) {
-      const at::Tensor made = is_shard_tensor(result) ? result : from_local(result, replicated(impl->spec()->mesh(), result.sizes()));
+      const at::Tensor made =
+          is_shard_tensor(result) ? result : from_local(result, replicated(impl->spec()->mesh(), result.sizes()));
       const at::Tensor cast = made.to(target.scalar_type());
       impl->shallow_copy_from(cast.getIntrusivePtr());
       return;
@@ -32,7 +33,8 @@ void write_result(const std::string& name, const at::Tensor& result, const at::T
 void take_new_shape(ShardTensorImpl& impl) {
   if (impl.sizes() == at::IntArrayRef(impl.spec()->global_shape())) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const at::Tensor fresh = wrap(at::empty(impl.sizes(), impl.local().options()), replicated(impl.spec()->mesh(), impl.sizes()));
+  const at::Tensor fresh =
+      wrap(at::empty(impl.sizes(), impl.local().options()), replicated(impl.spec()->mesh(), impl.sizes()));
   impl.shallow_copy_from(fresh.getIntrusivePtr());
 }
 

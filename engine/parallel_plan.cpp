@@ -40,9 +40,10 @@ void report_unmatched(const std::string& pattern, const char* what, const std::v
 
 // The entry for every name: index into `entries` or -1.
 template <class Value>
-std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries, const std::vector<std::string>& names,
-                           const char* what, const std::function<bool(const Value&, const Value&)>& equal,
-                           const DeviceMesh& mesh, Unmatched unmatched) {
+std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries,
+                           const std::vector<std::string>& names, const char* what,
+                           const std::function<bool(const Value&, const Value&)>& equal, const DeviceMesh& mesh,
+                           Unmatched unmatched) {
   std::vector<NamePattern> patterns;
   for (const auto& [text, value] : entries) patterns.emplace_back(text);
   std::vector<bool> used(entries.size(), false);
@@ -87,7 +88,8 @@ void check_arguments(const ArgumentsPlan& plan, const DeviceMesh& mesh, const st
   for (const auto& [name, argument] : plan.by_name) check(argument);
 }
 
-void check_tensor(const Placements& placements, const TensorFacts& tensor, const DeviceMesh& mesh, const std::string& name) {
+void check_tensor(const Placements& placements, const TensorFacts& tensor, const DeviceMesh& mesh,
+                  const std::string& name) {
   check_count(placements, mesh, "'" + name + "'");
   const auto ndim = static_cast<int64_t>(tensor.shape.size());
   for (const Placement& placement : placements) {
@@ -121,21 +123,26 @@ class StyleResolver {
                       "\n  fix   give a slice, as mesh[\"", mesh_.names().back(),
                       "\"]; for tensors on the whole mesh give a plan of placements, one for each dim");
     switch (style_.kind) {
-      case Kind::kColwise: return colwise();
-      case Kind::kRowwise: return rowwise();
+      case Kind::kColwise:
+        return colwise();
+      case Kind::kRowwise:
+        return rowwise();
       case Kind::kSequence: {
         const Placement cut = shard(style_.sequence_dim);
         plan_.inputs.by_position = {ArgumentPlan{Placements{cut}, Placements{cut}}};
         plan_.outputs.by_position = {ArgumentPlan{Placements{cut}, {}, style_.use_local_output.value_or(false)}};
         return;
       }
-      case Kind::kPrepareInput: return prepare_input();
+      case Kind::kPrepareInput:
+        return prepare_input();
       case Kind::kPrepareOutput: {
         plan_.outputs.by_position = pairs("PrepareModuleOutput", "output", style_.output_layouts,
                                           style_.desired_output_layouts, style_.use_local_output.value_or(true));
         return;
       }
-      case Kind::kCustom: plan_.custom.push_back(style_.custom); return;
+      case Kind::kCustom:
+        plan_.custom.push_back(style_.custom);
+        return;
     }
   }
 
@@ -172,7 +179,8 @@ class StyleResolver {
     TORCH_CHECK_VALUE(style_.input_layouts || !style_.input_kwarg_layouts.empty(), kOp, "PrepareModuleInput of ",
                       quoted(module_), " has neither input_layouts nor input_kwarg_layouts");
     if (style_.input_layouts) {
-      plan_.inputs.by_position = pairs("PrepareModuleInput", "input", style_.input_layouts, style_.desired_input_layouts, local);
+      plan_.inputs.by_position =
+          pairs("PrepareModuleInput", "input", style_.input_layouts, style_.desired_input_layouts, local);
     }
     const auto &given = style_.input_kwarg_layouts, &desired = style_.desired_input_kwarg_layouts;
     TORCH_CHECK_VALUE(given.size() == desired.size(), kOp, "PrepareModuleInput of ", quoted(module_), " has ", given.size(),
@@ -207,7 +215,8 @@ class StyleResolver {
 
   void pass(const Placement& input, const Placement& wanted, const Placement& output) {
     plan_.inputs.by_position = {ArgumentPlan{Placements{input}, Placements{wanted}}};
-    plan_.outputs.by_position = {ArgumentPlan{Placements{output}, Placements{output}, style_.use_local_output.value_or(true)}};
+    plan_.outputs.by_position = {
+        ArgumentPlan{Placements{output}, Placements{output}, style_.use_local_output.value_or(true)}};
   }
 
   Placement one(const std::optional<ParallelStyle::Layouts>& layouts, const Placement& otherwise) const {
@@ -217,7 +226,8 @@ class StyleResolver {
     return *layouts->front();
   }
 
-  static ArgumentPlan argument(const std::optional<Placement>& plain, const std::optional<Placement>& wanted, bool local) {
+  static ArgumentPlan argument(const std::optional<Placement>& plain, const std::optional<Placement>& wanted,
+                               bool local) {
     ArgumentPlan made;
     if (plain) made.plain = Placements{*plain};
     if (wanted) made.wanted = Placements{*wanted};
@@ -227,14 +237,16 @@ class StyleResolver {
 
   std::vector<std::optional<ArgumentPlan>> pairs(const char* style, const std::string& side,
                                                  const std::optional<ParallelStyle::Layouts>& given,
-                                                 const std::optional<ParallelStyle::Layouts>& desired, bool local) const {
+                                                 const std::optional<ParallelStyle::Layouts>& desired,
+                                                 bool local) const {
     TORCH_CHECK_VALUE(given && desired, kOp, style, " of ", quoted(module_), " needs both ", side, "_layouts and desired_",
                       side, "_layouts");
     TORCH_CHECK_VALUE(given->size() == desired->size(), kOp, style, " of ", quoted(module_), " has ", given->size(), " ",
                       side, "_layouts and ", desired->size(), " desired_", side, "_layouts");
     std::vector<std::optional<ArgumentPlan>> made;
     for (size_t i = 0; i < given->size(); ++i) {
-      made.push_back((*given)[i] || (*desired)[i] ? std::optional(argument((*given)[i], (*desired)[i], local)) : std::nullopt);
+      made.push_back((*given)[i] || (*desired)[i] ? std::optional(argument((*given)[i], (*desired)[i], local))
+                                                  : std::nullopt);
     }
     return made;
   }
@@ -249,8 +261,8 @@ class StyleResolver {
 }  // namespace
 
 bool ArgumentPlan::operator==(const ArgumentPlan& other) const {
-  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local && same(gradient, other.gradient) &&
-         async == other.async;
+  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local &&
+         same(gradient, other.gradient) && async == other.async;
 }
 
 bool ParallelStyle::operator==(const ParallelStyle& other) const {
@@ -263,8 +275,8 @@ const char* name(ParallelStyle::Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules, const DeviceMesh& mesh,
-                                Unmatched unmatched) {
+std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
+                                const DeviceMesh& mesh, Unmatched unmatched) {
   std::vector<std::string> module_names, tensor_names;
   for (const ModuleFacts& module : modules) {
     module_names.push_back(module.name);

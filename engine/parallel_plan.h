@@ -28,7 +28,8 @@ struct ArgumentPlan {
   std::optional<Placements> plain = {};   ///< what a plain tensor is: every rank's block; replicated when absent
   std::optional<Placements> wanted = {};  ///< what it becomes; as it is when absent
   bool local = false;                     ///< then its local block is taken out
-  std::optional<Placements> gradient = {};  ///< what its gradient becomes on the way back; the argument's own when absent
+  std::optional<Placements> gradient =
+      {};              ///< what its gradient becomes on the way back; the argument's own when absent
   bool async = false;  ///< its messages travel while those of the other arguments are started
   bool operator==(const ArgumentPlan& other) const;
 };
@@ -57,18 +58,19 @@ struct ParallelStyle {
 const char* name(ParallelStyle::Kind kind);
 
 struct ParallelPlan {
-  std::vector<std::pair<std::string, Placements>> parameters = {};      ///< "fc1.weight" (buffers too)
-  std::vector<std::pair<std::string, Placements>> gradients = {};       ///< of parameters, where not the parameter's own
-  std::vector<std::pair<std::string, ArgumentsPlan>> inputs = {};       ///< "fc1"; "" is the root
+  std::vector<std::pair<std::string, Placements>> parameters = {};  ///< "fc1.weight" (buffers too)
+  std::vector<std::pair<std::string, Placements>> gradients = {};   ///< of parameters, where not the parameter's own
+  std::vector<std::pair<std::string, ArgumentsPlan>> inputs = {};   ///< "fc1"; "" is the root
   std::vector<std::pair<std::string, ArgumentsPlan>> outputs = {};
   std::vector<std::pair<std::string, ParallelStyle>> styles = {};
 };
 
-/// From JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output": [null, ["S(1)"]]}},
-/// or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel", "output_layouts": "S(1)"}}, or one
-/// style. Instead of a list of placements for a parameter or an argument: {"placements": ["S(0)"], "grad": ["R"],
-/// "async": true}; grad and async may be left out. Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})", "Partial(sum)" or "P"; one stands for
-/// a list on a mesh of one dim. ValueError for unknown keys (with the nearest), wrong types and invalid JSON.
+/// From JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output": [null,
+/// ["S(1)"]]}}, or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel", "output_layouts":
+/// "S(1)"}}, or one style. Instead of a list of placements for a parameter or an argument: {"placements": ["S(0)"],
+/// "grad": ["R"], "async": true}; grad and async may be left out. Placements are "Replicate" or "R", "Shard(0)", "S(0)"
+/// or "S(0, {5, 4})", "Partial(sum)" or "P"; one stands for a list on a mesh of one dim. ValueError for unknown keys
+/// (with the nearest), wrong types and invalid JSON.
 ParallelPlan parse_plan(const std::string& json, const std::string& source = "plan");
 /// Reads a file of the above; comments are allowed.
 ParallelPlan load_plan(const std::string& path);
@@ -103,9 +105,9 @@ struct ModulePlan {
   std::vector<int64_t> custom;  ///< numbers of the custom styles
 };
 
-/// One ModulePlan per module, in order. No communication, every rank alike. ValueError for names that match nothing (with
-/// the nearest; a warning from rank 0 if `unmatched` says so), dims out of range, a number of placements that is not the
-/// mesh's, styles on a mesh of several dims or on a class that they cannot split.
+/// One ModulePlan per module, in order. No communication, every rank alike. ValueError for names that match nothing
+/// (with the nearest; a warning from rank 0 if `unmatched` says so), dims out of range, a number of placements that is
+/// not the mesh's, styles on a mesh of several dims or on a class that they cannot split.
 std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
                                 const DeviceMesh& mesh, Unmatched unmatched = Unmatched::kError);
 

@@ -26,7 +26,9 @@ template struct Opened<&nn::Module::buffers_>;
 torch::OrderedDict<std::string, at::Tensor>& buffers_of(nn::Module& module);
 
 struct Parameters : nn::Module {
-  static torch::OrderedDict<std::string, at::Tensor>& of(nn::Module& module) { return module.*(&Parameters::parameters_); }
+  static torch::OrderedDict<std::string, at::Tensor>& of(nn::Module& module) {
+    return module.*(&Parameters::parameters_);
+  }
 };
 
 // ---- Member variables -----------------------------------------------------------------------------------------------
@@ -62,11 +64,11 @@ std::vector<detail::Members>& declared() {
 
 // Where else than in the registry a module keeps its tensors. False for a class that nobody described.
 bool find_members(nn::Module& module, std::vector<at::Tensor*>& members) {
-  bool known =
-      members_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl, nn::Conv1dImpl, nn::Conv2dImpl,
-                 nn::Conv3dImpl, nn::ConvTranspose1dImpl, nn::ConvTranspose2dImpl, nn::ConvTranspose3dImpl, nn::LayerNormImpl,
-                 nn::GroupNormImpl, nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl,
-                 nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl, nn::PReLUImpl, nn::MultiheadAttentionImpl>(module, members);
+  bool known = members_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl, nn::Conv1dImpl,
+                          nn::Conv2dImpl, nn::Conv3dImpl, nn::ConvTranspose1dImpl, nn::ConvTranspose2dImpl,
+                          nn::ConvTranspose3dImpl, nn::LayerNormImpl, nn::GroupNormImpl, nn::BatchNorm1dImpl,
+                          nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl,
+                          nn::InstanceNorm3dImpl, nn::PReLUImpl, nn::MultiheadAttentionImpl>(module, members);
   const std::lock_guard lock(declared_mutex);
   for (const auto& of : declared()) {
     const auto found = of(module);
@@ -170,9 +172,9 @@ class Parallelizer {
     for (size_t i = 0; i < modules_.size(); ++i) settle(i);
     for (size_t i = 0; i < modules_.size(); ++i) place(i);
     for (size_t i = 0; i < modules_.size(); ++i) {
-      remember(std::make_shared<Activations>(
-          Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs, plans_[i].outputs, i == 0,
-                      i == 0 ? options_.factory : std::nullopt}));
+      remember(std::make_shared<Activations>(Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs,
+                                                         plans_[i].outputs, i == 0,
+                                                         i == 0 ? options_.factory : std::nullopt}));
     }
   }
 
@@ -210,9 +212,9 @@ class Parallelizer {
       const ModulePlan::Tensor& plan = plans_[i].tensors.at(name);
       const ModulePlan::Tensor*& wanted = wanted_[slot->unsafeGetTensorImpl()];
       const bool differ = wanted != nullptr && wanted->listed && plan.listed &&
-                          (options_.is_model_sharded
-                               ? text_of(wanted->placements) != text_of(plan.placements)
-                               : make_spec(mesh_, slot->sizes(), wanted->placements) != make_spec(mesh_, slot->sizes(), plan.placements));
+                          (options_.is_model_sharded ? text_of(wanted->placements) != text_of(plan.placements)
+                                                     : make_spec(mesh_, slot->sizes(), wanted->placements) !=
+                                                           make_spec(mesh_, slot->sizes(), plan.placements));
       TORCH_CHECK_VALUE(!differ, "parallelize_module: '", full_name(i, name), "' is shared with another module, whose entry ",
                         "in the plan differs");
       if (wanted == nullptr || plan.listed) wanted = &plan;

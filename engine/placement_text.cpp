@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "S(0, {5, 4})": placements as text, in plans. A block size per rank may make texts of a megabyte, so they are read once, by hand.
+// "S(0, {5, 4})": placements as text, in plans. A block size per rank may make texts of a megabyte, so they are read
+// once, by hand.
 #include <c10/util/Exception.h>
 
 #include <cctype>

@@ -31,7 +31,8 @@ void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string
 }
 
 // A plain block as a ShardTensor. Asks the other ranks only for what the placements leave open.
-at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements, const std::string& where) {
+at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                    const std::string& where) {
   std::vector<int64_t> shape = block.sizes().vec();
   int cuts = 0;
   bool known = true;
@@ -75,7 +76,8 @@ void reduce_bucket(const std::vector<PartialGrad>& bucket) {
   uint64_t tag = 0;
   for (const PartialGrad& one : bucket) {
     flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
-    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))), Dispatch::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
+    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))),
+                      Dispatch::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
   }
   const auto describe = [&bucket] {
     std::string text;
@@ -109,7 +111,8 @@ Placements keep_sizes(Placements placements, const ShardSpec& spec) {
       mesh_dims.push_back(static_cast<int64_t>(m));
       open = open && placements[m].sizes.empty();
     }
-    if (open && !mesh_dims.empty() && spec.cut(d).mesh_dims == mesh_dims) placements[mesh_dims.back()].sizes = spec.cut(d).sizes;
+    if (open && !mesh_dims.empty() && spec.cut(d).mesh_dims == mesh_dims)
+      placements[mesh_dims.back()].sizes = spec.cut(d).sizes;
   }
   return placements;
 }
@@ -123,7 +126,8 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
     check_mesh(value, mesh, "parallelize_module");
     placed = redistribute(value, keep_sizes(placements, *spec(value))).detach();
   } else {
-    if (value.device().type() != at::Device(mesh->device_type()).type()) value = value.to(at::Device(mesh->device_type()));
+    if (value.device().type() != at::Device(mesh->device_type()).type())
+      value = value.to(at::Device(mesh->device_type()));
     if (src) {
       placed = distribute_tensor(value, mesh, placements, *src);
     } else {
@@ -136,10 +140,12 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
   return placed.requires_grad_(tensor.requires_grad());
 }
 
-at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements, const std::string& where) {
+at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                       const std::string& where) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor value = block.detach();
-  if (value.device().type() != at::Device(mesh->device_type()).type()) value = value.to(at::Device(mesh->device_type()));
+  if (value.device().type() != at::Device(mesh->device_type()).type())
+    value = value.to(at::Device(mesh->device_type()));
   return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
 }
 
@@ -181,7 +187,8 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
   return moved;
 }
 
-at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan, const std::string& where) {
+at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
+                         const std::string& where) {
   return move_arguments({value}, mesh, {plan}, where)[0];
 }
 

@@ -50,7 +50,8 @@ void check_keys(const Json& object, const std::vector<std::string>& known, const
 
 int64_t read_integer(const Json& value, const std::string& where) {
   if (!value.is_number_integer()) wrong_type(where, "an integer", value);
-  const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+  const bool fits =
+      !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
   TORCH_CHECK_VALUE(fits, where, ": ", value.dump(), " is no integer of 64 bits");
   return value.get<int64_t>();
 }
@@ -104,7 +105,8 @@ ArgumentsPlan read_arguments(const Json& value, const std::string& where) {
   };
   const auto read = [&](const Json& one) {
     Entry entry = read_entry(one, where);
-    return ArgumentPlan{.wanted = std::move(entry.placements), .gradient = std::move(entry.gradient), .async = entry.async};
+    return ArgumentPlan{
+        .wanted = std::move(entry.placements), .gradient = std::move(entry.gradient), .async = entry.async};
   };
   if (is_entry(value)) {
     at(0) = read(value);
@@ -146,13 +148,21 @@ ParallelStyle::Layouts read_layouts(const Json& value, const std::string& where)
 std::vector<std::string> keys_of(Kind kind) {
   switch (kind) {
     case Kind::kColwise:
-    case Kind::kRowwise: return {"style", "input_layouts", "output_layouts", "use_local_output"};
-    case Kind::kSequence: return {"style", "sequence_dim", "use_local_output"};
+    case Kind::kRowwise:
+      return {"style", "input_layouts", "output_layouts", "use_local_output"};
+    case Kind::kSequence:
+      return {"style", "sequence_dim", "use_local_output"};
     case Kind::kPrepareInput:
-      return {"style",          "input_layouts",       "desired_input_layouts", "input_kwarg_layouts",
-              "desired_input_kwarg_layouts", "use_local_output"};
-    case Kind::kPrepareOutput: return {"style", "output_layouts", "desired_output_layouts", "use_local_output"};
-    case Kind::kCustom: return {"style", "number"};
+      return {"style",
+              "input_layouts",
+              "desired_input_layouts",
+              "input_kwarg_layouts",
+              "desired_input_kwarg_layouts",
+              "use_local_output"};
+    case Kind::kPrepareOutput:
+      return {"style", "output_layouts", "desired_output_layouts", "use_local_output"};
+    case Kind::kCustom:
+      return {"style", "number"};
   }
   return {};
 }
@@ -182,7 +192,8 @@ ParallelStyle read_style(const Json& value, const std::string& where) {
   named("input_kwarg_layouts", style.input_kwarg_layouts);
   named("desired_input_kwarg_layouts", style.desired_input_kwarg_layouts);
   if (given("use_local_output")) {
-    if (!value["use_local_output"].is_boolean()) wrong_type(where + ".use_local_output", "true or false", value["use_local_output"]);
+    if (!value["use_local_output"].is_boolean())
+      wrong_type(where + ".use_local_output", "true or false", value["use_local_output"]);
     style.use_local_output = value["use_local_output"].get<bool>();
   }
   if (given("sequence_dim")) style.sequence_dim = read_integer(value["sequence_dim"], where + ".sequence_dim");
@@ -209,7 +220,8 @@ ParallelPlan read_plan(const Json& json, const std::string& source) {
     return plan;
   }
   if (json.is_array() && json.empty()) return plan;
-  if (!json.is_object()) wrong_type(source, "ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}", json);
+  if (!json.is_object())
+    wrong_type(source, "ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}", json);
   bool styles = false;
   for (const auto& [key, value] : json.items()) styles |= value.is_string() || is_style(value);
   const bool placements = json.contains("parameter") || json.contains("forward");

@@ -81,7 +81,8 @@ class Draws {
     const double radius = std::sqrt(-2 * std::log(uniform_above_zero()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
   }
-  /// In [0, range), each equally likely; 0 stands for 2^64 (Lemire 2019, "Fast random integer generation in an interval").
+  /// In [0, range), each equally likely; 0 stands for 2^64 (Lemire 2019, "Fast random integer generation in an
+  /// interval").
   uint64_t below(uint64_t range) {
     if (range == 0) return bits();
     unsigned __int128 product = static_cast<unsigned __int128>(bits()) * range;

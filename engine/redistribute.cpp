@@ -26,13 +26,20 @@ at::Scalar neutral(ReduceOp op, at::ScalarType dtype) {
   if (op == ReduceOp::kProduct) return 1;
   const bool of_max = op == ReduceOp::kMax;
   switch (dtype) {
-    case at::kBool: return !of_max;
-    case at::kByte: return worst<uint8_t>(of_max);
-    case at::kChar: return worst<int8_t>(of_max);
-    case at::kShort: return worst<int16_t>(of_max);
-    case at::kInt: return worst<int32_t>(of_max);
-    case at::kLong: return worst<int64_t>(of_max);
-    default: return of_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    case at::kBool:
+      return !of_max;
+    case at::kByte:
+      return worst<uint8_t>(of_max);
+    case at::kChar:
+      return worst<int8_t>(of_max);
+    case at::kShort:
+      return worst<int16_t>(of_max);
+    case at::kInt:
+      return worst<int32_t>(of_max);
+    case at::kLong:
+      return worst<int64_t>(of_max);
+    default:
+      return of_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
   }
 }
 
@@ -68,9 +75,11 @@ Ranges common(const Ranges& a, const Ranges& b) {
   return box;
 }
 
-// Shares `box`, of which every one of `ranks` holds an addend (or a copy), out among them: an element goes to a rank that wants
-// it if there is one, evenly among several. The wanted boxes are blocks of a grid: along each dim equal or apart.
-void share_out(const Ranges& box, std::vector<int64_t> ranks, const std::vector<Ranges>& wanted, std::vector<Ranges>& kept) {
+// Shares `box`, of which every one of `ranks` holds an addend (or a copy), out among them: an element goes to a rank
+// that wants it if there is one, evenly among several. The wanted boxes are blocks of a grid: along each dim equal or
+// apart.
+void share_out(const Ranges& box, std::vector<int64_t> ranks, const std::vector<Ranges>& wanted,
+               std::vector<Ranges>& kept) {
   const auto wants = [&](int64_t rank) { return numel(common(wanted[rank], box)) > 0; };
   if (std::any_of(ranks.begin(), ranks.end(), wants)) {
     for (const int64_t rank : ranks) {
@@ -107,7 +116,8 @@ void share_out(const Ranges& box, std::vector<int64_t> ranks, const std::vector<
 }
 
 // Ranks by their coordinates on some mesh dims.
-std::map<std::vector<int64_t>, std::vector<int64_t>> grouped(const DeviceMesh& mesh, const std::vector<int64_t>& mesh_dims) {
+std::map<std::vector<int64_t>, std::vector<int64_t>> grouped(const DeviceMesh& mesh,
+                                                             const std::vector<int64_t>& mesh_dims) {
   std::map<std::vector<int64_t>, std::vector<int64_t>> groups;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     std::vector<int64_t> key;
@@ -160,7 +170,8 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
   }
   for (int64_t m = 0; m < target.ndim(); ++m) {
     // Averages begin with the value everywhere: an addend of n times the value might leave the range of the dtype.
-    if (target.size(m) == 1 || !to_->partial(m) || to_->partial(m) == ReduceOp::kAvg || (same_mesh && stays(m))) continue;
+    if (target.size(m) == 1 || !to_->partial(m) || to_->partial(m) == ReduceOp::kAvg || (same_mesh && stays(m)))
+      continue;
     if (!mixed) {
       begun.push_back(m);
       fill_ = to_->partial(m);
@@ -176,8 +187,8 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
   }
   if (!summed.empty()) {
     const bool at_once = others(mesh, summed).empty() && std::all_of(summed.begin(), summed.end(), [&](int64_t m) {
-      return from_->partial(m) == from_->partial(summed[0]);
-    });
+                           return from_->partial(m) == from_->partial(summed[0]);
+                         });
     // Copies could share the work of a sum among them; that pays from three addends on.
     const bool alone = summed.size() == 1 && (apart.empty() || mesh.size(summed[0]) == 2);
     const bool tiny = from_->global_numel() < mesh.size();
@@ -187,7 +198,8 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
     } else {
       std::vector<int64_t> shared = summed;
       shared.insert(shared.end(), apart.begin(), apart.end());
-      for (const auto& [key, ranks] : grouped(mesh, others(mesh, shared))) share_out(Ranges(kept[ranks[0]]), ranks, wanted, kept);
+      for (const auto& [key, ranks] : grouped(mesh, others(mesh, shared)))
+        share_out(Ranges(kept[ranks[0]]), ranks, wanted, kept);
       plan_reduce_scatters(summed, at_once, kept);
       apart.clear();
     }
@@ -199,8 +211,8 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
   for (const auto& [key, ranks] : grouped(mesh, others(mesh, apart))) {
     for (const int64_t rank : ranks) first[rank] = ranks[0];
   }
-  // Where a Partial begins, an element stands on the coordinates where most of the ranks that want it hold it already; those of
-  // its first owner, if they are among the best.
+  // Where a Partial begins, an element stands on the coordinates where most of the ranks that want it hold it already;
+  // those of its first owner, if they are among the best.
   const auto begun_at = [&](int64_t rank) {
     std::vector<int64_t> coordinates;
     for (const int64_t m : begun) coordinates.push_back(target.coordinate(there[rank], m));
@@ -227,7 +239,8 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
   std::vector<int64_t> same = fixed;
   same.insert(same.end(), apart.begin(), apart.end());
   const auto serves = [&](int64_t owner, int64_t user) {
-    return std::all_of(same.begin(), same.end(), [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); }) &&
+    return std::all_of(same.begin(), same.end(),
+                       [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); }) &&
            (begun.empty() || keeper(owner, user) == begun_at(user));
   };
   const auto needs = [&](int64_t rank) {
@@ -250,10 +263,12 @@ void Redistribution::plan_all_reduces(const std::vector<int64_t>& summed, bool a
   }
 }
 
-void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once, const std::vector<Ranges>& kept) {
+void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once,
+                                          const std::vector<Ranges>& kept) {
   const DeviceMesh& mesh = *from_->mesh();
   const int64_t me = mesh.rank();
-  // The block as one row of parts: by the first dim that is reduced, then the second, ...; a stage leaves this rank its own run.
+  // The block as one row of parts: by the first dim that is reduced, then the second, ...; a stage leaves this rank its
+  // own run.
   std::vector<int64_t> order = summed;
   if (!at_once) std::reverse(order.begin(), order.end());
   std::vector<int64_t> mine;
@@ -334,9 +349,11 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   return flat.view(kept_shape_);
 }
 
-// The dim along which one reduce-scatter cuts the block into runs of rows, where the communicator takes them as they lie.
+// The dim along which one reduce-scatter cuts the block into runs of rows, where the communicator takes them as they
+// lie.
 std::optional<int64_t> Redistribution::split_dim(const at::Tensor& local) const {
-  if (reduces_.size() != 1 || !reduces_[0].group->takes_strided() || reduces_[0].group->size() == 1) return std::nullopt;
+  if (reduces_.size() != 1 || !reduces_[0].group->takes_strided() || reduces_[0].group->size() == 1)
+    return std::nullopt;
   for (int64_t dim = 0; dim < local.dim(); ++dim) {
     int64_t next = 0;
     const bool rows = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
@@ -351,8 +368,8 @@ std::optional<int64_t> Redistribution::split_dim(const at::Tensor& local) const 
   return std::nullopt;
 }
 
-// `local` is not written. Among ranks in one memory each sums its share straight into the result, and the shares are gathered in
-// place; elsewhere that would be slower than an all-reduce.
+// `local` is not written. Among ranks in one memory each sums its share straight into the result, and the shares are
+// gathered in place; elsewhere that would be slower than an all-reduce.
 at::Tensor Redistribution::all_reduced(const at::Tensor& local, const Reduce& reduce) {
   constexpr size_t kLargeBytes = size_t{1} << 20;
   Communicator& group = *reduce.group;
@@ -421,12 +438,12 @@ double redistribution_cost(const ShardSpec& from, const ShardSpec& to) {
     if (a.mesh_dims == b.mesh_dims) {
       int64_t same = 0, begin_a = 0, begin_b = 0;
       for (size_t i = 0; i < a.sizes.size(); ++i) {
-        same += std::max<int64_t>(
-            0, std::min(begin_a + a.sizes[i], begin_b + b.sizes[i]) - std::max(begin_a, begin_b));
+        same += std::max<int64_t>(0, std::min(begin_a + a.sizes[i], begin_b + b.sizes[i]) - std::max(begin_a, begin_b));
         begin_a += a.sizes[i];
         begin_b += b.sizes[i];
       }
-      stays *= from.global_shape()[d] == 0 ? 1 : static_cast<double>(same) / static_cast<double>(from.global_shape()[d]);
+      stays *=
+          from.global_shape()[d] == 0 ? 1 : static_cast<double>(same) / static_cast<double>(from.global_shape()[d]);
     } else {
       stays /= static_cast<double>(a.sizes.size());
     }

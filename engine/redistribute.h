@@ -10,17 +10,18 @@
 
 namespace moonhalo {
 
-/// Takes a local block from one spec to another of the same global shape: any placement to any other, any cut to any other, on the
-/// same mesh or on another mesh of the same ranks. Three steps, the last two only where they are needed:
+/// Takes a local block from one spec to another of the same global shape: any placement to any other, any cut to any
+/// other, on the same mesh or on another mesh of the same ranks. Three steps, the last two only where they are needed:
 ///
 ///     Partial dims that end     reduce-scatter: every element is summed where it is wanted, once
 ///     everything else           one interval map: each rank receives what it needs and does not hold
 ///     Partial dims that begin   an element's value stays on the rank that has it, others hold the neutral value
 ///
-/// A Partial that only becomes Replicate is one all-reduce. Elements that travel, with P addends of an element and K ranks that
-/// want it: none for a rank that holds it; P - 1 + K - 1 if there is a sum to be made (one more if no rank wants the element that
-/// holds an addend); reduce-scatter (P-1)/P and all-reduce 2(P-1)/P of the data per rank, as in R. Thakur, R. Rabenseifner, W. Gropp,
-/// Optimization of Collective Communication Operations in MPICH, 2005, are the cases K = 1 and K = P.
+/// A Partial that only becomes Replicate is one all-reduce. Elements that travel, with P addends of an element and K
+/// ranks that want it: none for a rank that holds it; P - 1 + K - 1 if there is a sum to be made (one more if no rank
+/// wants the element that holds an addend); reduce-scatter (P-1)/P and all-reduce 2(P-1)/P of the data per rank, as in
+/// R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005, are the
+/// cases K = 1 and K = P.
 /// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first.
 /// Reusable; made from facts every rank holds. Between two meshes the first one ever made is collective over both.
 class Redistribution {
@@ -57,8 +58,8 @@ class Redistribution {
   std::vector<int64_t> kept_shape_;  // of the block after the reduce-scatters
   std::vector<Reduce> reduces_;
   std::shared_ptr<const IntervalMap> map_;  // null when every rank has what it needs
-  std::optional<ReduceOp> fill_;  // whose neutral value stands where a rank holds no addend
-  std::optional<ReduceOp> seed_;  // this rank's whole block is the neutral value of this
+  std::optional<ReduceOp> fill_;            // whose neutral value stands where a rank holds no addend
+  std::optional<ReduceOp> seed_;            // this rank's whole block is the neutral value of this
 };
 
 class Redistribution::Pending {

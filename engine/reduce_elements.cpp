@@ -52,8 +52,8 @@ void repeat(int64_t count, const Body& body) {
 }
 
 template <typename T, typename Acc, typename Combine>
-void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations,
-                   bool average, Combine combine) {
+void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations, bool average,
+                   Combine combine) {
   constexpr int64_t kChunk = kChunkBytes / static_cast<int64_t>(sizeof(Acc));
   alignas(64) Acc acc[kChunk];
   for (int64_t begin = 0; begin < n; begin += kChunk) {
@@ -78,16 +78,14 @@ void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<
 }
 
 template <typename T, typename Acc = T>
-void reduce_typed(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n,
-                  c10::ArrayRef<void*> destinations) {
+void reduce_typed(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
       return reduce_chunks<T, Acc>(sources, n, destinations, op == ReduceOp::kAvg,
                                    [](Acc a, Acc b) { return add(a, b); });
     case ReduceOp::kProduct:
-      return reduce_chunks<T, Acc>(sources, n, destinations, false,
-                                   [](Acc a, Acc b) { return multiply(a, b); });
+      return reduce_chunks<T, Acc>(sources, n, destinations, false, [](Acc a, Acc b) { return multiply(a, b); });
     case ReduceOp::kMax:
       if constexpr (!kIsComplex<Acc>) {
         return reduce_chunks<T, Acc>(sources, n, destinations, false,
@@ -104,14 +102,12 @@ void reduce_typed(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n,
   TORCH_INTERNAL_ASSERT(false, "reduce_elements: check_reducible was not asked about ", name(op));
 }
 
-void reduce_bools(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n,
-                  c10::ArrayRef<void*> destinations) {
+void reduce_bools(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMax) {
     return reduce_chunks<bool, uint8_t>(sources, n, destinations, false,
                                         [](uint8_t a, uint8_t b) { return uint8_t(a | b); });
   }
-  reduce_chunks<bool, uint8_t>(sources, n, destinations, false,
-                               [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
+  reduce_chunks<bool, uint8_t>(sources, n, destinations, false, [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
 }
 
 }  // namespace
@@ -146,8 +142,8 @@ void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype) {
   }
 }
 
-void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources,
-                     int64_t n, c10::ArrayRef<void*> destinations) {
+void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources, int64_t n,
+                     c10::ArrayRef<void*> destinations) {
   switch (dtype) {
     case at::kFloat:
       return reduce_typed<float>(op, sources, n, destinations);
@@ -188,20 +184,23 @@ void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Ten
   std::vector<int64_t> order(ndim);
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return out.stride(a) > out.stride(b); });
-  const auto in_a_row = [&](const at::Tensor& tensor, int64_t dim, int64_t run) { return tensor.size(dim) == 1 || tensor.stride(dim) == run; };
+  const auto in_a_row = [&](const at::Tensor& tensor, int64_t dim, int64_t run) {
+    return tensor.size(dim) == 1 || tensor.stride(dim) == run;
+  };
   int64_t run = 1;
   for (; !order.empty(); order.pop_back()) {
     const int64_t dim = order.back();
-    const bool joins = in_a_row(out, dim, run) && std::all_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
-                         return in_a_row(source, dim, run);
-                       });
+    const bool joins =
+        in_a_row(out, dim, run) && std::all_of(sources.begin(), sources.end(),
+                                               [&](const at::Tensor& source) { return in_a_row(source, dim, run); });
     if (!joins) break;
     run *= out.size(dim);
   }
   if (run < std::min(kShortRun, out.numel())) {
     std::vector<at::Tensor> packed;
     c10::SmallVector<const void*, 16> addresses;
-    for (const at::Tensor& source : sources) addresses.push_back(packed.emplace_back(source.contiguous()).const_data_ptr());
+    for (const at::Tensor& source : sources)
+      addresses.push_back(packed.emplace_back(source.contiguous()).const_data_ptr());
     at::Tensor result = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
     reduce_elements(op, out.scalar_type(), addresses, out.numel(), result.mutable_data_ptr());
     if (!out.is_contiguous()) out.copy_(result);
@@ -215,8 +214,10 @@ void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Ten
     return elements * static_cast<int64_t>(tensor.itemsize());
   };
   for (int64_t left = out.numel(); left > 0; left -= run) {
-    for (size_t s = 0; s < sources.size(); ++s) addresses[s] = static_cast<const char*>(sources[s].const_data_ptr()) + offset(sources[s]);
-    reduce_elements(op, out.scalar_type(), addresses, run, static_cast<void*>(static_cast<char*>(out.mutable_data_ptr()) + offset(out)));
+    for (size_t s = 0; s < sources.size(); ++s)
+      addresses[s] = static_cast<const char*>(sources[s].const_data_ptr()) + offset(sources[s]);
+    reduce_elements(op, out.scalar_type(), addresses, run,
+                    static_cast<void*>(static_cast<char*>(out.mutable_data_ptr()) + offset(out)));
     for (size_t i = order.size(); i-- > 0;) {
       if (++at[i] < out.size(order[i])) break;
       at[i] = 0;

@@ -28,7 +28,9 @@ struct Claim {
   int64_t checksum = 0, call = 0, dtype = 0, ndim = 0;
   std::array<int64_t, kMostDims> sizes = {};
 
-  bool same_kind(const Claim& other) const { return dtype == other.dtype && ndim == other.ndim && sizes == other.sizes; }
+  bool same_kind(const Claim& other) const {
+    return dtype == other.dtype && ndim == other.ndim && sizes == other.sizes;
+  }
   bool operator==(const Claim&) const = default;
   at::IntArrayRef shape() const { return {sizes.data(), static_cast<size_t>(std::min(ndim, kMostDims))}; }
 };
@@ -72,11 +74,16 @@ uint64_t checksum_of(const at::Tensor& values, uint64_t sample) {
 
 double rounding(at::ScalarType dtype) {
   switch (c10::toRealValueType(dtype)) {
-    case at::kDouble: return 64 * std::ldexp(1.0, -52);
-    case at::kFloat: return 64 * std::ldexp(1.0, -23);
-    case at::kHalf: return 4 * std::ldexp(1.0, -10);
-    case at::kBFloat16: return 4 * std::ldexp(1.0, -7);
-    default: return 0;
+    case at::kDouble:
+      return 64 * std::ldexp(1.0, -52);
+    case at::kFloat:
+      return 64 * std::ldexp(1.0, -23);
+    case at::kHalf:
+      return 4 * std::ldexp(1.0, -10);
+    case at::kBFloat16:
+      return 4 * std::ldexp(1.0, -7);
+    default:
+      return 0;
   }
 }
 
@@ -110,7 +117,8 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
 std::vector<std::vector<size_t>> groups_of(const std::vector<Claim>& claims) {
   std::vector<std::vector<size_t>> groups;
   for (size_t rank = 0; rank < claims.size(); ++rank) {
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& ranks) { return claims[ranks[0]] == claims[rank]; });
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& ranks) { return claims[ranks[0]] == claims[rank]; });
     if (same == groups.end()) {
       groups.push_back({rank});
     } else {
@@ -135,7 +143,8 @@ std::string place_text(const Claim& claim, int64_t flat) {
   return "element " + shape_string(place);
 }
 
-std::string values_text(const std::vector<Claim>& claims, const std::vector<std::vector<size_t>>& groups, const std::vector<Difference>& found) {
+std::string values_text(const std::vector<Claim>& claims, const std::vector<std::vector<size_t>>& groups,
+                        const std::vector<Difference>& found) {
   const bool complex = c10::isComplexType(static_cast<at::ScalarType>(claims[0].dtype));
   std::ostringstream text;
   text.precision(6);
@@ -147,9 +156,11 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
       text << "they differ in bits";
       continue;
     }
-    text << place_text(claims[0], static_cast<int64_t>(one.first) / (complex ? 2 : 1)) << " is " << one.here << ", on rank 0 " << one.there
-         << (complex ? (static_cast<int64_t>(one.first) % 2 == 0 ? " (real parts)" : " (imaginary parts)") : "") << "; " << static_cast<int64_t>(one.count) << " of "
-         << c10::multiply_integers(claims[0].shape()) * (complex ? 2 : 1) << " numbers differ, by up to " << one.most;
+    text << place_text(claims[0], static_cast<int64_t>(one.first) / (complex ? 2 : 1)) << " is " << one.here
+         << ", on rank 0 " << one.there
+         << (complex ? (static_cast<int64_t>(one.first) % 2 == 0 ? " (real parts)" : " (imaginary parts)") : "") << "; "
+         << static_cast<int64_t>(one.count) << " of " << c10::multiply_integers(claims[0].shape()) * (complex ? 2 : 1)
+         << " numbers differ, by up to " << one.most;
   }
   if (groups.size() > kMostNamed + 1) text << "\n        ...";
   return text.str();
@@ -163,8 +174,8 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
                     "mh.check_replicated(false) switches this check off");
 }
 
-void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first, const std::vector<size_t>& ranks,
-                       const DeviceMesh& mesh, const std::string& where) {
+void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first,
+                       const std::vector<size_t>& ranks, const DeviceMesh& mesh, const std::string& where) {
   TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have parted ways: rank ", mesh.rank(), " is in ", where,
                     ", other ranks in another call\n  have  ", ranks_text(first), " and ", ranks_text(ranks),
                     " make different calls\n  fix   every rank must make the same calls: look for a branch on the rank, an order, a random "
@@ -229,7 +240,8 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
     refuse(comparison, have);
   }
   const std::vector<Difference> found = gather(group, difference(values, group));
-  const double most = std::max_element(found.begin(), found.end(), [](auto& a, auto& b) { return a.most < b.most; })->most;
+  const double most =
+      std::max_element(found.begin(), found.end(), [](auto& a, auto& b) { return a.most < b.most; })->most;
   const double allowed = rounding(tensor.scalar_type()) * found[0].largest;
   if ((tensor.is_floating_point() || tensor.is_complex()) && most <= allowed) {
     if (most > 0 && mesh.rank() == 0) warn_of_roundings(comparison, most / found[0].largest);

@@ -19,8 +19,7 @@ namespace {
 
 at::Tensor without_memory(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided) return tensor;
-  return at::Tensor(
-      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+  return at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
 }
 
 c10::IValue without_memory(const c10::IValue& value) {
@@ -41,8 +40,8 @@ c10::IValue without_memory(const c10::IValue& value) {
 }
 
 // What the operator makes of tensors of these strides; empty if LibTorch cannot tell.
-torch::jit::Stack results_without_memory(const c10::OperatorHandle& op,
-                                         const torch::jit::Stack& stack, size_t arguments) {
+torch::jit::Stack results_without_memory(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                         size_t arguments) {
   torch::jit::Stack call;
   for (const c10::IValue& value : at::ArrayRef(stack).slice(stack.size() - arguments))
     call.push_back(without_memory(value));
@@ -65,22 +64,17 @@ at::Tensor pointwise_without_memory(const torch::jit::Stack& stack, size_t argum
       .check_all_same_dtype(false)
       .declare_static_dtype_and_device(at::kFloat, c10::kMeta);
   for (const c10::IValue& value : at::ArrayRef(stack).slice(stack.size() - arguments)) {
-    if (value.isTensor() && value.toTensor().defined())
-      config.add_owned_const_input(without_memory(value.toTensor()));
+    if (value.isTensor() && value.toTensor().defined()) config.add_owned_const_input(without_memory(value.toTensor()));
   }
   return config.build().output();
 }
 
 // Channels last where those of the input or the weight are, for which LibTorch has no kernel without data either
 // (thnn_conv_use_channels_last and mkldnn_conv_use_channels_last, ATen/native/ConvUtils.h: not for volumes of doubles).
-torch::jit::Stack convolution_without_memory(const at::Tensor& input, const at::Tensor& weight,
-                                             const SpecPtr& output) {
-  const auto format =
-      input.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+torch::jit::Stack convolution_without_memory(const at::Tensor& input, const at::Tensor& weight, const SpecPtr& output) {
+  const auto format = input.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
   const bool images = input.dim() == 4 || (input.dim() == 5 && input.scalar_type() != at::kDouble);
-  if (!images ||
-      (input.suggest_memory_format() != format && weight.suggest_memory_format() != format))
-    return {};
+  if (!images || (input.suggest_memory_format() != format && weight.suggest_memory_format() != format)) return {};
   return {at::Tensor(at::detail::empty_meta(output->global_shape(), input.scalar_type(), format))};
 }
 
@@ -96,14 +90,13 @@ void for_each_tensor(at::ArrayRef<c10::IValue> values, const Each& each) {
 // A regrouping of dims that one plain tensor could not view is a copy here.
 bool copies(const std::string& name, const at::Tensor& base, const c10::IValue& shape) {
   if ((name != "aten::view" && name != "aten::_unsafe_view") || !shape.isIntList()) return false;
-  return !at::detail::computeStride(base.sizes(), base.strides(),
-                                    at::infer_size(shape.toIntVector(), base.numel()));
+  return !at::detail::computeStride(base.sizes(), base.strides(), at::infer_size(shape.toIntVector(), base.numel()));
 }
 
 }  // namespace
 
-ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                             const OperatorFacts& facts, const std::vector<SpecPtr>& outputs) {
+ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
+                             const std::vector<SpecPtr>& outputs) {
   const std::string& name = op.operator_name().name;
   const c10::IValue* given = &stack[stack.size() - facts.arguments];
   if (facts.view && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
@@ -130,9 +123,7 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
   for_each_tensor(results, [&](size_t r, const at::Tensor& result) {
     found.emplace_back();
     const bool is_argument = r < facts.returns_argument.size() && facts.returns_argument[r] >= 0;
-    if (is_argument || !result.defined() || result.layout() != at::kStrided ||
-        result.is_contiguous())
-      return;
+    if (is_argument || !result.defined() || result.layout() != at::kStrided || result.is_contiguous()) return;
     found.back().emplace(result.strides());
     any = true;
   });

@@ -68,8 +68,10 @@ namespace {
 std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
   if (a.size() == b.size() && !a.ranks_of(b).empty())
     return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";
-  const std::string whole = a.size() == b.size() ? "the mesh that these are slices of" : (a.size() < b.size() ? b : a).to_string();
-  return "place both on " + whole + ", with a placement for each of its dims (parameters by a plan of placements, not " +
+  const std::string whole =
+      a.size() == b.size() ? "the mesh that these are slices of" : (a.size() < b.size() ? b : a).to_string();
+  return "place both on " + whole +
+         ", with a placement for each of its dims (parameters by a plan of placements, not " +
          "of styles), or use full_tensor() of one, which then counts as replicated";
 }
 

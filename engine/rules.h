@@ -19,10 +19,10 @@ using Stack = torch::jit::Stack;
 
 /// One tensor of a call, in the order of the schema; the items of a Tensor[] follow one another.
 struct TensorArgument {
-  int arg = 0;          ///< position in the schema
-  int item = -1;        ///< position in the list, or -1
-  SpecPtr spec;         ///< null for an undefined tensor; a plain tensor counts as replicated
-  bool plain = false;   ///< not a ShardTensor
+  int arg = 0;         ///< position in the schema
+  int item = -1;       ///< position in the list, or -1
+  SpecPtr spec;        ///< null for an undefined tensor; a plain tensor counts as replicated
+  bool plain = false;  ///< not a ShardTensor
   at::ScalarType dtype = at::ScalarType::Float;
 };
 
@@ -80,16 +80,17 @@ struct Plan;
 using Run = std::function<void(const c10::OperatorHandle& op, Stack& stack)>;
 
 /// How a call is carried out: what every tensor must look like first, what is run, and what the results are.
-/// Plans are cached by operator, specs, dtypes, the policy of output cuts (output_cut.h) and the non-tensor arguments (for
-/// operators tagged pointwise: without them), so a plan and its `run` may capture only those, never tensors.
+/// Plans are cached by operator, specs, dtypes, the policy of output cuts (output_cut.h) and the non-tensor arguments
+/// (for operators tagged pointwise: without them), so a plan and its `run` may capture only those, never tensors.
 struct Plan {
-  std::vector<SpecPtr> inputs;   ///< by slot; null leaves the local tensor as it is
+  std::vector<SpecPtr> inputs;  ///< by slot; null leaves the local tensor as it is
   /// By result, lists flattened. Null: the result is passed on as it is (undefined, or a plain tensor).
   /// An empty vector: every tensor result is replicated with the shape that comes out.
   std::vector<SpecPtr> outputs;
   std::vector<std::pair<int, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
-  Run run = {};                                    ///< default: the operator itself on the local tensors
-  bool copies_view = false;  ///< a view operator whose result does not alias its input (writes to either are carried over: copied_memory.h)
+  Run run = {};                                         ///< default: the operator itself on the local tensors
+  bool copies_view = false;  ///< a view operator whose result does not alias its input (writes to either are carried
+                             ///< over: copied_memory.h)
   bool gathered = false;     ///< made by the fallback, because no rule covers the call
 };
 

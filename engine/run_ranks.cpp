@@ -63,11 +63,10 @@ void rethrow_prefixed_if_any(const std::exception& error, const std::string& pre
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    rethrow_prefixed_if_any<
-        CommError, c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError,
-        c10::Error, c10::LinAlgError, c10::OutOfMemoryError, c10::EnforceFiniteError,
-        std::runtime_error, std::invalid_argument, std::out_of_range, std::domain_error,
-        std::length_error, std::logic_error, std::range_error, std::overflow_error>(known, prefix);
+    rethrow_prefixed_if_any<CommError, c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError,
+                            c10::Error, c10::LinAlgError, c10::OutOfMemoryError, c10::EnforceFiniteError,
+                            std::runtime_error, std::invalid_argument, std::out_of_range, std::domain_error,
+                            std::length_error, std::logic_error, std::range_error, std::overflow_error>(known, prefix);
     throw;
   }
 }
@@ -132,8 +131,8 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
         at::set_num_threads(threads_per_rank);
         const at::ThreadLocalStateGuard state(callers_state);
         const ElementwiseRandom random;
-        // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others', and
-        // ranks whose graphs differ talk at cross-purposes.
+        // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others',
+        // and ranks whose graphs differ talk at cross-purposes.
         if (ranks > 1) at::autocast::set_autocast_cache_enabled(false);
         const CommunicatorPtr communicator = make_threads_communicator(hub, rank);
         fn(*communicator);

@@ -28,9 +28,9 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec)
   set_storage_access_should_throw();
 }
 
-// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. (Results that would not be
-// row-major on plain tensors are given their own afterwards: result_strides.h.) Dims that an expand made are stride 0, or autograd
-// would accumulate into them. Every
+// Dense, row-major global strides: the same on every rank, whatever the local block's memory looks like. (Results that
+// would not be row-major on plain tensors are given their own afterwards: result_strides.h.) Dims that an expand made
+// are stride 0, or autograd would accumulate into them. Every
 // result passes here, so LibTorch's setters, which find numel and contiguity out again, are not used.
 void ShardTensorImpl::set_geometry() {
   const auto& shape = spec_->global_shape();
@@ -124,7 +124,8 @@ void refuse_foreign_impl() {
 }
 
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
-  if (is_lazy(local)) [[unlikely]] local = carried_out(local);
+  if (is_lazy(local)) [[unlikely]]
+    local = carried_out(local);
   check_strided(local, "ShardTensor");
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), spec);
 }

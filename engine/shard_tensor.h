@@ -29,7 +29,8 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// Cuts `full`, which only mesh rank `src` needs to hold (others may pass an undefined tensor), over the mesh.
-/// Collective; only blocks travel. Not differentiable with respect to `full` unless every rank holds it; see scatter_tensor.
+/// Collective; only blocks travel. Not differentiable with respect to `full` unless every rank holds it; see
+/// scatter_tensor.
 at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
                              int64_t src = 0);
 /// As distribute_tensor; gradients flow back to `source` on rank `src`.
@@ -40,15 +41,15 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
 /// back in the placements of `tensor` (Partial counts as Replicate).
 at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements);
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to);
-/// The same on another mesh of the same ranks, in any arrangement ({4} to {2, 2}). Collective over both; ValueError when a mesh holds
-/// other ranks than the tensor's.
+/// The same on another mesh of the same ranks, in any arrangement ({4} to {2, 2}). Collective over both; ValueError
+/// when a mesh holds other ranks than the tensor's.
 at::Tensor redistribute(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
 
 /// A redistribute whose messages travel while the program goes on. Sums (Partial) are made before it starts.
 class PendingTensor {
  public:
-  /// The redistributed tensor, the same as redistribute gives, gradients included. Every rank that started it must wait, but none waits
-  /// for another's wait. Again: the same tensor. ValueError when the tensor was written since.
+  /// The redistributed tensor, the same as redistribute gives, gradients included. Every rank that started it must
+  /// wait, but none waits for another's wait. Again: the same tensor. ValueError when the tensor was written since.
   at::Tensor wait();
 
  private:
@@ -59,11 +60,13 @@ class PendingTensor {
 /// Starts a redistribute. Collective unless nothing moves; other collective calls may follow before wait().
 PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Placement>& placements);
 PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to);
-PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
+PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh,
+                                 const std::vector<Placement>& placements);
 /// The global tensor, plain, on every rank. Collective. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor);
-/// This rank's block, plain and without a copy (of a Partial its addend, until an operator sums the tensor up). Differentiable: the gradient of each rank
-/// is that of its block; of a replicated dim it must be the same on all ranks.
+/// This rank's block, plain and without a copy (of a Partial its addend, until an operator sums the tensor up).
+/// Differentiable: the gradient of each rank is that of its block; of a replicated dim it must be the same on all
+/// ranks.
 at::Tensor to_local(const at::Tensor& tensor);
 
 /// Block sizes per mesh dim: {mesh_dim -> sizes along the dim that it cuts}. No communication.
@@ -74,7 +77,8 @@ enum class Fallback : uint8_t { kReplicate, kError };
 /// Per thread (ranks may be threads); returns the previous setting.
 Fallback set_fallback(Fallback fallback);
 
-// ---- Implementation, for the engine ----------------------------------------------------------------------------------
+// ---- Implementation, for the engine
+// ----------------------------------------------------------------------------------
 
 /// The dispatch key below autograd on which every call with a ShardTensor arrives. One place to change it.
 inline constexpr c10::DispatchKey kShardKey = c10::DispatchKey::CustomRNGKeyId;
@@ -89,14 +93,14 @@ struct ShardTensorImpl final : public c10::TensorImpl {
 
   /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
   void take_mode_of(const ShardTensorImpl& base);
-  /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place. Plain
-  /// tensors that alias the block do not count, since one rank alone may hold them.
+  /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place.
+  /// Plain tensors that alias the block do not count, since one rank alone may hold them.
   bool shares_block() const { return sharers_.use_count() > 1; }
   void share_block(const ShardTensorImpl& other) const;
   /// The gradient hook of a leaf is in place (engine/boundary.h).
   bool guarded = false;
-  /// Which calls made the value, as a tag (engine/call_tag.h): equal on all ranks that made the same calls. Goes with every
-  /// collective that works on the tensor, so that two tensors of one shape are not mixed up.
+  /// Which calls made the value, as a tag (engine/call_tag.h): equal on all ranks that made the same calls. Goes with
+  /// every collective that works on the tensor, so that two tensors of one shape are not mixed up.
   uint64_t origin = 0;
 
   const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }

@@ -47,7 +47,8 @@ class Moving {
       : text_([origin = shard_impl(tensor)->origin, from = spec(tensor), to] {
           return from->to_string() + " -> " + to->to_string() + Dispatch::of_this_thread().made_by(origin);
         }),
-        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)), Dispatch::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
+        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)),
+                           Dispatch::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
                "redistribute", text_) {}
 
  private:
@@ -96,8 +97,10 @@ at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr&
 }
 
 void connect_moved(const at::Tensor& tensor, const at::Tensor& result) {
-  connect(tensor, result, [from = without_partial(spec(tensor))](const at::Tensor& grad) { return gradient_of(grad, from); },
-          [&](const at::Tensor& tangent) { return redistribute(tangent, spec(result)); });
+  connect(
+      tensor, result,
+      [from = without_partial(spec(tensor))](const at::Tensor& grad) { return gradient_of(grad, from); },
+      [&](const at::Tensor& tangent) { return redistribute(tangent, spec(result)); });
 }
 
 // Blocks of a ShardTensor back into one tensor on rank `src`: the adjoint of scattering. Collective.
@@ -156,7 +159,8 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
   }
   at::Tensor result = wrap(std::move(block), spec);
   connect(
-      local, result, [target = without_partial(spec)](const at::Tensor& grad) { return to_local(gradient_of(grad, target)); },
+      local, result,
+      [target = without_partial(spec)](const at::Tensor& grad) { return to_local(gradient_of(grad, target)); },
       [&](const at::Tensor& tangent) { return from_local(tangent, spec); });
   return result;
 }
@@ -374,7 +378,8 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Pla
   return redistribute_async(tensor, spec(tensor)->mesh(), placements);
 }
 
-PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh,
+                                 const std::vector<Placement>& placements) {
   check_placements_given(mesh, placements, "redistribute");
   return redistribute_async(tensor, make_spec(mesh, spec(tensor)->global_shape(), placements));
 }
@@ -387,8 +392,9 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 at::Tensor to_local(const at::Tensor& tensor) {
   const SpecPtr from = spec(tensor);
   const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
-  connect(tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
-          [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
+  connect(
+      tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
+      [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
   return local;
 }
 

@@ -79,9 +79,12 @@ std::string did_you_mean(const std::string& wrong, const std::vector<std::string
 
 std::string Placement::to_string() const {
   switch (kind) {
-    case Kind::kReplicate: return "Replicate()";
-    case Kind::kPartial: return std::string("Partial(") + name(op) + ")";
-    case Kind::kShard: break;
+    case Kind::kReplicate:
+      return "Replicate()";
+    case Kind::kPartial:
+      return std::string("Partial(") + name(op) + ")";
+    case Kind::kShard:
+      break;
   }
   return "Shard(" + std::to_string(dim) + (sizes.empty() ? "" : ", " + list_string(sizes, '{', '}')) + ")";
 }
@@ -190,7 +193,8 @@ std::string ShardSpec::to_string() const {
 
 size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const {
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  for (const int64_t word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
+  for (const int64_t word : key)
+    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
   return hash;
 }
 

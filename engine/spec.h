@@ -16,13 +16,13 @@ namespace moonhalo {
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
-  int64_t dim = -1;                  ///< kShard: the tensor dimension that is cut (negative counts from the end)
-  ReduceOp op = ReduceOp::kSum;      ///< kPartial
-  std::vector<int64_t> sizes = {};   ///< kShard, optional: rows of each block; balanced when empty
+  int64_t dim = -1;                 ///< kShard: the tensor dimension that is cut (negative counts from the end)
+  ReduceOp op = ReduceOp::kSum;     ///< kPartial
+  std::vector<int64_t> sizes = {};  ///< kShard, optional: rows of each block; balanced when empty
   bool is_shard() const { return kind == Kind::kShard; }
   bool is_replicate() const { return kind == Kind::kReplicate; }
   bool is_partial() const { return kind == Kind::kPartial; }
-  std::string to_string() const;     ///< "Shard(2, {11, 6})", "Replicate()", "Partial(sum)"
+  std::string to_string() const;  ///< "Shard(2, {11, 6})", "Replicate()", "Partial(sum)"
 };
 Placement shard(int64_t dim, std::vector<int64_t> sizes = {});
 Placement replicate();

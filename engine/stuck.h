@@ -8,9 +8,9 @@
 
 namespace moonhalo {
 
-/// Finds that all rank threads wait for each other, in different groups or calls, so that none can go on. A rank that has waited for
-/// a while enters; as long as nobody enters or leaves, nobody runs, and once each has looked again and found nothing to go on with,
-/// nothing ever will come. Slow path only.
+/// Finds that all rank threads wait for each other, in different groups or calls, so that none can go on. A rank that
+/// has waited for a while enters; as long as nobody enters or leaves, nobody runs, and once each has looked again and
+/// found nothing to go on with, nothing ever will come. Slow path only.
 class StuckRanks {
  public:
   explicit StuckRanks(int ranks) : ranks_(ranks) {}
@@ -22,8 +22,8 @@ class StuckRanks {
   uint64_t generation();
   /// What all ranks were found to wait in while this one did; "" unless they were stuck.
   std::string verdict(int rank);
-  /// The rank has looked since `generation` was read and cannot go on. What all ranks wait in, for each of them, when all that have not
-  /// `ended` are stuck; else "".
+  /// The rank has looked since `generation` was read and cannot go on. What all ranks wait in, for each of them, when
+  /// all that have not `ended` are stuck; else "".
   std::string look(int rank, uint64_t generation, const std::vector<bool>& ended);
 
  private:

@@ -189,7 +189,8 @@ std::string ThreadHub::told(int rank, int other, uint64_t call, Describe describ
 }
 
 // Returns why it is given up, "" unless all ranks wait for each other.
-std::string ThreadHub::wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready, Describe describe) {
+std::string ThreadHub::wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready,
+                                 Describe describe) {
   const int me = world_ranks_[rank];
   Parker& parker = world_->parkers[me];
   WaitingTime time;
@@ -244,12 +245,12 @@ std::string ThreadHub::different_verbs(int rank, Describe describe) {
     if (mine % 16 != CommStats::kExchange && theirs % 16 != CommStats::kExchange) continue;
     if (theirs / 16 == mine / 16 && theirs % 16 != mine % 16) {
       std::ostringstream text;
-      text << verb_name(mine % 16) << ": call " << mine / 16 << " of this group is "
-           << verb_name(mine % 16) << " on rank " << rank << " and " << verb_name(theirs % 16)
-           << " on rank " << other;
+      text << verb_name(mine % 16) << ": call " << mine / 16 << " of this group is " << verb_name(mine % 16)
+           << " on rank " << rank << " and " << verb_name(theirs % 16) << " on rank " << other;
       const std::string heard = told(rank, other, theirs / 16, describe);
       text << "\n  have  rank " << rank << ": " << describe() << "\n        rank " << other << ": "
-           << (heard.empty() ? VerbCall{.kind = static_cast<int>(theirs % 16), .number = theirs / 16}.text() : heard) << how_ranks_part();
+           << (heard.empty() ? VerbCall{.kind = static_cast<int>(theirs % 16), .number = theirs / 16}.text() : heard)
+           << how_ranks_part();
       return text.str();
     }
   }
@@ -265,12 +266,12 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
   }
   if (!gone.empty()) {
     text << (gone.size() > 1 ? "ranks " : "rank ") << join(gone) << " ended without joining " << verb << " (call "
-         << announced_[rank].load() / 16
-         << " of this group)\n  have  rank " << rank << ": " << describe() << how_ranks_part();
+         << announced_[rank].load() / 16 << " of this group)\n  have  rank " << rank << ": " << describe()
+         << how_ranks_part();
     return text.str();
   }
-  text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank << (missing.size() > 1 ? ": ranks " : ": rank ")
-       << join(missing) << " did not come\n  have  ";
+  text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank
+       << (missing.size() > 1 ? ": ranks " : ": rank ") << join(missing) << " did not come\n  have  ";
   for (const int other : missing) {
     const uint64_t last = announced_[other].load();
     text << (other == missing.front() ? "" : "; ") << "rank " << other << " in ";
@@ -285,8 +286,7 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
   return text.str();
 }
 
-void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
-                     std::chrono::milliseconds timeout, Describe describe) {
+void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::milliseconds timeout, Describe describe) {
   const uint64_t target = (phase + 1) * world_ranks_.size();
   phases_[rank].store(phase + 1);
   uint64_t before = arrivals_.load();
@@ -310,8 +310,7 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb,
     if (world_->ended_count.load() == 0) return false;
     for (int other = 0; other < size(); ++other) {
       // In this order: a rank may join and then end.
-      if (world_->ended[world_ranks_[other]].load() && phases_[other].load() < phase + 1)
-        return true;
+      if (world_->ended[world_ranks_[other]].load() && phases_[other].load() < phase + 1) return true;
     }
     return false;
   };
@@ -356,9 +355,8 @@ void ThreadHub::wait_surely(int rank, c10::function_ref<bool()> ready) {
 void ThreadHub::wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout,
                                c10::function_ref<bool()> ready, const std::vector<int>& peers, Describe describe) {
   const auto gone = [&] {
-    return world_->ended_count.load() > 0 && std::any_of(peers.begin(), peers.end(), [&](int r) {
-             return world_->ended[world_ranks_[r]].load();
-           });
+    return world_->ended_count.load() > 0 &&
+           std::any_of(peers.begin(), peers.end(), [&](int r) { return world_->ended[world_ranks_[r]].load(); });
   };
   // A peer may deliver and then end, so the end is looked at first.
   const auto stop = [&] {

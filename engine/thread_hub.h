@@ -29,8 +29,7 @@ class Parker {
   /// Called after the change. Costs one load while the owner is awake.
   void wake();
   /// Returns when `ready()` is true, or at the deadline (then false). `ready` reads sequentially consistent atomics.
-  bool wait(c10::function_ref<bool()> ready, std::chrono::steady_clock::time_point deadline,
-            bool spin);
+  bool wait(c10::function_ref<bool()> ready, std::chrono::steady_clock::time_point deadline, bool spin);
 
  private:
   std::mutex mutex_;
@@ -119,8 +118,9 @@ struct alignas(64) CollectiveSlot {
 ///
 /// A collective call is one or two phases: `meet` (each has posted its slot) and, where others' buffers were read or
 /// written in place, `leave` (nobody reads mine any more). `meet` gives up on timeout, abort, or an ended rank;
-/// then the group is broken for good, and no late rank can still meet. `leave` never gives up: every rank is known to be in
-/// the same copy. Slots alternate between two sets: a set is reused two phases later, after everybody has left it.
+/// then the group is broken for good, and no late rank can still meet. `leave` never gives up: every rank is known to
+/// be in the same copy. Slots alternate between two sets: a set is reused two phases later, after everybody has left
+/// it.
 class ThreadHub {
  public:
   /// What the calling rank is in, asked for when it has waited for long or calls differ.
@@ -133,9 +133,7 @@ class ThreadHub {
   const std::shared_ptr<ThreadWorld>& shared_world() const { return world_; }
   int world_rank(int rank) const { return world_ranks_[rank]; }
   CollectiveSlot& slot(int rank, uint64_t phase) { return slots_[(phase & 1) * world_ranks_.size() + rank]; }
-  Channel& channel(int from, int to) {
-    return channels_[static_cast<size_t>(from) * world_ranks_.size() + to];
-  }
+  Channel& channel(int from, int to) { return channels_[static_cast<size_t>(from) * world_ranks_.size() + to]; }
 
   /// Says that `rank` begins its call number `call`, a verb of this `kind`, for finding ranks in different verbs.
   void announce(int rank, uint64_t call, int kind);
@@ -143,8 +141,8 @@ class ThreadHub {
   void leave(int rank, uint64_t phase);
 
   /// Waits for `ready`, which may need rank `peer` (or any rank in `peers`); throws CommError as `meet` does.
-  void wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout,
-                      c10::function_ref<bool()> ready, const std::vector<int>& peers, Describe describe);
+  void wait_for_peers(int rank, const char* verb, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready,
+                      const std::vector<int>& peers, Describe describe);
   void wake(int rank) { world_->parkers[world_ranks_[rank]].wake(); }
   /// Waits for something that is certain to come soon.
   void wait_surely(int rank, c10::function_ref<bool()> ready);
@@ -154,8 +152,8 @@ class ThreadHub {
   void fail(const std::string& reason, bool mismatch);
   /// What all ranks of a phase in which calls differ say of theirs. Every one of them must call it; once.
   std::vector<std::string> tell_all(int rank, Describe describe);
-  /// Tells what this rank is in, and gives what `other` said that it is in, if it is still in call number `call`, and waits or
-  /// has found a difference too; else "".
+  /// Tells what this rank is in, and gives what `other` said that it is in, if it is still in call number `call`, and
+  /// waits or has found a difference too; else "".
   std::string told(int rank, int other, uint64_t call, Describe describe);
 
   /// Throws if the group is broken.
@@ -168,7 +166,8 @@ class ThreadHub {
   void wake_all();
   void keep_reason(const std::string& reason, bool mismatch);
   void tell(int rank, Describe describe);
-  std::string wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready, Describe describe);
+  std::string wait_long(int rank, std::chrono::milliseconds timeout, c10::function_ref<bool()> ready,
+                        Describe describe);
   std::string why_given_up(int rank, const char* verb, std::chrono::milliseconds timeout,
                            const std::vector<int>& missing, Describe describe);
   std::string different_verbs(int rank, Describe describe);

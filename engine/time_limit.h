@@ -16,7 +16,8 @@ std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& tex
 /// "5 s", for messages.
 std::string seconds_text(std::chrono::milliseconds time);
 
-/// How long communicators wait that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else 10 minutes.
+/// How long communicators wait that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else 10
+/// minutes.
 std::chrono::milliseconds default_time_limit();
 class DefaultTimeLimit {
  public:
@@ -28,7 +29,8 @@ class DefaultTimeLimit {
   std::optional<std::chrono::milliseconds> before_;
 };
 
-/// Communicator::set_timeout of `world` and of all groups of its world on this rank; later ones inherit it. Not collective.
+/// Communicator::set_timeout of `world` and of all groups of its world on this rank; later ones inherit it. Not
+/// collective.
 void set_time_limit(Communicator& world, std::chrono::milliseconds limit);
 
 /// The groups of one world on one rank that are alive.
@@ -49,8 +51,8 @@ class HasTimeLimit {
   virtual void set_time_limit(std::chrono::milliseconds limit) = 0;
 };
 
-/// While it lives this thread waits without a limit: another rank does alone what may take any time, such as writing a file. A rank that
-/// ends or fails meanwhile is still found.
+/// While it lives this thread waits without a limit: another rank does alone what may take any time, such as writing a
+/// file. A rank that ends or fails meanwhile is still found.
 class WithoutTimeLimit {
  public:
   WithoutTimeLimit();
@@ -58,7 +60,8 @@ class WithoutTimeLimit {
   WithoutTimeLimit(const WithoutTimeLimit&) = delete;
 };
 
-/// How long this thread has waited. Between two looks at most a second counts: a job that was suspended as a whole lives on.
+/// How long this thread has waited. Between two looks at most a second counts: a job that was suspended as a whole
+/// lives on.
 class WaitingTime {
  public:
   std::chrono::steady_clock::duration look();

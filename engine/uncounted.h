@@ -3,8 +3,8 @@
 
 namespace moonhalo {
 
-/// While one lives, what this thread's communicators move is not counted (CommStats, bytes_sent_by_this_thread): checks are no
-/// part of what a program sends.
+/// While one lives, what this thread's communicators move is not counted (CommStats, bytes_sent_by_this_thread): checks
+/// are no part of what a program sends.
 class Uncounted {
  public:
   Uncounted();

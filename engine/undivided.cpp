@@ -19,7 +19,8 @@ bool same_inputs(const Plan& plan, const Plan& other, const OpCall& call) {
   return true;
 }
 
-// A result that is passed on as it is may be made by `run`, placements and all: only an absent gradient is known to be none.
+// A result that is passed on as it is may be made by `run`, placements and all: only an absent gradient is known to be
+// none.
 bool same_outputs(const Plan& plan, const Plan& other, const OpCall& call) {
   if (plan.outputs.empty() || plan.outputs.size() != other.outputs.size()) return false;
   for (size_t o = 0; o < plan.outputs.size(); ++o) {

@@ -16,8 +16,7 @@ void share_versions(const at::Tensor& block, const at::Tensor& alias) {
 
 at::Tensor counted_alias(const at::Tensor& block) {
   const c10::TensorImpl& impl = *block.unsafeGetTensorImpl();
-  return at::Tensor(
-      impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/true));
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/true));
 }
 
 }  // namespace moonhalo

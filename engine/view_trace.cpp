@@ -20,8 +20,8 @@ thread_local ViewTrace* trace_of_thread = nullptr;
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
 
-// Whether one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's block
-// is known.
+// Whether one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's
+// block is known.
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);

@@ -44,10 +44,8 @@ void agree(Communicator& group, const std::function<void()>& work) {
 
   const auto all = group.all_gather_strings(mine);
   const auto first = static_cast<size_t>(
-      std::find_if(all.begin(), all.end(), [](const auto& s) { return s[0] != kNone; }) -
-      all.begin());
-  const bool alike =
-      std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
+      std::find_if(all.begin(), all.end(), [](const auto& s) { return s[0] != kNone; }) - all.begin());
+  const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
   std::string text = all[first].substr(1);
   if (!alike) {
     text += "\n  rank  " + std::to_string(first) + " of " + std::to_string(group.size());

@@ -40,22 +40,19 @@ struct Attribute {
 
 Attribute open_attribute(hid_t object, const std::string& name, const Where& where) {
   Attribute attribute;
-  attribute.id = make(where, "open an attribute", H5Aclose,
-                      [&] { return H5Aopen(object, name.c_str(), H5P_DEFAULT); });
-  attribute.type = make(where, "read an attribute's type", H5Tclose,
-                        [&] { return H5Aget_type(attribute.id.get()); });
-  attribute.space = make(where, "read an attribute's shape", H5Sclose,
-                         [&] { return H5Aget_space(attribute.id.get()); });
-  attribute.count = static_cast<size_t>(checked(where, "read an attribute's shape", [&] {
-    return H5Sget_simple_extent_npoints(attribute.space.get());
-  }));
+  attribute.id = make(where, "open an attribute", H5Aclose, [&] { return H5Aopen(object, name.c_str(), H5P_DEFAULT); });
+  attribute.type = make(where, "read an attribute's type", H5Tclose, [&] { return H5Aget_type(attribute.id.get()); });
+  attribute.space =
+      make(where, "read an attribute's shape", H5Sclose, [&] { return H5Aget_space(attribute.id.get()); });
+  attribute.count = static_cast<size_t>(
+      checked(where, "read an attribute's shape", [&] { return H5Sget_simple_extent_npoints(attribute.space.get()); }));
   check_room(where, {static_cast<int64_t>(attribute.count)}, static_cast<double>(H5Tget_size(attribute.type.get())));
   return attribute;
 }
 
 std::vector<std::string> read_strings(const Attribute& attribute, const Where& where) {
-  const auto variable = checked(where, "read an attribute's type",
-                                [&] { return H5Tis_variable_str(attribute.type.get()); });
+  const auto variable =
+      checked(where, "read an attribute's type", [&] { return H5Tis_variable_str(attribute.type.get()); });
   std::vector<std::string> values;
   if (variable > 0) {
     std::vector<char*> pointers(attribute.count, nullptr);
@@ -68,8 +65,7 @@ std::vector<std::string> read_strings(const Attribute& attribute, const Where& w
   const size_t size = H5Tget_size(attribute.type.get());
   const bool space_padded = H5Tget_strpad(attribute.type.get()) == H5T_STR_SPACEPAD;
   std::vector<char> bytes(size * attribute.count);
-  checked(where, "read an attribute",
-          [&] { return H5Aread(attribute.id.get(), attribute.type.get(), bytes.data()); });
+  checked(where, "read an attribute", [&] { return H5Aread(attribute.id.get(), attribute.type.get(), bytes.data()); });
   for (size_t i = 0; i < attribute.count; ++i) {
     const char* text = bytes.data() + i * size;
     std::string value(text, strnlen(text, size));
@@ -82,8 +78,7 @@ std::vector<std::string> read_strings(const Attribute& attribute, const Where& w
 template <typename T>
 std::vector<T> read_numbers(const Attribute& attribute, hid_t type, const Where& where) {
   std::vector<T> values(attribute.count);
-  checked(where, "read an attribute",
-          [&] { return H5Aread(attribute.id.get(), type, values.data()); });
+  checked(where, "read an attribute", [&] { return H5Aread(attribute.id.get(), type, values.data()); });
   return values;
 }
 
@@ -95,16 +90,14 @@ AttributeValue one_or_list(std::vector<T> values) {
 
 bool exceeds_int64(const Attribute& attribute, const Where& where) {
   const auto values = read_numbers<uint64_t>(attribute, H5T_NATIVE_UINT64, where);
-  return std::any_of(values.begin(), values.end(), [](uint64_t value) {
-    return value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  });
+  return std::any_of(values.begin(), values.end(),
+                     [](uint64_t value) { return value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()); });
 }
 
 /// Nothing for a type that has no AttributeValue.
 std::optional<AttributeValue> read_value(const Attribute& attribute, const Where& where) {
   if (attribute.count == 0) return std::vector<std::string>{};
-  const auto kind = checked(where, "read an attribute's type",
-                            [&] { return H5Tget_class(attribute.type.get()); });
+  const auto kind = checked(where, "read an attribute's type", [&] { return H5Tget_class(attribute.type.get()); });
   if (kind == H5T_STRING) return one_or_list(read_strings(attribute, where));
   const auto dtype = scalar_type(attribute.type.get(), where);
   if (!dtype) return std::nullopt;
@@ -142,12 +135,10 @@ Handle string_type(const Where& where) {
   return type;
 }
 
-void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<size_t> length,
-               const void* data, const Where& where) {
-  const Handle space =
-      simple_space(length ? std::vector<hsize_t>{*length} : std::vector<hsize_t>{}, where);
-  if (checked(where, "look for an attribute", [&] { return H5Aexists(object, name.c_str()); }) >
-      0) {
+void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<size_t> length, const void* data,
+               const Where& where) {
+  const Handle space = simple_space(length ? std::vector<hsize_t>{*length} : std::vector<hsize_t>{}, where);
+  if (checked(where, "look for an attribute", [&] { return H5Aexists(object, name.c_str()); }) > 0) {
     checked(where, "replace an attribute", [&] { return H5Adelete(object, name.c_str()); });
   }
   const Handle attribute = make(where, "create an attribute", H5Aclose, [&] {
@@ -159,12 +150,10 @@ void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<
 
 /// The name of an object that a reference leads to, without its folders.
 std::string referenced_name(hid_t file, const hobj_ref_t& reference, const Where& where) {
-  const Handle object = make(where, "follow a dimension scale", H5Oclose, [&] {
-    return H5Rdereference2(file, H5P_DEFAULT, H5R_OBJECT, &reference);
-  });
+  const Handle object = make(where, "follow a dimension scale", H5Oclose,
+                             [&] { return H5Rdereference2(file, H5P_DEFAULT, H5R_OBJECT, &reference); });
   std::array<char, 1024> name{};
-  checked(where, "name a dimension scale",
-          [&] { return H5Iget_name(object.get(), name.data(), name.size()); });
+  checked(where, "name a dimension scale", [&] { return H5Iget_name(object.get(), name.data(), name.size()); });
   const std::string path(name.data());
   return path.substr(path.rfind('/') + 1);
 }
@@ -194,18 +183,17 @@ bool has(hid_t object, const char* name, const Where& where) {
 std::vector<std::string> attribute_names(hid_t object, const Where& where) {
   std::vector<std::string> names;
   hsize_t position = 0;
-  // Listing frees what it never filled when an attribute is damaged. Looking for one that is not there reads all and fails cleanly.
+  // Listing frees what it never filled when an attribute is damaged. Looking for one that is not there reads all and
+  // fails cleanly.
   checked(where, "list the attributes", [&] { return H5Aexists(object, "no attribute has this name"); });
-  checked(where, "list the attributes", [&] {
-    return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, &position, add_name, &names);
-  });
+  checked(where, "list the attributes",
+          [&] { return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, &position, add_name, &names); });
   std::erase_if(names, is_internal);
   std::sort(names.begin(), names.end());  // HDF5's own sorting crashes on damaged files, as for links
   return names;
 }
 
-std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name,
-                                             const Where& where) {
+std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name, const Where& where) {
   if (!has(object, name.c_str(), where)) return std::nullopt;
   const Attribute attribute = open_attribute(object, name, where);
   auto value = read_value(attribute, where);
@@ -225,8 +213,7 @@ Attributes read_attributes(hid_t object, const Where& where) {
   return result;
 }
 
-void write_attribute(hid_t object, const std::string& name, const AttributeValue& value,
-                     const Where& where) {
+void write_attribute(hid_t object, const std::string& name, const AttributeValue& value, const Where& where) {
   const auto write = [&](hid_t type, std::optional<size_t> length, const void* data) {
     write_raw(object, name, type, length, data, where);
   };
@@ -253,8 +240,7 @@ void write_attribute(hid_t object, const std::string& name, const AttributeValue
   }
 }
 
-std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim,
-                                         const Where& where) {
+std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim, const Where& where) {
   if (ndim == 0) return {};
   if (has(dataset, "DIMENSION_LIST", where)) return scale_names(dataset, ndim, where);
   if (has(dataset, "DIMENSION_LABELS", where)) {

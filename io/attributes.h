@@ -15,8 +15,8 @@ namespace moonhalo::io {
 /// An attribute's value. One element is a number or string, several are a list; an empty attribute
 /// is an empty list of strings. 64-bit unsigned numbers past the signed range become floating
 /// point.
-using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>,
-                                    std::vector<double>, std::vector<std::string>>;
+using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                                    std::vector<std::string>>;
 using Attributes = std::map<std::string, AttributeValue>;
 
 /// Reading and writing attributes of one open HDF5 object (a dataset or group).
@@ -27,18 +27,15 @@ namespace h5 {
 std::vector<std::string> attribute_names(hid_t object, const Where& where);
 /// Nothing when there is none of that name. TypeError for types with no AttributeValue (compounds,
 /// references).
-std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name,
-                                             const Where& where);
+std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name, const Where& where);
 /// All that have an AttributeValue.
 Attributes read_attributes(hid_t object, const Where& where);
 /// Replaces one of the same name. float64 and int64 as such, strings as variable-length UTF-8, bool
 /// as h5py does.
-void write_attribute(hid_t object, const std::string& name, const AttributeValue& value,
-                     const Where& where);
+void write_attribute(hid_t object, const std::string& name, const AttributeValue& value, const Where& where);
 /// Names of a dataset's dimensions: the NetCDF dimension scales attached to it, else HDF5's
 /// dimension labels, else for a dimension scale its own name, else "".
-std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim,
-                                         const Where& where);
+std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim, const Where& where);
 
 }  // namespace h5
 

@@ -85,9 +85,9 @@ std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored, const
   auto low = reader.number("valid_min");
   auto high = reader.number("valid_max");
   if (!range.empty()) low = range[0], high = range[1];
-  const bool of_values = packed && (scale || offset) &&
-                         (reader.is_floating("valid_range") || reader.is_floating("valid_min") ||
-                          reader.is_floating("valid_max"));
+  const bool of_values =
+      packed && (scale || offset) &&
+      (reader.is_floating("valid_range") || reader.is_floating("valid_min") || reader.is_floating("valid_max"));
   if (of_values) {
     decoder.value_min_ = low;
     decoder.value_max_ = high;
@@ -122,8 +122,8 @@ std::optional<Stored> in_stored_type(long double number, bool as_unsigned) {
   if constexpr (std::is_integral_v<Stored>) {
     using Limits = std::numeric_limits<Stored>;
     if (as_unsigned && number < 0) number += static_cast<long double>(Limits::max()) + 1;
-    if (number < static_cast<long double>(Limits::min()) ||
-        number > static_cast<long double>(Limits::max()) || number != std::floor(number)) {
+    if (number < static_cast<long double>(Limits::min()) || number > static_cast<long double>(Limits::max()) ||
+        number != std::floor(number)) {
       return std::nullopt;
     }
     return static_cast<Stored>(number);
@@ -173,9 +173,7 @@ template <typename Value>
 void Decoder::run(const at::Tensor& stored, Value* values) const {
   const int64_t count = stored.numel();
   const void* data = stored.const_data_ptr();
-  const auto as = [&]<typename Stored>(Stored) {
-    run(static_cast<const Stored*>(data), values, count);
-  };
+  const auto as = [&]<typename Stored>(Stored) { run(static_cast<const Stored*>(data), values, count); };
   switch (stored.scalar_type()) {
     case at::kChar:
       return unsigned_ ? as(uint8_t{}) : as(int8_t{});

@@ -16,9 +16,7 @@
 namespace moonhalo::io {
 namespace {
 
-std::string in_quotes(const char* kind, const std::string& name) {
-  return std::string(kind) + " \"" + name + "\"";
-}
+std::string in_quotes(const char* kind, const std::string& name) { return std::string(kind) + " \"" + name + "\""; }
 
 h5::Where about(const char* op, const File& file, const std::string& dataset) {
   return {op, file.path(), in_quotes("dataset", dataset)};
@@ -48,8 +46,8 @@ std::vector<std::string> links(const FileState::Access& file, const std::string&
   std::vector<std::string> names;
   hsize_t position = 0;
   h5::checked(where, "list it", [&] {
-    return H5Literate_by_name(file.id, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, &position,
-                              add_link, &names, file.links);
+    return H5Literate_by_name(file.id, ("/" + group).c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, &position, add_link,
+                              &names, file.links);
   });
   std::sort(names.begin(), names.end());
   return names;
@@ -90,8 +88,7 @@ h5::Handle open_object(const FileState::Access& file, const std::string& path, c
   TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file.id, path, file.links), where.to_string(),
                     ": it does not exist\n  have  no dataset or group of that name"
                     "\n  fix   see keys() for the names");
-  return h5::make(where, "open it", H5Oclose,
-                  [&] { return H5Oopen(file.id, ("/" + path).c_str(), file.links); });
+  return h5::make(where, "open it", H5Oclose, [&] { return H5Oopen(file.id, ("/" + path).c_str(), file.links); });
 }
 
 AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
@@ -112,8 +109,7 @@ void check_out(const at::Tensor& out, const std::vector<int64_t>& shape, const h
                     shape_string(shape), "\n  fix   give a contiguous CPU tensor of that shape");
 }
 
-std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options,
-                                   const h5::Where& where) {
+std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options, const h5::Where& where) {
   if (!options.decode) return std::nullopt;
   const Dataset& dataset = selection.dataset();
   const auto access = dataset.file()->read(where);
@@ -121,8 +117,8 @@ std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions
   return Decoder::read(handle->get(), dataset.dtype(), where);
 }
 
-at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options,
-                         const std::optional<Decoder>& decoder, const h5::Where& where) {
+at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options, const std::optional<Decoder>& decoder,
+                         const h5::Where& where) {
   const auto stored = selection.dataset().dtype();
   const auto wanted = options.dtype           ? options.dtype
                       : options.out.defined() ? std::optional(options.out.scalar_type())
@@ -200,25 +196,19 @@ AttributeValue Dataset::attr(const std::string& name) const {
 std::vector<std::string> Dataset::dims() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
-  return h5::dimension_names(open_object(access, name(), where).get(), name(), shape().size(),
-                             where);
+  return h5::dimension_names(open_object(access, name(), where).get(), name(), shape().size(), where);
 }
 
 std::string Dataset::units() const {
   const auto where = about("units", *this);
   const auto access = file_->read(where);
-  const auto value =
-      h5::find_attribute(open_object(access, name(), where).get(), "units", where);
+  const auto value = h5::find_attribute(open_object(access, name(), where).get(), "units", where);
   return value ? to_string(*value) : "";
 }
 
-Selection Dataset::select(const std::string& slices) const {
-  return Selection(*this).select(slices);
-}
+Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }
 Selection Dataset::operator[](const std::string& slices) const { return select(slices); }
-at::Tensor Dataset::read(const ReadOptions& options) const {
-  return Selection(*this).read(options);
-}
+at::Tensor Dataset::read(const ReadOptions& options) const { return Selection(*this).read(options); }
 
 Selection::Selection(const Dataset& dataset) : Selection(dataset, whole(dataset.shape())) {}
 
@@ -267,8 +257,7 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   if (out.numel() == 0) return out;
 
   Reader reader(*dataset_.file(), info, slices_, where);
-  const bool decodes_in_place =
-      decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
+  const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
   const bool library_converts = !info.enumeration && h5::library_converts(stored, dtype);
   if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
     reader.read(slices_, dtype, out.mutable_data_ptr());

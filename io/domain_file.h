@@ -27,8 +27,8 @@ struct DatasetInfo;
 class Selection;
 
 struct OpenOptions {
-  /// A file may lead to others by external links, virtual datasets and external raw storage. Without this only to those of its
-  /// folder and below, and never by raw storage.
+  /// A file may lead to others by external links, virtual datasets and external raw storage. Without this only to those
+  /// of its folder and below, and never by raw storage.
   bool allow_external = false;
 };
 
@@ -146,8 +146,7 @@ class File {
   /// A dataset to be filled by Dataset::write_block.
   Dataset create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
                          const WriteOptions& options = {});
-  void set_attr(const std::string& name, const AttributeValue& value,
-                const std::string& object = "/");
+  void set_attr(const std::string& name, const AttributeValue& value, const std::string& object = "/");
 
   /// Finishes the file: only now does it appear under its name. A file that is dropped without
   /// close() is finished too, but then a failure can only be a warning. Does nothing the second

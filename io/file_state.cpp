@@ -20,8 +20,7 @@ namespace {
 
 /// The descriptor that HDF5 itself reads through, if it is the plain POSIX driver.
 int posix_descriptor(hid_t file, const h5::Where& where) {
-  const h5::Handle access =
-      h5::make(where, "read its driver", H5Pclose, [&] { return H5Fget_access_plist(file); });
+  const h5::Handle access = h5::make(where, "read its driver", H5Pclose, [&] { return H5Fget_access_plist(file); });
   const h5::Scope scope;
   if (H5Pget_driver(access.get()) != H5FD_SEC2) return -1;
   void* handle = nullptr;
@@ -191,8 +190,8 @@ void FileState::begin(const h5::Where& where) {
   }
 }
 
-std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name,
-                                               size_t cache_bytes, const h5::Where& where) {
+std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name, size_t cache_bytes,
+                                               const h5::Where& where) {
   if (for_writing()) {
     return std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, &reach_, where));
   }

@@ -54,15 +54,15 @@ class FileState {
   /// Runs one operation that writes. One that fails halfway (anything but the refusals ValueError, TypeError and
   /// NotImplementedError, which io throws before it changes a file) leaves half a file: see fail().
   void change(const h5::Where& where, const std::function<void()>& work);
-  /// From now on nothing more is written, close() throws this message, and what was there before stays. The first counts.
+  /// From now on nothing more is written, close() throws this message, and what was there before stays. The first
+  /// counts.
   void fail(const std::string& message);
   /// ValueError unless open for writing, RuntimeError when an operation has failed so far.
   void check_writable(const h5::Where& where);
 
   /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a
   /// larger one is wanted. Call with a read Access held.
-  std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes,
-                                      const h5::Where& where);
+  std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes, const h5::Where& where);
   const h5::Reach& reach() const { return reach_; }
   /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
   /// driver, a file being written).

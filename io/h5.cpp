@@ -36,8 +36,7 @@ std::string in_short(const std::string& text) {
   const size_t reason = text.find(sign);
   if (reason == std::string::npos) return text;
   const size_t begin = reason + sign.size();
-  return text.substr(0, text.find_first_of(":,")) + ": " +
-         text.substr(begin, text.find('\'', begin) - begin);
+  return text.substr(0, text.find_first_of(":,")) + ": " + text.substr(begin, text.find('\'', begin) - begin);
 }
 
 herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
@@ -62,12 +61,9 @@ std::string remedy(const std::string& said) {
       {"lock file",
        "close the other program that has the file open; on a file system without locks set "
        "HDF5_USE_FILE_LOCKING=FALSE"},
-      {"superblock version",
-       "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
-      {"bad version number",
-       "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
-      {"filter",
-       "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
+      {"superblock version", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
+      {"bad version number", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
+      {"filter", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
   }};
   for (const auto& [sign, text] : known) {
     if (said.find(sign) != std::string::npos) return text;
@@ -200,12 +196,10 @@ Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, con
   if (cache_bytes > 0) {
     // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is
     // prime.
-    checked(where, "size the chunk cache", [&] {
-      return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT);
-    });
+    checked(where, "size the chunk cache",
+            [&] { return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT); });
   }
-  return make(where, "open it", H5Dclose,
-              [&] { return H5Dopen2(file, name.c_str(), access.get()); });
+  return make(where, "open it", H5Dclose, [&] { return H5Dopen2(file, name.c_str(), access.get()); });
 }
 
 Handle type_of(hid_t dataset, const Where& where) {
@@ -228,12 +222,10 @@ Handle simple_space(const std::vector<hsize_t>& shape, const Where& where) {
 }
 
 std::vector<hsize_t> extent(hid_t space, const Where& where) {
-  const int rank =
-      checked(where, "read its shape", [&] { return H5Sget_simple_extent_ndims(space); });
+  const int rank = checked(where, "read its shape", [&] { return H5Sget_simple_extent_ndims(space); });
   std::vector<hsize_t> shape(static_cast<size_t>(rank));
   if (rank > 0) {
-    checked(where, "read its shape",
-            [&] { return H5Sget_simple_extent_dims(space, shape.data(), nullptr); });
+    checked(where, "read its shape", [&] { return H5Sget_simple_extent_dims(space, shape.data(), nullptr); });
   }
   return shape;
 }

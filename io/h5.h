@@ -61,8 +61,7 @@ class Handle {
  public:
   Handle() = default;
   Handle(hid_t id, Closer closer) : id_(id), closer_(closer) {}
-  Handle(Handle&& other) noexcept
-      : id_(std::exchange(other.id_, H5I_INVALID_HID)), closer_(other.closer_) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)), closer_(other.closer_) {}
   Handle& operator=(Handle&& other) noexcept;
   ~Handle() { reset(); }
 
@@ -90,7 +89,8 @@ Handle open_file(const std::string& path);
 Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
 /// A new file in the place of what is there.
 Handle create_file(const std::string& path, const Handle& access, const Where& where);
-/// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows everything.
+/// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows
+/// everything.
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where);
 Handle type_of(hid_t dataset, const Where& where);
 Handle space_of(hid_t dataset, const Where& where);

@@ -15,8 +15,7 @@ bool is_bool(hid_t type) {
     return false;
   }
   int8_t no = -1, yes = -1;
-  return H5Tenum_valueof(type, "FALSE", &no) >= 0 && H5Tenum_valueof(type, "TRUE", &yes) >= 0 &&
-         no == 0 && yes == 1;
+  return H5Tenum_valueof(type, "FALSE", &no) >= 0 && H5Tenum_valueof(type, "TRUE", &yes) >= 0 && no == 0 && yes == 1;
 }
 
 std::optional<at::ScalarType> integer_type(hid_t type) {
@@ -54,17 +53,15 @@ std::optional<at::ScalarType> float_type(hid_t type) {
 Handle small_float(size_t exponent_bits, size_t bias, const Where& where) {
   Handle type = make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_NATIVE_FLOAT); });
   const size_t mantissa_bits = 15 - exponent_bits;
-  checked(where, "make a type", [&] {
-    return H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits);
-  });
+  checked(where, "make a type",
+          [&] { return H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits); });
   checked(where, "make a type", [&] { return H5Tset_size(type.get(), 2); });
   checked(where, "make a type", [&] { return H5Tset_ebias(type.get(), bias); });
   return type;
 }
 
 Handle bool_type(const Where& where) {
-  Handle type =
-      make(where, "make a type", H5Tclose, [] { return H5Tenum_create(H5T_NATIVE_INT8); });
+  Handle type = make(where, "make a type", H5Tclose, [] { return H5Tenum_create(H5T_NATIVE_INT8); });
   const int8_t no = 0, yes = 1;
   checked(where, "make a type", [&] { return H5Tenum_insert(type.get(), "FALSE", &no); });
   checked(where, "make a type", [&] { return H5Tenum_insert(type.get(), "TRUE", &yes); });
@@ -150,20 +147,19 @@ std::string type_name(hid_t type, const Where& where) {
 }
 
 std::string dtype_name(at::ScalarType dtype) {
-  static const std::array<std::pair<at::ScalarType, const char*>, 13> names = {
-      {{at::kByte, "uint8"},
-       {at::kChar, "int8"},
-       {at::kUInt16, "uint16"},
-       {at::kShort, "int16"},
-       {at::kUInt32, "uint32"},
-       {at::kInt, "int32"},
-       {at::kUInt64, "uint64"},
-       {at::kLong, "int64"},
-       {at::kHalf, "float16"},
-       {at::kBFloat16, "bfloat16"},
-       {at::kFloat, "float32"},
-       {at::kDouble, "float64"},
-       {at::kBool, "bool"}}};
+  static const std::array<std::pair<at::ScalarType, const char*>, 13> names = {{{at::kByte, "uint8"},
+                                                                                {at::kChar, "int8"},
+                                                                                {at::kUInt16, "uint16"},
+                                                                                {at::kShort, "int16"},
+                                                                                {at::kUInt32, "uint32"},
+                                                                                {at::kInt, "int32"},
+                                                                                {at::kUInt64, "uint64"},
+                                                                                {at::kLong, "int64"},
+                                                                                {at::kHalf, "float16"},
+                                                                                {at::kBFloat16, "bfloat16"},
+                                                                                {at::kFloat, "float32"},
+                                                                                {at::kDouble, "float64"},
+                                                                                {at::kBool, "bool"}}};
   for (const auto& [known, text] : names) {
     if (known == dtype) return text;
   }
@@ -180,8 +176,7 @@ Handle tensor_type(at::ScalarType dtype, const Where& where) {
 Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where) {
   const auto kind = checked(where, "read its type", [&] { return H5Tget_class(file_type); });
   if (kind == H5T_ENUM) {  // keeps the file's own member names, so that no conversion is needed
-    return make(where, "read its type", H5Tclose,
-                [&] { return H5Tget_native_type(file_type, H5T_DIR_DEFAULT); });
+    return make(where, "read its type", H5Tclose, [&] { return H5Tget_native_type(file_type, H5T_DIR_DEFAULT); });
   }
   return layout_of(dtype, where);
 }

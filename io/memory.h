@@ -7,8 +7,10 @@
 
 namespace moonhalo::io {
 
-/// An empty CPU tensor for elements of a file. RuntimeError that names size and dataset when there is less memory than it needs:
-/// some kB of a file may claim any number of elements, and a system that hands out more memory than it has kills who uses it.
+/// An empty CPU tensor for elements of a file. RuntimeError that names size and dataset when there is less memory than
+/// it needs:
+/// some kB of a file may claim any number of elements, and a system that hands out more memory than it has kills who
+/// uses it.
 at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where& where);
 /// The same for `count` elements of `element_size` bytes that somebody else will make room for.
 void check_room(const h5::Where& where, at::IntArrayRef shape, double element_size);

@@ -6,7 +6,8 @@
 
 namespace moonhalo::io {
 
-// Files whose writing either succeeds or leaves what was there. `who` begins the messages ("safetensors", "checkpoint.save").
+// Files whose writing either succeeds or leaves what was there. `who` begins the messages ("safetensors",
+// "checkpoint.save").
 
 /// A file that appears under its name only when it is complete and on disk: until finish() it is PATH.partial.
 class NewFile {

@@ -52,13 +52,14 @@ std::string Reach::refusal(const std::string& from, const std::string& target) c
   return "";
 }
 
-herr_t Reach::on_link(const char* file, const char* group, const char* target, const char* object, unsigned*, hid_t, void* self) {
+herr_t Reach::on_link(const char* file, const char* group, const char* target, const char* object, unsigned*, hid_t,
+                      void* self) {
   const auto& reach = *static_cast<const Reach*>(self);
   const std::string why = reach.refusal(file, target);
   if (why.empty()) return 0;
   refused_link = "open: a link in group \"" + std::string(group) + "\" of file \"" + file + "\" leads " +
-                 (why.starts_with("missing") ? "to a file that is " : "") + why + "\n  have  target \"" + target + "\", object \"" +
-                 object + "\"" + kFix;
+                 (why.starts_with("missing") ? "to a file that is " : "") + why + "\n  have  target \"" + target +
+                 "\", object \"" + object + "\"" + kFix;
   return -1;
 }
 
@@ -74,7 +75,8 @@ void Reach::throw_refusal() {
   TORCH_CHECK_VALUE(message.empty(), message);
 }
 
-void Reach::check_source(hid_t dataset, const std::string& file, const std::string& name, const Where& where, int depth) const {
+void Reach::check_source(hid_t dataset, const std::string& file, const std::string& name, const Where& where,
+                         int depth) const {
   const Handle inside = make(where, "find its file", H5Fclose, [&] { return H5Iget_file_id(dataset); });
   Handle other;
   if (file != ".") {
@@ -101,7 +103,8 @@ void Reach::check_storage(hid_t dataset, const Where& where, int depth) const {
     std::array<char, 256> name{};
     off_t offset = 0;
     hsize_t size = 0;
-    checked(where, "read its storage", [&] { return H5Pget_external(list.get(), 0, name.size() - 1, name.data(), &offset, &size); });
+    checked(where, "read its storage",
+            [&] { return H5Pget_external(list.get(), 0, name.size() - 1, name.data(), &offset, &size); });
     TORCH_CHECK_VALUE(false, where.to_string(), ": its elements are the bytes of another file\n  have  external raw storage \"",
                       name.data(), "\"", kFix);
   }

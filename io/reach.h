@@ -8,14 +8,15 @@
 namespace moonhalo::io::h5 {
 
 /// Which other files a file may lead to: those of its folder and below, or any where the caller allowed it. A file from
-/// elsewhere could show what it likes as its data: external raw storage every file that the user may read, link and virtual
-/// dataset every HDF5 file. Raw storage has no folder (HDF5 looks in the current one) and is refused as a whole.
+/// elsewhere could show what it likes as its data: external raw storage every file that the user may read, link and
+/// virtual dataset every HDF5 file. Raw storage has no folder (HDF5 looks in the current one) and is refused as a
+/// whole.
 class Reach {
  public:
   Reach(std::string path, bool allow_external);
 
-  /// Makes calls with this link or dataset access list refuse external links that lead too far, wherever on the way. This
-  /// Reach must outlive the list.
+  /// Makes calls with this link or dataset access list refuse external links that lead too far, wherever on the way.
+  /// This Reach must outlive the list.
   void watch(hid_t access, const Where& where) const;
   /// ValueError when the elements of an open dataset lie too far, also those of a virtual dataset's sources.
   void check_storage(hid_t dataset, const Where& where) const { check_storage(dataset, where, 0); }
@@ -26,9 +27,10 @@ class Reach {
   /// Empty where `target`, as a file at `from` names it, may be read; else why not.
   std::string refusal(const std::string& from, const std::string& target) const;
   void check_storage(hid_t dataset, const Where& where, int depth) const;
-  void check_source(hid_t dataset, const std::string& file, const std::string& name, const Where& where, int depth) const;
-  static herr_t on_link(const char* file, const char* group, const char* target, const char* object, unsigned* flags, hid_t access,
-                        void* self);
+  void check_source(hid_t dataset, const std::string& file, const std::string& name, const Where& where,
+                    int depth) const;
+  static herr_t on_link(const char* file, const char* group, const char* target, const char* object, unsigned* flags,
+                        hid_t access, void* self);
 
   const std::string path_;
   const std::string folder_;

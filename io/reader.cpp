@@ -53,8 +53,8 @@ std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
     size_t value_count = values.size();
     unsigned flags = 0;
     const H5Z_filter_t id = h5::checked(where, "read its filters", [&] {
-      return H5Pget_filter2(list, static_cast<unsigned>(i), &flags, &value_count, values.data(),
-                            text.size(), text.data(), nullptr);
+      return H5Pget_filter2(list, static_cast<unsigned>(i), &flags, &value_count, values.data(), text.size(),
+                            text.data(), nullptr);
     });
     std::string name = id == H5Z_FILTER_DEFLATE      ? "gzip " + std::to_string(values[0])
                        : id == H5Z_FILTER_SHUFFLE    ? "shuffle"
@@ -93,8 +93,7 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
   for (const hsize_t extent : h5::extent(space.get(), where)) {
     info.shape.push_back(static_cast<int64_t>(extent));
   }
-  const auto kind =
-      h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_type(space.get()); });
+  const auto kind = h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_type(space.get()); });
   if (kind == H5S_NULL) info.shape = {0};
   info.type_name = h5::type_name(type.get(), where);
   info.dtype = h5::scalar_type(type.get(), where);
@@ -102,16 +101,13 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
   info.enumeration = H5Tget_class(type.get()) == H5T_ENUM;
   if (info.dtype) {
     const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where);
-    info.native =
-        h5::checked(where, "compare types", [&] { return H5Tequal(type.get(), memory.get()); }) > 0;
+    info.native = h5::checked(where, "compare types", [&] { return H5Tequal(type.get(), memory.get()); }) > 0;
   }
-  const auto layout =
-      h5::checked(where, "read its layout", [&] { return H5Pget_layout(list.get()); });
+  const auto layout = h5::checked(where, "read its layout", [&] { return H5Pget_layout(list.get()); });
   if (layout == H5D_CHUNKED) {
     std::vector<hsize_t> chunks(info.shape.size());
-    h5::checked(where, "read its chunks", [&] {
-      return H5Pget_chunk(list.get(), static_cast<int>(chunks.size()), chunks.data());
-    });
+    h5::checked(where, "read its chunks",
+                [&] { return H5Pget_chunk(list.get(), static_cast<int>(chunks.size()), chunks.data()); });
     info.chunks.assign(chunks.begin(), chunks.end());
     info.filters = filter_names(list.get(), where);
   }
@@ -123,8 +119,7 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
   return info;
 }
 
-Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices,
-               const h5::Where& where)
+Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices, const h5::Where& where)
     : file_(file), info_(info), where_(where), access_(file.read(where)) {
   const size_t touched = touched_bytes(info, slices);
   if (touched <= kChunkCacheLimit) cache_bytes_ = std::max(touched, size_t{1} << 20);
@@ -154,8 +149,7 @@ void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* 
 
 void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
   while (bytes > 0) {
-    const ssize_t got =
-        pread(file_.descriptor(), out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
+    const ssize_t got = pread(file_.descriptor(), out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     TORCH_CHECK(got >= 0, where_.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
                 "\n  fix   check the disk, or copy the file again");
@@ -168,8 +162,7 @@ void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
   }
 }
 
-void Reader::read_rows(char* out, uint64_t offset, size_t bytes, size_t stride,
-                       int64_t count) const {
+void Reader::read_rows(char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count) const {
   // Short rows that lie close together are read together and picked apart.
   if (count <= 1 || stride > kReadCost) {
     for (int64_t row = 0; row < count; ++row) {
@@ -247,8 +240,7 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   }
   if (!slices.empty()) {
     h5::checked(where_, "select a part of it", [&] {
-      return H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, begin.data(), step.data(),
-                                 count.data(), nullptr);
+      return H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, begin.data(), step.data(), count.data(), nullptr);
     });
   }
   const h5::Handle memory_space = h5::simple_space(count, where_);
@@ -259,8 +251,7 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
                 [&] { return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr); });
   }
   const h5::Scope scope;
-  const herr_t status =
-      H5Dread(id, memory.get(), memory_space.get(), file_space.get(), transfer.get(), out);
+  const herr_t status = H5Dread(id, memory.get(), memory_space.get(), file_space.get(), transfer.get(), out);
   if (status >= 0) return;
   if (checks) {
     TORCH_CHECK_VALUE(false, where_.to_string(), ": a value does not fit dtype ",

@@ -20,11 +20,10 @@ struct DatasetInfo {
   std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds its type
   std::string type_name;
   bool enumeration = false;
-  bool native = false;          ///< stored as a tensor of `dtype` lies in memory
-  std::vector<int64_t> chunks;  ///< empty unless stored in chunks
-  std::vector<std::string>
-      filters;                     ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
-  std::optional<uint64_t> offset;  ///< where its bytes begin in the opened file, if they are one plain run there
+  bool native = false;               ///< stored as a tensor of `dtype` lies in memory
+  std::vector<int64_t> chunks;       ///< empty unless stored in chunks
+  std::vector<std::string> filters;  ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
+  std::optional<uint64_t> offset;    ///< where its bytes begin in the opened file, if they are one plain run there
   size_t element_size = 0;
 };
 
@@ -37,8 +36,7 @@ class Reader {
  public:
   /// `slices`: one per dimension of the dataset; all that will be asked for, so that chunks are
   /// kept between pieces.
-  Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices,
-         const h5::Where& where);
+  Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices, const h5::Where& where);
 
   /// Fills `out`, room for the slices' elements as `dtype`, which is the dataset's own or one that
   /// HDF5 converts to.

@@ -116,7 +116,8 @@ struct Entry {
 };
 
 int64_t read_size(const Json& value) {
-  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+  const bool fits =
+      value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
   TORCH_CHECK_VALUE(fits, value.dump(), " is no size");
   return value.get<int64_t>();
 }
@@ -136,7 +137,8 @@ Entry read_entry(const std::string& path, const std::string& name, const Json& v
   try {
     const auto &shape = value.at("shape"), &offsets = value.at("data_offsets");
     TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2, "shape and data_offsets are lists, the latter of two");
-    Entry entry{name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
+    Entry entry{
+        name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
     for (const Json& size : shape) entry.shape.push_back(read_size(size));
     TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_of(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
     TORCH_CHECK_VALUE(entry.end <= data_bytes, "its data ends after that of the file, which is cut short");
@@ -150,8 +152,8 @@ Entry read_entry(const std::string& path, const std::string& name, const Json& v
   TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", problem);
 }
 
-/// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader wants it so, and an offset that is
-/// off does not go unseen.
+/// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader wants it so, and an
+/// offset that is off does not go unseen.
 void check_no_holes(const std::string& path, const std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<const Entry*> sorted;
   for (const Entry& entry : entries) sorted.push_back(&entry);
@@ -198,8 +200,7 @@ void read_bytes(std::ifstream& file, const std::string& path, void* data, int64_
 
 }  // namespace
 
-void save_safetensors(const std::string& path,
-                      const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   Json header = Json::object(), complex = Json::object();
   std::map<std::string, std::string> notes = metadata;
@@ -220,9 +221,10 @@ void save_safetensors(const std::string& path,
     const bool pairs = tensor.is_complex();
     std::vector<int64_t> shape = tensor.sizes().vec();
     if (pairs) shape.push_back(2);
-    header[name] = {{"dtype", dtype_name(name, pairs ? c10::toRealValueType(tensor.scalar_type()) : tensor.scalar_type())},
-                    {"shape", shape},
-                    {"data_offsets", {offset, offset + bytes}}};
+    header[name] = {
+        {"dtype", dtype_name(name, pairs ? c10::toRealValueType(tensor.scalar_type()) : tensor.scalar_type())},
+        {"shape", shape},
+        {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text = header.dump();

@@ -21,9 +21,7 @@ h5::Where about(const char* op, const std::string& path, const std::string& data
 /// What all ranks must pass alike, as one number.
 int64_t fingerprint(const Selection& source) {
   uint64_t hash = 1469598103934665603ull;  // FNV-1a
-  const auto add = [&](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull;
-  };
+  const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull; };
   for (const char c : source.dataset().name()) add(c);
   for (const auto& slice : source.slices()) {
     add(slice.begin);
@@ -78,8 +76,7 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
   return block.read(options);
 }
 
-void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor,
-                  const WriteOptions& options) {
+void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options) {
   const auto where = about("write", file.path(), name);
   const SpecPtr target = without_partial(spec(tensor));
   const at::Tensor whole = redistribute(tensor.detach(), target);
@@ -126,8 +123,8 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
 
 namespace moonhalo {
 
-at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
-                          const std::vector<Placement>& placements, const ScatterOptions& options) {
+at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          const ScatterOptions& options) {
   const auto where = io::about("scatter_tensor", source.dataset().path(), source.dataset().name());
   TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
                               " is not 0\n  have  a ShardTensor, which holds owned rows only"
@@ -142,9 +139,8 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
   io::check_same(source, mesh->group(), where);
   const SpecPtr spec = make_spec(mesh, source.shape(), placements);
   at::Tensor block;
-  io::agree(mesh->group(), [&] {
-    block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode});
-  });
+  io::agree(mesh->group(),
+            [&] { block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode}); });
   if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
   const at::Tensor result = from_local(block, spec);
   set_new_origin(result, tag_of(where.to_string()));

@@ -21,8 +21,8 @@ struct BlockHalo {
 
 /// This rank's block of a selection whose shape is the spec's global shape, as a plain CPU tensor:
 /// only that block's (and halo's) elements are read. Local to the rank.
-at::Tensor read_block(const Selection& source, const ShardSpec& spec,
-                      const ReadOptions& options = {}, const BlockHalo& halo = {});
+at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options = {},
+                      const BlockHalo& halo = {});
 
 }  // namespace moonhalo::io
 
@@ -44,8 +44,7 @@ struct ScatterOptions {
 /// on every rank alike: ValueError for placements that do not fit, selections that differ between
 /// ranks or values that do not fit `dtype`; and when any rank fails to read (a file cut short),
 /// that rank's error.
-at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh,
-                          const std::vector<Placement>& placements,
+at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           const ScatterOptions& options = {});
 
 // The way back is io::File::write(name, shard_tensor): mesh rank 0 makes file and dataset, then the

@@ -13,8 +13,7 @@
 namespace moonhalo::io {
 namespace {
 
-constexpr const char* kFix =
-    "\n  fix   one part per dimension, as \"0:100, :, 2:9:3, -1\" or \"..., 5\"";
+constexpr const char* kFix = "\n  fix   one part per dimension, as \"0:100, :, 2:9:3, -1\" or \"..., 5\"";
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n'; };
@@ -63,8 +62,8 @@ struct Part {
     const int64_t extent = shape[dim];
     const int64_t at = *value < 0 ? *value + extent : *value;
     if (at < 0 || at >= extent) {
-      fail("index " + std::to_string(*value) + " is out of range for dim " + std::to_string(dim) +
-           " of size " + std::to_string(extent));
+      fail("index " + std::to_string(*value) + " is out of range for dim " + std::to_string(dim) + " of size " +
+           std::to_string(extent));
     }
     return {at, 1, 1, true};
   }
@@ -93,8 +92,7 @@ std::vector<Slice> whole(c10::IntArrayRef shape) {
   return slices;
 }
 
-std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape,
-                                const std::string& what) {
+std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape, const std::string& what) {
   const auto parts = split(text, ',');
   const auto ndim = static_cast<int64_t>(shape.size());
   const auto ellipses = std::count(parts.begin(), parts.end(), std::string_view("..."));
@@ -137,8 +135,7 @@ std::vector<Slice> compose(const std::vector<Slice>& outer, const std::vector<Sl
       continue;
     }
     const Slice& more = inner[next++];
-    result.push_back(
-        {base.begin + more.begin * base.step, more.count, base.step * more.step, more.dropped});
+    result.push_back({base.begin + more.begin * base.step, more.count, base.step * more.step, more.dropped});
   }
   return result;
 }

@@ -26,8 +26,7 @@ std::vector<Slice> whole(c10::IntArrayRef shape);
 /// whole, negative numbers count from the end, slices that reach too far are clipped as PyTorch
 /// does. `what` names the sliced thing in errors. ValueError: not a slice list, more parts than
 /// dimensions, an index out of range, a step below 1.
-std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape,
-                                const std::string& what);
+std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape, const std::string& what);
 
 /// The shape that slices leave: counts of the dimensions that are not dropped.
 std::vector<int64_t> sliced_shape(const std::vector<Slice>& slices);

@@ -45,7 +45,8 @@ void remove_dead(const fs::path& target) {
   const std::string start = target.filename().string() + suffix();
   std::vector<fs::path> found;
   std::error_code ignored;
-  for (fs::directory_iterator entry(target.parent_path(), ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+  for (fs::directory_iterator entry(target.parent_path(), ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
     const std::string name = entry->path().filename().string();
     if (name.size() == start.size() + kRandomDigits && name.starts_with(start)) found.push_back(entry->path());
   }

@@ -38,8 +38,8 @@ DriverFile* self(H5FD_t* file) { return reinterpret_cast<DriverFile*>(file); }
 const DriverFile* self(const H5FD_t* file) { return reinterpret_cast<const DriverFile*>(file); }
 
 void* report(const char* what) {
-  H5Epush2(H5E_DEFAULT, "write_driver", what, 0, H5E_ERR_CLS, H5E_FILE, H5E_CANTOPENFILE,
-           "%s, error message = '%s'", what, std::strerror(errno));
+  H5Epush2(H5E_DEFAULT, "write_driver", what, 0, H5E_ERR_CLS, H5E_FILE, H5E_CANTOPENFILE, "%s, error message = '%s'",
+           what, std::strerror(errno));
   return nullptr;
 }
 
@@ -80,17 +80,14 @@ herr_t close_file(H5FD_t* file) {
 }
 
 int compare(const H5FD_t* left, const H5FD_t* right) {
-  const auto key = [](const H5FD_t* file) {
-    return std::pair(self(file)->device, self(file)->inode);
-  };
+  const auto key = [](const H5FD_t* file) { return std::pair(self(file)->device, self(file)->inode); };
   return key(left) < key(right) ? -1 : key(left) > key(right) ? 1 : 0;
 }
 
 herr_t query(const H5FD_t*, unsigned long* flags) {
   if (flags) {
-    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA_WRITE |
-             H5FD_FEAT_ACCUMULATE_METADATA_READ | H5FD_FEAT_DATA_SIEVE |
-             H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA_WRITE | H5FD_FEAT_ACCUMULATE_METADATA_READ |
+             H5FD_FEAT_DATA_SIEVE | H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
   }
   return 0;
 }
@@ -126,8 +123,7 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
   return 0;
 }
 
-herr_t write_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
-                   const void* buffer) {
+herr_t write_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, const void* buffer) {
   DriverFile* mine = self(file);
   const auto* in = static_cast<const char*>(buffer);
   const haddr_t end = address + size;
@@ -185,8 +181,7 @@ hid_t driver_id(const Where& where) {
   static std::mutex mutex;
   static hid_t id = H5I_INVALID_HID;
   const std::lock_guard lock(mutex);
-  const bool registered =
-      id >= 0 && H5Iget_type(id) == H5I_VFL;  // not so after the program called H5close
+  const bool registered = id >= 0 && H5Iget_type(id) == H5I_VFL;  // not so after the program called H5close
   if (!registered) id = checked(where, "register its driver", [] { return H5FDregister(&driver); });
   return id;
 }

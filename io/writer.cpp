@@ -36,8 +36,7 @@ std::vector<int64_t> default_chunks(at::IntArrayRef shape, int64_t element_size)
 }
 
 /// How the dataset lies in the file; empty datasets and scalars cannot be chunked.
-h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options,
-                  const h5::Where& where) {
+h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, const h5::Where& where) {
   h5::Handle list = h5::property_list(H5P_DATASET_CREATE, where);
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   const bool chunked = !options.chunks.empty() || options.compression > 0;
@@ -51,10 +50,8 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
       where.to_string(), ": chunks ", shape_string(options.chunks), " do not fit\n  have  shape ",
       shape_string(shape), "\n  fix   give one size of at least 1 per dimension");
   if (!chunked || empty || shape.empty()) {
-    h5::checked(where, "choose its layout",
-                [&] { return H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY); });
-    h5::checked(where, "choose its layout",
-                [&] { return H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER); });
+    h5::checked(where, "choose its layout", [&] { return H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY); });
+    h5::checked(where, "choose its layout", [&] { return H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER); });
     return list;
   }
   const auto chunks = options.chunks.empty() ? default_chunks(shape, element_size) : options.chunks;
@@ -62,14 +59,12 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     sizes.push_back(static_cast<hsize_t>(std::min(chunks[dim], shape[dim])));
   }
-  h5::checked(where, "choose its chunks", [&] {
-    return H5Pset_chunk(list.get(), static_cast<int>(sizes.size()), sizes.data());
-  });
+  h5::checked(where, "choose its chunks",
+              [&] { return H5Pset_chunk(list.get(), static_cast<int>(sizes.size()), sizes.data()); });
   if (options.compression > 0) {
     h5::checked(where, "choose its filters", [&] { return H5Pset_shuffle(list.get()); });
-    h5::checked(where, "choose its filters", [&] {
-      return H5Pset_deflate(list.get(), static_cast<unsigned>(options.compression));
-    });
+    h5::checked(where, "choose its filters",
+                [&] { return H5Pset_deflate(list.get(), static_cast<unsigned>(options.compression)); });
   }
   return list;
 }
@@ -114,29 +109,26 @@ void check_groups(const FileState::Access& file, const std::string& name, const 
   for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
     const std::string group = name.substr(0, slash);
     if (!h5::link_exists(file.id, group, file.links)) return;
-    const h5::Handle id = h5::make(where, "open its group", H5Oclose, [&] { return H5Oopen(file.id, group.c_str(), file.links); });
+    const h5::Handle id =
+        h5::make(where, "open its group", H5Oclose, [&] { return H5Oopen(file.id, group.c_str(), file.links); });
     refuse_elsewhere(file.id, id.get(), where);
   }
 }
 
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
-                             at::ScalarType dtype, const WriteOptions& options,
-                             const h5::Where& where) {
+                             at::ScalarType dtype, const WriteOptions& options, const h5::Where& where) {
   check_labels(shape, options.dims, where);
   const h5::Handle type = h5::tensor_type(dtype, where);
   const std::string path = "/" + name;
   const auto element_size = static_cast<int64_t>(at::elementSize(dtype));
   const h5::Handle creation = layout(shape, element_size, options, where);
-  const h5::Handle space =
-      h5::simple_space(std::vector<hsize_t>(shape.begin(), shape.end()), where);
+  const h5::Handle space = h5::simple_space(std::vector<hsize_t>(shape.begin(), shape.end()), where);
   const h5::Handle links = h5::property_list(H5P_LINK_CREATE, where);
-  h5::checked(where, "make its groups",
-              [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
+  h5::checked(where, "make its groups", [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
   check_groups(file, name, where);
   make_room(file, path, name, options.replace, where);
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
-    return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), links.get(), creation.get(),
-                      H5P_DEFAULT);
+    return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), links.get(), creation.get(), H5P_DEFAULT);
   });
   if (!options.dims.empty()) h5::write_attribute(dataset.get(), "DIMENSION_LABELS", options.dims, where);
   for (const auto& [key, value] : options.attrs) {
@@ -147,16 +139,14 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
 
 at::Tensor plain_data(const at::Tensor& tensor) { return carried_out(tensor.detach()).to(at::kCPU).contiguous(); }
 
-void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
-                const h5::Where& where) {
+void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where) {
   const DatasetInfo info = read_info(dataset, dataset, "", where);
   TORCH_CHECK_TYPE(info.dtype, where.to_string(), ": a tensor cannot be written to type ",
                    info.type_name, "\n  have  a tensor of dtype ",
                    h5::dtype_name(block.scalar_type()), "\n  fix   write to a dataset of numbers");
   bool fits = offsets.size() == info.shape.size() && block.sizes().size() == info.shape.size();
   for (size_t dim = 0; fits && dim < offsets.size(); ++dim) {
-    fits = offsets[dim] >= 0 &&
-           offsets[dim] + block.size(static_cast<int64_t>(dim)) <= info.shape[dim];
+    fits = offsets[dim] >= 0 && offsets[dim] + block.size(static_cast<int64_t>(dim)) <= info.shape[dim];
   }
   TORCH_CHECK_VALUE(fits, where.to_string(), ": a block of shape ", shape_string(block.sizes()),
                     " at ", shape_string(offsets), " does not fit\n  have  shape ",
@@ -170,14 +160,12 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
   const std::vector<hsize_t> count(data.sizes().begin(), data.sizes().end());
   if (!begin.empty()) {
     h5::checked(where, "select a part of it", [&] {
-      return H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, begin.data(), nullptr,
-                                 count.data(), nullptr);
+      return H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, begin.data(), nullptr, count.data(), nullptr);
     });
   }
   const h5::Handle memory_space = h5::simple_space(count, where);
   h5::checked(where, "write it", [&] {
-    return H5Dwrite(dataset, memory.get(), memory_space.get(), file_space.get(), H5P_DEFAULT,
-                    data.const_data_ptr());
+    return H5Dwrite(dataset, memory.get(), memory_space.get(), file_space.get(), H5P_DEFAULT, data.const_data_ptr());
   });
 }
 
@@ -190,8 +178,7 @@ void File::write(const std::string& name, const at::Tensor& tensor, const WriteO
   const at::Tensor data = plain_data(tensor);
   state_->change(where, [&] {
     const auto access = state_->write(where);
-    h5::Handle dataset =
-        create_dataset_in(access, normalized(name), data.sizes(), data.scalar_type(), options, where);
+    h5::Handle dataset = create_dataset_in(access, normalized(name), data.sizes(), data.scalar_type(), options, where);
     write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(data.dim()), 0), data, where);
     dataset.close(where);  // flushes chunks: a filter may fail
   });
@@ -221,8 +208,7 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
   return {state_, std::move(info)};
 }
 
-void File::set_attr(const std::string& name, const AttributeValue& value,
-                    const std::string& object) {
+void File::set_attr(const std::string& name, const AttributeValue& value, const std::string& object) {
   const h5::Where where{"set_attr", path(), "object \"" + object + "\""};
   if (state_->follows()) return;
   state_->change(where, [&] {
@@ -231,9 +217,8 @@ void File::set_attr(const std::string& name, const AttributeValue& value,
     TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target, access.links), where.to_string(),
                       ": it does not exist\n  have  no dataset or group of that name"
                       "\n  fix   write it first");
-    const h5::Handle id = h5::make(where, "open it", H5Oclose, [&] {
-      return H5Oopen(access.id, ("/" + target).c_str(), access.links);
-    });
+    const h5::Handle id =
+        h5::make(where, "open it", H5Oclose, [&] { return H5Oopen(access.id, ("/" + target).c_str(), access.links); });
     refuse_elsewhere(access.id, id.get(), where);
     h5::write_attribute(id.get(), name, value, where);
   });

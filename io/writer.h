@@ -13,16 +13,13 @@ namespace moonhalo::io {
 /// attributes. ValueError: it exists and may not be replaced, chunks or dims that do not fit the
 /// shape.
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
-                             at::ScalarType dtype, const WriteOptions& options,
-                             const h5::Where& where);
+                             at::ScalarType dtype, const WriteOptions& options, const h5::Where& where);
 /// The elements as they lie in a file: on the CPU, contiguous, everything that LibTorch has put off carried out.
 at::Tensor plain_data(const at::Tensor& tensor);
 /// Writes a plain tensor with its first element at `offsets`, converted to the dataset's type.
-void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
-                const h5::Where& where);
+void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where);
 /// A ShardTensor into one dataset. Collective over its mesh; see io/scatter.h.
-void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor,
-                  const WriteOptions& options);
+void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options);
 /// "group/x" for "/group//x/".
 std::string normalized(const std::string& path);
 

@@ -9,8 +9,9 @@
 
 namespace moonhalo {
 
-/// Operators of ATen that are met above autograd, where their composites would run, by kernels of ours for plain tensors and
-/// ShardTensors alike: `const MeetAboveAutograd met(&meet);`, where `meet` registers them (library.impl). One static object a file.
+/// Operators of ATen that are met above autograd, where their composites would run, by kernels of ours for plain
+/// tensors and ShardTensors alike: `const MeetAboveAutograd met(&meet);`, where `meet` registers them (library.impl).
+/// One static object a file.
 class MeetAboveAutograd {
  public:
   explicit MeetAboveAutograd(void (*meet)(torch::Library&), const char* file = __builtin_FILE(),

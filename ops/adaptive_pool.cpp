@@ -92,8 +92,8 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
 bool all_cut(const AdaptivePool& p) { return p.cuts.size() == p.global.size(); }
 
 // Flat positions in a box of extents `from` that begins at `offset` of a box of extents `to`.
-at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
-                  const std::vector<int64_t>& offset, const std::vector<int64_t>& to) {
+at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std::vector<int64_t>& offset,
+                  const std::vector<int64_t>& to) {
   at::Tensor result;
   int64_t step = 1;
   for (size_t i = from.size(); i-- > 0;) {
@@ -174,9 +174,8 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
 
 // Pools every combination of windows of the cut dims by itself; their results fill `values` and
 // `indices`.
-void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level,
-                  const at::Tensor& x, std::vector<int64_t> offset, at::Tensor values,
-                  at::Tensor indices) {
+void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level, const at::Tensor& x,
+                  std::vector<int64_t> offset, at::Tensor values, at::Tensor indices) {
   if (level < p.cuts.size()) {
     const CutDim& cut = p.cuts[level];
     for (size_t o = 0; o < cut.windows.size(); ++o) {
@@ -208,8 +207,7 @@ std::optional<Plan> plan_max(const OpCall& call) {
     if (p.halo) x = p.halo->apply(x, 0, HaloSource::of_argument(0));
     at::Tensor values = at::empty(p.output->local_shape(), x.options());
     at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
-    if (values.numel() > 0)
-      pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
+    if (values.numel() > 0) pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
     finish(op, stack, std::move(values), std::move(indices));
   };
   return plan;
@@ -224,13 +222,11 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   plan.outputs = {p.input};
   plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
-    std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(),
-                         back = p.begins;
+    std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(), back = p.begins;
     at::Tensor result = at::zeros(shape, grad.options());
     if (grad.numel() > 0) {
       for (int64_t& begin : back) begin = -begin;
-      const at::Tensor index =
-          rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
+      const at::Tensor index = rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
       result.flatten(p.first).scatter_add_(-1, index.flatten(p.first), grad.flatten(p.first));
     }
     finish(op, stack, p.halo ? p.halo->adjoint(result) : result);
@@ -242,14 +238,8 @@ constexpr const char* kSource = "PyTorch adaptive pooling";
 constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::_adaptive_avg_pool2d",
-     .plan = plan_average<2>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_adaptive_avg_pool3d",
-     .plan = plan_average<3>,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .source = kSource, .supports = kSupports},
     {.op = "aten::_adaptive_avg_pool2d_backward",
      .plan = plan_average_backward<2>,
      .source = kSource,
@@ -258,14 +248,8 @@ const Register rules{
      .plan = plan_average_backward<3>,
      .source = kSource,
      .supports = kSupports},
-    {.op = "aten::adaptive_max_pool2d",
-     .plan = plan_max<2>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::adaptive_max_pool3d",
-     .plan = plan_max<3>,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .source = kSource, .supports = kSupports},
+    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .source = kSource, .supports = kSupports},
     {.op = "aten::adaptive_max_pool2d_backward",
      .plan = plan_max_backward<2>,
      .source = kSource,

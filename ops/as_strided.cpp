@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// as_strided speaks of memory, which a ShardTensor does not have as a whole. What it can mean is read off the strides that
-// a ShardTensor declares (row-major): every result dim walks along one input dim, or stands still; input dims that no
-// result dim walks along are selected by the offset.
+// as_strided speaks of memory, which a ShardTensor does not have as a whole. What it can mean is read off the strides
+// that a ShardTensor declares (row-major): every result dim walks along one input dim, or stands still; input dims that
+// no result dim walks along are selected by the offset.
 //
 //     [4, 9]   as_strided({3, 2}, {2, 9}, 10)     dim 1 from column 1 in steps of 2; dim 0 from row 1
 #include <ATen/ATen.h>
@@ -23,8 +23,7 @@ struct Geometry {
   std::vector<Walk> walks;     // per result dim
 };
 
-std::optional<Geometry> decode(at::IntArrayRef shape, at::IntArrayRef size, at::IntArrayRef stride,
-                               int64_t offset) {
+std::optional<Geometry> decode(at::IntArrayRef shape, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
   const auto ndim = static_cast<int64_t>(shape.size());
   std::vector<int64_t> dense(ndim, 1), walked(ndim, 0);
   for (int64_t d = ndim - 2; d >= 0; --d) dense[d] = dense[d + 1] * shape[d + 1];
@@ -56,9 +55,8 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto size = call.integers("size"), stride = call.integers("stride");
   const int64_t offset = call.given("storage_offset") ? call.integer("storage_offset") : 0;
-  const auto geometry = size.size() == stride.size()
-                            ? decode(self->global_shape(), size, stride, offset)
-                            : std::nullopt;
+  const auto geometry =
+      size.size() == stride.size() ? decode(self->global_shape(), size, stride, offset) : std::nullopt;
   TORCH_CHECK_NOT_IMPLEMENTED(geometry, "as_strided: size ", shape_string(size), ", stride ", shape_string(stride),
                               " and offset ", offset, " do not step along the dims of a ShardTensor\n  have  ",
                               call.describe(), "\n  fix   use view, slice, select, transpose, expand or unfold");
@@ -74,8 +72,8 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
   const SpecPtr result = follow(wanted, size, source);
   Plan plan = plan_one(call, wanted, {result});
   const bool fresh = call.name() == "aten::as_strided_copy";
-  plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape()](
-                 const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape()](const c10::OperatorHandle& op,
+                                                                                  Stack& stack) {
     at::Tensor local = argument(op, stack, 0).toTensor();
     const auto ndim = local.dim();
     for (int64_t d = 0; d < ndim; ++d) {

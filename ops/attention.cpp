@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's fused attention on the CPU, where batch or heads are cut. Queries and keys are whole on every rank: over cut sequences
-// scaled_dot_product_attention does not come here (attention_rule.cpp).
+// LibTorch's fused attention on the CPU, where batch or heads are cut. Queries and keys are whole on every rank: over
+// cut sequences scaled_dot_product_attention does not come here (attention_rule.cpp).
 #include <ATen/Functions.h>
 
 #include "engine/axes.h"
@@ -55,7 +55,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (!axes) return std::nullopt;
   const auto& query = call.spec("query")->global_shape();
   axes->outputs = {{kBatch, kHeads, -1, -1}, {kBatch, kHeads, -1}};
-  axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]}, {query[0], query[1], query[2]}};
+  axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]},
+                         {query[0], query[1], query[2]}};
   Plan plan = solve(call, *axes);
   plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
     if (!nothing_here(op, stack, 0)) return op.callBoxed(stack);
@@ -84,7 +85,9 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-const char* const kBatchAndHeads = "batch and heads cut; cut sequences are made whole (scaled_dot_product_attention takes moonhalo::attention for them)";
+const char* const kBatchAndHeads =
+    "batch and heads cut; cut sequences are made whole (scaled_dot_product_attention takes moonhalo::attention for "
+    "them)";
 
 const Register rules{
     {.op = "aten::_scaled_dot_product_flash_attention_for_cpu",

@@ -48,8 +48,7 @@ std::optional<Choice> lead_of(const SpecPtr& tensor, int64_t heads, int64_t key_
   Cut& last = choice.lead.back();
   if (tensor->global_shape()[tensor->ndim() - 3] == heads) {
     // One head of keys serves all heads of queries, wherever they are.
-    const auto fewer =
-        key_heads == 1 && heads > 1 ? Cut() : fewer_heads(last, group_of(heads, key_heads));
+    const auto fewer = key_heads == 1 && heads > 1 ? Cut() : fewer_heads(last, group_of(heads, key_heads));
     if (!fewer) return std::nullopt;
     choice.key_heads = *fewer;
   } else {
@@ -61,14 +60,12 @@ std::optional<Choice> lead_of(const SpecPtr& tensor, int64_t heads, int64_t key_
 
 bool uses_mesh_dims_once(const Choice& choice) {
   std::vector<int64_t> used;
-  for (const Cut& cut : choice.lead)
-    used.insert(used.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
+  for (const Cut& cut : choice.lead) used.insert(used.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
   for (size_t i = 0; i < used.size(); ++i) {
     if (std::count(used.begin(), used.end(), used[i]) > 1) return false;
   }
   const auto free = [&](const Cut& cut) {
-    return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(),
-                        [&](int64_t m) { return contains(used, m); });
+    return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(), [&](int64_t m) { return contains(used, m); });
   };
   return free(choice.queries) && free(choice.keys);
 }
@@ -148,8 +145,7 @@ std::vector<int64_t> mesh_dims_of_one(const Cut& one, const Cut& other) {
 
 double attention_cost(const AttentionSpecs& from, const AttentionSpecs& to) {
   const DeviceMesh& mesh = *to.query->mesh();
-  double cost = redistribution_cost(*from.query, *to.query) +
-                redistribution_cost(*from.key, *to.key) +
+  double cost = redistribution_cost(*from.query, *to.query) + redistribution_cost(*from.key, *to.key) +
                 redistribution_cost(*from.value, *to.value);
   if (from.mask) cost += redistribution_cost(*from.mask, *to.mask);
   const int64_t rows = to.query->ndim() - 2;
@@ -169,8 +165,8 @@ AttentionSpecs choose_attention_specs(const AttentionSpecs& given) {
   const int64_t heads = has_heads ? given.query->global_shape()[rows - 1] : 1,
                 key_heads = has_heads ? given.key->global_shape()[rows - 1] : 1;
   std::vector<Choice> choices;
-  for (const SpecPtr& lead : {given.query, given.key, given.value,
-                              replicated(given.query->mesh(), given.query->global_shape())}) {
+  for (const SpecPtr& lead :
+       {given.query, given.key, given.value, replicated(given.query->mesh(), given.query->global_shape())}) {
     auto choice = lead_of(lead, heads, key_heads);
     if (!choice) continue;
     for (const Cut& queries : {given.query->cut(rows), Cut()}) {

@@ -36,12 +36,10 @@ std::vector<int64_t> lines_of(const ShardSpec& query) {
 }
 
 // Of what has one number for all features of a query.
-double even_sums(double query, int64_t features) {
-  return query / static_cast<double>(std::max<int64_t>(1, features));
-}
+double even_sums(double query, int64_t features) { return query / static_cast<double>(std::max<int64_t>(1, features)); }
 
-// Some output of which `delta` is the sum of its products with `grad_output`, row by row: all that the derivative of the scores takes
-// from it, in less bytes.
+// Some output of which `delta` is the sum of its products with `grad_output`, row by row: all that the derivative of
+// the scores takes from it, in less bytes.
 at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delta) {
   if (grad_output.size(-1) == 0) return grad_output;
   const at::Tensor grad = grad_output.to(delta.scalar_type());
@@ -49,13 +47,10 @@ at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delt
   const at::Tensor divisor = largest.masked_fill(largest.eq(0), 1);
   const at::Tensor unit = grad / divisor;
   const at::Tensor length = unit.square().sum(-1, /*keepdim=*/true);
-  return (unit * (delta.unsqueeze(-1) / divisor / length.masked_fill(length.eq(0), 1)))
-      .to(grad_output.scalar_type());
+  return (unit * (delta.unsqueeze(-1) / divisor / length.masked_fill(length.eq(0), 1))).to(grad_output.scalar_type());
 }
 
-double local_numel(const ShardSpec& spec) {
-  return static_cast<double>(c10::multiply_integers(spec.local_shape()));
-}
+double local_numel(const ShardSpec& spec) { return static_cast<double>(c10::multiply_integers(spec.local_shape())); }
 
 }  // namespace
 
@@ -96,8 +91,7 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
                      [&](int64_t a, int64_t b) { return query_blocks[a] < query_blocks[b]; });
     int64_t begin = own.first;
     for (const int64_t i : order) {
-      const int64_t end =
-          i == order.back() ? own.second : std::clamp(query_blocks[i].second, begin, own.second);
+      const int64_t end = i == order.back() ? own.second : std::clamp(query_blocks[i].second, begin, own.second);
       key_blocks[i] = {begin, end};
       begin = end;
     }
@@ -118,10 +112,10 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
       query_blocks, key_blocks, call_.is_causal, may_lend,
       AttentionWork::Extents{even(specs_.query), keys_and_values, even(specs_.output) + sums});
   // Queries travel with the gradients of their results, two sums a row, and come home as gradients.
-  backward_work_ = std::make_unique<AttentionWork>(
-      std::move(query_blocks), std::move(key_blocks), call_.is_causal, may_lend,
-      AttentionWork::Extents{even(specs_.query) + even(specs_.output) + 2 * sums,
-                             2 * keys_and_values, even(specs_.query)});
+  backward_work_ =
+      std::make_unique<AttentionWork>(std::move(query_blocks), std::move(key_blocks), call_.is_causal, may_lend,
+                                      AttentionWork::Extents{even(specs_.query) + even(specs_.output) + 2 * sums,
+                                                             2 * keys_and_values, even(specs_.query)});
 
   call_.queries = query.global_shape()[rows];
   call_.keys = key.global_shape()[rows];
@@ -139,7 +133,8 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
   grad_mask_ = sums_over(specs_.mask, used);
 }
 
-// ---- Steps ---------------------------------------------------------------------------------------------------------------
+// ---- Steps
+// ---------------------------------------------------------------------------------------------------------------
 
 struct AttentionRing::Traffic {
   const std::vector<int>& members;
@@ -182,8 +177,8 @@ struct AttentionRing::Blocks {
   }
 };
 
-AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::Tensor& key,
-                                            const at::Tensor& value, const at::Tensor& mask) const {
+AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                            const at::Tensor& mask) const {
   Blocks b{attention_packed_rows(query),
            attention_packed_rows(key),
            attention_packed_rows(value),
@@ -194,12 +189,11 @@ AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::T
            {},
            work_->queries(me_).first,
            key_begin_};
-  at::Tensor peaks = attention_peaks(
-      call_.is_causal, {b.query_begin, cuts_mask_keys() ? key_begin_ : 0}, b.query, b.mask);
+  at::Tensor peaks =
+      attention_peaks(call_.is_causal, {b.query_begin, cuts_mask_keys() ? key_begin_ : 0}, b.query, b.mask);
   if (peaks.defined() && cuts_mask_keys()) {
     peaks = peaks.contiguous();
-    for (const int64_t m : merged_)
-      specs_.query->mesh()->group(m).all_reduce(peaks, ReduceOp::kMax);
+    for (const int64_t m : merged_) specs_.query->mesh()->group(m).all_reduce(peaks, ReduceOp::kMax);
   }
   b.shift = attention_shift(peaks);
   return b;
@@ -210,26 +204,24 @@ struct AttentionRing::Step {
   at::Tensor key, value;
   at::Tensor query, grad_output, delta, logsumexp;
   at::Tensor made[2],
-      lent_made[2];  // sent home: for the member ahead (gradients of keys), for that behind
+      lent_made[2];                          // sent home: for the member ahead (gradients of keys), for that behind
   at::Tensor returned[2], lent_returned[2];  // come home: of this rank's keys, of its lent queries
 };
 
-void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& b,
-                                    Step& state, Traffic& t) const {
+void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& b, Step& state,
+                                    Traffic& t) const {
   const int64_t a = ahead(step), c = behind(step);
   if (!everywhere_) {
-    const SequenceRows wanted = work.seen(work.kept(me_, a), a),
-                       given = work.seen(work.kept(c, me_), me_);
+    const SequenceRows wanted = work.seen(work.kept(me_, a), a), given = work.seen(work.kept(c, me_), me_);
     for (const at::Tensor& own : {b.key, b.value}) t.send(c, b.keys(own, given));
     state.key = t.receive_rows(a, wanted, b.key);
     state.value = t.receive_rows(a, wanted, b.value);
   }
   const SequenceRows lent = work.lent(me_, a), guests = work.lent(c, me_);
-  const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {
-      {&b.query, &state.query},
-      {&b.grad_output, &state.grad_output},
-      {&b.delta, &state.delta},
-      {&b.logsumexp, &state.logsumexp}};
+  const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {{&b.query, &state.query},
+                                                                  {&b.grad_output, &state.grad_output},
+                                                                  {&b.delta, &state.delta},
+                                                                  {&b.logsumexp, &state.logsumexp}};
   for (const auto& [own, guest] : of_queries) {
     if (!own->defined()) continue;
     if (!is_empty(lent)) t.send(a, b.queries(*own, lent));
@@ -264,22 +256,17 @@ bool AttentionRing::cuts_mask_keys() const {
   return mask && mask->ndim() > 0 && mask->is_cut(mask->ndim() - 1);
 }
 
-at::Tensor AttentionRing::mask_of(const at::Tensor& mask, SequenceRows queries,
-                                  SequenceRows keys) const {
+at::Tensor AttentionRing::mask_of(const at::Tensor& mask, SequenceRows queries, SequenceRows keys) const {
   if (!mask.defined()) return mask;
   at::Tensor part = mask;
   // The block of queries is this rank's; keys of the mask are whole, or as those of this rank.
-  if (part.size(2) != 1)
-    part = part.narrow(2, queries.first - work_->queries(me_).first, length(queries));
-  if (part.size(3) != 1)
-    part = part.narrow(3, keys.first - (cuts_mask_keys() ? key_begin_ : 0), length(keys));
+  if (part.size(2) != 1) part = part.narrow(2, queries.first - work_->queries(me_).first, length(queries));
+  if (part.size(3) != 1) part = part.narrow(3, keys.first - (cuts_mask_keys() ? key_begin_ : 0), length(keys));
   return part;
 }
 
-std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& query,
-                                                          const at::Tensor& key,
-                                                          const at::Tensor& value,
-                                                          const at::Tensor& mask,
+std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& query, const at::Tensor& key,
+                                                          const at::Tensor& value, const at::Tensor& mask,
                                                           uint64_t dropout_key) const {
   AttentionCall call = call_;
   call.dropout_key = dropout_key;
@@ -293,16 +280,14 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     if (!is_empty(rows) && !is_empty(keys)) {
       const bool here = everywhere_ || s == 0;
       AttentionSums part = sums.rows(rows.first - b.query_begin, length(rows));
-      attend(call, {rows.first, keys.first}, b.queries(b.query, rows),
-             here ? b.keys(b.key, keys) : step.key, here ? b.keys(b.value, keys) : step.value,
-             mask_of(b.mask, rows, keys), b.shift_of(rows), part);
+      attend(call, {rows.first, keys.first}, b.queries(b.query, rows), here ? b.keys(b.key, keys) : step.key,
+             here ? b.keys(b.value, keys) : step.value, mask_of(b.mask, rows, keys), b.shift_of(rows), part);
     }
     const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work_->lent(c, me_);
     if (!is_empty(guests)) {
       const SequenceRows own = work_->seen(guests, me_);
       AttentionSums part(step.query, value.size(-1));
-      attend(call, {guests.first, own.first}, step.query, b.keys(b.key, own), b.keys(b.value, own),
-             {}, {}, part);
+      attend(call, {guests.first, own.first}, step.query, b.keys(b.key, own), b.keys(b.value, own), {}, {}, part);
       step.lent_made[0] = part.output.to(query.scalar_type());
       step.lent_made[1] = part.logsumexp;
     }
@@ -315,18 +300,15 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     }
     const SequenceRows lent = work_->lent(me_, ahead(s));
     if (is_empty(lent)) return;
-    step.lent_returned[0] =
-        t.receive_rows(ahead(s), lent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
+    step.lent_returned[0] = t.receive_rows(ahead(s), lent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
     step.lent_returned[1] = t.receive_rows(ahead(s), lent, sums.logsumexp);
   };
   const auto arrived = [&](int64_t s) {
     const SequenceRows lent = work_->lent(me_, ahead(s));
-    if (!is_empty(lent))
-      sums.add(lent.first - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
+    if (!is_empty(lent)) sums.add(lent.first - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
     steps[s] = {};
   };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute,
-         results, arrived);
+  rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
   merge(sums.output, sums.logsumexp);
   return {sums.output.to(query.scalar_type()).reshape(specs_.output->local_shape()),
           sums.logsumexp.reshape(specs_.logsumexp->local_shape())};
@@ -336,24 +318,20 @@ void AttentionRing::merge(at::Tensor& output, at::Tensor& logsumexp) const {
   for (const int64_t m : merged_) {
     Communicator& group = specs_.query->mesh()->group(m);
     at::Tensor all = at::empty({group.size() * logsumexp.numel()}, logsumexp.options());
-    group.all_gather(logsumexp.reshape({-1}), std::vector<int64_t>(group.size(), logsumexp.numel()),
-                     all);
+    group.all_gather(logsumexp.reshape({-1}), std::vector<int64_t>(group.size(), logsumexp.numel()), all);
     std::vector<int64_t> shape = logsumexp.sizes().vec();
     shape.insert(shape.begin(), group.size());
     const at::Tensor of_members = all.view(shape), total = of_members.logsumexp(0);
     // Weights that sum to 1 whatever the rounding of the logarithms.
-    output.mul_(
-        of_members.softmax(0)[group.rank()].masked_fill(total.eq(kUnseen), 0).unsqueeze(-1));
+    output.mul_(of_members.softmax(0)[group.rank()].masked_fill(total.eq(kUnseen), 0).unsqueeze(-1));
     logsumexp = total;
   }
 }
 
-AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
-                                                 const at::Tensor& query, const at::Tensor& key,
-                                                 const at::Tensor& value, const at::Tensor& mask,
-                                                 const at::Tensor& output,
-                                                 const at::Tensor& logsumexp, uint64_t dropout_key,
-                                                 bool wants_mask) const {
+AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, const at::Tensor& query,
+                                                 const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
+                                                 const at::Tensor& output, const at::Tensor& logsumexp,
+                                                 uint64_t dropout_key, bool wants_mask) const {
   const AttentionWork& work = *backward_work_;
   AttentionCall call = call_;
   call.dropout_key = dropout_key;
@@ -361,8 +339,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
   b.grad_output = attention_four_dims(grad_output).contiguous();
   const at::Tensor whole_output = attention_packed_rows(output);
   b.logsumexp = logsumexp.reshape(b.query.sizes().slice(0, 3));
-  if (work.size() > 1)
-    b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * whole_output).sum(-1);
+  if (work.size() > 1) b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * whole_output).sum(-1);
   const auto zeros_of = [&](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
   };
@@ -376,14 +353,12 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
     const SequenceRows rows = work.kept(me_, a), keys = work.seen(rows, a);
     if (!is_empty(rows) && !is_empty(keys)) {
       const bool here = everywhere_ || s == 0;
-      const at::Tensor k = here ? b.keys(b.key, keys) : step.key,
-                       v = here ? b.keys(b.value, keys) : step.value;
-      const AttentionGradients into{
-          b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
-          here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
-      attend_backward(call, {rows.first, keys.first}, b.queries(b.grad_output, rows),
-                      b.queries(b.query, rows), k, v, mask_of(b.mask, rows, keys), b.shift_of(rows),
-                      b.queries(whole_output, rows), b.queries(b.logsumexp, rows), into);
+      const at::Tensor k = here ? b.keys(b.key, keys) : step.key, v = here ? b.keys(b.value, keys) : step.value;
+      const AttentionGradients into{b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
+                                    here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
+      attend_backward(call, {rows.first, keys.first}, b.queries(b.grad_output, rows), b.queries(b.query, rows), k, v,
+                      mask_of(b.mask, rows, keys), b.shift_of(rows), b.queries(whole_output, rows),
+                      b.queries(b.logsumexp, rows), into);
       if (!here) {
         step.made[0] = into.key.to(key.scalar_type());
         step.made[1] = into.value.to(value.scalar_type());
@@ -392,15 +367,13 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
     const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work.lent(c, me_);
     if (!is_empty(guests)) {
       const SequenceRows seen = work.seen(guests, me_);
-      const AttentionGradients into{
-          zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
-      attend_backward(call, {guests.first, seen.first}, step.grad_output, step.query,
-                      b.keys(b.key, seen), b.keys(b.value, seen), {}, {},
-                      stand_in_output(step.grad_output, step.delta), step.logsumexp, into);
+      const AttentionGradients into{zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
+      attend_backward(call, {guests.first, seen.first}, step.grad_output, step.query, b.keys(b.key, seen),
+                      b.keys(b.value, seen), {}, {}, stand_in_output(step.grad_output, step.delta), step.logsumexp,
+                      into);
       step.lent_made[0] = into.query.to(query.scalar_type());
     }
-    for (at::Tensor* used :
-         {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
+    for (at::Tensor* used : {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
       used->reset();
   };
   const auto results = [&](int64_t s, Traffic& t) {
@@ -427,8 +400,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output,
     }
     steps[s] = {};
   };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, steps[s], t); }, compute, results,
-         arrived);
+  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, steps[s], t); }, compute, results, arrived);
 
   Gradients gradients{own.query.to(query.scalar_type()).reshape(query.sizes()),
                       own.key.to(key.scalar_type()).reshape(key.sizes()),

@@ -13,15 +13,20 @@
 
 namespace moonhalo {
 
-/// One attention as this rank carries it out: its blocks, the ring, and what is merged afterwards. Made from specs alone.
+/// One attention as this rank carries it out: its blocks, the ring, and what is merged afterwards. Made from specs
+/// alone.
 ///
 ///     step 0        own queries, own keys
-///     step s        keys of the rank s ahead, which arrived during step s - 1; queries of the rank s behind, if it lends any
-///     afterwards    results of lent queries come home during the next step; mesh dims that cut keys alone merge by log-sum-exp
+///     step s        keys of the rank s ahead, which arrived during step s - 1; queries of the rank s behind, if it
+///                   lends any
+///     afterwards    results of lent queries come home during the next step; mesh dims that cut keys alone merge by
+///                   log-sum-exp
 ///
-/// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and what nobody sees stays at home.
-/// Backward takes such steps too; gradients of keys that travelled, and of queries that were lent, go home in the same way. There a lent
-/// query needs its gradient and two sums but not its output, so of equal blocks lending is 3/4 of the bytes, and all is lent.
+/// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and what nobody sees stays
+/// at home.
+/// Backward takes such steps too; gradients of keys that travelled, and of queries that were lent, go home in the same
+/// way. There a lent query needs its gradient and two sums but not its output, so of equal blocks lending is 3/4 of the
+/// bytes, and all is lent.
 class AttentionRing {
  public:
   AttentionRing(AttentionSpecs specs, AttentionCall call);
@@ -35,9 +40,8 @@ class AttentionRing {
   SpecPtr grad_mask_spec() const { return grad_mask_; }
 
   /// Output and logsumexp of this rank's blocks. Collective over the mesh. The mask may be undefined.
-  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
-                                             const at::Tensor& value, const at::Tensor& mask,
-                                             uint64_t dropout_key) const;
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                             const at::Tensor& mask, uint64_t dropout_key) const;
   struct Gradients {
     at::Tensor query, key, value, mask;
   };
@@ -51,8 +55,7 @@ class AttentionRing {
   struct Step;
   struct Blocks;
   Traffic traffic() const;
-  Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                const at::Tensor& mask) const;
+  Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask) const;
   void exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& blocks, Step& state,
                        Traffic& traffic) const;
   void rotate(const std::function<void(int64_t step, Traffic&)>& inputs,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of moonhalo::attention, and the way there: at::scaled_dot_product_attention is met above autograd, where its composite would
-// run, and comes here when a sequence is cut.
+// Rules of moonhalo::attention, and the way there: at::scaled_dot_product_attention is met above autograd, where its
+// composite would run, and comes here when a sequence is cut.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
@@ -25,8 +25,7 @@ using MaybeTensor = std::optional<at::Tensor>;
 std::shared_ptr<const AttentionRing> ring_of(const OpCall& call, const AttentionSpecs& specs) {
   AttentionCall numbers;
   const auto scale = call.value("scale").toOptional<double>();
-  numbers.scale =
-      scale.value_or(1 / std::sqrt(static_cast<double>(specs.query->global_shape().back())));
+  numbers.scale = scale.value_or(1 / std::sqrt(static_cast<double>(specs.query->global_shape().back())));
   numbers.is_causal = call.flag("is_causal");
   numbers.dropout_p = call.value("dropout_p").toDouble();
   return std::make_shared<const AttentionRing>(specs, numbers);
@@ -82,8 +81,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.outputs = {ring->output_spec(), ring->specs().logsumexp};
   plan.run = [ring](const c10::OperatorHandle& op, Stack& stack) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto [output, logsumexp] = ring->forward(
-        tensor(0), tensor(1), tensor(2), optional_tensor(op, stack, 3), number_at(op, stack, 7));
+    auto [output, logsumexp] =
+        ring->forward(tensor(0), tensor(1), tensor(2), optional_tensor(op, stack, 3), number_at(op, stack, 7));
     finish(op, stack, std::move(output), std::move(logsumexp));
   };
   return plan;
@@ -101,16 +100,16 @@ std::optional<Plan> plan_backward(const OpCall& call) {
                   wants_mask ? ring->grad_mask_spec() : SpecPtr()};
   plan.run = [ring, wants_mask](const c10::OperatorHandle& op, Stack& stack) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto gradients =
-        ring->backward(tensor(0), tensor(1), tensor(2), tensor(3), optional_tensor(op, stack, 4),
-                       tensor(5), tensor(6), number_at(op, stack, 10), wants_mask);
-    finish(op, stack, std::move(gradients.query), std::move(gradients.key),
-           std::move(gradients.value), std::move(gradients.mask));
+    auto gradients = ring->backward(tensor(0), tensor(1), tensor(2), tensor(3), optional_tensor(op, stack, 4),
+                                    tensor(5), tensor(6), number_at(op, stack, 10), wants_mask);
+    finish(op, stack, std::move(gradients.query), std::move(gradients.key), std::move(gradients.value),
+           std::move(gradients.mask));
   };
   return plan;
 }
 
-// ---- The way here --------------------------------------------------------------------------------------------------------
+// ---- The way here
+// --------------------------------------------------------------------------------------------------------
 
 bool is_cut(const at::Tensor& tensor, int64_t from_the_end) {
   if (!is_shard_tensor(tensor) || tensor.dim() < from_the_end) return false;
@@ -119,8 +118,8 @@ bool is_cut(const at::Tensor& tensor, int64_t from_the_end) {
 
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); }
 
-void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-           const MaybeTensor& mask, double dropout_p, bool enable_gqa) {
+void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
+           double dropout_p, bool enable_gqa) {
   constexpr const char* kName = "scaled_dot_product_attention";
   check_attention_tensors(kName, query, key, value, mask, dropout_p);
   TORCH_CHECK_NOT_IMPLEMENTED(query.device().is_cpu(), kName, ": queries or keys are cut, and the tensors lie on ", query.device(),
@@ -141,9 +140,8 @@ at::Tensor with_lead(const at::Tensor& t, const std::vector<int64_t>& lead, bool
   return t.sizes() == at::IntArrayRef(shape) ? t : t.expand(shape);
 }
 
-at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value,
-                      const MaybeTensor& mask, double dropout_p, bool is_causal,
-                      std::optional<double> scale, bool enable_gqa) {
+at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value, const MaybeTensor& mask,
+                      double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
   check(query, key, value, mask, dropout_p, enable_gqa);
   if (enable_gqa && key.size(-3) != value.size(-3)) {
     key = key.repeat_interleave(query.size(-3) / key.size(-3), -3);
@@ -155,8 +153,7 @@ at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value,
     if (groups) lead.back() = query.size(-3);
     return lead;
   };
-  std::vector<int64_t> lead =
-      at::infer_size(at::infer_size(lead_of(query), lead_of(key)), lead_of(value));
+  std::vector<int64_t> lead = at::infer_size(at::infer_size(lead_of(query), lead_of(key)), lead_of(value));
   if (mask) {
     std::vector<int64_t> shape = lead;
     shape.insert(shape.end(), {query.size(-2), key.size(-2)});
@@ -170,27 +167,28 @@ at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value,
   if (dropout_p > 0 && dropout_p < 1 && scores > 0)
     number = at::scalar_tensor(static_cast<int64_t>(ElementRandom(std::nullopt).key()), at::kLong);
   return std::get<0>(attention(with_lead(query, lead, false), with_lead(key, lead, groups),
-                               with_lead(value, lead, groups), mask, dropout_p, is_causal, scale,
-                               number));
+                               with_lead(value, lead, groups), mask, dropout_p, is_causal, scale, number));
 }
 
-at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const MaybeTensor& mask, double dropout_p, bool is_causal,
-                     std::optional<double> scale, bool enable_gqa) {
+at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
+                     double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
   MaybeTensor numbers = mask;
   if (mask && mask->scalar_type() == at::kBool)
-    numbers = at::zeros_like(*mask, mask->options().dtype(query.scalar_type()))
-                  .masked_fill(mask->logical_not(), kUnseen);
-  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, numbers, dropout_p,
-                                                            is_causal, {}, scale, enable_gqa));
+    numbers =
+        at::zeros_like(*mask, mask->options().dtype(query.scalar_type())).masked_fill(mask->logical_not(), kUnseen);
+  return std::get<0>(
+      at::_scaled_dot_product_attention_math(query, key, value, numbers, dropout_p, is_causal, {}, scale, enable_gqa));
 }
 
-// Over mesh dims of size 1 nothing is cut: LibTorch's fused kernel gets whole sequences, and the output is cut as the query is called.
-at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask, double dropout_p,
-                        bool is_causal, std::optional<double> scale, bool enable_gqa) {
+// Over mesh dims of size 1 nothing is cut: LibTorch's fused kernel gets whole sequences, and the output is cut as the
+// query is called.
+at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const MaybeTensor& mask, double dropout_p, bool is_causal, std::optional<double> scale,
+                        bool enable_gqa) {
   const auto whole = [](const at::Tensor& t) { return is_shard_tensor(t) ? redistribute(t, undivided(spec(t))) : t; };
-  const at::Tensor output = at::native::scaled_dot_product_attention(
-      whole(query), whole(key), whole(value), mask ? MaybeTensor(whole(*mask)) : mask, dropout_p, is_causal, scale, enable_gqa);
+  const at::Tensor output = at::native::scaled_dot_product_attention(whole(query), whole(key), whole(value),
+                                                                     mask ? MaybeTensor(whole(*mask)) : mask, dropout_p,
+                                                                     is_causal, scale, enable_gqa);
   if (!is_shard_tensor(query) || !is_shard_tensor(output) || undivided(spec(query)) == spec(query)) return output;
   Layout layout = spec(output)->layout();
   const int64_t lead = output.dim() - query.dim();
@@ -200,40 +198,34 @@ at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at
   return redistribute(output, intern(std::move(layout)));
 }
 
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
-                                        const at::Tensor& value, const MaybeTensor& attn_mask,
-                                        double dropout_p, bool is_causal,
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                        const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                                         std::optional<double> scale, bool enable_gqa) {
   const MaybeTensor mask = attn_mask && attn_mask->defined() ? attn_mask : std::nullopt;
   // LibTorch's kernel is given all heads where their numbers differ: here they may stay cut.
   const bool groups = enable_gqa && (is_cut(query, 3) || is_cut(key, 3));
   const bool cut = groups || is_cut(query, 2) || is_cut(key, 2) || is_cut(value, 2) ||
                    (mask && (is_cut(*mask, 1) || is_cut(*mask, 2)));
-  // Forward-mode derivatives are those of the operators that LibTorch's composite is made of: its fused kernel has none.
+  // Forward-mode derivatives are those of the operators that LibTorch's composite is made of: its fused kernel has
+  // none.
   if (has_tangent(query) || has_tangent(key) || has_tangent(value) || (mask && has_tangent(*mask)))
     return composite(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
   if (!cut) return attend_whole(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
   return attend_cut(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-void meet(torch::Library& library) {
-  library.impl("scaled_dot_product_attention", &scaled_dot_product_attention);
-}
+void meet(torch::Library& library) { library.impl("scaled_dot_product_attention", &scaled_dot_product_attention); }
 
 const MeetAboveAutograd met(&meet);
 
-constexpr const char* kSource =
-    "PyTorch scaled_dot_product_attention; Liu et al., Ring Attention, 2023";
+constexpr const char* kSource = "PyTorch scaled_dot_product_attention; Liu et al., Ring Attention, 2023";
 constexpr const char* kSupports =
     "batch, heads, queries, keys cut, uneven, by several mesh dims: keys go round, or queries, "
     "whatever is less; causal work balanced";
 
 const Register rules{
     {.op = "moonhalo::attention", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "moonhalo::attention_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "moonhalo::attention_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

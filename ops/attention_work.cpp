@@ -10,15 +10,14 @@ namespace {
 
 // Scores of the queries before `query` with `keys` keys from `key` on, under causality.
 double causal_scores(int64_t query, int64_t key, int64_t keys) {
-  const auto rows = static_cast<double>(std::max<int64_t>(0, query - key)),
-             all = static_cast<double>(keys);
+  const auto rows = static_cast<double>(std::max<int64_t>(0, query - key)), all = static_cast<double>(keys);
   return rows <= all ? rows * (rows + 1) / 2 : all * (all + 1) / 2 + (rows - all) * all;
 }
 
 }  // namespace
 
-AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys,
-                             bool is_causal, bool may_lend, Extents extents)
+AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal,
+                             bool may_lend, Extents extents)
     : queries_(std::move(queries)),
       keys_(std::move(keys)),
       is_causal_(is_causal),
@@ -29,10 +28,8 @@ AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<Sequ
       split_[i][j] = rows.first;
       if (i == j || !may_lend || is_empty(rows)) continue;
       const SequenceRows needed = seen(rows, j);
-      const double lend =
-          static_cast<double>(rows.second - rows.first) * (extents.query + extents.result);
-      if (lend < static_cast<double>(needed.second - needed.first) * extents.keys)
-        split_[i][j] = rows.second;
+      const double lend = static_cast<double>(rows.second - rows.first) * (extents.query + extents.result);
+      if (lend < static_cast<double>(needed.second - needed.first) * extents.keys) split_[i][j] = rows.second;
     }
   }
   if (is_causal_ && may_lend) balance();
@@ -44,13 +41,9 @@ SequenceRows AttentionWork::seeing(int64_t i, int64_t j) const {
   return {std::min(end, is_causal_ ? std::max(begin, keys_[j].first) : begin), end};
 }
 
-SequenceRows AttentionWork::kept(int64_t i, int64_t j) const {
-  return {split_[i][j], queries_[i].second};
-}
+SequenceRows AttentionWork::kept(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].second}; }
 
-SequenceRows AttentionWork::lent(int64_t i, int64_t j) const {
-  return {seeing(i, j).first, split_[i][j]};
-}
+SequenceRows AttentionWork::lent(int64_t i, int64_t j) const { return {seeing(i, j).first, split_[i][j]}; }
 
 SequenceRows AttentionWork::seen(SequenceRows rows, int64_t j) const {
   const auto [begin, end] = keys_[j];
@@ -62,8 +55,7 @@ double AttentionWork::scores(SequenceRows rows, int64_t j) const {
   if (is_empty(rows)) return 0;
   const int64_t keys = keys_[j].second - keys_[j].first;
   if (!is_causal_) return static_cast<double>(rows.second - rows.first) * static_cast<double>(keys);
-  return causal_scores(rows.second, keys_[j].first, keys) -
-         causal_scores(rows.first, keys_[j].first, keys);
+  return causal_scores(rows.second, keys_[j].first, keys) - causal_scores(rows.first, keys_[j].first, keys);
 }
 
 double AttentionWork::load(int64_t member) const {
@@ -83,8 +75,7 @@ bool AttentionWork::move(int64_t from, int64_t to, double scores_to_move) {
     int64_t low = 0, high = movable.second - movable.first;
     while (low < high) {
       const int64_t rows = (low + high + 1) / 2;
-      const SequenceRows moved =
-          back ? SequenceRows{split - rows, split} : SequenceRows{split, split + rows};
+      const SequenceRows moved = back ? SequenceRows{split - rows, split} : SequenceRows{split, split + rows};
       if (scores(moved, j) <= scores_to_move) {
         low = rows;
       } else {
@@ -111,8 +102,7 @@ void AttentionWork::balance() {
   bool moved = true;
   for (int64_t turn = 0; moved && turn < 8 * size() * size(); ++turn, loads = loads_of_all()) {
     std::iota(order.begin(), order.end(), int64_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return loads[a] < loads[b]; });
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return loads[a] < loads[b]; });
     // From the busiest that can give to the idlest that can take.
     moved = false;
     for (int64_t b = size() - 1; b > 0 && !moved; --b) {

@@ -58,8 +58,8 @@ ChannelAxes channel_axes(const OpCall& call) {
 
 // Everything that describes the normalization beside its tensors.
 struct Norm {
-  SpecPtr spec;      // input
-  SpecPtr channels;  // a vector with one number per channel, cut as the input's channels
+  SpecPtr spec;                       // input
+  SpecPtr channels;                   // a vector with one number per channel, cut as the input's channels
   SpecPtr running_mean, running_var;  // as each is held; null without them
   CutGroup ranks;                     // that share a channel
   bool training;
@@ -96,8 +96,7 @@ struct Statistics {
   at::Tensor mean, invstd;  // per owned channel
 };
 
-Statistics batch_statistics(const Norm& norm, const at::Tensor& x, at::Tensor running_mean,
-                            at::Tensor running_var) {
+Statistics batch_statistics(const Norm& norm, const at::Tensor& x, at::Tensor running_mean, at::Tensor running_var) {
   Moments moments = global_moments(x, norm.spec, dims_but(x.dim(), 1));
   const at::Tensor mean = moments.mean.reshape(x.size(1)), m2 = moments.m2.reshape(x.size(1));
   const auto update = [&](at::Tensor& running, const SpecPtr& spec, const at::Tensor& batch) {
@@ -110,13 +109,11 @@ Statistics batch_statistics(const Norm& norm, const at::Tensor& x, at::Tensor ru
   return {mean, at::div(m2, moments.count).add_(norm.eps).rsqrt_()};
 }
 
-Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean,
-                              const at::Tensor& running_var) {
+Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean, const at::Tensor& running_var) {
   const auto held = [&](const at::Tensor& t, const SpecPtr& spec) {
     return widen(redistribute_local(t, spec, norm.channels));
   };
-  return {held(running_mean, norm.running_mean),
-          (held(running_var, norm.running_var) + norm.eps).rsqrt_()};
+  return {held(running_mean, norm.running_mean), (held(running_var, norm.running_var) + norm.eps).rsqrt_()};
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
@@ -140,8 +137,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain
   if (norm.is_local()) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1),
-                     bias = tensor_at(op, stack, 2);
+    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1), bias = tensor_at(op, stack, 2);
     const at::Tensor running_mean = mean_at < 0 ? at::Tensor() : tensor_at(op, stack, mean_at);
     const at::Tensor running_var = var_at < 0 ? at::Tensor() : tensor_at(op, stack, var_at);
     const at::Tensor x = widen(input);
@@ -173,8 +169,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const Norm norm = norm_of(call, plan, training);
   const auto mask = call.has("output_mask") ? wanted_gradients(call) : std::vector<bool>(3, true);
   const auto dims = dims_but(norm.spec->ndim(), 1);
-  const SpecPtr affine =
-      training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
+  const SpecPtr affine = training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
   plan.outputs = masked(mask, {norm.spec, affine, affine});
   if (norm.is_local()) {
     // LibTorch's kernel takes the memory format from the strides of dims of size 1 too, which mean
@@ -187,15 +182,12 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   plan.run = [=, at_grad = find(call, {"grad_out", "grad_output"}), at_input = call.index("input"),
               at_weight = call.index("weight"), at_mean = call.index("running_mean"),
               at_var = call.index("running_var"), at_saved_mean = call.index("save_mean"),
-              at_saved = find(call, {"save_invstd", "save_var"})](const c10::OperatorHandle& op,
-                                                                  Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, at_input),
-                     weight = tensor_at(op, stack, at_weight);
+              at_saved = find(call, {"save_invstd", "save_var"})](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, at_input), weight = tensor_at(op, stack, at_weight);
     const at::Tensor grad = widen(tensor_at(op, stack, at_grad));
-    const Statistics found = training ? Statistics{widen(tensor_at(op, stack, at_saved_mean)),
-                                                   widen(tensor_at(op, stack, at_saved))}
-                                      : running_statistics(norm, tensor_at(op, stack, at_mean),
-                                                           tensor_at(op, stack, at_var));
+    const Statistics found =
+        training ? Statistics{widen(tensor_at(op, stack, at_saved_mean)), widen(tensor_at(op, stack, at_saved))}
+                 : running_statistics(norm, tensor_at(op, stack, at_mean), tensor_at(op, stack, at_var));
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
     const at::Tensor invstd = per_channel(found.invstd, input.dim());
     const at::Tensor x = at::sub(widen(input), per_channel(found.mean, input.dim())).mul_(invstd);
@@ -207,8 +199,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
       dx = grad;
       if (training) {
         const at::Tensor means = sums / count;
-        dx = at::sub(grad, per_channel(means[0], input.dim()))
-                 .sub_(x * per_channel(means[1], input.dim()));
+        dx = at::sub(grad, per_channel(means[0], input.dim())).sub_(x * per_channel(means[1], input.dim()));
       }
       dx = (dx * per_channel(scale, input.dim())).to(input.scalar_type());
     }

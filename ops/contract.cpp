@@ -21,30 +21,25 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
+bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
-at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
-                         at::IntArrayRef r, at::IntArrayRef o) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef,
-                               at::IntArrayRef, at::IntArrayRef);
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::contract", "").typed<Signature>();
+at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
+                         at::IntArrayRef o) {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef);
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::contract", "").typed<Signature>();
   return op.call(left, right, l, r, o);
 }
 
 // On plain tensors. The equation's letters are the axes.
-at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
-                          at::IntArrayRef r, at::IntArrayRef o) {
+at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
+                          at::IntArrayRef o) {
   const size_t n = r.size();
-  const bool linear = n == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] &&
-                      o.back() == r[0] && std::equal(l.begin(), l.end() - 1, o.begin());
+  const bool linear = n == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] && o.back() == r[0] &&
+                      std::equal(l.begin(), l.end() - 1, o.begin());
   if (linear) return at::linear(left, right);
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {
-    for (const int64_t axis : axes)
-      equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
+    for (const int64_t axis : axes) equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
   };
   append(l);
   equation += ',';
@@ -55,8 +50,7 @@ at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::I
 }
 
 std::optional<Plan> plan_contract(const OpCall& call) {
-  const Ints l = call.integers("left_axes"), r = call.integers("right_axes"),
-             o = call.integers("out_axes");
+  const Ints l = call.integers("left_axes"), r = call.integers("right_axes"), o = call.integers("out_axes");
   const auto& left = call.slots()[0].spec->global_shape();
   const auto& right = call.slots()[1].spec->global_shape();
   TORCH_INTERNAL_ASSERT(l.size() == left.size() && r.size() == right.size());
@@ -69,8 +63,7 @@ std::optional<Plan> plan_contract(const OpCall& call) {
         names.push_back(axis);
         axes.kinds.push_back(contains(o, axis) ? AxisKind::kKeep : AxisKind::kReduce);
       }
-      result.push_back(
-          static_cast<int>(std::find(names.begin(), names.end(), axis) - names.begin()));
+      result.push_back(static_cast<int>(std::find(names.begin(), names.end(), axis) - names.begin()));
     }
     return result;
   };
@@ -86,8 +79,7 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
   plan.run = [l, r, o](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor out = contract_plain(argument(op, stack, 0).toTensor(),
-                                    argument(op, stack, 1).toTensor(), l, r, o);
+    at::Tensor out = contract_plain(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(), l, r, o);
     finish(op, stack, std::move(out));
   };
   return plan;
@@ -97,12 +89,11 @@ struct Operands {
   at::Tensor left, right;
 };
 
-// The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for that is
-// `whole`, the operands with their tangents: the gradient has a tangent too.
+// The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for that
+// is `whole`, the operands with their tangents: the gradient has a tangent too.
 struct Contract : torch::autograd::Function<Contract> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left,
-                            const at::Tensor& right, const Operands& whole, Ints l, Ints r,
-                            Ints o) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left, const at::Tensor& right,
+                            const Operands& whole, Ints l, Ints r, Ints o) {
     context->save_for_backward({whole.left, whole.right});
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor out = call_operator(left, right, l, r, o);
@@ -115,16 +106,14 @@ struct Contract : torch::autograd::Function<Contract> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    const Ints l = context->saved_data["left"].toIntVector(),
-               r = context->saved_data["right"].toIntVector(),
+    const Ints l = context->saved_data["left"].toIntVector(), r = context->saved_data["right"].toIntVector(),
                o = context->saved_data["out"].toIntVector();
     at::Tensor left, right;
     // A product without a sum takes operands of two types; a gradient has the type of its own.
     const auto gradient = [&](int own, const Ints& other_axes, const Ints& own_axes) {
       const at::Tensor& other = saved[1 - own];
       const at::ScalarType wide = at::result_type(grads[0], other), type = saved[own].scalar_type();
-      const at::Tensor whole =
-          contract(grads[0].to(wide), other.conj().to(wide), o, other_axes, own_axes);
+      const at::Tensor whole = contract(grads[0].to(wide), other.conj().to(wide), o, other_axes, own_axes);
       return (whole.is_complex() && !c10::isComplexType(type) ? at::real(whole) : whole).to(type);
     };
     if (grads[0].defined() && context->needs_input_grad(0)) left = gradient(0, r, l);
@@ -133,11 +122,9 @@ struct Contract : torch::autograd::Function<Contract> {
   }
 };
 
-at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l,
-                             at::IntArrayRef r, at::IntArrayRef o) {
-  const auto recorded = [](const at::Tensor& tensor) {
-    return c10::GradMode::is_enabled() && tensor.requires_grad();
-  };
+at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
+                             at::IntArrayRef o) {
+  const auto recorded = [](const at::Tensor& tensor) { return c10::GradMode::is_enabled() && tensor.requires_grad(); };
   const at::Tensor &left_tangent = left._fw_grad(/*level=*/0), &right_tangent = right._fw_grad(0);
   const bool dual = left_tangent.defined() || right_tangent.defined();
   if (!dual && !recorded(left) && !recorded(right)) {
@@ -162,11 +149,10 @@ at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at
   return out;
 }
 
-const Register rules{
-    {.op = "moonhalo::contract",
-     .plan = plan_contract,
-     .source = "PyTorch einsum of two operands",
-     .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"}};
+const Register rules{{.op = "moonhalo::contract",
+                      .plan = plan_contract,
+                      .source = "PyTorch einsum of two operands",
+                      .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"}};
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def(
@@ -179,8 +165,7 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
-at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes,
-                    Ints right_axes, Ints out_axes) {
+at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes, Ints right_axes, Ints out_axes) {
   const auto extent = [](const at::Tensor& tensor, const Ints& axes, int64_t axis) {
     return tensor.size(std::find(axes.begin(), axes.end(), axis) - axes.begin());
   };
@@ -201,8 +186,7 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_a
 at::Tensor cast_as_factor(const at::Tensor& tensor) {
   namespace autocast = at::autocast;
   const c10::DeviceType device = tensor.device().type();
-  if (!autocast::is_autocast_available(device) || !autocast::is_autocast_enabled(device))
-    return tensor;
+  if (!autocast::is_autocast_available(device) || !autocast::is_autocast_enabled(device)) return tensor;
   return autocast::cached_cast(autocast::get_autocast_dtype(device), tensor, device);
 }
 

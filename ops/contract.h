@@ -13,8 +13,8 @@ namespace moonhalo {
 ///     contract(x, w, {0, 1, 2}, {3, 2}, {0, 1, 3})     linear of [batch, rows, features], no bias
 ///
 /// Unlike LibTorch's matmul and einsum it merges no dims, so a cut of any of them survives.
-/// Differentiable any number of times, backward and forward. ValueError when extents differ. With ShardTensors among its
-/// operands: collective as their placements need.
+/// Differentiable any number of times, backward and forward. ValueError when extents differ. With ShardTensors among
+/// its operands: collective as their placements need.
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector<int64_t> left_axes,
                     std::vector<int64_t> right_axes, std::vector<int64_t> out_axes);
 

@@ -28,16 +28,13 @@ struct Geometry {
   int64_t groups = 1;
   std::vector<int64_t> output_shape;
 
-  int64_t out_dim() const {
-    return transposed ? 1 : 0;
-  }  // the weight's dim of output channels (groups == 1)
+  int64_t out_dim() const { return transposed ? 1 : 0; }  // the weight's dim of output channels (groups == 1)
   int64_t in_dim() const { return transposed ? 0 : 1; }
 };
 
 Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
   Geometry g;
-  g.transposed = call.has("transposed") ? call.flag("transposed")
-                                        : call.name().find("transpose") != std::string::npos;
+  g.transposed = call.has("transposed") ? call.flag("transposed") : call.name().find("transpose") != std::string::npos;
   if (call.has("groups")) g.groups = call.integer("groups");
   const auto& x = input.global_shape();
   const auto& w = weight.global_shape();
@@ -84,9 +81,9 @@ Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec
                       " does not lie below the stride of ", stride[i], " or the dilation of ",
                       dilation[i], have(), "\n  fix   use one of 0 to ",
                       std::max(stride[i], dilation[i]) - 1);
-    const int64_t extent = g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding +
-                                              window.reach() + g.output_padding[i]
-                                        : window_outputs(window, x[i + 2]);
+    const int64_t extent =
+        g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding + window.reach() + g.output_padding[i]
+                     : window_outputs(window, x[i + 2]);
     TORCH_CHECK_VALUE(extent > 0 || x[i + 2] == 0, "convolution: a window of ", window.reach(),
                       " rows along dim ", i + 2, " is larger than the padded input of ",
                       x[i + 2] + 2 * window.padding, have(),
@@ -137,11 +134,9 @@ Cut scaled_cut(const Cut& cut, int64_t unit, int64_t scaled) {
 // How the tensors of a convolution are held.
 struct Layouts {
   SpecPtr input, weight, bias, output;
-  std::vector<bool> contracts;  // per spatial dim: the weight's rows are cut and summed over
-  std::vector<int64_t>
-      sample_mesh_dims;  // that cut batch or space: gradients of the weights are Partial there
-  std::vector<int64_t>
-      out_mesh_dims;  // that cut the output channels (groups == 1): grad_input is Partial there
+  std::vector<bool> contracts;            // per spatial dim: the weight's rows are cut and summed over
+  std::vector<int64_t> sample_mesh_dims;  // that cut batch or space: gradients of the weights are Partial there
+  std::vector<int64_t> out_mesh_dims;     // that cut the output channels (groups == 1): grad_input is Partial there
 };
 
 Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> contracts) {
@@ -164,11 +159,9 @@ Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> 
     if (contracts[i]) {
       partial_over(w.cuts[i + 2]);
     } else if (cut) {
-      out.cuts[i + 2] = {cut.mesh_dims,
-                         g.windows[i].output_sizes(cut.sizes, g.output_shape[i + 2])};
+      out.cuts[i + 2] = {cut.mesh_dims, g.windows[i].output_sizes(cut.sizes, g.output_shape[i + 2])};
     }
-    result.sample_mesh_dims.insert(result.sample_mesh_dims.end(), cut.mesh_dims.begin(),
-                                   cut.mesh_dims.end());
+    result.sample_mesh_dims.insert(result.sample_mesh_dims.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
   }
   Layout bias(x.mesh, {g.output_shape[1]});
   bias.cuts[0] = out.cuts[1];
@@ -243,9 +236,8 @@ Rows rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t ra
   if (layouts.contracts[i]) {
     const auto [begin, end] = layouts.weight->block_range(dim, rank);
     if (begin == end) return {0, 0};
-    return {begin * window.dilation - window.padding, (g.output_shape[dim] - 1) * window.stride -
-                                                          window.padding +
-                                                          (end - 1) * window.dilation + 1};
+    return {begin * window.dilation - window.padding,
+            (g.output_shape[dim] - 1) * window.stride - window.padding + (end - 1) * window.dilation + 1};
   }
   if (!divided(layouts.input, dim)) return layouts.input->block_range(dim, rank);
   return window.input_needed(layouts.output->block_range(dim, rank));
@@ -285,8 +277,8 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   }
   if (!moves) return local;
   // Where no weight is a cut field, edges can often be done apart, without a copy of the block.
-  const bool contracts = std::any_of(layouts.contracts.begin(), layouts.contracts.end(),
-                                     [](bool contracted) { return contracted; });
+  const bool contracts =
+      std::any_of(layouts.contracts.begin(), layouts.contracts.end(), [](bool contracted) { return contracted; });
   if (!g.transposed && !contracts) {
     local.strips = conv_strips(layouts.input, layouts.output, g.windows);
     if (local.strips) return local;
@@ -295,8 +287,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < layouts.input->ndim(); ++d) {
-      const Rows rows =
-          d < 2 ? layouts.input->block_range(d, r) : rows_needed(g, layouts, d - 2, r);
+      const Rows rows = d < 2 ? layouts.input->block_range(d, r) : rows_needed(g, layouts, d - 2, r);
       needs.push_back({.begin = rows.first, .end = rows.second});
     }
     return needs;
@@ -304,8 +295,8 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   return local;
 }
 
-// Operators that stand for one way to compute a convolution, by other names and with fewer arguments, are carried out as
-// convolutions. They also take an input without a batch, which the fallback serves.
+// Operators that stand for one way to compute a convolution, by other names and with fewer arguments, are carried out
+// as convolutions. They also take an input without a batch, which the fallback serves.
 bool covered(const OpCall& call, const char* input) {
   return call.has("groups") || call.spec(input)->ndim() == call.spec("weight")->ndim();
 }
@@ -321,15 +312,13 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.inputs.resize(call.slots().size());
   plan.inputs[call.slot(x)] = layouts.input;
   plan.inputs[call.slot("weight")] = layouts.weight;
-  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec)
-    plan.inputs[slot] = layouts.bias;
+  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = layouts.bias;
   plan.outputs = {layouts.output};
-  plan.run = [local = localize(g, layouts), x = call.index(x), w = call.index("weight"),
-              b = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [local = localize(g, layouts), x = call.index(x), w = call.index("weight"), b = call.index("bias")](
+                 const c10::OperatorHandle& op, Stack& stack) {
     const auto bias = argument(op, stack, b).toOptional<at::Tensor>();
-    at::Tensor out =
-        local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias,
-                      HaloSource::of_argument(x));
+    at::Tensor out = local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias,
+                                   HaloSource::of_argument(x));
     finish(op, stack, std::move(out));
   };
   return plan;
@@ -359,23 +348,18 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   for (size_t i = 0; i < 3; ++i) mask[i] = flags[i];
   if (mask[0]) plan.outputs.push_back(partial_over(layouts.input, layouts.out_mesh_dims));
   if (!mask[0]) plan.outputs.push_back(nullptr);
-  plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims)
-                                 : nullptr);
+  plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims) : nullptr);
   plan.outputs.push_back(mask[2] ? partial_over(layouts.bias, layouts.sample_mesh_dims) : nullptr);
   plan.run = [local = localize(g, layouts), mask](const c10::OperatorHandle& op, Stack& stack) {
-    auto [input, weight, bias] =
-        local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
-                       argument(op, stack, 2).toTensor(), mask, HaloSource::of_argument(1));
+    auto [input, weight, bias] = local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
+                                                argument(op, stack, 2).toTensor(), mask, HaloSource::of_argument(1));
     finish(op, stack, std::move(input), std::move(weight), std::move(bias));
   };
   return plan;
 }
 
 constexpr Rule one_way(std::string_view op) {
-  return {.op = op,
-          .plan = plan_forward,
-          .source = "PyTorch convolution",
-          .supports = "as convolution, with a batch"};
+  return {.op = op, .plan = plan_forward, .source = "PyTorch convolution", .supports = "as convolution, with a batch"};
 }
 
 const Register rules{
@@ -385,10 +369,7 @@ const Register rules{
      .supports = "1-3 spatial dims, any kernel, stride, dilation, padding, groups, transposed; "
                  "cuts of batch, channels "
                  "and space"},
-    {.op = "aten::_convolution",
-     .plan = plan_forward,
-     .source = "PyTorch _convolution",
-     .supports = "as convolution"},
+    {.op = "aten::_convolution", .plan = plan_forward, .source = "PyTorch _convolution", .supports = "as convolution"},
     {.op = "aten::convolution_backward",
      .plan = plan_backward,
      .source = "PyTorch convolution_backward",

@@ -10,19 +10,16 @@
 namespace moonhalo {
 namespace {
 
-// LibTorch 2.11 takes its kernel of columns (27 copies of the field for a kernel of 3^3) for float32 fields of one sample
-// whose channels * depth * height are few, whatever the width is. Thin strips are turned: the width comes first.
+// LibTorch 2.11 takes its kernel of columns (27 copies of the field for a kernel of 3^3) for float32 fields of one
+// sample whose channels * depth * height are few, whatever the width is. Thin strips are turned: the width comes first.
 bool wants_turning(const at::Tensor& x, int64_t groups) {
   constexpr int64_t kFew = 20480;
-  if (x.dim() != 5 || groups != 1 || x.size(0) != 1 || x.scalar_type() != at::kFloat || !x.is_cpu())
-    return false;
+  if (x.dim() != 5 || groups != 1 || x.size(0) != 1 || x.scalar_type() != at::kFloat || !x.is_cpu()) return false;
   const int64_t lines = x.size(1) * x.size(3);
   return lines * x.size(2) <= kFew && lines * x.size(4) > kFew;
 }
 
-at::Tensor turned(const at::Tensor& field) {
-  return field.defined() ? field.transpose(2, 4).contiguous() : field;
-}
+at::Tensor turned(const at::Tensor& field) { return field.defined() ? field.transpose(2, 4).contiguous() : field; }
 
 std::vector<int64_t> turned(at::IntArrayRef per_dim) { return {per_dim.rbegin(), per_dim.rend()}; }
 
@@ -76,9 +73,9 @@ LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const 
   if (wants_float(x, transposed ? x.size(-1) : grad.size(-1), stride)) {
     const auto type = x.scalar_type();
     const auto narrow = [&](const at::Tensor& wide) { return wide.defined() ? wide.to(type) : wide; };
-    const auto [of_input, of_weight, of_bias] = at::convolution_backward(
-        grad.to(at::kFloat), x.to(at::kFloat), weight.to(at::kFloat), bias_sizes, stride, local_padding, dilation,
-        transposed, output_padding, groups, mask);
+    const auto [of_input, of_weight, of_bias] =
+        at::convolution_backward(grad.to(at::kFloat), x.to(at::kFloat), weight.to(at::kFloat), bias_sizes, stride,
+                                 local_padding, dilation, transposed, output_padding, groups, mask);
     return {narrow(of_input), narrow(of_weight), narrow(of_bias)};
   }
   if (wants_turning(x, groups)) {

@@ -18,16 +18,14 @@ std::vector<int64_t> LocalConv::padding_with(const std::vector<int64_t>& of_cut_
 }
 
 // The result for an empty share of a contraction.
-at::Tensor LocalConv::bias_alone(const at::Tensor& input,
-                                 const std::optional<at::Tensor>& bias) const {
+at::Tensor LocalConv::bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const {
   at::Tensor out = at::zeros(output_shape, input.options());
   std::vector<int64_t> along_channels(output_shape.size(), 1);
   along_channels[1] = output_shape[1];
   return bias && bias->defined() ? out.add_(bias->view(along_channels)) : out;
 }
 
-at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias,
+at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                               const HaloSource& source) const {
   if (strips) return forward_in_strips(input, weight, bias, source);
   if (spread) return forward_in_parts(input, weight, bias, source);
@@ -37,8 +35,7 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
   at::Tensor out = convolve(x, weight, bias, padding);
   for (size_t i = 0; i < stride.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
-    if (out.size(dim) != output_shape[dim])
-      out = out.narrow(dim, crop_before[i], output_shape[dim]);
+    if (out.size(dim) != output_shape[dim]) out = out.narrow(dim, crop_before[i], output_shape[dim]);
   }
   TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ",
                         out.sizes(), " instead of ", at::IntArrayRef(output_shape));
@@ -63,21 +60,18 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
                                          const at::Tensor& weight, std::array<bool, 3> mask,
                                          const HaloSource& source) const {
   if (strips) return backward_in_strips(grad_output, input, weight, mask, source);
-  if (halo && mask[0] && mask[1])
-    return backward_in_turns(grad_output, input, weight, mask, source);
+  if (halo && mask[0] && mask[1]) return backward_in_turns(grad_output, input, weight, mask, source);
   at::Tensor x = input;
   if (halo && mask[1]) x = halo->apply(input, 0, source);
-  if (halo && !mask[1])
-    x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
+  if (halo && !mask[1]) x = at::empty(halo->needed_shape(), input.options());  // only its shape matters
   Gradients gradients = convolve_backward(uncrop(grad_output), x, weight, padding, mask);
   if (mask[0] && halo) std::get<0>(gradients) = halo->adjoint(std::get<0>(gradients));
   return gradients;
 }
 
 // The input's gradient needs no borrowed row, and goes home while that of the weight is computed.
-LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
-                                                  const at::Tensor& input, const at::Tensor& weight,
-                                                  std::array<bool, 3> mask,
+LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input,
+                                                  const at::Tensor& weight, std::array<bool, 3> mask,
                                                   const HaloSource& source) const {
   HaloExchange arriving, leaving;
   arriving.borrow(*halo, input, 0, source);
@@ -89,8 +83,7 @@ LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
   arriving.wait();
   leaving.give_back(*halo, std::get<0>(of_input));
   leaving.start();
-  Gradients gradients =
-      convolve_backward(grad, arriving.borrowed(0), weight, padding, {false, true, mask[2]});
+  Gradients gradients = convolve_backward(grad, arriving.borrowed(0), weight, padding, {false, true, mask[2]});
   leaving.note("interior");
   leaving.wait();
   std::get<0>(gradients) = leaving.returned(0);
@@ -98,15 +91,12 @@ LocalConv::Gradients LocalConv::backward_in_turns(const at::Tensor& grad_output,
 }
 
 at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
-                                        const std::optional<at::Tensor>& bias,
-                                        const HaloSource& source) const {
+                                        const std::optional<at::Tensor>& bias, const HaloSource& source) const {
   HaloExchange edges;
   for (const ConvStrips::Strip& strip : strips->strips) edges.borrow(*strip.halo, input, 0, source);
   edges.start();
-  const bool nothing =
-      c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
-  at::Tensor out = nothing ? bias_alone(input, bias)
-                           : convolve(input, weight, bias, padding_with(strips->padding));
+  const bool nothing = c10::multiply_integers(output_shape) == 0 || input.numel() == 0 || weight.numel() == 0;
+  at::Tensor out = nothing ? bias_alone(input, bias) : convolve(input, weight, bias, padding_with(strips->padding));
   TORCH_INTERNAL_ASSERT(out.sizes() == at::IntArrayRef(output_shape), "a local convolution made ",
                         out.sizes(), " instead of ", at::IntArrayRef(output_shape));
   edges.note("interior");
@@ -114,8 +104,7 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
   for (size_t i = 0; i < strips->strips.size(); ++i) {
     const ConvStrips::Strip& strip = strips->strips[i];
     if (strip.rows == 0 || nothing) continue;
-    const at::Tensor edge =
-        convolve(strip.fill(edges.borrowed(i)), weight, std::nullopt, padding_with(strip.padding));
+    const at::Tensor edge = convolve(strip.fill(edges.borrowed(i)), weight, std::nullopt, padding_with(strip.padding));
     out.narrow(strip.dim, strip.first_output, strip.outputs).add_(edge);
   }
   edges.note("edges");
@@ -123,15 +112,13 @@ at::Tensor LocalConv::forward_in_strips(const at::Tensor& input, const at::Tenso
 }
 
 at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
-                                       const std::optional<at::Tensor>& bias,
-                                       const HaloSource& source) const {
+                                       const std::optional<at::Tensor>& bias, const HaloSource& source) const {
   HaloExchange edges;
   for (const BorrowedBox& box : spread->borrowed) edges.borrow(*box.map, input, 0, source);
   edges.start();
   const bool nothing = c10::multiply_integers(output_shape) == 0 || weight.numel() == 0;
   // What a box gives, and the outputs of the block that it gives to.
-  const auto give = [&](const ConvSpread::Part& part, const at::Tensor& x,
-                        const std::optional<at::Tensor>& added) {
+  const auto give = [&](const ConvSpread::Part& part, const at::Tensor& x, const std::optional<at::Tensor>& added) {
     at::Tensor rows = convolve(x, weight, added, padding_with(part.padding));
     for (size_t i = 0; i < stride.size(); ++i) {
       const auto dim = static_cast<int64_t>(i) + 2;
@@ -151,8 +138,7 @@ at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor
     out = give(owned, input, bias);
   } else {
     out = bias_alone(input, bias);
-    if (!nothing && owned.gives && input.numel() > 0)
-      place(owned, out).add_(give(owned, input, std::nullopt));
+    if (!nothing && owned.gives && input.numel() > 0) place(owned, out).add_(give(owned, input, std::nullopt));
   }
   edges.note("interior");
   edges.wait();
@@ -168,20 +154,14 @@ at::Tensor LocalConv::forward_in_parts(const at::Tensor& input, const at::Tensor
 
 // The gradients of borrowed rows need the output's gradient alone: they go home together with the
 // rows that the weight's gradient needs, while the owned rows are worked on.
-LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output,
-                                                   const at::Tensor& input,
-                                                   const at::Tensor& weight,
-                                                   std::array<bool, 3> mask,
+LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
+                                                   const at::Tensor& weight, std::array<bool, 3> mask,
                                                    const HaloSource& source) const {
   HaloExchange edges;
-  const auto works = [&](const ConvStrips::Strip& strip) {
-    return strip.rows > 0 && grad_output.numel() > 0;
-  };
-  const auto strip_gradients = [&](const ConvStrips::Strip& strip, const at::Tensor& filled,
-                                   bool of_input) {
-    return convolve_backward(grad_output.narrow(strip.dim, strip.first_output, strip.outputs),
-                             filled, weight, padding_with(strip.padding),
-                             {of_input, !of_input, false});
+  const auto works = [&](const ConvStrips::Strip& strip) { return strip.rows > 0 && grad_output.numel() > 0; };
+  const auto strip_gradients = [&](const ConvStrips::Strip& strip, const at::Tensor& filled, bool of_input) {
+    return convolve_backward(grad_output.narrow(strip.dim, strip.first_output, strip.outputs), filled, weight,
+                             padding_with(strip.padding), {of_input, !of_input, false});
   };
   const size_t count = strips->strips.size();
   std::vector<size_t> arriving(count), leaving(count);
@@ -194,16 +174,14 @@ LocalConv::Gradients LocalConv::backward_in_strips(const at::Tensor& grad_output
       std::vector<int64_t> shape = strip.halo->needed_shape();
       shape[strip.dim] = strip.rows;
       // Only the shape of the strip matters.
-      back = strip.gradient(std::get<0>(
-          strip_gradients(strip, at::empty(shape, input.options()), /*of_input=*/true)));
+      back = strip.gradient(std::get<0>(strip_gradients(strip, at::empty(shape, input.options()), /*of_input=*/true)));
     } else {
       back = at::zeros(strip.halo->needed_shape(), input.options());
     }
     leaving[i] = edges.give_back(*strip.halo, back);
   }
   edges.start();
-  Gradients gradients =
-      convolve_backward(grad_output, input, weight, padding_with(strips->padding), mask);
+  Gradients gradients = convolve_backward(grad_output, input, weight, padding_with(strips->padding), mask);
   edges.note("interior");
   edges.wait();
   for (size_t i = 0; i < count; ++i) {

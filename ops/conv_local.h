@@ -32,36 +32,30 @@ struct LocalConv {
   /// block.
   std::vector<int64_t> crop_before, uncropped;
 
-  at::Tensor forward(const at::Tensor& input, const at::Tensor& weight,
-                     const std::optional<at::Tensor>& bias, const HaloSource& source = {}) const;
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                     const HaloSource& source = {}) const;
   /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and
   /// bias, as far as `mask` asks for them; sums over this rank's outputs.
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output,
-                                                          const at::Tensor& input,
-                                                          const at::Tensor& weight,
-                                                          std::array<bool, 3> mask,
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                                          const at::Tensor& weight, std::array<bool, 3> mask,
                                                           const HaloSource& source = {}) const;
 
  private:
   using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight,
-                      const std::optional<at::Tensor>& bias, at::IntArrayRef local_padding) const;
+  at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                      at::IntArrayRef local_padding) const;
   Gradients convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               at::IntArrayRef local_padding, std::array<bool, 3> mask) const;
   at::Tensor bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const;
   at::Tensor uncrop(const at::Tensor& grad_output) const;
-  at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight,
-                               const std::optional<at::Tensor>& bias,
+  at::Tensor forward_in_strips(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                const HaloSource& source) const;
-  at::Tensor forward_in_parts(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias,
+  at::Tensor forward_in_parts(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                               const HaloSource& source) const;
-  Gradients backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input,
-                              const at::Tensor& weight, std::array<bool, 3> mask,
-                              const HaloSource& source) const;
-  Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input,
-                               const at::Tensor& weight, std::array<bool, 3> mask,
-                               const HaloSource& source) const;
+  Gradients backward_in_turns(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+                              std::array<bool, 3> mask, const HaloSource& source) const;
+  Gradients backward_in_strips(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+                               std::array<bool, 3> mask, const HaloSource& source) const;
   std::vector<int64_t> padding_with(const std::vector<int64_t>& of_cut_dims) const;
 };
 

@@ -13,9 +13,7 @@ Rows feeding(const Window& window, Rows out) {
   const auto ends_before = [&](int64_t row) {
     return row * window.stride - window.padding + window.reach() <= out.first;
   };
-  const auto begins_after = [&](int64_t row) {
-    return row * window.stride - window.padding >= out.second;
-  };
+  const auto begins_after = [&](int64_t row) { return row * window.stride - window.padding >= out.second; };
   while (begin < end && ends_before(begin)) ++begin;
   while (begin < end && begins_after(end - 1)) --end;
   return begin < end ? Rows{begin, end} : Rows{0, 0};
@@ -54,25 +52,21 @@ ConvSpread::Part part_of(const Ranges& box, const SpecPtr& input, const SpecPtr&
 
 }  // namespace
 
-std::optional<ConvSpread> conv_spread(const SpecPtr& input, const SpecPtr& output,
-                                      const std::vector<Window>& windows) {
+std::optional<ConvSpread> conv_spread(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows) {
   std::vector<int64_t> cut;
   for (int64_t d = 2; d < input->ndim(); ++d) {
     if (divided(input, d)) cut.push_back(d);
   }
   ConvSpread spread;
-  spread.borrowed = borrowed_boxes(input, cut, [&](int64_t d, int64_t rank) {
-    return feeding(windows[d - 2], output->block_range(d, rank));
-  });
+  spread.borrowed = borrowed_boxes(
+      input, cut, [&](int64_t d, int64_t rank) { return feeding(windows[d - 2], output->block_range(d, rank)); });
   if (std::none_of(spread.borrowed.begin(), spread.borrowed.end(),
                    [](const BorrowedBox& part) { return part.map->exchanges(); }))
     return std::nullopt;
   Ranges owned;
-  for (int64_t d = 0; d < input->ndim(); ++d)
-    owned.push_back(input->block_range(d, input->mesh()->rank()));
+  for (int64_t d = 0; d < input->ndim(); ++d) owned.push_back(input->block_range(d, input->mesh()->rank()));
   spread.owned = part_of(owned, input, output, windows);
-  for (const BorrowedBox& part : spread.borrowed)
-    spread.parts.push_back(part_of(part.box, input, output, windows));
+  for (const BorrowedBox& part : spread.borrowed) spread.parts.push_back(part_of(part.box, input, output, windows));
   return spread;
 }
 

@@ -10,11 +10,8 @@ namespace {
 
 // One rank's rows and outputs along the dim, and what the window needs.
 struct Share {
-  Share(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window,
-        int64_t rank)
-      : rows(input->block_range(dim, rank)),
-        out(output->block_range(dim, rank)),
-        need(window.input_needed(out)) {}
+  Share(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window, int64_t rank)
+      : rows(input->block_range(dim, rank)), out(output->block_range(dim, rank)), need(window.input_needed(out)) {}
   int64_t extent() const { return rows.second - rows.first; }
   int64_t outputs() const { return out.second - out.first; }
   int64_t padding() const { return rows.first - need.first; }
@@ -61,13 +58,10 @@ at::Tensor ConvStrips::Strip::gradient(const at::Tensor& strip_gradient) const {
   return whole;
 }
 
-std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output,
-                                      const std::vector<Window>& windows) {
+std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows) {
   const int64_t ranks = input->mesh()->size(), me = input->mesh()->rank(), ndim = input->ndim();
   const auto window = [&](int64_t dim) { return windows[dim - 2]; };
-  const auto share_of = [&](int64_t dim, int64_t rank) {
-    return Share(input, output, dim, window(dim), rank);
-  };
+  const auto share_of = [&](int64_t dim, int64_t rank) { return Share(input, output, dim, window(dim), rank); };
   std::vector<int64_t> cut;
   for (int64_t dim = 2; dim < ndim; ++dim) {
     if (!divided(input, dim)) continue;
@@ -75,10 +69,9 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const Share share = share_of(dim, rank);
       if (share.outputs() == 0) continue;
-      const Window local{window(dim).kernel, window(dim).stride, window(dim).dilation,
-                         share.padding()};
-      const bool fits = share.extent() > 0 && share.padding() >= 0 &&
-                        window_outputs(local, share.extent()) == share.outputs();
+      const Window local{window(dim).kernel, window(dim).stride, window(dim).dilation, share.padding()};
+      const bool fits =
+          share.extent() > 0 && share.padding() >= 0 && window_outputs(local, share.extent()) == share.outputs();
       if (!fits) return std::nullopt;
     }
   }
@@ -96,8 +89,7 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
       const int64_t domain = input->global_shape()[d];
       if (d == across && low) rows = {share.need.first, share.rows.first};
       if (d == across && !low) rows = {share.rows.second, share.need.second};
-      const bool outside =
-          d == across && (low ? share.rows.first == 0 : share.rows.second == domain);
+      const bool outside = d == across && (low ? share.rows.first == 0 : share.rows.second == domain);
       if (share.outputs() == 0 || outside || rows.first >= rows.second) rows = {0, 0};
       needs[d] = {.begin = rows.first, .end = rows.second};
     }
@@ -113,8 +105,7 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
     for (const bool low : {true, false}) {
       ConvStrips::Strip strip;
       strip.dim = d;
-      strip.halo = std::make_shared<const IntervalMap>(
-          input, [&](int64_t rank) { return needs_of(d, low, rank); });
+      strip.halo = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return needs_of(d, low, rank); });
       strip.padding = result.padding;
       for (const int64_t other : cut) {
         if (other >= d) strip.padding[other - 2] = 0;

@@ -54,7 +54,6 @@ struct ConvStrips {
 
 /// Strips for plain windows (one per spatial dim) over the dims of `input` that are divided, or nullopt if on some rank
 /// the owned rows with symmetric padding do not give exactly its outputs. Every rank decides alike.
-std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output,
-                                      const std::vector<Window>& windows);
+std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows);
 
 }  // namespace moonhalo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_tbc, a convolution of sequences [time, batch, channels]: time and the channels that are summed over are whole, batch
-// and the channels that come out stay cut. Its derivative is a composite that writes into views; with a ShardTensor it is
-// met above autograd and made that of a convolution.
+// conv_tbc, a convolution of sequences [time, batch, channels]: time and the channels that are summed over are whole,
+// batch and the channels that come out stay cut. Its derivative is a composite that writes into views; with a
+// ShardTensor it is met above autograd and made that of a convolution.
 #include <ATen/ATen.h>
 #include <ATen/ops/conv_tbc_backward_native.h>
 
@@ -33,14 +33,14 @@ std::optional<Plan> plan_conv_tbc(const OpCall& call) {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-Gradients backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-                   const at::Tensor& bias, int64_t pad) {
+Gradients backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                   int64_t pad) {
   if (!is_shard_tensor(grad) && !is_shard_tensor(input) && !is_shard_tensor(weight)) {
     return at::native::conv_tbc_backward(grad, input, weight, bias, pad);
   }
-  auto [x, w, b] = at::convolution_backward(grad.permute({1, 2, 0}), input.permute({1, 2, 0}),
-                                            weight.permute({2, 1, 0}), bias.sizes(), 1, pad, 1,
-                                            false, 0, 1, std::array<bool, 3>{true, true, true});
+  auto [x, w, b] =
+      at::convolution_backward(grad.permute({1, 2, 0}), input.permute({1, 2, 0}), weight.permute({2, 1, 0}),
+                               bias.sizes(), 1, pad, 1, false, 0, 1, std::array<bool, 3>{true, true, true});
   return {x.permute({2, 0, 1}), w.permute({2, 1, 0}), b};
 }
 
@@ -51,10 +51,7 @@ const MeetAboveAutograd met(&meet);
 constexpr auto* kSupports = "any cut of batch and output channels; others are gathered";
 
 const Register rules{
-    {.op = "aten::conv_tbc",
-     .plan = plan_conv_tbc,
-     .source = "PyTorch conv_tbc",
-     .supports = kSupports},
+    {.op = "aten::conv_tbc", .plan = plan_conv_tbc, .source = "PyTorch conv_tbc", .supports = kSupports},
 };
 
 }  // namespace

@@ -10,18 +10,14 @@
 namespace moonhalo {
 namespace {
 
-std::optional<Plan> plan_clone(const OpCall& call) {
-  return plan_one(call, nullptr, {call.spec(0)});
-}
+std::optional<Plan> plan_clone(const OpCall& call) { return plan_one(call, nullptr, {call.spec(0)}); }
 
 // A cast of a sum is the sum of casts only between types that can hold the addends alike.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   const at::ScalarType from = call.slots()[0].dtype;
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
-  const auto continuous = [](at::ScalarType type) {
-    return at::isFloatingType(type) || at::isComplexType(type);
-  };
+  const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };
   const SpecPtr wanted = from == to                           ? self
                          : continuous(from) && continuous(to) ? sums_only(self)
                                                               : without_partial(self);
@@ -42,23 +38,19 @@ std::optional<Plan> plan_fill(const OpCall& call) {
   call.output_shapes();
   const SpecPtr self = without_partial(call.spec("self"));
   Plan plan = plan_one(call, self, {self});
-  for (size_t s = 1; s < call.slots().size(); ++s)
-    plan.inputs[s] = without_partial(call.slots()[s].spec);
+  for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
   return plan;
 }
 
 // The functional form reads no value at all.
 std::optional<Plan> plan_filled(const OpCall& call) {
   Plan plan = plan_one(call, nullptr, {without_partial(call.spec("self"))});
-  for (size_t s = 1; s < call.slots().size(); ++s)
-    plan.inputs[s] = without_partial(call.slots()[s].spec);
+  for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
   return plan;
 }
 
 // Addends of zero are a zero: no need to sum up first.
-std::optional<Plan> plan_zero(const OpCall& call) {
-  return plan_one(call, nullptr, {call.spec("self")});
-}
+std::optional<Plan> plan_zero(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
 
 std::optional<Plan> plan_item(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
@@ -70,8 +62,7 @@ std::optional<Plan> plan_item(const OpCall& call) {
 
 // Every rank compares its blocks; they are equal (or close) where all ranks say so.
 std::optional<Plan> plan_compare(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self")),
-                other = without_partial(call.spec("other"));
+  const SpecPtr self = without_partial(call.spec("self")), other = without_partial(call.spec("other"));
   Plan plan;
   plan.outputs = {nullptr};
   if (self->global_shape() != other->global_shape()) {
@@ -87,8 +78,7 @@ std::optional<Plan> plan_compare(const OpCall& call) {
     op.callBoxed(stack);
     at::Tensor same = at::full({1}, torch::jit::pop(stack).toBool() ? 1 : 0, at::dtype(at::kInt));
     for (int64_t d = 0; d < shared->ndim(); ++d) {
-      for (const int64_t m : shared->cut(d).mesh_dims)
-        shared->mesh()->group(m).all_reduce(same, ReduceOp::kMin);
+      for (const int64_t m : shared->cut(d).mesh_dims) shared->mesh()->group(m).all_reduce(same, ReduceOp::kMin);
     }
     stack.emplace_back(same.item<int>() != 0);
   };
@@ -127,14 +117,8 @@ const char* const kMoves = "any cut, Partial kept; nothing moves";
 const Register rules{
     {.op = "aten::clone", .plan = plan_clone, .source = "PyTorch clone", .supports = kMoves},
     {.op = "aten::lift", .plan = plan_clone, .source = "PyTorch lift", .supports = kMoves},
-    {.op = "aten::lift_fresh",
-     .plan = plan_clone,
-     .source = "PyTorch lift_fresh",
-     .supports = kMoves},
-    {.op = "aten::lift_fresh_copy",
-     .plan = plan_clone,
-     .source = "PyTorch lift_fresh",
-     .supports = kMoves},
+    {.op = "aten::lift_fresh", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
+    {.op = "aten::lift_fresh_copy", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
     {.op = "aten::_to_copy",
      .plan = plan_to_copy,
      .source = "PyTorch Tensor.to",
@@ -151,18 +135,12 @@ const Register rules{
      .plan = plan_item,
      .source = "PyTorch item",
      .supports = "any placement; collective where it is cut or Partial"},
-    {.op = "aten::equal",
-     .plan = plan_compare,
-     .source = "PyTorch equal",
-     .supports = "any cut; collective"},
+    {.op = "aten::equal", .plan = plan_compare, .source = "PyTorch equal", .supports = "any cut; collective"},
     {.op = "aten::allclose",
      .plan = plan_compare,
      .source = "PyTorch allclose",
      .supports = "any cut of tensors of one shape; collective"},
-    {.op = "aten::is_same_size",
-     .plan = plan_is_same_size,
-     .source = "PyTorch is_same_size",
-     .supports = "any cut"},
+    {.op = "aten::is_same_size", .plan = plan_is_same_size, .source = "PyTorch is_same_size", .supports = "any cut"},
     {.op = "aten::set_", .plan = refuse_new_storage, .supports = "refused"},
     {.op = "aten::resize_", .plan = plan_resize, .supports = "to the same shape; others are refused"},
     {.op = "aten::resize_as_", .plan = refuse_new_storage, .supports = "refused"},

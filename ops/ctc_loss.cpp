@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connectionist temporal classification: the batch may be cut, times and classes of a sequence are together.
 //
-//     log_probs [T, N, C]    targets [N, S], or all of them joined in one line    losses [N]    log_alpha [N, T, 2 S + 1]
+//     log_probs [T, N, C]    targets [N, S], or all of them joined in one line    losses [N]    log_alpha [N, T, 2 S +
+//                            1]
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -22,8 +23,7 @@ struct Sequences {
 };
 
 // The results are those of `outputs`, in terms of the axes batch, time and class.
-Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& outputs,
-                    const std::vector<Ints>& shapes) {
+Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& outputs, const std::vector<Ints>& shapes) {
   const int n = 0, t = 1, c = 2;
   const bool lines = call.spec("targets")->ndim() == 2;
   Axes axes;
@@ -52,11 +52,9 @@ Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& out
 bool is_batch(const OpCall& call) {
   const SpecPtr& x = call.spec("log_probs");
   if (x->ndim() != 3) return false;
-  if (!call.value("input_lengths").isIntList() && !call.value("input_lengths").isList())
-    return false;
+  if (!call.value("input_lengths").isIntList() && !call.value("input_lengths").isList()) return false;
   const auto sequences = static_cast<size_t>(x->global_shape()[1]);
-  return call.integers("input_lengths").size() == sequences &&
-         call.integers("target_lengths").size() == sequences;
+  return call.integers("input_lengths").size() == sequences && call.integers("target_lengths").size() == sequences;
 }
 
 // The local call sees the lengths and targets of its own sequences.
@@ -65,8 +63,8 @@ void localize(const c10::OperatorHandle& op, Stack& stack, const Sequences& mine
   argument(op, stack, at_targets + 2) = mine.targets;
   if (mine.joined < 0) return;
   c10::IValue& targets = argument(op, stack, at_targets);
-  targets = targets.toTensor().narrow(
-      0, mine.joined, std::accumulate(mine.targets.begin(), mine.targets.end(), int64_t{0}));
+  targets =
+      targets.toTensor().narrow(0, mine.joined, std::accumulate(mine.targets.begin(), mine.targets.end(), int64_t{0}));
 }
 
 std::optional<Plan> plan_ctc(const OpCall& call) {
@@ -78,8 +76,7 @@ std::optional<Plan> plan_ctc(const OpCall& call) {
   Sequences mine = sequences(call, {{0}, {0, 1, -1}}, {{shape[1]}, {shape[1], shape[0], width}});
   Plan plan = mine.plan;
   if (!plan.outputs[0]->has_cut()) return plan;
-  plan.run = [=, alpha = plan.outputs[1]->local_shape()](const c10::OperatorHandle& op,
-                                                         Stack& stack) {
+  plan.run = [=, alpha = plan.outputs[1]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     // As wide as the longest target of all ranks needs; the rest is never read.
     at::Tensor table = at::zeros(alpha, x.options());
@@ -110,10 +107,7 @@ std::optional<Plan> plan_ctc_backward(const OpCall& call) {
 constexpr auto* kSource = "PyTorch ctc_loss; Graves et al. 2006";
 
 const Register rules{
-    {.op = "aten::_ctc_loss",
-     .plan = plan_ctc,
-     .source = kSource,
-     .supports = "any cut of the batch"},
+    {.op = "aten::_ctc_loss", .plan = plan_ctc, .source = kSource, .supports = "any cut of the batch"},
     {.op = "aten::_ctc_loss_backward",
      .plan = plan_ctc_backward,
      .source = kSource,

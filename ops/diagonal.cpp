@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Diagonals. Within a block whose rows begin at r and columns at c, the diagonal `offset` is its diagonal offset + r - c,
-// and from block to block its elements follow one another, so nothing moves, whichever dims are cut:
+// Diagonals. Within a block whose rows begin at r and columns at c, the diagonal `offset` is its diagonal offset + r -
+// c, and from block to block its elements follow one another, so nothing moves, whichever dims are cut:
 //
 //     rows 0 1 | 2 3, columns 0 1 2 | 3 4        blocks hold the elements 0 1, none; 2, 3: a cut {2, 0, 1, 1}
 #include <ATen/ATen.h>
@@ -21,9 +21,7 @@ struct Diagonal {
   /// Row of its first element.
   int64_t first_row() const { return std::max<int64_t>(0, -offset); }
   /// The same diagonal of the block that this rank holds of a tensor of spec `of`.
-  int64_t local_offset(const ShardSpec& of) const {
-    return offset + of.offsets()[dim1] - of.offsets()[dim2];
-  }
+  int64_t local_offset(const ShardSpec& of) const { return offset + of.offsets()[dim1] - of.offsets()[dim2]; }
 };
 
 Diagonal diagonal_of(const OpCall& call, int64_t ndim) {
@@ -33,8 +31,8 @@ Diagonal diagonal_of(const OpCall& call, int64_t ndim) {
   return diagonal;
 }
 
-// How the elements of the diagonal lie on the ranks. Whatever the order in which both cuts are nested, later blocks hold
-// later elements, for neither rows nor columns ever go back along the diagonal.
+// How the elements of the diagonal lie on the ranks. Whatever the order in which both cuts are nested, later blocks
+// hold later elements, for neither rows nor columns ever go back along the diagonal.
 Cut cut_of(const ShardSpec& self, const Diagonal& diagonal) {
   Cut cut;
   for (const int64_t d : {diagonal.dim1, diagonal.dim2}) {
@@ -52,8 +50,8 @@ Cut cut_of(const ShardSpec& self, const Diagonal& diagonal) {
     for (const int64_t m : cut.mesh_dims) block = block * mesh.size(m) + mesh.coordinate(rank, m);
     const auto [row, row_end] = self.block_range(diagonal.dim1, rank);
     const auto [column, column_end] = self.block_range(diagonal.dim2, rank);
-    cut.sizes[block] = std::max<int64_t>(0, std::min(row_end, column_end - diagonal.offset) -
-                                                std::max(row, column - diagonal.offset));
+    cut.sizes[block] =
+        std::max<int64_t>(0, std::min(row_end, column_end - diagonal.offset) - std::max(row, column - diagonal.offset));
   }
   return cut;
 }
@@ -76,8 +74,7 @@ SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal&
     if (d != diagonal.dim1 && d != diagonal.dim2) source[d] = next++;
   }
   const SpecPtr others = follow(read, shape, source);
-  const int64_t last = read->ndim() - 1, length = read->global_shape()[last],
-                rows = shape[diagonal.dim1];
+  const int64_t last = read->ndim() - 1, length = read->global_shape()[last], rows = shape[diagonal.dim1];
   Cut cut = read->cut(last);
   if (cut) {
     std::vector<int64_t> low, high;
@@ -152,8 +149,7 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   }
   self = intern(std::move(wanted));
   Plan plan = plan_one(call, self, {intern(std::move(result))});
-  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op,
-                                                       Stack& stack) {
+  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op, Stack& stack) {
     finish(op, stack, argument(op, stack, 0).toTensor().diagonal(offset).sum());
   };
   return plan;
@@ -162,11 +158,9 @@ std::optional<Plan> plan_trace(const OpCall& call) {
 // A composite that walks through memory by strides: met above autograd and carried out through diagonals, which share
 // memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
 at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
-  if (!is_shard_tensor(self) || self.dim() < 2)
-    return at::native::fill_diagonal_(self, value, wrap);
+  if (!is_shard_tensor(self) || self.dim() < 2) return at::native::fill_diagonal_(self, value, wrap);
   if (self.dim() == 2) {
-    const int64_t rows = self.size(0),
-                  period = wrap ? self.size(1) + 1 : std::max<int64_t>(rows, 1);
+    const int64_t rows = self.size(0), period = wrap ? self.size(1) + 1 : std::max<int64_t>(rows, 1);
     for (int64_t row = 0; row < rows; row += period) self.diagonal(-row).fill_(value);
     return self;
   }
@@ -201,10 +195,7 @@ const Register rules{
      .plan = plan_diag_embed,
      .source = "PyTorch diag_embed",
      .supports = "any cut; one of the last dim becomes one of the first of both dims"},
-    {.op = "aten::trace",
-     .plan = plan_trace,
-     .source = "PyTorch trace",
-     .supports = "any cut; the result stays a sum"},
+    {.op = "aten::trace", .plan = plan_trace, .source = "PyTorch trace", .supports = "any cut; the result stays a sum"},
 };
 
 }  // namespace

@@ -11,8 +11,7 @@ namespace moonhalo {
 namespace {
 
 // Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy.
-Plan rearranged(const OpCall& call, const std::vector<int64_t>& source,
-                const std::vector<int64_t>& shape) {
+Plan rearranged(const OpCall& call, const std::vector<int64_t>& source, const std::vector<int64_t>& shape) {
   return plan_one(call, nullptr, {follow(call.spec("self"), shape, source)});
 }
 
@@ -28,17 +27,14 @@ std::optional<Plan> plan_transpose(const OpCall& call) {
   std::vector<int64_t> source = all_dims(self->ndim());
   const auto shape = *call.output_shapes()[0];
   if (call.has("dim0")) {
-    if (self->ndim() > 0)
-      std::swap(source[call.dim("dim0", self->ndim())], source[call.dim("dim1", self->ndim())]);
+    if (self->ndim() > 0) std::swap(source[call.dim("dim0", self->ndim())], source[call.dim("dim1", self->ndim())]);
   } else {
     std::reverse(source.begin(), source.end());
   }
   return rearranged(call, source, shape);
 }
 
-std::optional<Plan> plan_same(const OpCall& call) {
-  return plan_one(call, nullptr, {call.spec("self")});
-}
+std::optional<Plan> plan_same(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
 
 std::optional<Plan> plan_unsqueeze(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
@@ -61,8 +57,7 @@ std::optional<Plan> plan_squeeze(const OpCall& call) {
   }
   std::vector<int64_t> dropped, source;
   for (int64_t d = 0; d < self->ndim(); ++d) {
-    const bool drop =
-        self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
+    const bool drop = self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
     (drop ? dropped : source).push_back(d);
   }
   const SpecPtr wanted = uncut(self, dropped);
@@ -135,7 +130,8 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   plan.copies_view = true;
   plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor result = physical(argument(op, stack, 0).toTensor());
-    tell_copied(result, physical, [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
+    tell_copied(result, physical,
+                [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
     finish(op, stack, std::move(result));
   };
   return plan;
@@ -145,47 +141,23 @@ const char* const kAny = "any cut; nothing moves";
 
 const Register rules{
     {.op = "aten::permute", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
-    {.op = "aten::permute_copy",
-     .plan = plan_permute,
-     .source = "PyTorch permute",
-     .supports = kAny},
-    {.op = "aten::transpose.int",
-     .plan = plan_transpose,
-     .source = "PyTorch transpose",
-     .supports = kAny},
-    {.op = "aten::transpose_copy.int",
-     .plan = plan_transpose,
-     .source = "PyTorch transpose",
-     .supports = kAny},
+    {.op = "aten::permute_copy", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
+    {.op = "aten::transpose.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
+    {.op = "aten::transpose_copy.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
     {.op = "aten::t", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
     {.op = "aten::t_copy", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
     {.op = "aten::alias", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
     {.op = "aten::alias_copy", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
     {.op = "aten::detach", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
     {.op = "aten::detach_copy", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
-    {.op = "aten::unsqueeze",
-     .plan = plan_unsqueeze,
-     .source = "PyTorch unsqueeze",
-     .supports = kAny},
-    {.op = "aten::unsqueeze_copy",
-     .plan = plan_unsqueeze,
-     .source = "PyTorch unsqueeze",
-     .supports = kAny},
+    {.op = "aten::unsqueeze", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
+    {.op = "aten::unsqueeze_copy", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
     {.op = "aten::squeeze", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
-    {.op = "aten::squeeze_copy",
-     .plan = plan_squeeze,
-     .source = "PyTorch squeeze",
-     .supports = kAny},
+    {.op = "aten::squeeze_copy", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
     {.op = "aten::expand", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
     {.op = "aten::expand_copy", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
-    {.op = "aten::view_as_real",
-     .plan = plan_view_as_real,
-     .source = "PyTorch view_as_real",
-     .supports = kAny},
-    {.op = "aten::view_as_real_copy",
-     .plan = plan_view_as_real,
-     .source = "PyTorch view_as_real",
-     .supports = kAny},
+    {.op = "aten::view_as_real", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
+    {.op = "aten::view_as_real_copy", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
     {.op = "aten::view_as_complex_copy",
      .plan = plan_view_as_complex,
      .source = "PyTorch view_as_complex",

@@ -15,9 +15,9 @@ namespace {
 // x1 [batch..., p, m] and x2 [batch..., r, m]; the axes are the batch dims, then p, r, m.
 struct RowAxes {
   Axes axes;
-  std::vector<int> pairs;        // [batch..., p, r]
-  std::vector<int64_t> shape;    // of the pairs
-  std::vector<int> first;        // [batch..., p, m]
+  std::vector<int> pairs;      // [batch..., p, r]
+  std::vector<int64_t> shape;  // of the pairs
+  std::vector<int> first;      // [batch..., p, m]
   std::vector<int64_t> first_shape;
 };
 
@@ -58,10 +58,8 @@ RowAxes row_axes(const OpCall& call, AxisKind features) {
   rows.pairs.insert(rows.pairs.end(), {p, r});
   rows.first.insert(rows.first.end(), {p, m});
   rows.first_shape = rows.shape;
-  rows.first_shape.insert(rows.first_shape.end(),
-                          {x1->global_shape()[x1->ndim() - 2], x1->global_shape().back()});
-  rows.shape.insert(rows.shape.end(),
-                    {x1->global_shape()[x1->ndim() - 2], x2->global_shape()[x2->ndim() - 2]});
+  rows.first_shape.insert(rows.first_shape.end(), {x1->global_shape()[x1->ndim() - 2], x1->global_shape().back()});
+  rows.shape.insert(rows.shape.end(), {x1->global_shape()[x1->ndim() - 2], x2->global_shape()[x2->ndim() - 2]});
   return rows;
 }
 
@@ -85,10 +83,8 @@ std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   rows.axes.output_shapes = {rows.first_shape};
   Plan plan = solve(call, rows.axes);
   // Of nothing LibTorch's kernel gives a gradient without the batch dims.
-  plan.run = [spec = plan.outputs[0], at_x2 = call.index("x2")](const c10::OperatorHandle& op,
-                                                                Stack& stack) {
-    const at::Tensor x1 = argument(op, stack, 1).toTensor(),
-                     x2 = argument(op, stack, at_x2).toTensor();
+  plan.run = [spec = plan.outputs[0], at_x2 = call.index("x2")](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor x1 = argument(op, stack, 1).toTensor(), x2 = argument(op, stack, at_x2).toTensor();
     if (x1.numel() > 0 && x2.numel() > 0) return op.callBoxed(stack);
     finish(op, stack, at::zeros(spec->local_shape(), x1.options()));
   };
@@ -162,8 +158,7 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
   plan.outputs = {intern(std::move(sums))};
   plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble()](
                  const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor(),
-                     x = argument(op, stack, 1).toTensor(),
+    const at::Tensor grad = argument(op, stack, 0).toTensor(), x = argument(op, stack, 1).toTensor(),
                      distance = argument(op, stack, 3).toTensor();
     const OwnPairs own = own_pairs(x, range);
     at::Tensor result = at::zeros_like(x);
@@ -172,11 +167,9 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
         return at::zeros(own.mask.sizes(), x.options()).masked_scatter_(own.mask, values);
       };
       const at::Tensor grads = table(grad), distances = table(distance);
-      result.slice(0, range.first, range.second)
-          .add_(at::_cdist_backward(grads, own.own, own.rest, p, distances));
+      result.slice(0, range.first, range.second).add_(at::_cdist_backward(grads, own.own, own.rest, p, distances));
       result.slice(0, range.first)
-          .add_(at::_cdist_backward(grads.t().contiguous(), own.rest, own.own, p,
-                                    distances.t().contiguous()));
+          .add_(at::_cdist_backward(grads.t().contiguous(), own.rest, own.own, p, distances.t().contiguous()));
     }
     finish(op, stack, result);
   };
@@ -192,9 +185,8 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
   const CutGroup group(from, dims);
   Plan plan{.inputs = {from}, .outputs = {from}};
   if (group.alone()) return plan;
-  plan.run = [=, p = call.value("p").toScalar().toDouble(),
-              limit = call.value("maxnorm").toScalar().toDouble()](const c10::OperatorHandle& op,
-                                                                   Stack& stack) {
+  plan.run = [=, p = call.value("p").toScalar().toDouble(), limit = call.value("maxnorm").toScalar().toDouble()](
+                 const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor();
     const at::Tensor x = given.to(wide_type(given.scalar_type()));
     at::Tensor norm;
@@ -205,8 +197,7 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
     } else {
       norm = group.all_reduce(at::sum(x.abs().pow(p), dims, true)).pow(1 / p);
     }
-    const at::Tensor factor =
-        at::where(norm.gt(limit), limit / (norm + 1e-7), at::ones({}, norm.options()));
+    const at::Tensor factor = at::where(norm.gt(limit), limit / (norm + 1e-7), at::ones({}, norm.options()));
     finish(op, stack, (x * factor).to(given.scalar_type()));
   };
   return plan;
@@ -215,14 +206,8 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
 constexpr auto* kRows = "any cut of batch and rows; cut features are gathered";
 
 const Register rules{
-    {.op = "aten::_cdist_forward",
-     .plan = plan_cdist,
-     .source = "PyTorch cdist",
-     .supports = kRows},
-    {.op = "aten::_euclidean_dist",
-     .plan = plan_cdist,
-     .source = "PyTorch cdist",
-     .supports = kRows},
+    {.op = "aten::_cdist_forward", .plan = plan_cdist, .source = "PyTorch cdist", .supports = kRows},
+    {.op = "aten::_euclidean_dist", .plan = plan_cdist, .source = "PyTorch cdist", .supports = kRows},
     {.op = "aten::_cdist_backward",
      .plan = plan_cdist_backward,
      .source = "PyTorch cdist",

@@ -8,9 +8,7 @@ namespace {
 
 // Elementwise operators that PyTorch does not tag as pointwise (mostly in-place forms and
 // derivatives of activations).
-std::optional<Plan> plan(const OpCall& call) {
-  return find_rule({"moonhalo::pointwise", ""})->plan(call);
-}
+std::optional<Plan> plan(const OpCall& call) { return find_rule({"moonhalo::pointwise", ""})->plan(call); }
 
 // Its second result is a buffer of the input's shape on the CPU only.
 std::optional<Plan> plan_log_sigmoid(const OpCall& call) {
@@ -21,9 +19,7 @@ std::optional<Plan> plan_log_sigmoid(const OpCall& call) {
 constexpr auto* kSource = "broadcasting as in PyTorch";
 constexpr auto* kSupports = "any cut, broadcasting, in place";
 
-constexpr Rule rule(std::string_view op) {
-  return {.op = op, .plan = plan, .source = kSource, .supports = kSupports};
-}
+constexpr Rule rule(std::string_view op) { return {.op = op, .plan = plan, .source = kSource, .supports = kSupports}; }
 
 const Register rules{
     rule("aten::__ilshift__"),
@@ -60,10 +56,7 @@ const Register rules{
     rule("aten::leaky_relu"),
     rule("aten::leaky_relu_"),
     rule("aten::leaky_relu_backward"),
-    {.op = "aten::log_sigmoid_forward",
-     .plan = plan_log_sigmoid,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::log_sigmoid_forward", .plan = plan_log_sigmoid, .source = kSource, .supports = kSupports},
     rule("aten::log_sigmoid_backward"),
     rule("aten::lt_"),
     rule("aten::masked_fill.Tensor"),

@@ -31,8 +31,7 @@ std::optional<Plan> plan_embedding(const OpCall& call) {
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(0)) return plan;
   plan.run = [held](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor weight = argument(op, stack, 0).toTensor(),
-                     indices = argument(op, stack, 1).toTensor();
+    const at::Tensor weight = argument(op, stack, 0).toTensor(), indices = argument(op, stack, 1).toTensor();
     const OwnedRows owned = owned_rows(indices, *held, 0, false, "embedding");
     std::vector<int64_t> shape = indices.sizes().vec();
     shape.push_back(weight.size(1));

@@ -18,12 +18,10 @@ namespace {
 constexpr int64_t kMax = 2;  // mode
 
 // Every tensor whole but for the columns of those named.
-Axes column_axes(const OpCall& call, std::initializer_list<const char*> with_columns,
-                 AxisKind kind) {
+Axes column_axes(const OpCall& call, std::initializer_list<const char*> with_columns, AxisKind kind) {
   Axes axes;
   axes.kinds = {kind};
-  for (const TensorArgument& slot : call.slots())
-    axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, -1);
+  for (const TensorArgument& slot : call.slots()) axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, -1);
   for (const char* name : with_columns) {
     TORCH_CHECK_VALUE(call.spec(name)->ndim() == 2, call.name(), ": ", name, " must have two dims\n  have  ",
                       call.describe());
@@ -44,8 +42,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (!result->has_cut()) return plan;
   // The shapes of the notes for the backward pass are the kernel's own affair.
   plan.outputs.resize(4);
-  plan.run = [result, max = call.integer("mode") == kMax](const c10::OperatorHandle& op,
-                                                          Stack& stack) {
+  plan.run = [result, max = call.integer("mode") == kMax](const c10::OperatorHandle& op, Stack& stack) {
     op.callBoxed(stack);
     const size_t base = stack.size() - 4;
     for (size_t r = 0; r < 4; ++r) {
@@ -80,8 +77,7 @@ std::optional<Plan> plan_weights_backward(const OpCall& call) {
 std::optional<Plan> plan_renorm(const OpCall& call) {
   const SpecPtr table = without_partial(call.spec("self"));
   TORCH_CHECK_VALUE(table->ndim() == 2, call.name(), ": the table must have two dims\n  have  ", call.describe());
-  Plan plan{.inputs = {table, replicated(call.mesh(), call.spec("indices")->global_shape())},
-            .outputs = {table}};
+  Plan plan{.inputs = {table, replicated(call.mesh(), call.spec("indices")->global_shape())}, .outputs = {table}};
   if (!table->has_cut()) return plan;
   plan.run = [table, group = CutGroup(table, 1)](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor rows = argument(op, stack, 0).toTensor();
@@ -98,8 +94,7 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
       } else {
         norms = group.all_reduce(norms).pow(1 / p);
       }
-      const at::Tensor factors =
-          at::where(norms.gt(limit), limit / (norms + 1e-7), at::ones({}, norms.options()));
+      const at::Tensor factors = at::where(norms.gt(limit), limit / (norms + 1e-7), at::ones({}, norms.options()));
       rows.index_copy_(0, mine, named * factors);
     }
     finish(op, stack, rows);
@@ -120,8 +115,7 @@ const Register rules{
     rule("aten::_embedding_bag_forward_only", plan_forward, kColumns),
     rule("aten::_embedding_bag_backward", plan_backward, kColumns),
     rule("aten::_embedding_bag_dense_backward", plan_backward, kColumns),
-    rule("aten::_embedding_bag_per_sample_weights_backward", plan_weights_backward,
-         "any cut of columns; leaves sums"),
+    rule("aten::_embedding_bag_per_sample_weights_backward", plan_weights_backward, "any cut of columns; leaves sums"),
     rule("aten::embedding_renorm_", plan_renorm, "any cut of the table"),
 };
 

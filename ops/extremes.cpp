@@ -20,8 +20,7 @@ struct Extreme {
 Extreme combine(const CutGroup& group, Extreme mine, ReduceOp op) {
   const at::Tensor best = group.all_reduce(mine.values.clone(), op);
   at::Tensor winner = mine.values.eq(best);
-  if (best.is_floating_point())
-    winner = winner.logical_or(mine.values.isnan().logical_and(best.isnan()));
+  if (best.is_floating_point()) winner = winner.logical_or(mine.values.isnan().logical_and(best.isnan()));
   mine.indices = group.all_reduce(at::where(winner, mine.indices, kNowhere), ReduceOp::kMin);
   mine.values = best;
   return mine;
@@ -44,8 +43,7 @@ std::vector<int64_t> shape_without(const at::Tensor& x, int64_t dim, bool keepdi
 
 Extreme local_extreme(const at::Tensor& x, int64_t dim, bool keepdim, int64_t offset, ReduceOp op) {
   if (x.size(dim) == 0) return nothing(x, shape_without(x, dim, keepdim), op);
-  auto [values, indices] =
-      op == ReduceOp::kMax ? at::max(x, dim, keepdim) : at::min(x, dim, keepdim);
+  auto [values, indices] = op == ReduceOp::kMax ? at::max(x, dim, keepdim) : at::min(x, dim, keepdim);
   return {values, indices.add_(offset)};
 }
 
@@ -76,8 +74,7 @@ std::optional<Plan> plan_with_indices(const OpCall& call) {
   if (!blocks_may_be_empty(from, dims)) return plan;
   plan.run = [=, dim = dims[0]](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
-    const Extreme extreme =
-        combine(group, local_extreme(x, dim, keepdim, from->offsets()[dim], kOp), kOp);
+    const Extreme extreme = combine(group, local_extreme(x, dim, keepdim, from->offsets()[dim], kOp), kOp);
     finish(op, stack, extreme.values, extreme.indices);
   };
   return plan;
@@ -94,8 +91,8 @@ std::optional<Plan> plan_arg(const OpCall& call) {
   if (!blocks_may_be_empty(from, dims)) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
-    Extreme extreme = all ? local_extreme_of_all(x, *from, kOp)
-                          : local_extreme(x, dims[0], keepdim, from->offsets()[dims[0]], kOp);
+    Extreme extreme =
+        all ? local_extreme_of_all(x, *from, kOp) : local_extreme(x, dims[0], keepdim, from->offsets()[dims[0]], kOp);
     extreme = combine(group, std::move(extreme), kOp);
     if (all && keepdim) extreme.indices = extreme.indices.reshape(std::vector<int64_t>(x.dim(), 1));
     finish(op, stack, extreme.indices);
@@ -120,26 +117,11 @@ constexpr auto* kSource = "PyTorch max, argmax, aminmax; ties go to the first, N
 constexpr auto* kSupports = "any cut; indices are global; one all-reduce of values, one of indices";
 
 const Register rules{
-    {.op = "aten::max.dim",
-     .plan = plan_with_indices<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::min.dim",
-     .plan = plan_with_indices<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::argmax",
-     .plan = plan_arg<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::argmin",
-     .plan = plan_arg<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::aminmax",
-     .plan = plan_aminmax,
-     .source = kSource,
-     .supports = "any cut; Partial(min), Partial(max)"},
+    {.op = "aten::max.dim", .plan = plan_with_indices<ReduceOp::kMax>, .source = kSource, .supports = kSupports},
+    {.op = "aten::min.dim", .plan = plan_with_indices<ReduceOp::kMin>, .source = kSource, .supports = kSupports},
+    {.op = "aten::argmax", .plan = plan_arg<ReduceOp::kMax>, .source = kSource, .supports = kSupports},
+    {.op = "aten::argmin", .plan = plan_arg<ReduceOp::kMin>, .source = kSource, .supports = kSupports},
+    {.op = "aten::aminmax", .plan = plan_aminmax, .source = kSource, .supports = "any cut; Partial(min), Partial(max)"},
 };
 
 }  // namespace

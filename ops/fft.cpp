@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Discrete Fourier transforms, which all fft_* operators are made of. Uncut dims are transformed where they are, cut ones on
-// pencils: see pencils.h. A transform is linear, so sums stay Partial.
+// Discrete Fourier transforms, which all fft_* operators are made of. Uncut dims are transformed where they are, cut
+// ones on pencils: see pencils.h. A transform is linear, so sums stay Partial.
 #include <ATen/ATen.h>
 #include <c10/core/WrapDimMinimal.h>
 
@@ -46,12 +46,10 @@ struct LocalFft {
     if (x.numel() == 0) {
       const auto complex = c10::toComplexType(c10::toRealValueType(x.scalar_type()));
       const bool real = kind == Kind::kToReal && stage.special;
-      return at::empty(stage.shape,
-                       x.options().dtype(real ? c10::toRealValueType(complex) : complex));
+      return at::empty(stage.shape, x.options().dtype(real ? c10::toRealValueType(complex) : complex));
     }
     if (!stage.special)
-      return at::_fft_c2c(x, stage.dims, norm,
-                          kind == Kind::kComplex ? forward : kind == Kind::kFromReal);
+      return at::_fft_c2c(x, stage.dims, norm, kind == Kind::kComplex ? forward : kind == Kind::kFromReal);
     return kind == Kind::kFromReal ? at::_fft_r2c(x, stage.dims, norm, onesided)
                                    : at::_fft_c2r(x, stage.dims, norm, extent);
   }
@@ -60,12 +58,10 @@ struct LocalFft {
 Plan plan_fft(const OpCall& call, Kind kind) {
   const SpecPtr input = sums_only(call.spec("self"));
   Transform transform;
-  for (const int64_t d : call.integers("dim"))
-    transform.dims.push_back(c10::maybe_wrap_dim(d, input->ndim()));
+  for (const int64_t d : call.integers("dim")) transform.dims.push_back(c10::maybe_wrap_dim(d, input->ndim()));
   LocalFft local{.kind = kind, .norm = call.integer("normalization")};
   SpecPtr output = input;
-  if (kind == Kind::kComplex && transform.dims.empty())
-    return {.inputs = {input}, .outputs = {output}};
+  if (kind == Kind::kComplex && transform.dims.empty()) return {.inputs = {input}, .outputs = {output}};
   if (kind == Kind::kComplex) {
     local.forward = call.flag("forward");
   } else {
@@ -74,9 +70,7 @@ Plan plan_fft(const OpCall& call, Kind kind) {
     const int64_t last = transform.dims.back(), extent = input->global_shape()[last];
     const bool to_real = kind == Kind::kToReal;
     if (!to_real) local.onesided = call.flag("onesided");
-    local.extent = to_real          ? call.integer("last_dim_size")
-                   : local.onesided ? extent / 2 + 1
-                                    : extent;
+    local.extent = to_real ? call.integer("last_dim_size") : local.onesided ? extent / 2 + 1 : extent;
     transform.special = last;
     transform.special_first = !to_real;
     (to_real ? transform.bytes_before : transform.bytes_after) = 2;
@@ -116,18 +110,9 @@ constexpr auto* kSupports =
     "with its blocks' boundaries at the same place of the domain";
 
 const Register rules{
-    {.op = "aten::_fft_c2c",
-     .plan = plan_of<Kind::kComplex>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_fft_r2c",
-     .plan = plan_of<Kind::kFromReal>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_fft_c2r",
-     .plan = plan_of<Kind::kToReal>,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::_fft_c2c", .plan = plan_of<Kind::kComplex>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_fft_r2c", .plan = plan_of<Kind::kFromReal>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_fft_c2r", .plan = plan_of<Kind::kToReal>, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

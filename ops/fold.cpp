@@ -27,8 +27,7 @@ struct Sliding {
 
 Sliding sliding_of(const OpCall& call, int64_t height, int64_t width) {
   Sliding s;
-  const auto kernel = pair(call.integers("kernel_size")),
-             dilation = pair(call.integers("dilation"));
+  const auto kernel = pair(call.integers("kernel_size")), dilation = pair(call.integers("dilation"));
   const auto padding = pair(call.integers("padding")), stride = pair(call.integers("stride"));
   const int64_t extents[] = {height, width};
   for (size_t i = 0; i < 2; ++i) {
@@ -64,16 +63,14 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
     const std::vector<int64_t> mesh_dims = in.cuts[columns].mesh_dims;
     if (!in.cuts[rows]) {
       in.cuts[rows] = {mesh_dims,
-                       balanced_sizes(in.global_shape[rows],
-                                      static_cast<int64_t>(in.cuts[columns].sizes.size()))};
+                       balanced_sizes(in.global_shape[rows], static_cast<int64_t>(in.cuts[columns].sizes.size()))};
     }
     in.cuts[columns] = {};
   }
   Layout plane = in;  // one element per window
   plane.global_shape[rows] = s.positions[0];
   plane.global_shape[columns] = s.positions[1];
-  if (in.cuts[rows])
-    plane.cuts[rows].sizes = s.windows[0].output_sizes(in.cuts[rows].sizes, s.positions[0]);
+  if (in.cuts[rows]) plane.cuts[rows].sizes = s.windows[0].output_sizes(in.cuts[rows].sizes, s.positions[0]);
   Layout out = plane;
   out.global_shape.pop_back();
   out.cuts.pop_back();
@@ -87,8 +84,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.outputs = {intern(std::move(out))};
   const auto halo = window_map(plan.inputs[0], intern(std::move(plane)), s.windows);
   if (halo) plan.edits.emplace_back(call.index("padding"), int_list({0, s.windows[1].padding}));
-  plan.run = [halo, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op,
-                                                            Stack& stack) {
+  plan.run = [halo, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor x = argument(op, stack, 0).toTensor();
     if (halo) x = halo->apply(x);
     if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
@@ -138,9 +134,7 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   for (size_t i = 0; i < out.cuts[last].sizes.size(); ++i) {
     end += plane.cuts[last].sizes[i];
     int64_t boundary = end * window.stride - window.padding + (window.reach() - 1) / 2;
-    boundary = end == 0                ? 0
-               : end == s.positions[0] ? size[0]
-                                       : std::clamp(boundary, previous, size[0]);
+    boundary = end == 0 ? 0 : end == s.positions[0] ? size[0] : std::clamp(boundary, previous, size[0]);
     out.cuts[last].sizes[i] = boundary - previous;
     previous = boundary;
   }
@@ -159,8 +153,7 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   }
   const std::vector<int64_t> extended = halo->needed_shape();
   plan.edits.emplace_back(call.index("padding"), int_list({0, s.windows[1].padding}));
-  plan.edits.emplace_back(call.index("output_size"),
-                          int_list({extended[last], extended[last + 1]}));
+  plan.edits.emplace_back(call.index("output_size"), int_list({extended[last], extended[last + 1]}));
   plan.run = [halo](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     if (x.numel() == 0) {
@@ -177,8 +170,7 @@ const Register rules{
     {.op = "aten::im2col",
      .plan = plan_unfold,
      .source = "PyTorch unfold (sliding blocks)",
-     .supports =
-         "any window; cuts of batch, channels and rows, a cut of the last dim moves to the rows"},
+     .supports = "any window; cuts of batch, channels and rows, a cut of the last dim moves to the rows"},
     {.op = "aten::col2im",
      .plan = plan_fold,
      .source = "PyTorch fold",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused optimizers and the scaler of gradients: elementwise over lists. Each parameter's gradient and states are brought
-// to the parameter's own cut for the step, and states return to theirs.
+// Fused optimizers and the scaler of gradients: elementwise over lists. Each parameter's gradient and states are
+// brought to the parameter's own cut for the step, and states return to theirs.
 #include <ATen/ATen.h>
 
 #include <vector>
@@ -81,7 +81,8 @@ std::optional<Plan> plan_step(const OpCall& call) {
 // Unscales gradients in place and tells whether any, on any rank, was infinite or no number.
 std::optional<Plan> plan_unscale(const OpCall& call) {
   Plan plan;
-  for (const TensorArgument& slot : call.slots()) plan.inputs.push_back(slot.spec ? without_partial(slot.spec) : nullptr);
+  for (const TensorArgument& slot : call.slots())
+    plan.inputs.push_back(slot.spec ? without_partial(slot.spec) : nullptr);
   const SpecPtr found = plan.inputs[call.slot("found_inf")];
   TORCH_CHECK_NOT_IMPLEMENTED(found->is_replicate(), call.name(), ": found_inf is cut\n  have  ", call.describe(),
                               "\n  fix   keep it replicated, it is one number");

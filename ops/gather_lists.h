@@ -11,8 +11,8 @@ namespace moonhalo {
 
 /// Lists of the ranks along `mesh_dims` (outermost first), one after another.
 struct GatheredLists {
-  at::Tensor all;       ///< [total, ...], the same on every one of these ranks
-  int64_t begin = 0;    ///< where this rank's own list starts in it
+  at::Tensor all;     ///< [total, ...], the same on every one of these ranks
+  int64_t begin = 0;  ///< where this rank's own list starts in it
 };
 
 /// Gathers `mine` [count, ...], whose count is known to its rank alone. Collective over the mesh.

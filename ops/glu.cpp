@@ -24,8 +24,7 @@ SpecPtr halved(const SpecPtr& self, int64_t dim) {
 MapPtr half(const SpecPtr& self, const SpecPtr& result, int64_t dim, int64_t shift) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d)
-      std::tie(needs[d].begin, needs[d].end) = result->block_range(d, rank);
+    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = result->block_range(d, rank);
     needs[dim].begin += shift;
     needs[dim].end += shift;
     return needs;
@@ -37,9 +36,7 @@ struct Halves {
   int64_t dim = 0;
   MapPtr first, second;  // null where the dim is whole
 
-  at::Tensor fetch(const at::Tensor& local) const {
-    return at::cat({first->apply(local), second->apply(local)}, dim);
-  }
+  at::Tensor fetch(const at::Tensor& local) const { return at::cat({first->apply(local), second->apply(local)}, dim); }
 };
 
 Halves halves_of(const OpCall& call, const char* argument = "self") {
@@ -76,12 +73,10 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
   if (!halves.first) return plan;
   plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
-    const at::Tensor both =
-        at::glu_backward(grad, halves.fetch(argument(op, stack, 1).toTensor()), halves.dim);
+    const at::Tensor both = at::glu_backward(grad, halves.fetch(argument(op, stack, 1).toTensor()), halves.dim);
     const int64_t rows = grad.size(halves.dim);
     const at::Tensor owned = halves.first->adjoint(both.narrow(halves.dim, 0, rows).contiguous());
-    finish(op, stack,
-           halves.second->add_adjoint(both.narrow(halves.dim, rows, rows).contiguous(), owned));
+    finish(op, stack, halves.second->add_adjoint(both.narrow(halves.dim, rows, rows).contiguous(), owned));
   };
   return plan;
 }
@@ -103,10 +98,7 @@ const char* const kAny = "any cut; along the dim each rank fetches the two runs 
 
 const Register rules{
     {.op = "aten::glu", .plan = plan_glu, .source = "PyTorch glu", .supports = kAny},
-    {.op = "aten::glu_backward",
-     .plan = plan_glu_backward,
-     .source = "PyTorch glu",
-     .supports = kAny},
+    {.op = "aten::glu_backward", .plan = plan_glu_backward, .source = "PyTorch glu", .supports = kAny},
     {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .source = "PyTorch glu", .supports = kAny},
 };
 

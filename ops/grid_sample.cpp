@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grid_sample: every output reads the input wherever its grid point lies, so the input's space is whole on every rank; batch,
-// channels and the grid's space may be cut. An operator described by axes:
+// grid_sample: every output reads the input wherever its grid point lies, so the input's space is whole on every rank;
+// batch, channels and the grid's space may be cut. An operator described by axes:
 //
 //     input [n, c, H, W] x grid [n, h, w, 2] -> [n, c, h, w]        grad_input is summed over h and w, grad_grid over c
 #include <ATen/ATen.h>
@@ -38,7 +38,8 @@ struct Sampling {
   }
 };
 
-// Spec of a gradient with the axes `dims`: Partial where the gradient of the output, held as `chosen`, is cut along others.
+// Spec of a gradient with the axes `dims`: Partial where the gradient of the output, held as `chosen`, is cut along
+// others.
 SpecPtr summed(const Layout& chosen, const Dims& dims, const std::vector<int64_t>& shape) {
   Layout layout(chosen.mesh, shape);
   layout.partials = chosen.partials;
@@ -82,8 +83,8 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   plan.outputs = {wants_input ? summed(chosen, s.input, input->global_shape()) : nullptr,
                   summed(chosen, s.grid, grid->global_shape())};
   plan.run = [wants_input](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor(),
-                     x = argument(op, stack, 1).toTensor(), g = argument(op, stack, 2).toTensor();
+    const at::Tensor grad = argument(op, stack, 0).toTensor(), x = argument(op, stack, 1).toTensor(),
+                     g = argument(op, stack, 2).toTensor();
     if (grad.numel() > 0) return op.callBoxed(stack);
     finish(op, stack, wants_input ? at::zeros(x.sizes(), x.options()) : at::Tensor(),
            at::zeros(g.sizes(), g.options()));
@@ -92,18 +93,11 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch grid_sample";
-constexpr auto* kSupports =
-    "any cut of batch, channels and the grid; a cut of the input's space is gathered";
+constexpr auto* kSupports = "any cut of batch, channels and the grid; a cut of the input's space is gathered";
 
 const Register rules{
-    {.op = "aten::grid_sampler_2d",
-     .plan = plan_grid_sampler,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::grid_sampler_3d",
-     .plan = plan_grid_sampler,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::grid_sampler_2d", .plan = plan_grid_sampler, .source = kSource, .supports = kSupports},
+    {.op = "aten::grid_sampler_3d", .plan = plan_grid_sampler, .source = kSource, .supports = kSupports},
     {.op = "aten::grid_sampler_2d_backward",
      .plan = plan_grid_sampler_backward,
      .source = kSource,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grid_sample with a stated bound on displacements: outputs are cut as the grid is, and each rank borrows the box of the input that
-// its outputs can reach. Backward, the gradient of that box goes home by the map's adjoint.
+// grid_sample with a stated bound on displacements: outputs are cut as the grid is, and each rank borrows the box of
+// the input that its outputs can reach. Backward, the gradient of that box goes home by the map's adjoint.
 //
 //     outputs   |0 1 2 3|4 5 6 7|      max_displacement 1.5, bilinear:
 //     input     |0 1 2 3|4 5 6 7|      rank 0 reads rows [0, 6), rank 1 rows [2, 8)
@@ -40,37 +40,33 @@ Sampler sampler_of(const GridSample& options, const Tensor& input, const Tensor&
 }
 
 Tensor whole(const Sampler& s, const Tensor& input, const Tensor& grid) {
-  return at::grid_sampler(input, grid, static_cast<int64_t>(s.mode),
-                          static_cast<int64_t>(s.padding), s.align_corners);
+  return at::grid_sampler(input, grid, static_cast<int64_t>(s.mode), static_cast<int64_t>(s.padding), s.align_corners);
 }
 
-// With a bound one device runs the kernels of ours as blocks do: at a kink the side that a derivative is taken from hangs on the
-// last bit of a position.
-Tensor forward_cpu(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
-                   bool align_corners, Bound bound) {
-  const Sampler sampler =
-      sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
+// With a bound one device runs the kernels of ours as blocks do: at a kink the side that a derivative is taken from
+// hangs on the last bit of a position.
+Tensor forward_cpu(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode, bool align_corners,
+                   Bound bound) {
+  const Sampler sampler = sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
   if (!bound) return whole(sampler, input, grid);
   const std::vector<int64_t> origin(sampler.in.size(), 0);
   sampler.check_displacement(sampler.displacement(grid, origin));
   return sample_part(sampler, input, origin, grid);
 }
 
-Tensor forward_meta(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
-                    bool align_corners, Bound bound) {
-  const Sampler sampler =
-      sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
+Tensor forward_meta(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode, bool align_corners,
+                    Bound bound) {
+  const Sampler sampler = sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
   std::vector<int64_t> shape = {input.size(0), input.size(1)};
   shape.insert(shape.end(), sampler.out.begin(), sampler.out.end());
   return at::empty(shape, input.options());
 }
 
-Pair backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode,
-                  Word padding_mode, bool align_corners, Bound bound, SampleWanted wanted) {
-  const Sampler sampler =
-      sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
-  return sample_part_backward(sampler, grad, input, input.sizes(),
-                              std::vector<int64_t>(sampler.in.size(), 0), grid, wanted);
+Pair backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
+                  bool align_corners, Bound bound, SampleWanted wanted) {
+  const Sampler sampler = sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
+  return sample_part_backward(sampler, grad, input, input.sizes(), std::vector<int64_t>(sampler.in.size(), 0), grid,
+                              wanted);
 }
 
 Pair backward_meta(const Tensor&, const Tensor& input, const Tensor& grid, Word, Word, bool, Bound,
@@ -79,14 +75,13 @@ Pair backward_meta(const Tensor&, const Tensor& input, const Tensor& grid, Word,
   return {wanted[0] ? like(input) : Tensor(), wanted[1] ? like(grid) : Tensor()};
 }
 
-// ---- Autograd ----------------------------------------------------------------------------------------------------------
+// ---- Autograd
+// ----------------------------------------------------------------------------------------------------------
 
 Tensor call(const Tensor& input, const Tensor& grid, const GridSample& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moonhalo::grid_sample", "")
-                             .typed<decltype(forward_cpu)>();
-  const Bound bound =
-      o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::grid_sample", "").typed<decltype(forward_cpu)>();
+  const Bound bound = o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
   return op.call(input, grid, o.mode, o.padding_mode, o.align_corners, bound);
 }
 
@@ -95,20 +90,18 @@ Pair call_backward(const Tensor& grad, const Tensor& input, const Tensor& grid, 
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moonhalo::grid_sample_backward", "")
                              .typed<decltype(backward_cpu)>();
-  const Bound bound =
-      o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
+  const Bound bound = o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
   return op.call(grad, input, grid, o.mode, o.padding_mode, o.align_corners, bound, wanted);
 }
 
 bool differentiates(const Tensor& tensor) {
-  return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
-         tensor._fw_grad(/*level=*/0).defined();
+  return (c10::GradMode::is_enabled() && tensor.requires_grad()) || tensor._fw_grad(/*level=*/0).defined();
 }
 
 // Stands in the graph of a derivative that was recorded, to say what cannot be had.
 struct SampleBackward : torch::autograd::Function<SampleBackward> {
-  static variable_list forward(AutogradContext*, const Tensor& grad, const Tensor& input,
-                               const Tensor& grid, const GridSample& options, SampleWanted wanted) {
+  static variable_list forward(AutogradContext*, const Tensor& grad, const Tensor& input, const Tensor& grid,
+                               const GridSample& options, SampleWanted wanted) {
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [for_input, for_grid] = call_backward(grad, input, grid, options, wanted);
     // A Function has no undefined results.
@@ -124,36 +117,31 @@ struct SampleBackward : torch::autograd::Function<SampleBackward> {
 };
 
 struct Sample : torch::autograd::Function<Sample> {
-  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& grid,
-                        const GridSample& options) {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& grid, const GridSample& options) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->set_materialize_grads(false);
     context->save_for_backward({input, grid});
     context->saved_data["mode"] = options.mode;
     context->saved_data["padding_mode"] = options.padding_mode;
     context->saved_data["align_corners"] = options.align_corners;
-    if (options.max_displacement)
-      context->saved_data["max_displacement"] = *options.max_displacement;
+    if (options.max_displacement) context->saved_data["max_displacement"] = *options.max_displacement;
     return call(input, grid, options);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (!grads[0].defined()) return variable_list(3);
     auto& data = context->saved_data;
-    GridSample options{data["mode"].toStringRef(), data["padding_mode"].toStringRef(),
-                       data["align_corners"].toBool()};
-    if (data.count("max_displacement"))
-      options.max_displacement = data["max_displacement"].toDoubleVector();
+    GridSample options{data["mode"].toStringRef(), data["padding_mode"].toStringRef(), data["align_corners"].toBool()};
+    if (data.count("max_displacement")) options.max_displacement = data["max_displacement"].toDoubleVector();
     const auto saved = context->get_saved_variables();
     // The graph is alike on all ranks, and so is what is asked of it.
-    auto [for_input, for_grid] =
-        call_backward(grads[0], saved[0], saved[1], options,
-                      {context->needs_input_grad(0), context->needs_input_grad(1)});
+    auto [for_input, for_grid] = call_backward(grads[0], saved[0], saved[1], options,
+                                               {context->needs_input_grad(0), context->needs_input_grad(1)});
     return {for_input, for_grid, Tensor()};
   }
 };
 
-Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
-                        bool align_corners, Bound bound) {
+Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode, bool align_corners,
+                        Bound bound) {
   const GridSample options = options_of(mode, padding_mode, align_corners, bound);
   // Without a bound this is LibTorch's operator, whose rule gathers the input's space.
   if (!bound) return whole(sampler_of(options, input, grid), input, grid);
@@ -167,8 +155,8 @@ Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word
   return call(input, grid, options);
 }
 
-Pair backward_autograd(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode,
-                       Word padding_mode, bool align_corners, Bound bound, SampleWanted wanted) {
+Pair backward_autograd(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
+                       bool align_corners, Bound bound, SampleWanted wanted) {
   const GridSample options = options_of(mode, padding_mode, align_corners, bound);
   if (differentiates(grad) || differentiates(input) || differentiates(grid)) {
     const auto results = SampleBackward::apply(grad, input, grid, options, wanted);
@@ -195,11 +183,11 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.impl("grid_sample_backward", c10::DispatchKey::Autograd, &backward_autograd);
 }
 
-// ---- On blocks ---------------------------------------------------------------------------------------------------------
+// ---- On blocks
+// ---------------------------------------------------------------------------------------------------------
 
 bool is_free(const Cut& cut, const Layout& layout) {
-  return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(),
-                      [&](int64_t m) { return layout.uses(m); });
+  return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(), [&](int64_t m) { return layout.uses(m); });
 }
 
 struct Division {
@@ -211,15 +199,13 @@ struct Division {
   static GridSample options(const OpCall& call) {
     GridSample o{call.value("mode").toStringRef(), call.value("padding_mode").toStringRef(),
                  call.flag("align_corners")};
-    if (call.given("max_displacement"))
-      o.max_displacement = call.value("max_displacement").toDoubleVector();
+    if (call.given("max_displacement")) o.max_displacement = call.value("max_displacement").toDoubleVector();
     return o;
   }
 
   explicit Division(const OpCall& call)
-      : sampler(options(call), call.spec("input")->global_shape(),
-                call.spec("grid")->global_shape(), call.slots()[call.slot("input")].dtype,
-                call.slots()[call.slot("grid")].dtype),
+      : sampler(options(call), call.spec("input")->global_shape(), call.spec("grid")->global_shape(),
+                call.slots()[call.slot("input")].dtype, call.slots()[call.slot("grid")].dtype),
         input(without_partial(call.spec("input"))) {
     const int64_t dims = static_cast<int64_t>(sampler.in.size());
     std::vector<int64_t> shape = {input->global_shape()[0], input->global_shape()[1]};
@@ -249,8 +235,7 @@ struct Division {
 
     const auto box = [&](int64_t rank) {
       Ranges ranges = {output->block_range(0, rank), output->block_range(1, rank)};
-      for (int64_t d = 0; d < dims; ++d)
-        ranges.push_back(sampler.rows_read(d, output->block_range(d + 2, rank)));
+      for (int64_t d = 0; d < dims; ++d) ranges.push_back(sampler.rows_read(d, output->block_range(d + 2, rank)));
       return ranges;
     };
     borrow = std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
@@ -282,8 +267,7 @@ std::optional<Plan> plan_sample(const OpCall& call) {
   plan.outputs = {division->output};
   plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
     const Division& d = *division;
-    const Tensor input = argument(op, stack, 0).toTensor(),
-                 grid = argument(op, stack, 1).toTensor();
+    const Tensor input = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 1).toTensor();
     const auto& offsets = d.output->offsets();
     Tensor away = d.sampler.displacement(grid, {offsets.begin() + 2, offsets.end()});
     d.input->mesh()->group().all_reduce(away, ReduceOp::kMax);
@@ -309,8 +293,8 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
     const Tensor grad = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 2).toTensor();
     Tensor part;
     if (wanted[1]) part = d.borrow->apply(argument(op, stack, 1).toTensor());
-    auto [for_part, for_grid] = sample_part_backward(
-        d.sampler, grad, part, d.borrow->needed_shape(), d.begin, grid, wanted);
+    auto [for_part, for_grid] =
+        sample_part_backward(d.sampler, grad, part, d.borrow->needed_shape(), d.begin, grid, wanted);
     Tensor for_input;
     if (wanted[0]) for_input = d.borrow->adjoint(for_part);
     finish(op, stack, std::move(for_input), std::move(for_grid));
@@ -323,10 +307,7 @@ constexpr const char* kSupports = "any cut; only what the stated displacement ca
 
 const Register rules{
     {.op = "moonhalo::grid_sample", .plan = plan_sample, .source = kSource, .supports = kSupports},
-    {.op = "moonhalo::grid_sample_backward",
-     .plan = plan_sample_backward,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "moonhalo::grid_sample_backward", .plan = plan_sample_backward, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling of a part of a field, in positions of the whole field: LibTorch's kernels measure positions by the extents of the tensor at
-// hand, and what is rounded anew may fall to the other side of a pixel.
+// Sampling of a part of a field, in positions of the whole field: LibTorch's kernels measure positions by the extents
+// of the tensor at hand, and what is rounded anew may fall to the other side of a pixel.
 #include "ops/grid_sample_local.h"
 
 #include <ATen/ATen.h>
@@ -19,8 +19,7 @@ namespace {
 using Mode = Sampler::Mode;
 using Padding = Sampler::Padding;
 
-int64_t number_of(const char* what, const std::string& word,
-                  const std::vector<std::string>& words) {
+int64_t number_of(const char* what, const std::string& word, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), word);
   TORCH_CHECK_VALUE(found != words.end(), "grid_sample: unknown ", what, " '", word, "'", did_you_mean(word, words), "\n  have  ",
                     c10::Join(", ", words), "\n  fix   name one of them");
@@ -44,8 +43,7 @@ Place<T> clipped(Place<T> p, int64_t extent) {
 // Mirrored at the centres of the end pixels (align_corners) or at their outer edges.
 template <typename T>
 Place<T> reflected(Place<T> p, int64_t extent, bool align_corners) {
-  const T low = align_corners ? T(0) : T(-0.5),
-          span = static_cast<T>(align_corners ? extent - 1 : extent);
+  const T low = align_corners ? T(0) : T(-0.5), span = static_cast<T>(align_corners ? extent - 1 : extent);
   if (span == 0) return {0, 0};
   T away = p.at - low, slope = p.slope;
   if (away < 0) {
@@ -101,11 +99,7 @@ struct Part {
   size_t dims;
 
   Part(const Sampler& s, at::IntArrayRef input, const std::vector<int64_t>& begins)
-      : sampler(s),
-        begin(begins),
-        length(input.slice(2).vec()),
-        stride(length.size()),
-        dims(length.size()) {
+      : sampler(s), begin(begins), length(input.slice(2).vec()), stride(length.size()), dims(length.size()) {
     for (size_t d = dims; d-- > 0;) {
       stride[d] = plane;
       plane *= length[d];
@@ -131,9 +125,8 @@ struct Part {
       T weight[4], slope[4];
       cubic(p.at - first, weight, slope);
       for (int k = 0; k < 4; ++k)
-        add(std::floor(
-                padded<T>({first - 1 + k, 0}, extent, sampler.padding, sampler.align_corners).at),
-            weight[k], slope[k] * p.slope);
+        add(std::floor(padded<T>({first - 1 + k, 0}, extent, sampler.padding, sampler.align_corners).at), weight[k],
+            slope[k] * p.slope);
       return taps;
     }
     p = padded(p, extent, sampler.padding, sampler.align_corners);
@@ -157,8 +150,7 @@ struct Part {
       for (int j = 0; j < along[1].count; ++j) {
         for (int k = 0; k < along[2].count; ++k) {
           const T a = along[0].weight[i], b = along[1].weight[j], c = along[2].weight[k];
-          const T slopes[3] = {along[0].slope[i] * b * c, a * along[1].slope[j] * c,
-                               a * b * along[2].slope[k]};
+          const T slopes[3] = {along[0].slope[i] * b * c, a * along[1].slope[j] * c, a * b * along[2].slope[k]};
           each(along[0].offset[i] + along[1].offset[j] + along[2].offset[k], a * b * c, slopes);
         }
       }
@@ -168,11 +160,10 @@ struct Part {
 
 }  // namespace
 
-Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayRef grid,
-                 at::ScalarType input_dtype, at::ScalarType grid_dtype)
+Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayRef grid, at::ScalarType input_dtype,
+                 at::ScalarType grid_dtype)
     : mode(static_cast<Mode>(number_of("mode", options.mode, {"bilinear", "nearest", "bicubic"}))),
-      padding(static_cast<Padding>(
-          number_of("padding_mode", options.padding_mode, {"zeros", "border", "reflection"}))),
+      padding(static_cast<Padding>(number_of("padding_mode", options.padding_mode, {"zeros", "border", "reflection"}))),
       align_corners(options.align_corners) {
   const size_t ndim = input.size();
   TORCH_CHECK_VALUE((ndim == 4 || ndim == 5) && grid.size() == ndim && grid[0] == input[0] &&
@@ -181,8 +172,7 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
                     "\n  have  [batch, channels, space...] and [batch, space..., dims of space] are wanted",
                     "\n  fix   give the same batch, and points with a coordinate for each of 2 or 3 dims of space");
   // Without a bound the kernels are LibTorch's, for what they take.
-  const bool ours =
-      !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
+  const bool ours = !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
   TORCH_CHECK_TYPE(input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype, "\n  have  ",
                    options.max_displacement ? "Float or Double, both alike, is wanted" : "both alike are wanted", "\n  fix   convert them");
   TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4, "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ",
@@ -193,14 +183,13 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
     TORCH_CHECK_VALUE(extent > 0, "grid_sample: an input without pixels\n  have  an input of shape ", shape_string(input),
                       "\n  fix   give a field that is not empty");
   }
-  bound = options.max_displacement.value_or(
-      std::vector<double>(1, std::numeric_limits<double>::infinity()));
+  bound = options.max_displacement.value_or(std::vector<double>(1, std::numeric_limits<double>::infinity()));
   if (bound.size() == 1) bound.resize(in.size(), bound[0]);
   const bool distances = std::all_of(bound.begin(), bound.end(), [](double b) { return b >= 0; });
   TORCH_CHECK_VALUE(bound.size() == in.size() && distances, "grid_sample: max_displacement = ", at::ArrayRef<double>(bound), " for ", in.size(),
                     " dims of space\n  have  distances in pixels are wanted\n  fix   give one for all dims, or one for each, at least 0");
-  rounding = 8 * (input_dtype == at::kFloat ? std::numeric_limits<float>::epsilon()
-                                            : std::numeric_limits<double>::epsilon());
+  rounding =
+      8 * (input_dtype == at::kFloat ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon());
 }
 
 double Sampler::identity(size_t d, int64_t o) const {
@@ -217,8 +206,7 @@ Rows Sampler::rows_read(size_t d, Rows outputs) const {
   // The first and last pixel read, before padding.
   const int64_t more = mode == Mode::kCubic ? 1 : 0;
   const int64_t first = static_cast<int64_t>(std::floor(identity(d, outputs.first) - reach)) - more,
-                last = static_cast<int64_t>(std::floor(identity(d, outputs.second - 1) + reach)) +
-                       1 + more;
+                last = static_cast<int64_t>(std::floor(identity(d, outputs.second - 1) + reach)) + 1 + more;
   const auto inside = [&](int64_t row) { return std::clamp<int64_t>(row, 0, extent - 1); };
   if (padding == Padding::kZeros && (last < 0 || first >= extent)) return {0, 0};
   Rows rows = {inside(first), inside(last) + 1};
@@ -242,10 +230,9 @@ at::Tensor Sampler::displacement(const at::Tensor& grid, const std::vector<int64
       identities.push_back(identity(d, begin[d] + o));
     std::vector<int64_t> along(dims + 1, 1);
     along[d + 1] = -1;
-    const at::Tensor position =
-        (grid.select(-1, static_cast<int64_t>(dims - 1 - d)).to(at::kDouble) + 1) *
-            ((align_corners ? extent - 1 : extent) / 2) -
-        (align_corners ? 0.0 : 0.5);
+    const at::Tensor position = (grid.select(-1, static_cast<int64_t>(dims - 1 - d)).to(at::kDouble) + 1) *
+                                    ((align_corners ? extent - 1 : extent) / 2) -
+                                (align_corners ? 0.0 : 0.5);
     const at::Tensor away = (position - at::tensor(identities, at::kDouble).view(along)).abs();
     largest[static_cast<int64_t>(d)] = away.nan_to_num(INFINITY, INFINITY).max();
   }
@@ -262,8 +249,8 @@ void Sampler::check_displacement(const at::Tensor& displacement) const {
   }
 }
 
-at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given,
-                       const std::vector<int64_t>& begin, const at::Tensor& given_grid) {
+at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const std::vector<int64_t>& begin,
+                       const at::Tensor& given_grid) {
   const at::Tensor input = given.contiguous(), grid = given_grid.contiguous();
   std::vector<int64_t> shape = input.sizes().slice(0, 2).vec();
   const at::IntArrayRef space = grid.sizes().slice(1, grid.dim() - 2);
@@ -272,16 +259,14 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given,
   const int64_t channels = shape[1], points = c10::multiply_integers(space), dims = grid.size(-1);
   AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
     const Part<scalar_t> part(sampler, input.sizes(), begin);
-    const scalar_t *values = input.const_data_ptr<scalar_t>(),
-                   *at = grid.const_data_ptr<scalar_t>();
+    const scalar_t *values = input.const_data_ptr<scalar_t>(), *at = grid.const_data_ptr<scalar_t>();
     scalar_t* to = result.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, shape[0] * points, 256, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t image = i / points * channels;
         part.for_each_pixel(at + i * dims, [&](int64_t offset, scalar_t weight, const scalar_t*) {
           for (int64_t c = 0; c < channels; ++c)
-            to[(image + c) * points + i % points] +=
-                weight * values[(image + c) * part.plane + offset];
+            to[(image + c) * points + i % points] += weight * values[(image + c) * part.plane + offset];
         });
       }
     });
@@ -289,10 +274,10 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given,
   return result;
 }
 
-std::tuple<at::Tensor, at::Tensor> sample_part_backward(
-    const Sampler& sampler, const at::Tensor& given_grad, const at::Tensor& given,
-    at::IntArrayRef part_shape, const std::vector<int64_t>& begin, const at::Tensor& given_grid,
-    SampleWanted wanted) {
+std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, const at::Tensor& given_grad,
+                                                        const at::Tensor& given, at::IntArrayRef part_shape,
+                                                        const std::vector<int64_t>& begin, const at::Tensor& given_grid,
+                                                        SampleWanted wanted) {
   const at::Tensor grid = given_grid.contiguous(), grad = given_grad.contiguous(),
                    input = wanted[1] ? given.contiguous() : at::Tensor();
   at::Tensor for_input = wanted[0] ? at::zeros(part_shape, grad.options()) : at::Tensor(),
@@ -309,18 +294,17 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(
     at::parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first * points; i < last * points; ++i) {
         const int64_t image = i / points * channels;
-        part.for_each_pixel(at + i * dims,
-                            [&](int64_t offset, scalar_t weight, const scalar_t* slopes) {
-                              scalar_t product = 0;
-                              for (int64_t c = 0; c < channels; ++c) {
-                                const scalar_t g = from[(image + c) * points + i % points];
-                                const int64_t pixel = (image + c) * part.plane + offset;
-                                if (to != nullptr) to[pixel] += weight * g;
-                                if (values != nullptr) product += values[pixel] * g;
-                              }
-                              for (int64_t d = 0; slope_to != nullptr && d < dims; ++d)
-                                slope_to[i * dims + dims - 1 - d] += slopes[d] * product;
-                            });
+        part.for_each_pixel(at + i * dims, [&](int64_t offset, scalar_t weight, const scalar_t* slopes) {
+          scalar_t product = 0;
+          for (int64_t c = 0; c < channels; ++c) {
+            const scalar_t g = from[(image + c) * points + i % points];
+            const int64_t pixel = (image + c) * part.plane + offset;
+            if (to != nullptr) to[pixel] += weight * g;
+            if (values != nullptr) product += values[pixel] * g;
+          }
+          for (int64_t d = 0; slope_to != nullptr && d < dims; ++d)
+            slope_to[i * dims + dims - 1 - d] += slopes[d] * product;
+        });
       }
     });
   });

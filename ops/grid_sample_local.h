@@ -25,8 +25,8 @@ struct Sampler {
   double rounding = 0;           ///< of a position, relative to the extent
 
   /// Throws what grid_sample() throws, decided from global shapes.
-  Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayRef grid,
-          at::ScalarType input_dtype, at::ScalarType grid_dtype);
+  Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayRef grid, at::ScalarType input_dtype,
+          at::ScalarType grid_dtype);
 
   /// Where output row `o` of dim `d` of space reads if nothing is displaced, in pixels.
   double identity(size_t d, int64_t o) const;
@@ -34,21 +34,24 @@ struct Sampler {
   double tolerance(size_t d) const { return 1e-3 + rounding * static_cast<double>(in[d]); }
   /// Input rows of dim `d` that the outputs `out` may read.
   Rows rows_read(size_t d, Rows out) const;
-  /// The largest displacement per dim of a part of the grid whose space begins at `begin`; what is not finite counts as infinite. [dims] float64.
+  /// The largest displacement per dim of a part of the grid whose space begins at `begin`; what is not finite counts as
+  /// infinite. [dims] float64.
   at::Tensor displacement(const at::Tensor& grid, const std::vector<int64_t>& begin) const;
   /// ValueError if one of them is beyond its bound, or infinite.
   void check_displacement(const at::Tensor& displacement) const;
 };
 
-/// A part of the input (all that the part of the grid reads) whose space begins at `begin`: the outputs. Plain tensors, CPU.
-at::Tensor sample_part(const Sampler& sampler, const at::Tensor& input,
-                       const std::vector<int64_t>& begin, const at::Tensor& grid);
+/// A part of the input (all that the part of the grid reads) whose space begins at `begin`: the outputs. Plain tensors,
+/// CPU.
+at::Tensor sample_part(const Sampler& sampler, const at::Tensor& input, const std::vector<int64_t>& begin,
+                       const at::Tensor& grid);
 /// Which gradients are wanted, of the input and of the grid. One that is not is undefined.
 using SampleWanted = std::array<bool, 2>;
-/// Gradients of that part of the input, whose shape is `part`, and of the grid. `input` is read for the grid's alone, and may else be
-/// undefined.
-std::tuple<at::Tensor, at::Tensor> sample_part_backward(
-    const Sampler& sampler, const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef part,
-    const std::vector<int64_t>& begin, const at::Tensor& grid, SampleWanted wanted);
+/// Gradients of that part of the input, whose shape is `part`, and of the grid. `input` is read for the grid's alone,
+/// and may else be undefined.
+std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, const at::Tensor& grad,
+                                                        const at::Tensor& input, at::IntArrayRef part,
+                                                        const std::vector<int64_t>& begin, const at::Tensor& grid,
+                                                        SampleWanted wanted);
 
 }  // namespace moonhalo

@@ -15,8 +15,7 @@ struct GroupAxes {
 std::optional<GroupAxes> group_axes(const OpCall& call) {
   const SpecPtr input = call.spec("input");
   if (input->ndim() < 2) return std::nullopt;
-  if (input->global_shape()[0] != call.integer("N") ||
-      input->global_shape()[1] != call.integer("C"))
+  if (input->global_shape()[0] != call.integer("N") || input->global_shape()[1] != call.integer("C"))
     return std::nullopt;
   GroupAxes group;
   group.axes.kinds.assign(input->ndim(), AxisKind::kKeep);
@@ -63,7 +62,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     plan.run = run_contiguous;
     return plan;
   }
-  plan.run = [shape = shape_of(call, spec), eps = call.value("eps").toDouble()](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [shape = shape_of(call, spec), eps = call.value("eps").toDouble()](const c10::OperatorHandle& op,
+                                                                                Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1), bias = tensor_at(op, stack, 2);
     const at::Tensor x = shape.flat(input);
     const Normalized result = normalize_groups(shape, x, beside(x, weight), beside(x, bias), eps);
@@ -110,14 +110,8 @@ constexpr auto* kSupports =
     "any cut, also through a group; one all-reduce of [2, N, groups] (float64: two of half that)";
 
 const Register rules{
-    {.op = "aten::native_group_norm",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::native_group_norm_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::native_group_norm", .plan = plan_forward, .source = kSource, .supports = kSupports},
+    {.op = "aten::native_group_norm_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

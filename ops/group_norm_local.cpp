@@ -21,7 +21,8 @@ struct Owned {
   int64_t begin, size;  // first owned channel, channels of a group
 };
 
-// ---- On float32 and float64 of CPUs: every number is read once for the statistics and once for the result ------------------
+// ---- On float32 and float64 of CPUs: every number is read once for the statistics and once for the result
+// ------------------
 template <typename T>
 class RowsOfChannels {
  public:
@@ -45,7 +46,8 @@ class RowsOfChannels {
       kernels.moments(from + row, points_, mean[n * channels_ + c], m2[n * channels_ + c]);
     });
     const at::Tensor moments = group_moments(mean, m2);  // [2, n, groups]: mean and variance
-    Normalized result{at::empty_like(x), moments[0].to(x.scalar_type()), moments[1].add_(eps).rsqrt_().to(x.scalar_type())};
+    Normalized result{at::empty_like(x), moments[0].to(x.scalar_type()),
+                      moments[1].add_(eps).rsqrt_().to(x.scalar_type())};
     const T *means = result.mean.const_data_ptr<T>(), *rstds = result.rstd.const_data_ptr<T>();
     const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
     const T* biases = bias.defined() ? bias.const_data_ptr<T>() : nullptr;
@@ -75,7 +77,8 @@ class RowsOfChannels {
     if (wanted[2]) result.bias = over_samples(sums, x.options());
     if (!wanted[0]) return result;
     at::Tensor of_groups = at::zeros({2, samples_, shape_.groups}, at::kDouble);
-    add_to_groups(of_groups.mutable_data_ptr<double>(), [&](int64_t at, int64_t c) { return weights ? sums[at] * weights[c] : sums[at]; });
+    add_to_groups(of_groups.mutable_data_ptr<double>(),
+                  [&](int64_t at, int64_t c) { return weights ? sums[at] * weights[c] : sums[at]; });
     add_to_groups(of_groups.mutable_data_ptr<double>() + samples_ * shape_.groups,
                   [&](int64_t at, int64_t c) { return weights ? products[at] * weights[c] : products[at]; });
     of_groups = shape_.ranks.all_reduce(of_groups).div_(shape_.count);
@@ -107,8 +110,8 @@ class RowsOfChannels {
     return result.to(options);
   }
 
-  // Sums of float32 values and of their squares are taken in float64, so that one all-reduce does; squares of float64 values would
-  // cancel, so that deviations from the mean of all are summed in a second one.
+  // Sums of float32 values and of their squares are taken in float64, so that one all-reduce does; squares of float64
+  // values would cancel, so that deviations from the mean of all are summed in a second one.
   at::Tensor group_moments(const std::vector<double>& mean, const std::vector<double>& m2) const {
     const auto points = static_cast<double>(points_);
     at::Tensor moments = at::zeros({2, samples_, shape_.groups}, at::kDouble);
@@ -140,8 +143,9 @@ class RowsOfChannels {
   const int64_t samples_, channels_, points_;
 };
 
-// ---- Anywhere else -------------------------------------------------------------------------------------------------------
-// Sums of the owned channels [..., c] per group [..., groups]. No product with zeros: a group's NaN is its own.
+// ---- Anywhere else
+// ------------------------------------------------------------------------------------------------------- Sums of the
+// owned channels [..., c] per group [..., groups]. No product with zeros: a group's NaN is its own.
 at::Tensor per_group(const GroupShape& shape, const at::Tensor& values) {
   const Owned owned(shape);
   const int64_t end = owned.begin + values.size(-1);
@@ -162,7 +166,8 @@ at::Tensor times_weight(const at::Tensor& values, const at::Tensor& weight) {
   return weight.defined() ? values * per_channel(weight, 3) : values;
 }
 
-Normalized forward_anywhere(const GroupShape& shape, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+Normalized forward_anywhere(const GroupShape& shape, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, double eps) {
   const at::Tensor mean = shape.ranks.all_reduce(per_group(shape, at::sum(x, 2))).div_(shape.count);
   at::Tensor y = at::sub(x, spread(shape, mean));
   const at::Tensor m2 = shape.ranks.all_reduce(per_group(shape, at::sum(y.square(), 2)));
@@ -176,8 +181,9 @@ Normalized forward_anywhere(const GroupShape& shape, const at::Tensor& x, const 
   return {y, mean, rstd};
 }
 
-GroupGradients backward_anywhere(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
-                                 const at::Tensor& rstd, const at::Tensor& weight, const std::vector<bool>& wanted) {
+GroupGradients backward_anywhere(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& input,
+                                 const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
+                                 const std::vector<bool>& wanted) {
   const at::Tensor factor = spread(shape, rstd);
   at::Tensor x = at::sub(input, spread(shape, mean));
   const at::Tensor sums = at::stack({at::sum(grad, 2), at::sum(grad * x, 2).mul_(factor.squeeze(2))});  // [2, n, c]
@@ -188,7 +194,8 @@ GroupGradients backward_anywhere(const GroupShape& shape, const at::Tensor& grad
   const at::Tensor scaled = weight.defined() ? sums * weight : sums;
   const at::Tensor means = shape.ranks.all_reduce(per_group(shape, scaled)).div_(shape.count);
   // Two passes over the block: what is alike for a channel is multiplied out before.
-  const at::Tensor shift = (spread(shape, means[0]) * factor).neg_(), slope = (spread(shape, means[1]) * factor.square()).neg_();
+  const at::Tensor shift = (spread(shape, means[0]) * factor).neg_(),
+                   slope = (spread(shape, means[1]) * factor.square()).neg_();
   result.input = at::addcmul_out(x, shift, x, slope).addcmul_(grad, times_weight(factor, weight));
   return result;
 }
@@ -201,17 +208,20 @@ at::Tensor GroupShape::flat(const at::Tensor& block) const {
   return widen(block).reshape({block.size(0), block.size(1), hw}).contiguous();
 }
 
-Normalized normalize_groups(const GroupShape& shape, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+Normalized normalize_groups(const GroupShape& shape, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, double eps) {
   if (!x.device().is_cpu()) return forward_anywhere(shape, x, weight, bias, eps);
   if (x.scalar_type() == at::kFloat) return RowsOfChannels<float>(shape, x).forward(x, weight, bias, eps);
   TORCH_INTERNAL_ASSERT(x.scalar_type() == at::kDouble);
   return RowsOfChannels<double>(shape, x).forward(x, weight, bias, eps);
 }
 
-GroupGradients normalize_groups_back(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
-                                     const at::Tensor& rstd, const at::Tensor& weight, const std::vector<bool>& wanted) {
+GroupGradients normalize_groups_back(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& x,
+                                     const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
+                                     const std::vector<bool>& wanted) {
   if (!x.device().is_cpu()) return backward_anywhere(shape, grad, x, mean, rstd, weight, wanted);
-  if (x.scalar_type() == at::kFloat) return RowsOfChannels<float>(shape, x).backward(grad, x, mean, rstd, weight, wanted);
+  if (x.scalar_type() == at::kFloat)
+    return RowsOfChannels<float>(shape, x).backward(grad, x, mean, rstd, weight, wanted);
   TORCH_INTERNAL_ASSERT(x.scalar_type() == at::kDouble);
   return RowsOfChannels<double>(shape, x).backward(grad, x, mean, rstd, weight, wanted);
 }

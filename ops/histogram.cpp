@@ -42,8 +42,7 @@ std::optional<Plan> plan_histc(const OpCall& call) {
   layout.partials = sums->layout().partials;
   Plan plan{.inputs = {from}, .outputs = {intern(std::move(layout))}};
   const CutGroup group(from, dims);
-  const double min = call.value("min").toScalar().toDouble(),
-               max = call.value("max").toScalar().toDouble();
+  const double min = call.value("min").toScalar().toDouble(), max = call.value("max").toScalar().toDouble();
   if (group.alone() || min != max || from->global_numel() == 0) return plan;
   plan.run = [group](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
@@ -115,8 +114,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
     if (infers) {
       const Range range = global_range(kColumns ? x.flatten(0, -2) : x.reshape({-1, 1}), group);
       std::vector<double> ends;
-      for (size_t c = 0; c < range.low.size(); ++c)
-        ends.insert(ends.end(), {range.low[c], range.high[c]});
+      for (size_t c = 0; c < range.low.size(); ++c) ends.insert(ends.end(), {range.low[c], range.high[c]});
       argument(op, stack, at_range) = ends;
     }
     argument(op, stack, at_density) = false;
@@ -128,8 +126,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
       } else {
         const c10::IValue& range = argument(op, stack, at_range);
         const auto ends = range.isNone() ? std::vector<double>{} : range.toDoubleVector();
-        const auto given =
-            range.isNone() ? std::nullopt : std::optional<at::ArrayRef<double>>(ends);
+        const auto given = range.isNone() ? std::nullopt : std::optional<at::ArrayRef<double>>(ends);
         edges = at::_histogramdd_bin_edges(x, bins.toIntVector(), given);
       }
     }
@@ -147,8 +144,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
 std::optional<Plan> plan_bincount(const OpCall& call) {
   Axes axes;
   axes.kinds = {AxisKind::kReduce};
-  for (const TensorArgument& slot : call.slots())
-    axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, 0);
+  for (const TensorArgument& slot : call.slots()) axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, 0);
   TORCH_CHECK_VALUE(call.spec("self")->ndim() == 1, "bincount: numbers in one dim are expected\n  have  ", call.describe(),
                     "\n  fix   flatten them first");
   axes.outputs = {{}};
@@ -163,15 +159,12 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     const c10::IValue& weight = argument(op, stack, 1);
     at::ScalarType dtype = at::kLong;
-    if (weight.isTensor())
-      dtype = weight.toTensor().scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
-    at::Tensor most =
-        x.numel() > 0 ? x.max().to(at::kLong) : at::full({}, -1, x.options().dtype(at::kLong));
+    if (weight.isTensor()) dtype = weight.toTensor().scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
+    at::Tensor most = x.numel() > 0 ? x.max().to(at::kLong) : at::full({}, -1, x.options().dtype(at::kLong));
     c10::IValue& length = argument(op, stack, 2);
     length = std::max(length.toInt(), group.all_reduce(most, ReduceOp::kMax).item<int64_t>() + 1);
     op.callBoxed(stack);
-    const at::Tensor counts =
-        torch::jit::pop(stack).toTensor().to(dtype);  // an empty block counts in integers
+    const at::Tensor counts = torch::jit::pop(stack).toTensor().to(dtype);  // an empty block counts in integers
     Layout layout(from->mesh(), counts.sizes());
     layout.partials = sums->layout().partials;
     torch::jit::push(stack, wrap(counts, intern(std::move(layout))));
@@ -179,15 +172,11 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports =
-    "any cut; counts stay sums, a range that is not given is the global one";
+constexpr auto* kSupports = "any cut; counts stay sums, a range that is not given is the global one";
 
 const Register rules{
     {.op = "aten::histc", .plan = plan_histc, .source = "PyTorch histc", .supports = kSupports},
-    {.op = "aten::histogram",
-     .plan = plan_histogram<false>,
-     .source = "PyTorch histogram",
-     .supports = kSupports},
+    {.op = "aten::histogram", .plan = plan_histogram<false>, .source = "PyTorch histogram", .supports = kSupports},
     {.op = "aten::_histogramdd_bin_edges",
      .plan = plan_histogram<true>,
      .source = "PyTorch histogramdd",

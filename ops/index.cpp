@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Indexing by tensors: x[a, :, b] and x[a, :, b] = v.
 //
-// An indexed dim that is cut need not be gathered: each rank fills in the rows that it owns and zeros elsewhere, and the
-// result is Partial; whichever moves less is taken. Writing, each rank writes the rows that it owns.
+// An indexed dim that is cut need not be gathered: each rank fills in the rows that it owns and zeros elsewhere, and
+// the result is Partial; whichever moves less is taken. Writing, each rank writes the rows that it owns.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -17,9 +17,7 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const TensorArgument& slot) {
-  return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte);
-}
+bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
 
 /// What the index tensors do to the dims: x of [a, b, c, d] indexed in dims 1 and 2 by tensors that broadcast to [i, j]
 /// gives [a, i, j, d]; in dims 0 and 2, which are not neighbours, [i, j, b, d].
@@ -59,8 +57,8 @@ Pattern pattern_of(const OpCall& call) {
       pattern.others.push_back(d);
   }
   const auto& indexed = pattern.indexed;
-  const bool neighbours = !indexed.empty() && indexed.back() - indexed.front() + 1 ==
-                                                  static_cast<int64_t>(indexed.size());
+  const bool neighbours =
+      !indexed.empty() && indexed.back() - indexed.front() + 1 == static_cast<int64_t>(indexed.size());
   pattern.place = neighbours ? indexed.front() : 0;
   return pattern;
 }
@@ -71,8 +69,7 @@ struct LocalIndices {
   at::Tensor valid;
 };
 
-LocalIndices localize(const Indices& indices, const Pattern& pattern, const ShardSpec& self,
-                      const char* op) {
+LocalIndices localize(const Indices& indices, const Pattern& pattern, const ShardSpec& self, const char* op) {
   LocalIndices local;
   std::vector<at::Tensor> valid;
   for (const int64_t d : pattern.indexed) {
@@ -93,8 +90,7 @@ LocalIndices localize(const Indices& indices, const Pattern& pattern, const Shar
 }
 
 bool cuts_indexed(const ShardSpec& self, const Pattern& pattern) {
-  return std::any_of(pattern.indexed.begin(), pattern.indexed.end(),
-                     [&](int64_t d) { return self.is_cut(d); });
+  return std::any_of(pattern.indexed.begin(), pattern.indexed.end(), [&](int64_t d) { return self.is_cut(d); });
 }
 
 Plan gathered(const OpCall& call, std::vector<SpecPtr> outputs) {
@@ -119,8 +115,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
   const auto index_ndim = static_cast<int>(pattern.index_shape.size());
   axes.kinds.assign(self->ndim() + index_ndim, AxisKind::kKeep);
   const bool sums = call.slots()[0].dtype != at::kBool;
-  for (const int64_t d : pattern.indexed)
-    axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kWhole;
+  for (const int64_t d : pattern.indexed) axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kWhole;
   for (const TensorArgument& slot : call.slots()) {
     std::vector<int> dims;
     if (slot.spec && slot.arg == 0) {
@@ -136,21 +131,18 @@ std::optional<Plan> plan_index(const OpCall& call) {
     axes.linear.push_back(slot.arg == 0 ? Linear::kEach : Linear::kNo);
   }
   std::vector<int> output(pattern.others.begin(), pattern.others.end());
-  for (int d = 0; d < index_ndim; ++d)
-    output.insert(output.begin() + pattern.place + d, index_axes + d);
+  for (int d = 0; d < index_ndim; ++d) output.insert(output.begin() + pattern.place + d, index_axes + d);
   axes.outputs = {std::move(output)};
   axes.output_shapes = {shape};
   Plan plan = solve(call, axes);
   const SpecPtr held = plan.inputs[0];
   if (!cuts_indexed(*held, pattern)) return plan;
-  plan.run = [held, pattern, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op,
-                                                                     Stack& stack) {
+  plan.run = [held, pattern, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor self = argument(op, stack, 0).toTensor();
     Indices indices = argument(op, stack, 1).to<Indices>().copy();
     const LocalIndices local = localize(indices, pattern, *held, "index");
     if (self.numel() == 0) return finish(op, stack, at::zeros(shape, self.options()));
-    for (size_t i = 0; i < pattern.indexed.size(); ++i)
-      indices.set(pattern.indexed[i], local.rows[i]);
+    for (size_t i = 0; i < pattern.indexed.size(); ++i) indices.set(pattern.indexed[i], local.rows[i]);
     at::Tensor missing = local.valid.logical_not();
     for (size_t d = pattern.place; d < pattern.others.size(); ++d) missing = missing.unsqueeze(-1);
     finish(op, stack, self.index(indices).masked_fill_(missing, 0));
@@ -167,8 +159,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   }
   Plan plan = plan_one(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
-    if (call.slots()[s].spec)
-      plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
+    if (call.slots()[s].spec) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   }
   // Values take the cut of the dims that are not indexed.
   const int values = call.slot("values");
@@ -177,8 +168,8 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   std::vector<int64_t> source(sizes.size(), -1);
   const int64_t first = static_cast<int64_t>(result.size()) - static_cast<int64_t>(sizes.size());
   for (size_t i = 0; i < pattern.others.size(); ++i) {
-    const int64_t at = static_cast<int64_t>(i) +
-                       (static_cast<int64_t>(i) < pattern.place ? 0 : pattern.index_shape.size());
+    const int64_t at =
+        static_cast<int64_t>(i) + (static_cast<int64_t>(i) < pattern.place ? 0 : pattern.index_shape.size());
     if (at >= first && sizes[at - first] == result[at]) source[at - first] = pattern.others[i];
   }
   plan.inputs[values] = follow(self, sizes, source);
@@ -187,18 +178,15 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
     const bool in_place = op.schema().arguments()[0].alias_info() != nullptr;
     at::Tensor target = argument(op, stack, 0).toTensor();
     if (!in_place) target = target.clone();
-    const LocalIndices local =
-        localize(argument(op, stack, 1).to<Indices>(), pattern, *self, "index_put");
+    const LocalIndices local = localize(argument(op, stack, 1).to<Indices>(), pattern, *self, "index_put");
     const at::Tensor positions = local.valid.flatten().nonzero().select(1, 0);
     if (positions.numel() > 0 && target.numel() > 0) {
       Indices rows;
-      for (const at::Tensor& row : local.rows)
-        rows.push_back(row.flatten().index_select(0, positions));
+      for (const at::Tensor& row : local.rows) rows.push_back(row.flatten().index_select(0, positions));
       std::vector<int64_t> order = pattern.indexed;
       order.insert(order.end(), pattern.others.begin(), pattern.others.end());
       const auto index_ndim = static_cast<int64_t>(pattern.index_shape.size());
-      at::Tensor values =
-          argument(op, stack, 2).toTensor().expand(pattern.result_shape(target.sizes()));
+      at::Tensor values = argument(op, stack, 2).toTensor().expand(pattern.result_shape(target.sizes()));
       std::vector<int64_t> values_order;
       for (int64_t d = 0; d < index_ndim; ++d) values_order.push_back(pattern.place + d);
       for (int64_t d = 0; d < values.dim(); ++d) {
@@ -206,8 +194,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
       }
       values = values.permute(values_order);
       values = index_ndim == 0 ? values.unsqueeze(0) : values.flatten(0, index_ndim - 1);
-      target.permute(order).index_put_(rows, values.index_select(0, positions),
-                                       argument(op, stack, 3).toBool());
+      target.permute(order).index_put_(rows, values.index_select(0, positions), argument(op, stack, 3).toBool());
     }
     finish(op, stack, std::move(target));
   };
@@ -218,30 +205,12 @@ const char* const kGet = "any cut; rows of a cut dim come from their owners; a m
 const char* const kPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
 
 const Register rules{
-    {.op = "aten::index.Tensor",
-     .plan = plan_index,
-     .source = "PyTorch advanced indexing",
-     .supports = kGet},
-    {.op = "aten::_unsafe_index.Tensor",
-     .plan = plan_index,
-     .source = "PyTorch advanced indexing",
-     .supports = kGet},
-    {.op = "aten::index_put_",
-     .plan = plan_index_put,
-     .source = "PyTorch index_put_",
-     .supports = kPut},
-    {.op = "aten::index_put",
-     .plan = plan_index_put,
-     .source = "PyTorch index_put",
-     .supports = kPut},
-    {.op = "aten::_index_put_impl_",
-     .plan = plan_index_put,
-     .source = "PyTorch index_put_",
-     .supports = kPut},
-    {.op = "aten::_unsafe_index_put",
-     .plan = plan_index_put,
-     .source = "PyTorch index_put",
-     .supports = kPut},
+    {.op = "aten::index.Tensor", .plan = plan_index, .source = "PyTorch advanced indexing", .supports = kGet},
+    {.op = "aten::_unsafe_index.Tensor", .plan = plan_index, .source = "PyTorch advanced indexing", .supports = kGet},
+    {.op = "aten::index_put_", .plan = plan_index_put, .source = "PyTorch index_put_", .supports = kPut},
+    {.op = "aten::index_put", .plan = plan_index_put, .source = "PyTorch index_put", .supports = kPut},
+    {.op = "aten::_index_put_impl_", .plan = plan_index_put, .source = "PyTorch index_put_", .supports = kPut},
+    {.op = "aten::_unsafe_index_put", .plan = plan_index_put, .source = "PyTorch index_put", .supports = kPut},
 };
 
 }  // namespace

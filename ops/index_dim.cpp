@@ -13,14 +13,11 @@
 namespace moonhalo {
 namespace {
 
-bool writes_self(const c10::OperatorHandle& op) {
-  return op.schema().arguments()[0].alias_info() != nullptr;
-}
+bool writes_self(const c10::OperatorHandle& op) { return op.schema().arguments()[0].alias_info() != nullptr; }
 
 // Axes of self first; `other[d]` is the axis that the index and the result have in dim d.
-Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index_dims,
-                  std::vector<int> output_dims, std::vector<AxisKind> kinds,
-                  const std::vector<int64_t>& shape) {
+Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index_dims, std::vector<int> output_dims,
+                  std::vector<AxisKind> kinds, const std::vector<int64_t>& shape) {
   const SpecPtr& self = call.spec("self");
   Axes axes;
   axes.kinds = std::move(kinds);
@@ -49,23 +46,20 @@ std::optional<Plan> plan_index_select(const OpCall& call) {
                                        std::vector<AxisKind>(chosen + 1, AxisKind::kKeep), shape));
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(dim)) return plan;
-  plan.run = [held, dim, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op,
-                                                                 Stack& stack) {
+  plan.run = [held, dim, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor self = argument(op, stack, 0).toTensor();
     const at::Tensor index = argument(op, stack, 2).toTensor().flatten();
     const OwnedRows owned = owned_rows(index, *held, dim, false, "index_select");
     if (self.size(dim) == 0) return finish(op, stack, at::zeros(shape, self.options()));
     std::vector<int64_t> along(self.dim(), 1);
     along[dim] = index.numel();
-    finish(
-        op, stack,
-        self.index_select(dim, owned.index).masked_fill_(owned.valid.logical_not().view(along), 0));
+    finish(op, stack, self.index_select(dim, owned.index).masked_fill_(owned.valid.logical_not().view(along), 0));
   };
   return plan;
 }
 
-// A tensor with `rows` rows of a dim that is cut in blocks of `sizes`, row i beside row i: the blocks beyond its end are
-// empty. What a tensor has more than `used`, of which nothing is read or written, the last block holds.
+// A tensor with `rows` rows of a dim that is cut in blocks of `sizes`, row i beside row i: the blocks beyond its end
+// are empty. What a tensor has more than `used`, of which nothing is read or written, the last block holds.
 std::vector<int64_t> beside(std::vector<int64_t> sizes, int64_t used, int64_t rows) {
   int64_t row = 0;
   for (int64_t& size : sizes) {
@@ -116,8 +110,7 @@ std::optional<Plan> plan_gather(const OpCall& call) {
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(dim)) return plan;
   plan.run = [held, dim](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor(),
-                     index = argument(op, stack, 2).toTensor();
+    const at::Tensor self = argument(op, stack, 0).toTensor(), index = argument(op, stack, 2).toTensor();
     const OwnedRows owned = owned_rows(index, *held, dim, false, "gather");
     if (self.size(dim) == 0) return finish(op, stack, at::zeros(index.sizes(), self.options()));
     finish(op, stack, self.gather(dim, owned.index).masked_fill_(owned.valid.logical_not(), 0));
@@ -152,8 +145,7 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
   plan.run = [self, dim, source_arg, wrap](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor target = argument(op, stack, 0).toTensor();
     c10::IValue& index = argument(op, stack, 2);
-    const OwnedRows owned =
-        owned_rows(index.toTensor().flatten(), *self, dim, wrap, op.operator_name().name.c_str());
+    const OwnedRows owned = owned_rows(index.toTensor().flatten(), *self, dim, wrap, op.operator_name().name.c_str());
     const at::Tensor positions = owned.positions();
     if (positions.numel() == 0) return finish(op, stack, writes_self(op) ? target : target.clone());
     index = owned.index.index_select(0, positions);
@@ -179,8 +171,7 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
     Layout layout(call.mesh(), sizes);
     for (int64_t d = 0; d < self->ndim() && !sizes.empty(); ++d) {
       if (d == dim || !self->is_cut(d)) continue;
-      layout.cuts[d] = {self->cut(d).mesh_dims,
-                        beside(self->cut(d).sizes, index->global_shape()[d], sizes[d])};
+      layout.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, index->global_shape()[d], sizes[d])};
     }
     plan.inputs[s] = intern(std::move(layout));
   }
@@ -193,8 +184,7 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
     spare[dim] = 1;
     at::Tensor longer = at::cat({target, at::ones(spare, target.options())}, dim);
     c10::IValue& index = argument(op, stack, 2);
-    const OwnedRows owned =
-        owned_rows(index.toTensor(), *self, dim, false, op.operator_name().name.c_str());
+    const OwnedRows owned = owned_rows(index.toTensor(), *self, dim, false, op.operator_name().name.c_str());
     index = owned.index.masked_fill(owned.valid.logical_not(), rows);
     argument(op, stack, 0) = longer;
     op.callBoxed(stack);
@@ -208,99 +198,30 @@ const char* const kGet = "any cut; rows of a cut dim come from their owners";
 const char* const kPut = "any cut; each rank writes the rows it owns";
 
 const Register rules{
-    {.op = "aten::index_select",
-     .plan = plan_index_select,
-     .source = "PyTorch index_select",
-     .supports = kGet},
+    {.op = "aten::index_select", .plan = plan_index_select, .source = "PyTorch index_select", .supports = kGet},
     {.op = "aten::gather", .plan = plan_gather, .source = "PyTorch gather", .supports = kGet},
-    {.op = "aten::index_add",
-     .plan = plan_index_write,
-     .source = "PyTorch index_add",
-     .supports = kPut},
-    {.op = "aten::index_add_",
-     .plan = plan_index_write,
-     .source = "PyTorch index_add",
-     .supports = kPut},
-    {.op = "aten::index_copy",
-     .plan = plan_index_write,
-     .source = "PyTorch index_copy",
-     .supports = kPut},
-    {.op = "aten::index_copy_",
-     .plan = plan_index_write,
-     .source = "PyTorch index_copy",
-     .supports = kPut},
-    {.op = "aten::index_fill.int_Scalar",
-     .plan = plan_index_write,
-     .source = "PyTorch index_fill",
-     .supports = kPut},
-    {.op = "aten::index_fill.int_Tensor",
-     .plan = plan_index_write,
-     .source = "PyTorch index_fill",
-     .supports = kPut},
-    {.op = "aten::index_fill_.int_Scalar",
-     .plan = plan_index_write,
-     .source = "PyTorch index_fill",
-     .supports = kPut},
-    {.op = "aten::index_fill_.int_Tensor",
-     .plan = plan_index_write,
-     .source = "PyTorch index_fill",
-     .supports = kPut},
-    {.op = "aten::index_reduce",
-     .plan = plan_index_write,
-     .source = "PyTorch index_reduce",
-     .supports = kPut},
-    {.op = "aten::index_reduce_",
-     .plan = plan_index_write,
-     .source = "PyTorch index_reduce",
-     .supports = kPut},
-    {.op = "aten::scatter.src",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter.value",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter.reduce",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter.value_reduce",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter_.value_reduce",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter_.src",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter_.value",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter_.reduce",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter",
-     .supports = kPut},
-    {.op = "aten::scatter_add",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter_add",
-     .supports = kPut},
-    {.op = "aten::scatter_add_",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter_add",
-     .supports = kPut},
-    {.op = "aten::scatter_reduce.two",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter_reduce",
-     .supports = kPut},
-    {.op = "aten::scatter_reduce_.two",
-     .plan = plan_scatter,
-     .source = "PyTorch scatter_reduce",
-     .supports = kPut},
+    {.op = "aten::index_add", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
+    {.op = "aten::index_add_", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
+    {.op = "aten::index_copy", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
+    {.op = "aten::index_copy_", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
+    {.op = "aten::index_fill.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill_.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill_.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_reduce", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
+    {.op = "aten::index_reduce_", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
+    {.op = "aten::scatter.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_add", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
+    {.op = "aten::scatter_add_", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
+    {.op = "aten::scatter_reduce.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
+    {.op = "aten::scatter_reduce_.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
 };
 
 }  // namespace

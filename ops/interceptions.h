@@ -6,8 +6,9 @@
 
 namespace moonhalo {
 
-/// Kernels of Moonhalo in LibTorch's dispatcher: where a call of LibTorch may come to code of ours. A test compares the list
-/// with the dispatcher; `moonhalo ops --intercepted` prints it. (Operators of namespace moonhalo are ours and not listed.)
+/// Kernels of Moonhalo in LibTorch's dispatcher: where a call of LibTorch may come to code of ours. A test compares the
+/// list with the dispatcher; `moonhalo ops --intercepted` prints it. (Operators of namespace moonhalo are ours and not
+/// listed.)
 struct Interception {
   std::string_view operators;  ///< of namespace aten, with spaces between; "*": every operator of every namespace
   std::string_view keys;       ///< dispatch keys, with spaces between

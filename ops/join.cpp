@@ -24,8 +24,7 @@ bool skipped(const ShardSpec& piece, size_t ndim) {
 }
 
 std::vector<int64_t> joined_sizes(const std::vector<SpecPtr>& pieces, int64_t dim,
-                                  const std::vector<int64_t>& mesh_dims, size_t blocks,
-                                  int64_t extent) {
+                                  const std::vector<int64_t>& mesh_dims, size_t blocks, int64_t extent) {
   std::vector<int64_t> low(blocks - 1, 0), high(blocks - 1, extent), rows(blocks, 0);
   int64_t start = 0;
   for (const SpecPtr& piece : pieces) {
@@ -60,9 +59,8 @@ struct Joined {
   double cost = 0;
 };
 
-Joined join_like(const OpCall& call, const std::vector<SpecPtr>& pieces, const ShardSpec& leader,
-                 int64_t dim, at::IntArrayRef shape,
-                 const std::vector<std::optional<ReduceOp>>& partials) {
+Joined join_like(const OpCall& call, const std::vector<SpecPtr>& pieces, const ShardSpec& leader, int64_t dim,
+                 at::IntArrayRef shape, const std::vector<std::optional<ReduceOp>>& partials) {
   Layout layout(call.mesh(), shape);
   layout.partials = partials;
   for (int64_t d = 0; d < leader.ndim(); ++d) {
@@ -91,8 +89,7 @@ Joined join_like(const OpCall& call, const std::vector<SpecPtr>& pieces, const S
     wanted.global_shape[dim] = end - start;
     int64_t row = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
-      wanted.cuts[dim].sizes[b] =
-          std::max<int64_t>(0, std::min(row + sizes[b], end) - std::max(row, start));
+      wanted.cuts[dim].sizes[b] = std::max<int64_t>(0, std::min(row + sizes[b], end) - std::max(row, start));
       row += sizes[b];
     }
     joined.pieces.push_back(intern(std::move(wanted)));
@@ -118,12 +115,9 @@ std::optional<Plan> plan_cat(const OpCall& call) {
   std::optional<Joined> best;
   std::vector<SpecPtr> tried;
   for (const SpecPtr& piece : pieces) {
-    if (skipped(*piece, shape.size()) ||
-        std::find(tried.begin(), tried.end(), piece) != tried.end())
-      continue;
+    if (skipped(*piece, shape.size()) || std::find(tried.begin(), tried.end(), piece) != tried.end()) continue;
     tried.push_back(piece);
-    if (!piece->has_cut() &&
-        std::any_of(pieces.begin(), pieces.end(), [](const auto& p) { return p->has_cut(); }))
+    if (!piece->has_cut() && std::any_of(pieces.begin(), pieces.end(), [](const auto& p) { return p->has_cut(); }))
       continue;
     Layout cuts = piece->layout();
     auto kept = partials;
@@ -136,8 +130,7 @@ std::optional<Plan> plan_cat(const OpCall& call) {
   }
   Plan plan;
   if (!best) {  // nothing but skipped pieces
-    for (const SpecPtr& piece : pieces)
-      plan.inputs.push_back(replicated(call.mesh(), piece->global_shape()));
+    for (const SpecPtr& piece : pieces) plan.inputs.push_back(replicated(call.mesh(), piece->global_shape()));
     plan.outputs = {replicated(call.mesh(), shape)};
     return plan;
   }
@@ -165,8 +158,7 @@ const Register rules{
     {.op = "aten::cat",
      .plan = plan_cat,
      .source = "PyTorch cat",
-     .supports =
-         "any cut; along a cut dim rows move only where the blocks of the pieces interleave"},
+     .supports = "any cut; along a cut dim rows move only where the blocks of the pieces interleave"},
     {.op = "aten::stack", .plan = plan_stack, .source = "PyTorch stack", .supports = "any cut"},
 };
 

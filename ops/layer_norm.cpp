@@ -64,13 +64,13 @@ std::optional<Plan> plan_forward(const OpCall& call) {
       at::Tensor given = std::move(value).toTensor();
       return given.is_contiguous() ? std::move(given) : given.contiguous();
     };
-    auto [out, mean, rstd] =
-        at::native_layer_norm(*argument(op, stack, 0).toTensor().expect_contiguous(), shape, optional(2), optional(3), eps);
+    auto [out, mean, rstd] = at::native_layer_norm(*argument(op, stack, 0).toTensor().expect_contiguous(), shape,
+                                                   optional(2), optional(3), eps);
     finish(op, stack, std::move(out), std::move(mean), std::move(rstd));
   };
   if (CutGroup(spec, layer.normalized).alone()) return plan;
-  plan.run = [=, dims = layer.normalized, at_weight = call.index("weight"),
-              at_bias = call.index("bias")](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [=, dims = layer.normalized, at_weight = call.index("weight"), at_bias = call.index("bias")](
+                 const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 0);
     const at::Tensor weight = tensor_at(op, stack, at_weight), bias = tensor_at(op, stack, at_bias);
     const at::Tensor x = widen(input);
@@ -103,25 +103,20 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const CutGroup group(spec, layer.normalized);
   if (group.alone()) return plan;
   const int64_t count = global_count(*spec, layer.normalized);
-  plan.run = [=, lead = layer.lead, dims = layer.normalized, at_mean = call.index("mean"),
-              at_rstd = call.index("rstd"),
+  plan.run = [=, lead = layer.lead, dims = layer.normalized, at_mean = call.index("mean"), at_rstd = call.index("rstd"),
               at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, at_weight);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    const at::Tensor grad = widen(tensor_at(op, stack, 0)),
-                     rstd = widen(tensor_at(op, stack, at_rstd));
+    const at::Tensor grad = widen(tensor_at(op, stack, 0)), rstd = widen(tensor_at(op, stack, at_rstd));
     const at::Tensor x = at::sub(widen(input), tensor_at(op, stack, at_mean)).mul_(rstd);
     at::Tensor dx, dweight, dbias;
     if (mask[0]) {
       const at::Tensor g = weight.defined() ? grad * weight : grad;
-      const at::Tensor means =
-          group.all_reduce(at::stack({g.sum(dims, true), (g * x).sum(dims, true)})).div_(count);
+      const at::Tensor means = group.all_reduce(at::stack({g.sum(dims, true), (g * x).sum(dims, true)})).div_(count);
       dx = at::sub(g, means[0]).sub_(x * means[1]).mul_(rstd).to(input.scalar_type());
     }
     // A copy: a gradient that shared memory with dy would be accumulated into it.
-    const auto sum_lead = [&](const at::Tensor& t) {
-      return (lead.empty() ? t.clone() : t.sum(lead)).to(kept);
-    };
+    const auto sum_lead = [&](const at::Tensor& t) { return (lead.empty() ? t.clone() : t.sum(lead)).to(kept); };
     if (mask[1]) dweight = sum_lead(grad * x);
     if (mask[2]) dbias = sum_lead(grad);
     finish(op, stack, dx, dweight, dbias);
@@ -142,8 +137,8 @@ std::optional<Plan> plan_rms_forward(const OpCall& call) {
               at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, at_weight);
     const at::Tensor x = widen(input);
-    const double least = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
-                                                        : std::numeric_limits<float>::epsilon();
+    const double least =
+        x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
     const at::Tensor squares = group.all_reduce(x.square().sum(dims, true)).div_(count);
     const at::Tensor rstd = squares.add_(eps.value_or(least)).rsqrt_();
     at::Tensor y = x * rstd;
@@ -164,13 +159,11 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const auto mask = wanted_gradients(call);
   plan.outputs = masked(mask, {spec, reduced_spec(spec, layer.lead, false, ReduceOp::kSum)});
-  plan.run = [mask, lead = layer.lead, dims = layer.normalized,
-              group = CutGroup(spec, layer.normalized),
+  plan.run = [mask, lead = layer.lead, dims = layer.normalized, group = CutGroup(spec, layer.normalized),
               count = global_count(*spec, layer.normalized), at_rstd = call.index("rstd"),
               at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, at_weight);
-    const at::Tensor grad = widen(tensor_at(op, stack, 0)),
-                     rstd = widen(tensor_at(op, stack, at_rstd));
+    const at::Tensor grad = widen(tensor_at(op, stack, 0)), rstd = widen(tensor_at(op, stack, at_rstd));
     const at::Tensor x = widen(input) * rstd;
     at::Tensor dx, dweight;
     if (mask[0]) {
@@ -188,28 +181,15 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch LayerNorm; Ba, Kiros, Hinton 2016";
-constexpr auto* kSupports =
-    "any cut; over cut normalized dims exact moments in two small all-reduces";
+constexpr auto* kSupports = "any cut; over cut normalized dims exact moments in two small all-reduces";
 constexpr auto* kRmsSource = "PyTorch RMSNorm; Zhang, Sennrich 2019";
 constexpr auto* kRmsSupports = "any cut; over cut normalized dims one small all-reduce";
 
 const Register rules{
-    {.op = "aten::native_layer_norm",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::native_layer_norm_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_fused_rms_norm",
-     .plan = plan_rms_forward,
-     .source = kRmsSource,
-     .supports = kRmsSupports},
-    {.op = "aten::_fused_rms_norm_backward",
-     .plan = plan_rms_backward,
-     .source = kRmsSource,
-     .supports = kRmsSupports},
+    {.op = "aten::native_layer_norm", .plan = plan_forward, .source = kSource, .supports = kSupports},
+    {.op = "aten::native_layer_norm_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::_fused_rms_norm", .plan = plan_rms_forward, .source = kRmsSource, .supports = kRmsSupports},
+    {.op = "aten::_fused_rms_norm_backward", .plan = plan_rms_backward, .source = kRmsSource, .supports = kRmsSupports},
 };
 
 }  // namespace

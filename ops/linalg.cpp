@@ -71,7 +71,7 @@ class Batch {
     const auto parts = split(dims);
     for (size_t s = 0; s < call.slots().size(); ++s) {
       const SpecPtr& spec = call.slots()[s].spec;
-      cores_.push_back(!spec ? 0
+      cores_.push_back(!spec             ? 0
                        : parts[s] == "?" ? (is_vector(*call.slots()[0].spec, *spec) ? 1 : 2)
                                          : static_cast<int64_t>(parts[s].size()));
       if (!spec) continue;
@@ -111,8 +111,7 @@ class Batch {
     }
     for (const Shape& shape : results) {
       std::vector<int> dims(shape.size(), -1);
-      const bool batched =
-          shape.size() >= shape_.size() && std::equal(shape_.begin(), shape_.end(), shape.begin());
+      const bool batched = shape.size() >= shape_.size() && std::equal(shape_.begin(), shape_.end(), shape.begin());
       for (int64_t d = 0; batched && d < batch; ++d) dims[d] = static_cast<int>(d);
       axes.outputs.push_back(std::move(dims));
       axes.output_shapes.push_back(shape);
@@ -212,21 +211,38 @@ constexpr Rule rule(std::string_view op) {
 }
 
 const Register rules{
-    rule(kBatched[0].op),  rule(kBatched[1].op),  rule(kBatched[2].op),  rule(kBatched[3].op),
-    rule(kBatched[4].op),  rule(kBatched[5].op),  rule(kBatched[6].op),  rule(kBatched[7].op),
-    rule(kBatched[8].op),  rule(kBatched[9].op),  rule(kBatched[10].op), rule(kBatched[11].op),
-    rule(kBatched[12].op), rule(kBatched[13].op), rule(kBatched[14].op), rule(kBatched[15].op),
-    rule(kBatched[16].op), rule(kBatched[17].op), rule(kBatched[18].op), rule(kBatched[19].op),
-    rule(kBatched[20].op), rule(kBatched[21].op), rule(kBatched[22].op), rule(kBatched[23].op),
-    rule(kBatched[24].op), rule(kBatched[25].op), rule(kBatched[26].op),
+    rule(kBatched[0].op),
+    rule(kBatched[1].op),
+    rule(kBatched[2].op),
+    rule(kBatched[3].op),
+    rule(kBatched[4].op),
+    rule(kBatched[5].op),
+    rule(kBatched[6].op),
+    rule(kBatched[7].op),
+    rule(kBatched[8].op),
+    rule(kBatched[9].op),
+    rule(kBatched[10].op),
+    rule(kBatched[11].op),
+    rule(kBatched[12].op),
+    rule(kBatched[13].op),
+    rule(kBatched[14].op),
+    rule(kBatched[15].op),
+    rule(kBatched[16].op),
+    rule(kBatched[17].op),
+    rule(kBatched[18].op),
+    rule(kBatched[19].op),
+    rule(kBatched[20].op),
+    rule(kBatched[21].op),
+    rule(kBatched[22].op),
+    rule(kBatched[23].op),
+    rule(kBatched[24].op),
+    rule(kBatched[25].op),
+    rule(kBatched[26].op),
     {.op = "aten::linalg_lstsq",
      .plan = plan_lstsq,
      .source = kSource,
      .supports = "any cut of the batch with gels and gelsy; otherwise gathered"},
-    {.op = "aten::_linalg_check_errors",
-     .plan = plan_check_errors,
-     .source = kSource,
-     .supports = "any cut"},
+    {.op = "aten::_linalg_check_errors", .plan = plan_check_errors, .source = kSource, .supports = "any cut"},
     {.op = "aten::linalg_cross",
      .plan = plan_cross,
      .source = "PyTorch linalg.cross",

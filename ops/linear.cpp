@@ -36,9 +36,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
+bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
 // The axis numbers first, first + 1, ...
 Ints axes_from(int64_t first, int64_t count) {
@@ -52,8 +50,8 @@ void check_dense(const char* name, std::initializer_list<std::reference_wrapper<
   for (const at::Tensor& factor : factors) check_strided(factor, name);
 }
 
-// While nothing is recorded, a weight that is replicated over the input's mesh may as well be plain: its transpose is then no
-// operator of ours.
+// While nothing is recorded, a weight that is replicated over the input's mesh may as well be plain: its transpose is
+// then no operator of ours.
 const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor& input) {
   const ShardTensorImpl* impl = weight.defined() ? shard_impl(weight) : nullptr;
   if (impl == nullptr || !is_shard_tensor(input) || c10::GradMode::is_enabled()) return weight;
@@ -61,21 +59,18 @@ const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor
   const SpecPtr& held = impl->spec();
   // From the layout, which is the same on every rank: a rank may hold all rows of a weight that is cut.
   const auto& cuts = held->layout().cuts;
-  const bool whole = !held->has_partial() && std::none_of(cuts.begin(), cuts.end(),
-                                                          [](const Cut& cut) { return bool(cut); });
+  const bool whole =
+      !held->has_partial() && std::none_of(cuts.begin(), cuts.end(), [](const Cut& cut) { return bool(cut); });
   return whole && held->mesh() == spec(input)->mesh() ? fresh_block(weight, "linear") : weight;
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& given,
-                  const std::optional<at::Tensor>& bias) {
+at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::optional<at::Tensor>& bias) {
   const at::Tensor& weight = plain_if_replicated(given, input);
   const bool has_bias = bias && bias->defined();
-  const bool sharded =
-      is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
+  const bool sharded = is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
   if (sharded) check_dense("linear", {input, weight});
   // With two dims nothing is merged, and LibTorch's addmm is one operator instead of two.
-  if (!sharded || (input.dim() == 2 && weight.dim() == 2))
-    return at::native::linear(input, weight, bias);
+  if (!sharded || (input.dim() == 2 && weight.dim() == 2)) return at::native::linear(input, weight, bias);
   TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) &&
                         input.size(-1) == weight.size(-1),
                     "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0,
@@ -110,10 +105,8 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1),
                     " columns meet ", right.size(contracted), " rows\n  have  shapes ",
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
-  const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0),
-                right_batch = std::max<int64_t>(right.dim() - 2, 0);
-  const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1,
-                columns = batch + 2;
+  const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0), right_batch = std::max<int64_t>(right.dim() - 2, 0);
+  const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1, columns = batch + 2;
   at::Tensor a = left, b = right;
   Ints l, r, o;
   // From the last batch dim to the first, so that squeezing does not move the dims still to come.
@@ -151,7 +144,8 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
 }
 
 // LibTorch's kernels write through views of `out`, or ask whether those share its storage.
-at::Tensor& write_product(const char* name, at::TensorList factors, at::Tensor& out, const std::function<at::Tensor()>& product) {
+at::Tensor& write_product(const char* name, at::TensorList factors, at::Tensor& out,
+                          const std::function<at::Tensor()>& product) {
   bool records = out.requires_grad();
   for (const at::Tensor& factor : factors) records |= factor.requires_grad();
   TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && records), name,
@@ -229,8 +223,7 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
       const int64_t axis = equation.terms[i][d];
       ++uses[axis];
       int64_t& extent = extents.emplace(axis, 1).first->second;
-      if (extent != 1 && operands[i].size(d) != 1 && extent != operands[i].size(d))
-        return std::nullopt;
+      if (extent != 1 && operands[i].size(d) != 1 && extent != operands[i].size(d)) return std::nullopt;
       if (extent == 1) extent = operands[i].size(d);
     }
   }
@@ -241,8 +234,7 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
   } else {
     std::string_view result = text.substr(arrow + 2);
     const int64_t ellipsis = uses.empty() ? 0 : std::max<int64_t>(-uses.begin()->first, 0);
-    const auto letters =
-        std::count_if(result.begin(), result.end(), [](char c) { return c != ' ' && c != '.'; });
+    const auto letters = std::count_if(result.begin(), result.end(), [](char c) { return c != ' ' && c != '.'; });
     const auto out = term_axes(result, letters + ellipsis);
     if (!out) return std::nullopt;
     for (const int64_t axis : *out) {
@@ -253,16 +245,15 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
   return equation;
 }
 
-// A letter that an operand has twice takes its diagonal. Dims of size one that meet a larger one are dropped, since they
-// broadcast. False when a diagonal has no rows to follow.
+// A letter that an operand has twice takes its diagonal. Dims of size one that meet a larger one are dropped, since
+// they broadcast. False when a diagonal has no rows to follow.
 bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
   std::map<int64_t, int64_t> extents;
   for (size_t i = 0; i < operands.size(); ++i) {
     Ints& axes = equation.terms[i];
     for (size_t d = 0; d < axes.size();) {
       const int64_t axis = axes[d];
-      const auto again =
-          std::find(axes.begin() + static_cast<std::ptrdiff_t>(d) + 1, axes.end(), axis);
+      const auto again = std::find(axes.begin() + static_cast<std::ptrdiff_t>(d) + 1, axes.end(), axis);
       if (again == axes.end()) {
         extents[axis] = std::max(extents[axis], operands[i].size(static_cast<int64_t>(d++)));
         continue;
@@ -287,16 +278,14 @@ bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
 }
 
 at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntArrayRef path) {
-  const bool sharded =
-      std::any_of(given.begin(), given.end(), [](const auto& t) { return is_shard_tensor(t); });
+  const bool sharded = std::any_of(given.begin(), given.end(), [](const auto& t) { return is_shard_tensor(t); });
   auto equation = sharded && !path && given.size() > 1 ? parse(text, given) : std::nullopt;
   std::vector<at::Tensor> operands = given.vec();
   if (!equation || !simplify(operands, *equation)) return at::native::einsum(text, given, path);
   // From left to right; what no later operand and not the result needs is summed as early as may be.
   const auto needed_after = [&](int64_t axis, size_t next) {
     if (contains(equation->out, axis)) return true;
-    return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next),
-                       equation->terms.end(),
+    return std::any_of(equation->terms.begin() + static_cast<std::ptrdiff_t>(next), equation->terms.end(),
                        [&](const Ints& term) { return contains(term, axis); });
   };
   const auto sum_alone = [&](at::Tensor tensor, Ints& axes, const Ints& other, size_t next) {
@@ -317,8 +306,8 @@ at::Tensor einsum(std::string_view text, at::TensorList given, at::OptionalIntAr
     // Without a sum over both, LibTorch multiplies elementwise.
     bool sums = false;
     for (size_t d = 0; d < axes.size(); ++d) {
-      sums |= result.size(static_cast<int64_t>(d)) != 1 && contains(right_axes, axes[d]) &&
-              !needed_after(axes[d], i + 1);
+      sums |=
+          result.size(static_cast<int64_t>(d)) != 1 && contains(right_axes, axes[d]) && !needed_after(axes[d], i + 1);
     }
     if (sums) {
       result = cast_as_factor(result);
@@ -363,8 +352,7 @@ at::Tensor tensordot(const at::Tensor& left, const at::Tensor& right, at::IntArr
   const Ints l = axes_from(0, left.dim());
   Ints r = axes_from(left.dim(), right.dim()), out;
   for (size_t i = 0; i < right_dims.size(); ++i) {
-    r[at::maybe_wrap_dim(right_dims[i], right.dim())] =
-        at::maybe_wrap_dim(left_dims[i], left.dim());
+    r[at::maybe_wrap_dim(right_dims[i], right.dim())] = at::maybe_wrap_dim(left_dims[i], left.dim());
   }
   for (const int64_t axis : l) {
     if (!contains(r, axis)) out.push_back(axis);
@@ -377,12 +365,10 @@ at::Tensor tensordot(const at::Tensor& left, const at::Tensor& right, at::IntArr
 
 // Without gradients LibTorch's max_pool1d reads the data itself; with indices it goes through a
 // real operator.
-at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride,
-                      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  if (!is_shard_tensor(self))
-    return at::native::max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
-  return std::get<0>(
-      at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
+at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                      at::IntArrayRef dilation, bool ceil_mode) {
+  if (!is_shard_tensor(self)) return at::native::max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
+  return std::get<0>(at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
 }
 
 void meet(torch::Library& library) {

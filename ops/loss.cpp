@@ -109,8 +109,7 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
       "nll_loss: a target is no class number\n  have  target ",
       target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
       " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");
-  const at::Tensor mine =
-      counts.logical_and(target.ge(classes.begin)).logical_and(target.lt(classes.end));
+  const at::Tensor mine = counts.logical_and(target.ge(classes.begin)).logical_and(target.lt(classes.end));
   return at::where(mine, target - classes.begin, kIgnored).masked_fill_(wrong, classes.all);
 }
 
@@ -118,8 +117,7 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
 Run with_own_target(const OpCall& call, const ShardSpec& scores, Plan& plan, Run run) {
   if (!scores.is_cut(class_dim(scores))) return run;
   plan.edits.emplace_back(call.index("ignore_index"), kIgnored);
-  return [run = std::move(run), classes = classes_of(scores),
-          ignore_index = call.integer("ignore_index"),
+  return [run = std::move(run), classes = classes_of(scores), ignore_index = call.integer("ignore_index"),
           at_target = call.index("target")](const c10::OperatorHandle& op, Stack& stack) {
     c10::IValue& target = argument(op, stack, at_target);
     target = own_target(target.toTensor(), classes, ignore_index);
@@ -150,20 +148,16 @@ std::optional<Plan> plan_nll(const OpCall& call) {
   const auto run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     if (x.numel() == 0) {
-      const at::Tensor target = argument(op, stack, 1).toTensor(),
-                       zero = at::zeros({}, x.options());
+      const at::Tensor target = argument(op, stack, 1).toTensor(), zero = at::zeros({}, x.options());
       finish(op, stack, none ? at::zeros(target.sizes(), x.options()) : zero.clone(), zero);
     } else {
       op.callBoxed(stack);
     }
     if (!mean) return;
     // The sum and its weight travel together, so a mean costs one all-reduce of two numbers.
-    const at::Tensor weight = torch::jit::pop(stack).toTensor(),
-                     sum = torch::jit::pop(stack).toTensor();
-    const at::Tensor both =
-        group.all_reduce(at::stack({sum, weight}).to(wide_type(x.scalar_type())));
-    torch::jit::push(stack, at::div(both[0], both[1]).to(x.scalar_type()),
-                     both[1].to(x.scalar_type()));
+    const at::Tensor weight = torch::jit::pop(stack).toTensor(), sum = torch::jit::pop(stack).toTensor();
+    const at::Tensor both = group.all_reduce(at::stack({sum, weight}).to(wide_type(x.scalar_type())));
+    torch::jit::push(stack, at::div(both[0], both[1]).to(x.scalar_type()), both[1].to(x.scalar_type()));
   };
   plan.run = with_own_target(call, *scores, plan, run);
   return plan;
@@ -179,8 +173,7 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
   axes.output_shapes = {call.spec("self")->global_shape()};
   Plan plan = solve(call, axes);
   // Only a mean reads the total weight; otherwise a Partial one need not be resolved.
-  if (call.integer("reduction") != at::Reduction::Mean)
-    plan.inputs[call.slot("total_weight")] = nullptr;
+  if (call.integer("reduction") != at::Reduction::Mean) plan.inputs[call.slot("total_weight")] = nullptr;
   const SpecPtr scores = plan.inputs[call.slot("self")];
   if (!scores->has_cut()) return plan;
   const auto run = [at_scores = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
@@ -201,44 +194,20 @@ const Register rules{
     {.op = "aten::huber_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
     {.op = "aten::smooth_l1_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
     {.op = "aten::soft_margin_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::binary_cross_entropy",
-     .plan = plan_elementwise,
-     .source = kSource,
-     .supports = kAny},
-    {.op = "aten::binary_cross_entropy_with_logits",
-     .plan = plan_elementwise,
-     .source = kSource,
-     .supports = kAny},
-    {.op = "aten::mse_loss_backward",
-     .plan = plan_elementwise_backward,
-     .source = kSource,
-     .supports = kAny},
-    {.op = "aten::huber_loss_backward",
-     .plan = plan_elementwise_backward,
-     .source = kSource,
-     .supports = kAny},
-    {.op = "aten::smooth_l1_loss_backward",
-     .plan = plan_elementwise_backward,
-     .source = kSource,
-     .supports = kAny},
-    {.op = "aten::soft_margin_loss_backward",
-     .plan = plan_elementwise_backward,
-     .source = kSource,
-     .supports = kAny},
+    {.op = "aten::binary_cross_entropy", .plan = plan_elementwise, .source = kSource, .supports = kAny},
+    {.op = "aten::binary_cross_entropy_with_logits", .plan = plan_elementwise, .source = kSource, .supports = kAny},
+    {.op = "aten::mse_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
+    {.op = "aten::huber_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
+    {.op = "aten::smooth_l1_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
+    {.op = "aten::soft_margin_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
     {.op = "aten::binary_cross_entropy_backward",
      .plan = plan_elementwise_backward,
      .source = kSource,
      .supports = kAny},
     {.op = "aten::nll_loss_forward", .plan = plan_nll, .source = kSource, .supports = kClasses},
     {.op = "aten::nll_loss2d_forward", .plan = plan_nll, .source = kSource, .supports = kClasses},
-    {.op = "aten::nll_loss_backward",
-     .plan = plan_nll_backward,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::nll_loss2d_backward",
-     .plan = plan_nll_backward,
-     .source = kSource,
-     .supports = "any cut"},
+    {.op = "aten::nll_loss_backward", .plan = plan_nll_backward, .source = kSource, .supports = "any cut"},
+    {.op = "aten::nll_loss2d_backward", .plan = plan_nll_backward, .source = kSource, .supports = "any cut"},
 };
 
 }  // namespace

@@ -26,15 +26,13 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const TensorArgument& slot) {
-  return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte);
-}
+bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
 
 // Wraps the rows that this rank has picked: dim `dim` of the result is cut as the counts say.
 at::Tensor wrap_picked(const at::Tensor& local, Layout layout, int64_t dim, const Cut& cut) {
   if (cut) {
-    layout.cuts[dim] = {cut.mesh_dims, counts_of_blocks(*replicated(layout.mesh, {}), cut,
-                                                        local.size(dim), local.device())};
+    layout.cuts[dim] = {cut.mesh_dims,
+                        counts_of_blocks(*replicated(layout.mesh, {}), cut, local.size(dim), local.device())};
     const auto& sizes = layout.cuts[dim].sizes;
     layout.global_shape[dim] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   } else {
@@ -109,8 +107,7 @@ std::optional<Plan> plan_nonzero(const OpCall& call) {
   const int64_t ndim = self->ndim();
   const SpecPtr wanted = cut_in_front(self, 0, ndim);
   Plan plan = plan_one(call, wanted, {nullptr});
-  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim})](const c10::OperatorHandle& op,
-                                                                     Stack& stack) {
+  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim})](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor rows = nonzero_rows(argument(op, stack, 0).toTensor(), *wanted);
     finish(op, stack, wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
   };
@@ -144,8 +141,8 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
 }
 
 // Elements [start, start + count of a rank) of a 1-D source go to each rank, where the counts are known only now.
-at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const ShardSpec& mask,
-                     const Cut& cut, const std::vector<int64_t>& counts) {
+at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const ShardSpec& mask, const Cut& cut,
+                     const std::vector<int64_t>& counts) {
   const DeviceMesh& mesh = *mask.mesh();
   const IntervalMap map(source, [&](int64_t rank) {
     const int64_t block = block_of(mesh, cut, rank);
@@ -158,8 +155,7 @@ at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const Shard
 std::optional<Plan> plan_masked_scatter(const OpCall& call) {
   check_mask(call);
   const bool in_place = call.op.schema().arguments()[0].alias_info() != nullptr;
-  const SpecPtr self = without_partial(call.spec("self")),
-                mask = without_partial(call.spec("mask"));
+  const SpecPtr self = without_partial(call.spec("self")), mask = without_partial(call.spec("mask"));
   const SpecPtr source = without_partial(call.spec("source"));
   const auto shape = broadcast_shape(call, self, mask);
   TORCH_CHECK_VALUE(!in_place || shape == self->global_shape(), call.name(), ": a mask of shape ",
@@ -178,8 +174,7 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
   plan.run = [both, held, cut, runs, in_place](const c10::OperatorHandle& op, Stack& stack) {
     at::Tensor target = argument(op, stack, 0).toTensor();
     const at::Tensor source = argument(op, stack, 2).toTensor();
-    const at::Tensor mask =
-        argument(op, stack, 1).toTensor().to(at::kBool).expand(both->local_shape());
+    const at::Tensor mask = argument(op, stack, 1).toTensor().to(at::kBool).expand(both->local_shape());
     if (!in_place) target = target.expand(both->local_shape()).clone(at::MemoryFormat::Contiguous);
     const int64_t available = held->global_numel();
     int64_t needed = 0;
@@ -191,8 +186,7 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
     } else {
       const TruePlaces order = true_places(mask, *both);
       needed = order.count;
-      if (needed <= available)
-        values = source.flatten().index_select(0, order.places.masked_select(mask));
+      if (needed <= available) values = source.flatten().index_select(0, order.places.masked_select(mask));
     }
     TORCH_CHECK_VALUE(needed <= available, op.operator_name().name, ": the mask has ", needed,
                       " true elements, the source only ", available, "\n  have  ", both->to_string(),
@@ -202,14 +196,10 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
   return plan;
 }
 
-const char* const kCounts =
-    "any cut; results are cut by counts, a cut of an inner dim moves to the first";
+const char* const kCounts = "any cut; results are cut by counts, a cut of an inner dim moves to the first";
 
 const Register rules{
-    {.op = "aten::masked_select",
-     .plan = plan_masked_select,
-     .source = "PyTorch masked_select",
-     .supports = kCounts},
+    {.op = "aten::masked_select", .plan = plan_masked_select, .source = "PyTorch masked_select", .supports = kCounts},
     {.op = "aten::nonzero", .plan = plan_nonzero, .source = "PyTorch nonzero", .supports = kCounts},
     {.op = "aten::nonzero_static",
      .plan = plan_nonzero_static,
@@ -234,12 +224,10 @@ std::optional<MaskIndex> single_mask(const OpCall& call) {
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const TensorArgument& slot = call.slots()[s];
     if (slot.arg != list || !slot.spec) continue;
-    if (found || !is_mask(slot) || slot.item + slot.spec->ndim() > self->ndim() ||
-        slot.spec->ndim() == 0)
+    if (found || !is_mask(slot) || slot.item + slot.spec->ndim() > self->ndim() || slot.spec->ndim() == 0)
       return std::nullopt;
     const auto& sizes = slot.spec->global_shape();
-    if (!std::equal(sizes.begin(), sizes.end(), self->global_shape().begin() + slot.item))
-      return std::nullopt;
+    if (!std::equal(sizes.begin(), sizes.end(), self->global_shape().begin() + slot.item)) return std::nullopt;
     found = MaskIndex{s, slot.item, slot.item + slot.spec->ndim()};
   }
   return found;
@@ -272,9 +260,8 @@ Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
   const SpecPtr self = cut_in_front(sums_only(call.spec("self")), mask.first, mask.last);
   Plan plan = plan_one(call, self, {nullptr});
   plan.inputs[mask.slot] = mask_spec(self, call, mask);
-  plan.run = [layout = picked_layout(*self, mask), dim = mask.first,
-              cut = front_cut(*self, mask.first, mask.last)](const c10::OperatorHandle& op,
-                                                             Stack& stack) {
+  plan.run = [layout = picked_layout(*self, mask), dim = mask.first, cut = front_cut(*self, mask.first, mask.last)](
+                 const c10::OperatorHandle& op, Stack& stack) {
     op.callBoxed(stack);
     const at::Tensor picked = torch::jit::pop(stack).toTensor();
     stack.emplace_back(wrap_picked(picked, layout, dim, cut));
@@ -294,8 +281,7 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   const int64_t along = mask.first - picked_ndim + ndim;
   std::vector<int64_t> source(ndim, -1);
   for (int64_t d = 0; d < ndim; ++d) {
-    const int64_t picked = d + picked_ndim - ndim,
-                  from = picked + (picked > mask.first ? masked - 1 : 0);
+    const int64_t picked = d + picked_ndim - ndim, from = picked + (picked > mask.first ? masked - 1 : 0);
     if (picked == mask.first) continue;
     TORCH_CHECK_VALUE(sizes[d] == 1 || sizes[d] == self->global_shape()[from], call.name(), ": values of ", sizes[d],
                       " rows for the ", self->global_shape()[from], " of dim ", from, "\n  have  ", call.describe());
@@ -306,8 +292,7 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   plan.inputs[mask.slot] = held;
   plan.inputs[slot] = follow(self, sizes, source);
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
-  plan.run = [held, along, item = mask.first, given = sizes[along]](const c10::OperatorHandle& op,
-                                                                    Stack& stack) {
+  plan.run = [held, along, item = mask.first, given = sizes[along]](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor mask = argument(op, stack, 1).to<Indices>().get(item)->to(at::kBool);
     const TruePlaces order = true_places(mask, *held);
     TORCH_CHECK_VALUE(order.count == given, op.operator_name().name, ": ", given, " values for the ", order.count,

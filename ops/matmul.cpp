@@ -52,8 +52,7 @@ std::optional<Plan> plan_product(const OpCall& call) {
   const auto axis_of = [&](char letter) {
     if (letters.find(letter) == std::string::npos) {
       letters += letter;
-      axes.kinds.push_back(out.find(letter) == std::string_view::npos ? AxisKind::kReduce
-                                                                      : AxisKind::kKeep);
+      axes.kinds.push_back(out.find(letter) == std::string_view::npos ? AxisKind::kReduce : AxisKind::kKeep);
     }
     return static_cast<int>(letters.find(letter));
   };
@@ -80,7 +79,8 @@ std::optional<Plan> plan_product(const OpCall& call) {
   measure(first + 1, right);
   std::vector<int64_t> output_shape;
   for (const char letter : out) output_shape.push_back(extents[axis_of(letter)]);
-  // LibTorch's addmv reads an added tensor of another dtype as if it were of the matrix's; the other products refuse it.
+  // LibTorch's addmv reads an added tensor of another dtype as if it were of the matrix's; the other products refuse
+  // it.
   TORCH_CHECK_TYPE(out != "m" || !product.adds || call.slots()[0].dtype == call.slots()[first].dtype, call.name(),
                    ": the added tensor is ", call.slots()[0].dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
                    call.describe(), "\n  fix   convert them to one type");
@@ -111,10 +111,11 @@ std::optional<Plan> plan_product(const OpCall& call) {
     axes.fixed_spec = without_partial(call.slots()[0].spec);
   }
   Plan plan = solve(call, axes);
-  // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them: what one rank
-  // alone would do.
+  // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them:
+  // what one rank alone would do.
   const bool nothing = std::find(extents.begin(), extents.end(), 0) != extents.end();
-  if (product.adds && !nothing && at::isIntegralType(call.slots()[0].dtype, /*includeBool=*/false) && call.name().find("addr") == std::string::npos) {
+  if (product.adds && !nothing && at::isIntegralType(call.slots()[0].dtype, /*includeBool=*/false) &&
+      call.name().find("addr") == std::string::npos) {
     for (const char* factor : {"beta", "alpha"}) {
       const at::Scalar number = call.value(factor).toScalar();
       if (number.isFloatingPoint()) plan.edits.emplace_back(call.index(factor), number.to<int64_t>());
@@ -123,8 +124,7 @@ std::optional<Plan> plan_product(const OpCall& call) {
   if (product.adds && plan.outputs[0]->has_partial()) {
     // Every rank adds its share of the product, but only one of them the added tensor.
     Layout added = plan.inputs[0]->layout();
-    for (int64_t m = 0; m < call.mesh()->ndim(); ++m)
-      added.partials[m] = plan.outputs[0]->partial(m);
+    for (int64_t m = 0; m < call.mesh()->ndim(); ++m) added.partials[m] = plan.outputs[0]->partial(m);
     plan.inputs[0] = intern(std::move(added));
   }
   if (product.adds && call.slots()[0].spec->global_shape() != output_shape) {
@@ -138,8 +138,7 @@ std::optional<Plan> plan_product(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSupports =
-    "any cut; a cut contraction leaves sums, a Partial operand is passed on";
+constexpr const char* kSupports = "any cut; a cut contraction leaves sums, a Partial operand is passed on";
 
 const Register rules{
     {.op = "aten::mm", .plan = plan_product, .source = "PyTorch mm", .supports = kSupports},
@@ -149,19 +148,10 @@ const Register rules{
     {.op = "aten::vdot", .plan = plan_product, .source = "PyTorch vdot", .supports = kSupports},
     {.op = "aten::addmm", .plan = plan_product, .source = "PyTorch addmm", .supports = kSupports},
     {.op = "aten::addmm_", .plan = plan_product, .source = "PyTorch addmm", .supports = kSupports},
-    {.op = "aten::baddbmm",
-     .plan = plan_product,
-     .source = "PyTorch baddbmm",
-     .supports = kSupports},
-    {.op = "aten::baddbmm_",
-     .plan = plan_product,
-     .source = "PyTorch baddbmm",
-     .supports = kSupports},
+    {.op = "aten::baddbmm", .plan = plan_product, .source = "PyTorch baddbmm", .supports = kSupports},
+    {.op = "aten::baddbmm_", .plan = plan_product, .source = "PyTorch baddbmm", .supports = kSupports},
     {.op = "aten::addbmm", .plan = plan_product, .source = "PyTorch addbmm", .supports = kSupports},
-    {.op = "aten::addbmm_",
-     .plan = plan_product,
-     .source = "PyTorch addbmm",
-     .supports = kSupports},
+    {.op = "aten::addbmm_", .plan = plan_product, .source = "PyTorch addbmm", .supports = kSupports},
     {.op = "aten::addmv", .plan = plan_product, .source = "PyTorch addmv", .supports = kSupports},
     {.op = "aten::addmv_", .plan = plan_product, .source = "PyTorch addmv", .supports = kSupports},
     {.op = "aten::addr", .plan = plan_product, .source = "PyTorch addr", .supports = kSupports},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operator of neighbourhood attention, its derivative, and its rule: queries stay where they are, the keys and values
-// that their windows reach are borrowed, both in one exchange; backward, their gradients go back the same way.
+// The operator of neighbourhood attention, its derivative, and its rule: queries stay where they are, the keys and
+// values that their windows reach are borrowed, both in one exchange; backward, their gradients go back the same way.
 #include "ops/neighborhood_attention.h"
 
 #include <ATen/ATen.h>
@@ -30,21 +30,16 @@ using Like = NeighborhoodExtra::Like;
 using Results = std::tuple<at::Tensor, at::Tensor>;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-NeighborhoodOperand operand(const at::Tensor& t) {
-  return {t.sizes(), t.scalar_type(), t.device()};
-}
+NeighborhoodOperand operand(const at::Tensor& t) { return {t.sizes(), t.scalar_type(), t.device()}; }
 
-NeighborhoodCall checked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                         std::optional<double> scale) {
-  return checked_neighborhood(operand(query), operand(key), operand(value), window, stride,
-                              dilation, is_causal, scale);
+NeighborhoodCall checked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window,
+                         Ints stride, Ints dilation, const Bools& is_causal, std::optional<double> scale) {
+  return checked_neighborhood(operand(query), operand(key), operand(value), window, stride, dilation, is_causal, scale);
 }
 
 using Extras = std::vector<std::tuple<const char*, Like, at::Tensor>>;
 
-void check_extras(const char* op, const at::Tensor& query, const at::Tensor& value,
-                  const Extras& tensors) {
+void check_extras(const char* op, const at::Tensor& query, const at::Tensor& value, const Extras& tensors) {
   std::vector<NeighborhoodExtra> extras;
   for (const auto& [name, like, tensor] : tensors) {
     TORCH_CHECK_VALUE(tensor.defined(), op, ": ", name, " is undefined\n  have  query ", shape_string(query.sizes()), "\n  fix   give zeros");
@@ -64,49 +59,42 @@ void check_backward(const at::Tensor& grad_output, const std::optional<at::Tenso
   check_extras("neighborhood_attention_backward", query, value, extras);
 }
 
-Results forward_local(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                      Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                      std::optional<double> scale) {
-  return neighborhood_forward(
-      query, key, value, checked(query, key, value, window, stride, dilation, is_causal, scale));
+Results forward_local(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
+                      Ints dilation, const Bools& is_causal, std::optional<double> scale) {
+  return neighborhood_forward(query, key, value,
+                              checked(query, key, value, window, stride, dilation, is_causal, scale));
 }
 
-Results forward_meta(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                     std::optional<double> scale) {
+Results forward_meta(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
+                     Ints dilation, const Bools& is_causal, std::optional<double> scale) {
   checked(query, key, value, window, stride, dilation, is_causal, scale);
   const at::Tensor output = at::empty_like(value, query.options(), at::MemoryFormat::Contiguous);
   return {output, at::empty(output.sizes().slice(0, output.dim() - 1),
                             query.options().dtype(neighborhood_sum_type(query.scalar_type())))};
 }
 
-Gradients backward_local(const at::Tensor& grad_output,
-                         const std::optional<at::Tensor>& grad_logsumexp, const at::Tensor& query,
-                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-                         const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
+Gradients backward_local(const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_logsumexp,
+                         const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& output, const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
                          const Bools& is_causal, std::optional<double> scale) {
   const auto call = checked(query, key, value, window, stride, dilation, is_causal, scale);
   check_backward(grad_output, grad_logsumexp, query, value, output, logsumexp);
-  return neighborhood_backward(grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
-                               value, output, logsumexp, call);
+  return neighborhood_backward(grad_output, grad_logsumexp.value_or(at::Tensor()), query, key, value, output, logsumexp,
+                               call);
 }
 
-Gradients backward_meta(const at::Tensor&, const std::optional<at::Tensor>&,
-                        const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                        const at::Tensor&, const at::Tensor&, Ints, Ints, Ints, const Bools&,
-                        std::optional<double>) {
-  const auto like = [](const at::Tensor& t) {
-    return at::empty_like(t, at::MemoryFormat::Contiguous);
-  };
+Gradients backward_meta(const at::Tensor&, const std::optional<at::Tensor>&, const at::Tensor& query,
+                        const at::Tensor& key, const at::Tensor& value, const at::Tensor&, const at::Tensor&, Ints,
+                        Ints, Ints, const Bools&, std::optional<double>) {
+  const auto like = [](const at::Tensor& t) { return at::empty_like(t, at::MemoryFormat::Contiguous); };
   return {like(query), like(key), like(value)};
 }
 
 using Five = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-Five second_local(const at::Tensor& cotangent_query, const at::Tensor& cotangent_key,
-                  const at::Tensor& cotangent_value, const at::Tensor& grad_output,
-                  const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
-                  const at::Tensor& value, Ints window, Ints stride, Ints dilation,
+Five second_local(const at::Tensor& cotangent_query, const at::Tensor& cotangent_key, const at::Tensor& cotangent_value,
+                  const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
+                  const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride, Ints dilation,
                   const Bools& is_causal, std::optional<double> scale) {
   const auto call = checked(query, key, value, window, stride, dilation, is_causal, scale);
   check_extras("neighborhood_attention_double_backward", query, value,
@@ -115,53 +103,43 @@ Five second_local(const at::Tensor& cotangent_query, const at::Tensor& cotangent
                 {"cotangent_value", Like::kValue, cotangent_value},
                 {"grad_output", Like::kValue, grad_output},
                 {"grad_logsumexp", Like::kLogsumexp, grad_logsumexp}});
-  auto [grad, sum, q, k, v] = neighborhood_second({cotangent_query, cotangent_key, cotangent_value,
-                                                   grad_output, grad_logsumexp, query, key, value},
-                                                  call);
+  auto [grad, sum, q, k, v] = neighborhood_second(
+      {cotangent_query, cotangent_key, cotangent_value, grad_output, grad_logsumexp, query, key, value}, call);
   return {grad, sum, q, k, v};
 }
 
-Five second_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                 const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
-                 const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints,
-                 Ints, Ints, const Bools&, std::optional<double>) {
-  const auto like = [](const at::Tensor& t) {
-    return at::empty_like(t, at::MemoryFormat::Contiguous);
-  };
+Five second_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor& grad_output,
+                 const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+                 const at::Tensor& value, Ints, Ints, Ints, const Bools&, std::optional<double>) {
+  const auto like = [](const at::Tensor& t) { return at::empty_like(t, at::MemoryFormat::Contiguous); };
   return {like(grad_output), like(grad_logsumexp), like(query), like(key), like(value)};
 }
 
-// ---- Autograd ----------------------------------------------------------------------------------------------------------
+// ---- Autograd
+// ----------------------------------------------------------------------------------------------------------
 
 template <typename Signature>
 const c10::TypedOperatorHandle<Signature>& handle(const char* name) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
   return op;
 }
-Results call_forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                     std::optional<double> scale) {
+Results call_forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
+                     Ints dilation, const Bools& is_causal, std::optional<double> scale) {
   return handle<decltype(forward_local)>("moonhalo::neighborhood_attention")
       .call(query, key, value, window, stride, dilation, is_causal, scale);
 }
-const auto& backward_handle() {
-  return handle<decltype(backward_local)>("moonhalo::neighborhood_attention_backward");
-}
+const auto& backward_handle() { return handle<decltype(backward_local)>("moonhalo::neighborhood_attention_backward"); }
 
 bool differentiates(const at::Tensor& tensor) {
-  return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
-         tensor._fw_grad(/*level=*/0).defined();
+  return (c10::GradMode::is_enabled() && tensor.requires_grad()) || tensor._fw_grad(/*level=*/0).defined();
 }
 
 struct Attention : torch::autograd::Function<Attention> {
-  static variable_list forward(AutogradContext* context, const at::Tensor& query,
-                               const at::Tensor& key, const at::Tensor& value, Ints window,
-                               Ints stride, Ints dilation, const Bools& is_causal,
+  static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, Ints window, Ints stride, Ints dilation, const Bools& is_causal,
                                std::optional<double> scale) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, logsumexp] =
-        call_forward(query, key, value, window, stride, dilation, is_causal, scale);
+    auto [output, logsumexp] = call_forward(query, key, value, window, stride, dilation, is_causal, scale);
     context->set_materialize_grads(false);
     context->save_for_backward({query, key, value, output, logsumexp});
     context->saved_data["window"] = window.vec();
@@ -180,11 +158,10 @@ struct Attention : torch::autograd::Function<Attention> {
     std::optional<at::Tensor> grad_logsumexp;
     if (grads[1].defined()) grad_logsumexp = grads[1];
     const at::Tensor grad_output = grads[0].defined() ? grads[0] : at::zeros_like(saved[3]);
-    std::tie(result[0], result[1], result[2]) =
-        backward_handle().call(grad_output, grad_logsumexp, saved[0], saved[1], saved[2], saved[3],
-                               saved[4], numbers("window"), numbers("stride"), numbers("dilation"),
-                               context->saved_data["is_causal"].toBoolList(),
-                               context->saved_data["scale"].toOptional<double>());
+    std::tie(result[0], result[1], result[2]) = backward_handle().call(
+        grad_output, grad_logsumexp, saved[0], saved[1], saved[2], saved[3], saved[4], numbers("window"),
+        numbers("stride"), numbers("dilation"), context->saved_data["is_causal"].toBoolList(),
+        context->saved_data["scale"].toOptional<double>());
     return result;
   }
 };
@@ -196,17 +173,16 @@ const auto& second_handle() {
 // The derivative, itself differentiable: of `output` and `logsumexp` it is a function by way of query, key and value.
 struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
   static variable_list forward(AutogradContext* context, const at::Tensor& grad_output,
-                               const std::optional<at::Tensor>& grad_logsumexp,
-                               const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, const at::Tensor& output,
+                               const std::optional<at::Tensor>& grad_logsumexp, const at::Tensor& query,
+                               const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                                const at::Tensor& logsumexp, Ints window, Ints stride, Ints dilation,
                                const Bools& is_causal, std::optional<double> scale) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [q, k, v] = backward_handle().call(grad_output, grad_logsumexp, query, key, value, output,
-                                            logsumexp, window, stride, dilation, is_causal, scale);
+    auto [q, k, v] = backward_handle().call(grad_output, grad_logsumexp, query, key, value, output, logsumexp, window,
+                                            stride, dilation, is_causal, scale);
     context->set_materialize_grads(false);
-    context->save_for_backward({grad_output, grad_logsumexp.value_or(at::Tensor()), query, key,
-                                value, logsumexp.detach()});
+    context->save_for_backward(
+        {grad_output, grad_logsumexp.value_or(at::Tensor()), query, key, value, logsumexp.detach()});
     context->saved_data["window"] = window.vec();
     context->saved_data["stride"] = stride.vec();
     context->saved_data["dilation"] = dilation.vec();
@@ -222,10 +198,9 @@ struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
       return given.defined() ? given : at::zeros_like(like);
     };
     std::tie(result[0], result[1], result[2], result[3], result[4]) = second_handle().call(
-        or_zeros(cotangents[0], saved[2]), or_zeros(cotangents[1], saved[3]),
-        or_zeros(cotangents[2], saved[4]), saved[0], or_zeros(saved[1], saved[5]), saved[2],
-        saved[3], saved[4], numbers("window"), numbers("stride"), numbers("dilation"),
-        context->saved_data["is_causal"].toBoolList(),
+        or_zeros(cotangents[0], saved[2]), or_zeros(cotangents[1], saved[3]), or_zeros(cotangents[2], saved[4]),
+        saved[0], or_zeros(saved[1], saved[5]), saved[2], saved[3], saved[4], numbers("window"), numbers("stride"),
+        numbers("dilation"), context->saved_data["is_causal"].toBoolList(),
         context->saved_data["scale"].toOptional<double>());
     if (!saved[1].defined()) result[1] = at::Tensor();
     return result;
@@ -234,16 +209,15 @@ struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
 
 // Stands in the graph of a second derivative that was recorded, to say what cannot be had.
 struct AttentionSecond : torch::autograd::Function<AttentionSecond> {
-  static variable_list forward(AutogradContext*, const at::Tensor& cotangent_query,
-                               const at::Tensor& cotangent_key, const at::Tensor& cotangent_value,
-                               const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
-                               const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, Ints window, Ints stride, Ints dilation,
-                               const Bools& is_causal, std::optional<double> scale) {
+  static variable_list forward(AutogradContext*, const at::Tensor& cotangent_query, const at::Tensor& cotangent_key,
+                               const at::Tensor& cotangent_value, const at::Tensor& grad_output,
+                               const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, Ints window, Ints stride, Ints dilation, const Bools& is_causal,
+                               std::optional<double> scale) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [grad, sum, q, k, v] = second_handle().call(
-        cotangent_query, cotangent_key, cotangent_value, grad_output, grad_logsumexp, query, key,
-        value, window, stride, dilation, is_causal, scale);
+    auto [grad, sum, q, k, v] =
+        second_handle().call(cotangent_query, cotangent_key, cotangent_value, grad_output, grad_logsumexp, query, key,
+                             value, window, stride, dilation, is_causal, scale);
     return {grad, sum, q, k, v};
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
@@ -253,9 +227,8 @@ struct AttentionSecond : torch::autograd::Function<AttentionSecond> {
   }
 };
 
-Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         Ints window, Ints stride, Ints dilation, const Bools& is_causal,
-                         std::optional<double> scale) {
+Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window,
+                         Ints stride, Ints dilation, const Bools& is_causal, std::optional<double> scale) {
   if (!differentiates(query) && !differentiates(key) && !differentiates(value)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return call_forward(query, key, value, window, stride, dilation, is_causal, scale);
@@ -264,17 +237,14 @@ Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const a
   for (const at::Tensor* tensor : {&query, &key, &value}) {
     if (c10::GradMode::is_enabled() && tensor->requires_grad()) guard_gradient(*tensor);
   }
-  const auto results =
-      Attention::apply(query, key, value, window, stride, dilation, is_causal, scale);
+  const auto results = Attention::apply(query, key, value, window, stride, dilation, is_causal, scale);
   return {results[0], results[1]};
 }
 
-Gradients backward_autograd(const at::Tensor& grad_output,
-                            const std::optional<at::Tensor>& grad_logsumexp,
+Gradients backward_autograd(const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_logsumexp,
                             const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const at::Tensor& output, const at::Tensor& logsumexp, Ints window,
-                            Ints stride, Ints dilation, const Bools& is_causal,
-                            std::optional<double> scale) {
+                            const at::Tensor& output, const at::Tensor& logsumexp, Ints window, Ints stride,
+                            Ints dilation, const Bools& is_causal, std::optional<double> scale) {
   bool records = grad_logsumexp && differentiates(*grad_logsumexp);
   for (const at::Tensor* tensor : {&grad_output, &query, &key, &value, &output, &logsumexp})
     records |= differentiates(*tensor);
@@ -284,23 +254,20 @@ Gradients backward_autograd(const at::Tensor& grad_output,
   }
   if (!records) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    return backward_handle().call(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
-                                  window, stride, dilation, is_causal, scale);
+    return backward_handle().call(grad_output, grad_logsumexp, query, key, value, output, logsumexp, window, stride,
+                                  dilation, is_causal, scale);
   }
-  const auto results =
-      AttentionBackward::apply(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
-                               window, stride, dilation, is_causal, scale);
+  const auto results = AttentionBackward::apply(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
+                                                window, stride, dilation, is_causal, scale);
   return {results[0], results[1], results[2]};
 }
 
 Five second_autograd(const at::Tensor& cotangent_query, const at::Tensor& cotangent_key,
-                     const at::Tensor& cotangent_value, const at::Tensor& grad_output,
-                     const at::Tensor& grad_logsumexp, const at::Tensor& query,
-                     const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
+                     const at::Tensor& cotangent_value, const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
+                     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Ints window, Ints stride,
                      Ints dilation, const Bools& is_causal, std::optional<double> scale) {
-  const auto r = AttentionSecond::apply(cotangent_query, cotangent_key, cotangent_value,
-                                        grad_output, grad_logsumexp, query, key, value, window,
-                                        stride, dilation, is_causal, scale);
+  const auto r = AttentionSecond::apply(cotangent_query, cotangent_key, cotangent_value, grad_output, grad_logsumexp,
+                                        query, key, value, window, stride, dilation, is_causal, scale);
   return {r[0], r[1], r[2], r[3], r[4]};
 }
 
@@ -339,15 +306,13 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> neighborhood_attention(const at::Tensor& query,
-                                                          const at::Tensor& key,
-                                                          const at::Tensor& value,
-                                                          const Neighborhood& neighborhood,
+std::tuple<at::Tensor, at::Tensor> neighborhood_attention(const at::Tensor& query, const at::Tensor& key,
+                                                          const at::Tensor& value, const Neighborhood& neighborhood,
                                                           std::optional<double> scale) {
   Bools is_causal;
   for (const bool causal : neighborhood.is_causal) is_causal.push_back(causal);
-  return call_forward(query, key, value, neighborhood.window, neighborhood.stride,
-                      neighborhood.dilation, is_causal, scale);
+  return call_forward(query, key, value, neighborhood.window, neighborhood.stride, neighborhood.dilation, is_causal,
+                      scale);
 }
 
 }  // namespace moonhalo

@@ -18,9 +18,7 @@ namespace {
 
 bool nothing(const Span& span) { return span.begin >= span.end; }
 
-Span overlap(const Span& a, const Span& b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
+Span overlap(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 // The owned queries whose windows lie within the owned keys.
 Span within(const Axis& axis, const Span& owned) {
@@ -38,9 +36,7 @@ Span within(const Axis& axis, const Span& owned) {
 
 }  // namespace
 
-bool NeighborhoodBlocks::empty(const Box& box) {
-  return std::any_of(box.begin(), box.end(), nothing);
-}
+bool NeighborhoodBlocks::empty(const Box& box) { return std::any_of(box.begin(), box.end(), nothing); }
 
 NeighborhoodBlocks::Box NeighborhoodBlocks::common(const Box& a, const Box& b) {
   Box result;
@@ -54,8 +50,7 @@ at::Tensor NeighborhoodBlocks::part(const at::Tensor& tensor, const Box& of, con
   for (size_t i = 0; i < box.size(); ++i) {
     const int64_t length = std::max<int64_t>(box[i].end - box[i].begin, 0);
     if (length != of[i].end - of[i].begin) {
-      result = result.narrow(static_cast<int64_t>(i) + 1,
-                             length > 0 ? box[i].begin - of[i].begin : 0, length);
+      result = result.narrow(static_cast<int64_t>(i) + 1, length > 0 ? box[i].begin - of[i].begin : 0, length);
     }
   }
   return result;
@@ -76,8 +71,7 @@ at::Tensor NeighborhoodBlocks::assembled(const Box& box, const std::vector<Sourc
   return result;
 }
 
-NeighborhoodBlocks::Piece NeighborhoodBlocks::piece(const NeighborhoodCall& whole,
-                                                    const Box& queries) const {
+NeighborhoodBlocks::Piece NeighborhoodBlocks::piece(const NeighborhoodCall& whole, const Box& queries) const {
   Piece result{queries, owned_, whole};
   for (size_t i = 0; i < queries.size(); ++i) {
     if (cut_[i]) result.keys[i] = keys_reached(whole.axis(static_cast<int64_t>(i)), queries[i]);
@@ -108,8 +102,7 @@ std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& w
   return {std::move(first), std::move(second)};
 }
 
-NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query,
-                                       const SpecPtr& value) {
+NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
   const int64_t spatial = whole.spatial, me = query->mesh()->rank();
   const auto owned_by = [&](int64_t i, int64_t rank) {
     const auto [begin, end] = query->block_range(i + 1, rank);
@@ -120,7 +113,8 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
     cut_.push_back(divided(query, i + 1));
   }
 
-  // What a rank borrows in one shell: of cut dims after `across` all that it needs, of those before what it owns of that.
+  // What a rank borrows in one shell: of cut dims after `across` all that it needs, of those before what it owns of
+  // that.
   const auto shell_of = [&](int64_t across, bool low, int64_t rank) {
     Box box;
     for (int64_t i = 0; i < spatial; ++i) {
@@ -178,10 +172,8 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
   if (!empty(inner)) interior_ = halves(piece(whole, inner));
 }
 
-std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query,
-                                                               const at::Tensor& key,
-                                                               const at::Tensor& value,
-                                                               const Sources& sources) const {
+std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query, const at::Tensor& key,
+                                                               const at::Tensor& value, const Sources& sources) const {
   HaloExchange exchange;
   for (const Shell& shell : shells_) {
     exchange.borrow(*shell.key, key, 0, sources.key);
@@ -202,16 +194,14 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor&
     keys.push_back({&shells_[i].box, exchange.borrowed(2 * i)});
     values.push_back({&shells_[i].box, exchange.borrowed(2 * i + 1)});
   }
-  for (const Piece& piece : edges_)
-    attend(piece, assembled(piece.keys, keys), assembled(piece.keys, values));
+  for (const Piece& piece : edges_) attend(piece, assembled(piece.keys, keys), assembled(piece.keys, values));
   exchange.note("edges");
   return {output, logsumexp};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
-    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
-    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-    const at::Tensor& logsumexp, const Sources& sources) const {
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& output, const at::Tensor& logsumexp, const Sources& sources) const {
   HaloExchange arriving;
   for (const Shell& shell : shells_) {
     arriving.borrow(*shell.key, key, 0, sources.key);
@@ -220,9 +210,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   arriving.start();
   const at::Tensor grad_query = empty_block(query.sizes(), query.options());
   const auto add = [&](NeighborhoodGradients& gradients, const Piece& piece) {
-    gradients.add(mine(grad_output, piece.queries), mine(grad_logsumexp, piece.queries),
-                  mine(query, piece.queries), mine(output, piece.queries),
-                  mine(logsumexp, piece.queries), mine(grad_query, piece.queries), piece.call);
+    gradients.add(mine(grad_output, piece.queries), mine(grad_logsumexp, piece.queries), mine(query, piece.queries),
+                  mine(output, piece.queries), mine(logsumexp, piece.queries), mine(grad_query, piece.queries),
+                  piece.call);
   };
   NeighborhoodGradients inner(key, value);
   if (!interior_.empty()) add(inner, interior_[0]);

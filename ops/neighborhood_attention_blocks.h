@@ -11,8 +11,9 @@
 namespace moonhalo {
 
 /// Neighbourhood attention of one rank whose windows reach over keys and values of others, which are borrowed
-/// and, backward, whose gradients go home, both in one exchange. Queries whose windows lie within the owned keys are worked on
-/// meanwhile, without a copy of the block; those near an edge afterwards, on copies as wide as their windows reach.
+/// and, backward, whose gradients go home, both in one exchange. Queries whose windows lie within the owned keys are
+/// worked on meanwhile, without a copy of the block; those near an edge afterwards, on copies as wide as their windows
+/// reach.
 ///
 ///     queries      |e e|i i i i i i|e e|
 ///     keys     b b |o o o o o o o o o o| b b       b borrowed: shells around the owned box
@@ -30,13 +31,14 @@ class NeighborhoodBlocks {
     HaloSource key, value;
   };
   /// Output and logsumexp of the owned queries. Blocks are local and plain. Collective over the mesh.
-  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
-                                             const at::Tensor& value, const Sources& sources) const;
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                             const Sources& sources) const;
   /// Gradients of the owned query, key and value; arguments as neighborhood_backward. Collective over the mesh.
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
-      const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
-      const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-      const at::Tensor& logsumexp, const Sources& sources) const;
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output,
+                                                          const at::Tensor& grad_logsumexp, const at::Tensor& query,
+                                                          const at::Tensor& key, const at::Tensor& value,
+                                                          const at::Tensor& output, const at::Tensor& logsumexp,
+                                                          const Sources& sources) const;
 
  private:
   using Box = std::vector<neighborhood::Span>;  // global, per spatial dim

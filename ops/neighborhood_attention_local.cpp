@@ -22,8 +22,8 @@ using neighborhood::Problem;
 using neighborhood::Span;
 using neighborhood::Strided;
 
-// Bytes of packed keys and values that a slab of a single dim aims at, to stay in the second cache. (In more dims a few rows
-// are kept packed at a time.)
+// Bytes of packed keys and values that a slab of a single dim aims at, to stay in the second cache. (In more dims a few
+// rows are kept packed at a time.)
 constexpr int64_t kSlabBytes = int64_t{1} << 18;
 // Slabs in all that keep the threads of a machine busy, where slabs can be cut so small.
 constexpr int64_t kTasks = 32;
@@ -65,8 +65,7 @@ int64_t group_queries(const Axis& axis, int64_t group) {
 // Slab s and slab s + 2 share no key in any group, so every other slab can add to the sums of keys at once.
 bool every_other_apart(const Axis& axis, int64_t slab_queries) {
   for (int64_t g = 0; g < axis.dilation; ++g) {
-    const int64_t length = neighborhood::rows_before(axis, g, axis.extent),
-                  count = group_queries(axis, g);
+    const int64_t length = neighborhood::rows_before(axis, g, axis.extent), count = group_queries(axis, g);
     const int64_t first = neighborhood::rows_before(axis, g, axis.query_begin);
     for (int64_t q = 2 * slab_queries; q < count; q += slab_queries) {
       const Span before = neighborhood::window_of(axis, length, first + q - slab_queries - 1);
@@ -88,8 +87,7 @@ void choose_slabs(Problem& p, int64_t element_bytes) {
   const int64_t wanted = std::max<int64_t>(1, kTasks / std::max<int64_t>(1, p.units()));
   int64_t size = (count + wanted - 1) / wanted;
   if (p.slab_axis == 2) size = std::min(size, kSlabBytes / row_bytes - axis.window);
-  size = std::clamp<int64_t>(std::max(size, 2 * (axis.window + axis.stride)), 1,
-                             std::max<int64_t>(count, 1));
+  size = std::clamp<int64_t>(std::max(size, 2 * (axis.window + axis.stride)), 1, std::max<int64_t>(count, 1));
   while (size < count && !every_other_apart(axis, size)) size = std::min(count, 2 * size);
   p.slab_queries = size;
   p.slabs = std::max<int64_t>(1, (count + size - 1) / size);
@@ -110,16 +108,15 @@ Problem problem_of(const at::Tensor& query, const at::Tensor& key, const at::Ten
   return p;
 }
 
-// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit. A slab of all heads shares its pages.
+// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit. A slab of all heads shares its
+// pages.
 template <typename Work>
-void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes,
-               const Work& work) {
+void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes, const Work& work) {
   const int64_t slabs = (p.slabs - first + step - 1) / step;
   if (slabs <= 0) return;
   at::parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
     const at::Tensor scratch = at::empty({scratch_bytes}, at::kByte);
-    for (int64_t i = begin; i < end; ++i)
-      work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
+    for (int64_t i = begin; i < end; ++i) work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
   });
 }
 
@@ -130,13 +127,13 @@ std::vector<int64_t> per_dim(std::vector<int64_t> values, int64_t count, int64_t
 
 }  // namespace
 
-NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
-                                    at::IntArrayRef value, const Neighborhood& neighborhood,
-                                    std::optional<double> scale, const std::string& blocks) {
+NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key, at::IntArrayRef value,
+                                    const Neighborhood& neighborhood, std::optional<double> scale,
+                                    const std::string& blocks) {
   constexpr const char* kLayout = " (batch, 1 to 3 dims, heads, head_dim)";
   const auto have = [&] {
-    return "\n  have  query " + shape_string(query) + ", key " + shape_string(key) + ", value " +
-           shape_string(value) + kLayout + blocks;
+    return "\n  have  query " + shape_string(query) + ", key " + shape_string(key) + ", value " + shape_string(value) +
+           kLayout + blocks;
   };
   const auto ndim = static_cast<int64_t>(query.size()), spatial = ndim - 3;
   TORCH_CHECK_VALUE(spatial >= 1 && spatial <= 3, "neighborhood_attention: a query of ", ndim, " dims", have(),
@@ -152,14 +149,11 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
   NeighborhoodCall call;
   call.spatial = spatial;
   call.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(query.back()));
-  const std::vector<int64_t> causal_numbers(neighborhood.is_causal.begin(),
-                                            neighborhood.is_causal.end());
+  const std::vector<int64_t> causal_numbers(neighborhood.is_causal.begin(), neighborhood.is_causal.end());
   TORCH_CHECK_VALUE(!neighborhood.window.empty(), "neighborhood_attention: no window given", have(),
                     "\n  fix   give one number, or one for each of the ", spatial, " dims");
-  const auto window = per_dim(neighborhood.window, spatial, 0),
-             stride = per_dim(neighborhood.stride, spatial, 1),
-             dilation = per_dim(neighborhood.dilation, spatial, 1),
-             causal = per_dim(causal_numbers, spatial, 0);
+  const auto window = per_dim(neighborhood.window, spatial, 0), stride = per_dim(neighborhood.stride, spatial, 1),
+             dilation = per_dim(neighborhood.dilation, spatial, 1), causal = per_dim(causal_numbers, spatial, 0);
   const std::pair<const char*, const std::vector<int64_t>*> lists[] = {
       {"window", &window}, {"stride", &stride}, {"dilation", &dilation}, {"is_causal", &causal}};
   for (const auto& [name, list] : lists) {
@@ -190,12 +184,10 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key,
   return call;
 }
 
-NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query,
-                                      const NeighborhoodOperand& key,
-                                      const NeighborhoodOperand& value, at::IntArrayRef window,
-                                      at::IntArrayRef stride, at::IntArrayRef dilation,
-                                      const c10::List<bool>& is_causal, std::optional<double> scale,
-                                      const std::string& blocks) {
+NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query, const NeighborhoodOperand& key,
+                                      const NeighborhoodOperand& value, at::IntArrayRef window, at::IntArrayRef stride,
+                                      at::IntArrayRef dilation, const c10::List<bool>& is_causal,
+                                      std::optional<double> scale, const std::string& blocks) {
   const at::ScalarType type = query.type;
   TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ", key.type, ", value ",
                    value.type, "\n  fix   convert them to one type");
@@ -206,22 +198,20 @@ NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query,
   TORCH_CHECK_VALUE(key.device == query.device && value.device == query.device,
                     "neighborhood_attention: query is on ", query.device, ", key on ", key.device, ", value on ",
                     value.device, "\n  fix   move them to one device");
-  return check_neighborhood(query.shape, key.shape, value.shape,
-                            {window.vec(), stride.vec(), dilation.vec(),
-                             std::vector<bool>(is_causal.begin(), is_causal.end())},
-                            scale, blocks);
+  return check_neighborhood(
+      query.shape, key.shape, value.shape,
+      {window.vec(), stride.vec(), dilation.vec(), std::vector<bool>(is_causal.begin(), is_causal.end())}, scale,
+      blocks);
 }
 
-void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
-                               const NeighborhoodOperand& value,
+void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query, const NeighborhoodOperand& value,
                                at::ArrayRef<NeighborhoodExtra> extras) {
   using Like = NeighborhoodExtra::Like;
   for (const auto& [name, like, given] : extras) {
     const at::IntArrayRef shape = like == Like::kValue   ? value.shape
                                   : like == Like::kQuery ? query.shape
                                                          : query.shape.slice(0, query.shape.size() - 1);
-    const at::ScalarType wanted =
-        like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
+    const at::ScalarType wanted = like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
     TORCH_CHECK_VALUE(given.device == query.device, op, ": query is on ", query.device, ", ", name, " on ", given.device,
                       "\n  fix   move them to one device");
     TORCH_CHECK_VALUE(given.shape == shape, op, ": ", name, " has shape ", shape_string(given.shape), " instead of ", shape_string(shape),
@@ -232,16 +222,12 @@ void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
   }
 }
 
-at::ScalarType neighborhood_sum_type(at::ScalarType query) {
-  return query == at::kDouble ? at::kDouble : at::kFloat;
-}
+at::ScalarType neighborhood_sum_type(at::ScalarType query) { return query == at::kDouble ? at::kDouble : at::kFloat; }
 
-std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query,
-                                                        const at::Tensor& value) {
+std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query, const at::Tensor& value) {
   std::vector<int64_t> shape = query.sizes().vec();
   shape.pop_back();
-  at::Tensor logsumexp =
-      at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
+  at::Tensor logsumexp = at::empty(shape, query.options().dtype(neighborhood_sum_type(query.scalar_type())));
   shape.push_back(value.size(-1));
   return {empty_block(shape, query.options()), std::move(logsumexp)};
 }
@@ -250,8 +236,7 @@ Span keys_reached(const Axis& axis, Span queries) {
   if (queries.begin >= queries.end) return {0, 0};
   Span reached{axis.extent, 0};
   const auto add = [&](int64_t query) {
-    const int64_t group = query % axis.dilation,
-                  length = neighborhood::rows_before(axis, group, axis.extent);
+    const int64_t group = query % axis.dilation, length = neighborhood::rows_before(axis, group, axis.extent);
     const Span window = neighborhood::window_of(axis, length, query / axis.dilation);
     reached.begin = std::min(reached.begin, window.begin * axis.dilation + group);
     reached.end = std::max(reached.end, (window.end - 1) * axis.dilation + group + 1);
@@ -272,12 +257,10 @@ Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t 
 
 namespace {
 
-void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const at::Tensor& output, const at::Tensor& logsumexp,
-                  const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
+void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+                  const at::Tensor& logsumexp, const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
   if (logsumexp.numel() == 0) return;
-  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
-                   v = features_adjacent(value);
+  const at::Tensor q = features_adjacent(query), k = features_adjacent(key), v = features_adjacent(value);
   Problem p = problem_of(q, k, v, call);
   p.output = neighborhood_strided(output, call.spatial, 1);
   p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
@@ -286,13 +269,12 @@ void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 // What the backward reads beside query, key and value, and the gradient that it writes per query.
 void set_gradients(Problem& p, const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
-                   const at::Tensor& output, const at::Tensor& logsumexp,
-                   const at::Tensor& grad_query, const NeighborhoodCall& call) {
+                   const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& grad_query,
+                   const NeighborhoodCall& call) {
   p.output = neighborhood_strided(output, call.spatial, 1);
   p.logsumexp = neighborhood_strided(logsumexp, call.spatial, 0);
   p.grad_output = neighborhood_strided(grad_output, call.spatial, 1);
-  if (grad_logsumexp.defined())
-    p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
+  if (grad_logsumexp.defined()) p.grad_logsumexp = neighborhood_strided(grad_logsumexp, call.spatial, 0);
   p.grad_query = neighborhood_strided(grad_query, call.spatial, 1);
 }
 
@@ -301,26 +283,21 @@ void run_forward(Problem& p, const at::Tensor& query, const KernelSet& set) {
   if (query.is_cuda()) return neighborhood::cuda::forward(p, element_of(type), query.get_device());
   const Kernels& kernels = kernels_for(set, type);
   choose_slabs(p, kernels.accumulator_bytes);
-  for_slabs(p, 0, 1, kernels.scratch_bytes(p), [&](int64_t unit, int64_t slab, void* scratch) {
-    kernels.forward(p, unit, slab, scratch);
-  });
+  for_slabs(p, 0, 1, kernels.scratch_bytes(p),
+            [&](int64_t unit, int64_t slab, void* scratch) { kernels.forward(p, unit, slab, scratch); });
 }
 
-void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums,
-                  const at::Tensor& value_sums) {
+void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums, const at::Tensor& value_sums) {
   choose_slabs(p, kernels.accumulator_bytes);
   p.key_sums = key_sums.data_ptr();
   p.value_sums = value_sums.data_ptr();
   for (const int64_t first : {0, 1}) {
     for_slabs(p, first, 2, kernels.scratch_bytes(p),
-              [&](int64_t unit, int64_t slab, void* scratch) {
-                kernels.backward(p, unit, slab, scratch);
-              });
+              [&](int64_t unit, int64_t slab, void* scratch) { kernels.backward(p, unit, slab, scratch); });
   }
 }
 
-std::pair<at::Tensor, at::Tensor> sums_for(const Problem& p, const Kernels& kernels,
-                                           const at::TensorOptions& options) {
+std::pair<at::Tensor, at::Tensor> sums_for(const Problem& p, const Kernels& kernels, const at::TensorOptions& options) {
   const int64_t rows = p.units() * neighborhood::unit_keys(p);
   return {empty_block({rows, kernels.padded(p.head_dim)}, options).zero_(),
           empty_block({rows, kernels.padded(p.value_dim)}, options).zero_()};
@@ -334,26 +311,24 @@ void store_sums(const Problem& p, const Kernels& kernels) {
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(const at::Tensor& query, const at::Tensor& key,
+                                                           const at::Tensor& value, const NeighborhoodCall& call,
+                                                           const std::function<void(Problem&)>& run) {
   const auto [output, logsumexp] = neighborhood_results(query, value);
   forward_into(query, key, value, output, logsumexp, call, run);
   return {output, logsumexp};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
-    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
-    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-    const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& output, const at::Tensor& logsumexp, const NeighborhoodCall& call,
     const std::function<void(Problem&)>& run) {
   const auto contiguous = at::MemoryFormat::Contiguous;
   if (logsumexp.numel() == 0) {
     return {at::zeros_like(query, {}, contiguous), at::zeros_like(key, {}, contiguous),
             at::zeros_like(value, {}, contiguous)};
   }
-  const at::Tensor q = features_adjacent(query), k = features_adjacent(key),
-                   v = features_adjacent(value);
+  const at::Tensor q = features_adjacent(query), k = features_adjacent(key), v = features_adjacent(value);
   const at::Tensor grad = features_adjacent(grad_output), out = features_adjacent(output);
   const at::Tensor grad_query = empty_block(query.sizes(), query.options()),
                    grad_key = empty_block(key.sizes(), key.options()),
@@ -366,54 +341,45 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
   return {grad_query, grad_key, grad_value};
 }
 
-std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query,
-                                                        const at::Tensor& key,
-                                                        const at::Tensor& value,
-                                                        const NeighborhoodCall& call,
+std::tuple<at::Tensor, at::Tensor> neighborhood_forward(const at::Tensor& query, const at::Tensor& key,
+                                                        const at::Tensor& value, const NeighborhoodCall& call,
                                                         const KernelSet& set) {
-  return neighborhood_forward_by(query, key, value, call,
-                                 [&](Problem& p) { run_forward(p, query, set); });
+  return neighborhood_forward_by(query, key, value, call, [&](Problem& p) { run_forward(p, query, set); });
 }
 
-void neighborhood_forward_into(const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, const at::Tensor& output,
-                               const at::Tensor& logsumexp, const NeighborhoodCall& call,
+void neighborhood_forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const at::Tensor& output, const at::Tensor& logsumexp, const NeighborhoodCall& call,
                                const KernelSet& set) {
-  forward_into(query, key, value, output, logsumexp, call,
-               [&](Problem& p) { run_forward(p, query, set); });
+  forward_into(query, key, value, output, logsumexp, call, [&](Problem& p) { run_forward(p, query, set); });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
-    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
-    const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-    const at::Tensor& logsumexp, const NeighborhoodCall& call, const KernelSet& set) {
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& output, const at::Tensor& logsumexp, const NeighborhoodCall& call,
+    const KernelSet& set) {
   const at::ScalarType type = query.scalar_type();
   const auto run = [&](Problem& p) {
     if (query.is_cuda()) {
       const at::Tensor delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
-      return neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0),
-                                          element_of(type), query.get_device());
+      return neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(type),
+                                          query.get_device());
     }
     const Kernels& kernels = kernels_for(set, type);
     const auto [key_sums, value_sums] = sums_for(p, kernels, logsumexp.options());
     run_backward(p, kernels, key_sums, value_sums);
     store_sums(p, kernels);
   };
-  return neighborhood_backward_by(grad_output, grad_logsumexp, query, key, value, output, logsumexp,
-                                  call, run);
+  return neighborhood_backward_by(grad_output, grad_logsumexp, query, key, value, output, logsumexp, call, run);
 }
 
-NeighborhoodGradients::NeighborhoodGradients(const at::Tensor& key, const at::Tensor& value,
-                                             const KernelSet& set)
+NeighborhoodGradients::NeighborhoodGradients(const at::Tensor& key, const at::Tensor& value, const KernelSet& set)
     : set_(set), key_(features_adjacent(key)), value_(features_adjacent(value)) {}
 
 void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
-                                const at::Tensor& query, const at::Tensor& output,
-                                const at::Tensor& logsumexp, const at::Tensor& grad_query,
-                                const NeighborhoodCall& call) {
+                                const at::Tensor& query, const at::Tensor& output, const at::Tensor& logsumexp,
+                                const at::Tensor& grad_query, const NeighborhoodCall& call) {
   if (logsumexp.numel() == 0) return;
-  const at::Tensor q = features_adjacent(query), grad = features_adjacent(grad_output),
-                   out = features_adjacent(output);
+  const at::Tensor q = features_adjacent(query), grad = features_adjacent(grad_output), out = features_adjacent(output);
   Problem& p = problem_;
   p = problem_of(q, key_, value_, call);
   set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
@@ -430,15 +396,14 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
 }
 
 // The GPU's kernels write whole sums.
-void NeighborhoodGradients::add_on_gpu(Problem& p, const at::Tensor& logsumexp,
-                                       const NeighborhoodCall& call) {
+void NeighborhoodGradients::add_on_gpu(Problem& p, const at::Tensor& logsumexp, const NeighborhoodCall& call) {
   const at::Tensor of_key = at::empty_like(key_, at::MemoryFormat::Contiguous),
                    of_value = at::empty_like(value_, at::MemoryFormat::Contiguous),
                    delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
   p.grad_key = neighborhood_strided(of_key, call.spatial, 1);
   p.grad_value = neighborhood_strided(of_value, call.spatial, 1);
-  neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0),
-                               element_of(key_.scalar_type()), key_.get_device());
+  neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(key_.scalar_type()),
+                               key_.get_device());
   grad_key_ = grad_key_.defined() ? grad_key_.add_(of_key) : of_key;
   grad_value_ = grad_value_.defined() ? grad_value_.add_(of_value) : of_value;
 }

@@ -25,8 +25,7 @@ void NeighborhoodAttentionImpl::reset() {
 
 void NeighborhoodAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "moonhalo::nn::NeighborhoodAttention" << dims_ << "d(embed_dim=" << options.embed_dim
-         << ", num_heads=" << options.num_heads
-         << ", window=" << shape_string(options.neighborhood.window) << ")";
+         << ", num_heads=" << options.num_heads << ", window=" << shape_string(options.neighborhood.window) << ")";
 }
 
 at::Tensor NeighborhoodAttentionImpl::forward(const at::Tensor& x) {
@@ -37,9 +36,8 @@ at::Tensor NeighborhoodAttentionImpl::forward(const at::Tensor& x) {
   heads.back() = 3;
   heads.insert(heads.end(), {options.num_heads, options.embed_dim / options.num_heads});
   const at::Tensor parts = qkv->forward(x).reshape(heads);
-  const auto attended =
-      neighborhood_attention(parts.select(-3, 0), parts.select(-3, 1), parts.select(-3, 2),
-                             options.neighborhood, options.scale);
+  const auto attended = neighborhood_attention(parts.select(-3, 0), parts.select(-3, 1), parts.select(-3, 2),
+                                               options.neighborhood, options.scale);
   return proj->forward(std::get<0>(attended).flatten(-2));
 }
 

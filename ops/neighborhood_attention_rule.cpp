@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are borrowed.
+// Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are
+// borrowed.
 #include <ATen/ATen.h>
 
 #include <initializer_list>
@@ -39,8 +40,7 @@ SpecPtr without_features(const SpecPtr& spec) {
 
 int64_t mesh_dims_used(const ShardSpec& spec) {
   int64_t count = 0;
-  for (int64_t d = 0; d < spec.ndim(); ++d)
-    count += static_cast<int64_t>(spec.cut(d).mesh_dims.size());
+  for (int64_t d = 0; d < spec.ndim(); ++d) count += static_cast<int64_t>(spec.cut(d).mesh_dims.size());
   return count;
 }
 
@@ -60,17 +60,14 @@ NeighborhoodCall checked(const OpCall& call) {
   const SpecPtr query = call.spec("query");
   std::string blocks;
   for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
-    if (query->is_cut(d))
-      blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
+    if (query->is_cut(d)) blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
   }
   return checked_neighborhood(operand(call, "query"), operand(call, "key"), operand(call, "value"),
-                              call.integers("window"), call.integers("stride"),
-                              call.integers("dilation"), call.value("is_causal").toBoolList(),
-                              call.value("scale").toOptional<double>(), blocks);
+                              call.integers("window"), call.integers("stride"), call.integers("dilation"),
+                              call.value("is_causal").toBoolList(), call.value("scale").toOptional<double>(), blocks);
 }
 
-void check_extras(const char* op, const OpCall& call,
-                  std::initializer_list<std::pair<const char*, Like>> names) {
+void check_extras(const char* op, const OpCall& call, std::initializer_list<std::pair<const char*, Like>> names) {
   std::vector<NeighborhoodExtra> extras;
   for (const auto& [name, like] : names) {
     const int slot = call.slot(name);
@@ -87,8 +84,7 @@ void check_extras(const char* op, const OpCall& call,
 
 Division divide(const NeighborhoodCall& whole, const SpecPtr& query, int64_t value_dim) {
   const SpecPtr value = with_features(query, value_dim);
-  Division division{query, value, without_features(query), NeighborhoodBlocks(whole, query, value),
-                    whole};
+  Division division{query, value, without_features(query), NeighborhoodBlocks(whole, query, value), whole};
   for (int64_t i = 0; i < whole.spatial; ++i) {
     neighborhood::Axis& axis = division.local.axis(i);
     axis.query_begin = axis.key_begin = query->offsets()[i + 1];
@@ -104,14 +100,10 @@ SpecPtr choose(const OpCall& call) {
   SpecPtr best;
   double least = std::numeric_limits<double>::infinity();
   for (const SpecPtr& candidate : {query, key, value}) {
-    const SpecPtr as_query = with_features(candidate, features),
-                  as_value = with_features(candidate, value_dim);
-    const double cost = redistribution_cost(*query, *as_query) +
-                        redistribution_cost(*key, *as_query) +
+    const SpecPtr as_query = with_features(candidate, features), as_value = with_features(candidate, value_dim);
+    const double cost = redistribution_cost(*query, *as_query) + redistribution_cost(*key, *as_query) +
                         redistribution_cost(*value, *as_value);
-    if (best &&
-        (cost > least || (cost == least && mesh_dims_used(*as_query) <= mesh_dims_used(*best))))
-      continue;
+    if (best && (cost > least || (cost == least && mesh_dims_used(*as_query) <= mesh_dims_used(*best)))) continue;
     best = as_query;
     least = cost;
   }
@@ -120,18 +112,17 @@ SpecPtr choose(const OpCall& call) {
 
 std::optional<Plan> plan_forward(const OpCall& call) {
   const NeighborhoodCall whole = checked(call);
-  auto division = std::make_shared<const Division>(
-      divide(whole, choose(call), call.spec("value")->global_shape().back()));
+  auto division =
+      std::make_shared<const Division>(divide(whole, choose(call), call.spec("value")->global_shape().back()));
   Plan plan;
   plan.inputs = {division->query, division->query, division->value};
   plan.outputs = {division->value, division->logsumexp};
   plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto [output, logsumexp] =
-        division->blocks.exchanges()
-            ? division->blocks.forward(tensor(0), tensor(1), tensor(2),
-                                       {HaloSource::of_argument(1), HaloSource::of_argument(2)})
-            : neighborhood_forward(tensor(0), tensor(1), tensor(2), division->local);
+    auto [output, logsumexp] = division->blocks.exchanges()
+                                   ? division->blocks.forward(tensor(0), tensor(1), tensor(2),
+                                                              {HaloSource::of_argument(1), HaloSource::of_argument(2)})
+                                   : neighborhood_forward(tensor(0), tensor(1), tensor(2), division->local);
     finish(op, stack, std::move(output), std::move(logsumexp));
   };
   return plan;
@@ -144,18 +135,15 @@ std::optional<Plan> plan_backward(const OpCall& call) {
                 {"output", Like::kValue},
                 {"logsumexp", Like::kLogsumexp},
                 {"grad_logsumexp", Like::kLogsumexp}});
-  const SpecPtr query =
-      with_features(call.spec("output"), call.spec("query")->global_shape().back());
-  auto division = std::make_shared<const Division>(
-      divide(whole, query, call.spec("value")->global_shape().back()));
+  const SpecPtr query = with_features(call.spec("output"), call.spec("query")->global_shape().back());
+  auto division = std::make_shared<const Division>(divide(whole, query, call.spec("value")->global_shape().back()));
   const Division& d = *division;
   Plan plan;
   plan.inputs.resize(call.slots().size());
-  const std::pair<const char*, SpecPtr> wanted[] = {
-      {"grad_output", d.value},  {"grad_logsumexp", d.logsumexp},
-      {"query", d.query},        {"key", d.query},
-      {"value", d.value},        {"output", d.value},
-      {"logsumexp", d.logsumexp}};
+  const std::pair<const char*, SpecPtr> wanted[] = {{"grad_output", d.value},  {"grad_logsumexp", d.logsumexp},
+                                                    {"query", d.query},        {"key", d.query},
+                                                    {"value", d.value},        {"output", d.value},
+                                                    {"logsumexp", d.logsumexp}};
   for (const auto& [name, spec] : wanted) {
     const int slot = call.slot(name);
     if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
@@ -163,15 +151,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   plan.outputs = {d.query, d.query, d.value};
   plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    const at::Tensor grad_logsumexp =
-        argument(op, stack, 1).toOptional<at::Tensor>().value_or(at::Tensor());
+    const at::Tensor grad_logsumexp = argument(op, stack, 1).toOptional<at::Tensor>().value_or(at::Tensor());
     auto [grad_query, grad_key, grad_value] =
         division->blocks.exchanges()
-            ? division->blocks.backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
-                                        tensor(5), tensor(6),
-                                        {HaloSource::of_argument(3), HaloSource::of_argument(4)})
-            : neighborhood_backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4),
-                                    tensor(5), tensor(6), division->local);
+            ? division->blocks.backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4), tensor(5),
+                                        tensor(6), {HaloSource::of_argument(3), HaloSource::of_argument(4)})
+            : neighborhood_backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4), tensor(5), tensor(6),
+                                    division->local);
     finish(op, stack, std::move(grad_query), std::move(grad_key), std::move(grad_value));
   };
   return plan;
@@ -184,8 +170,7 @@ std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const
     for (int64_t d = 0; d < spec->ndim(); ++d) {
       const auto [begin, end] = spec->block_range(d, rank);
       neighborhood::Span rows{begin, end};
-      if (d >= 1 && d <= whole.spatial && divided(spec, d))
-        rows = keys_reached(whole.axis(d - 1), rows);
+      if (d >= 1 && d <= whole.spatial && divided(spec, d)) rows = keys_reached(whole.axis(d - 1), rows);
       needs.push_back({.begin = rows.begin, .end = rows.end});
     }
     return needs;
@@ -203,13 +188,12 @@ std::optional<Plan> plan_second(const OpCall& call) {
                 {"grad_logsumexp", Like::kLogsumexp}});
   const int64_t features = call.spec("query")->global_shape().back(),
                 value_dim = call.spec("value")->global_shape().back();
-  const SpecPtr query = with_features(call.spec("query"), features),
-                value = with_features(query, value_dim), logsumexp = without_features(query);
+  const SpecPtr query = with_features(call.spec("query"), features), value = with_features(query, value_dim),
+                logsumexp = without_features(query);
   NeighborhoodCall local = whole;
   for (int64_t i = 0; i < whole.spatial; ++i) {
     neighborhood::Axis& axis = local.axis(i);
-    neighborhood::Span rows{query->offsets()[i + 1],
-                            query->offsets()[i + 1] + query->local_shape()[i + 1]};
+    neighborhood::Span rows{query->offsets()[i + 1], query->offsets()[i + 1] + query->local_shape()[i + 1]};
     axis.query_begin = rows.begin;
     axis.queries = rows.end - rows.begin;
     if (divided(query, i + 1)) rows = keys_reached(axis, rows);
@@ -219,43 +203,33 @@ std::optional<Plan> plan_second(const OpCall& call) {
   Plan plan;
   plan.inputs = {query, query, value, value, logsumexp, query, query, value};
   plan.outputs = {value, logsumexp, query, query, value};
-  plan.run = [local, features, value_dim,
-              borrow = reach_of(whole, with_features(query, 2 * (features + value_dim))),
-              give_back = reach_of(whole, with_features(query, features + value_dim))](
-                 const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [local, features, value_dim, borrow = reach_of(whole, with_features(query, 2 * (features + value_dim))),
+              give_back = reach_of(whole, with_features(query, features + value_dim))](const c10::OperatorHandle& op,
+                                                                                       Stack& stack) {
     const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    NeighborhoodSecond given{tensor(0), tensor(1), tensor(2), tensor(3),
-                             tensor(4), tensor(5), tensor(6), tensor(7)};
+    NeighborhoodSecond given{tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), tensor(5), tensor(6), tensor(7)};
     const std::vector<int64_t> parts = {features, value_dim, features, value_dim};
-    const auto rows =
-        borrow
-            ->apply(
-                at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
-            .split_with_sizes(parts, -1);
+    const auto rows = borrow->apply(at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
+                          .split_with_sizes(parts, -1);
     given.key = rows[0];
     given.value = rows[1];
     given.cotangent_key = rows[2];
     given.cotangent_value = rows[3];
     auto [grad, sum, by_query, by_key, by_value] = neighborhood_second(given, local);
     const at::Tensor owned = give_back->adjoint(at::cat({by_key, by_value}, -1));
-    finish(op, stack, std::move(grad), std::move(sum), std::move(by_query),
-           owned.narrow(-1, 0, features).contiguous(),
+    finish(op, stack, std::move(grad), std::move(sum), std::move(by_query), owned.narrow(-1, 0, features).contiguous(),
            owned.narrow(-1, features, value_dim).contiguous());
   };
   return plan;
 }
 
-constexpr const char* kSource =
-    "NATTEN 0.21; Hassani et al., Neighborhood Attention Transformer, 2023";
+constexpr const char* kSource = "NATTEN 0.21; Hassani et al., Neighborhood Attention Transformer, 2023";
 constexpr const char* kSupports =
     "1-3 dims, any window, stride, dilation, causal or not; cuts of batch, heads and space, "
     "uneven, empty, thinner than the window";
 
 const Register rules{
-    {.op = "moonhalo::neighborhood_attention",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "moonhalo::neighborhood_attention", .plan = plan_forward, .source = kSource, .supports = kSupports},
     {.op = "moonhalo::neighborhood_attention_backward",
      .plan = plan_backward,
      .source = kSource,

@@ -16,8 +16,8 @@ using neighborhood::Axis;
 // Elements that are gathered at a time of keys, values and their cotangents each.
 constexpr int64_t kGathered = int64_t{1} << 21;
 
-// [queries, keys] of the block, flattened over the dims: the place of each key of a query's window among the block's keys, and
-// whether it is one (causal windows are short at the start).
+// [queries, keys] of the block, flattened over the dims: the place of each key of a query's window among the block's
+// keys, and whether it is one (causal windows are short at the start).
 struct Windows {
   at::Tensor place, seen;
 };
@@ -39,8 +39,7 @@ Windows windows_of(const NeighborhoodCall& call) {
       }
     }
     const int64_t queries = place.size(0), keys = place.size(1);
-    place = (place.view({queries, 1, keys, 1}) * axis.keys +
-             along.view({1, axis.queries, 1, axis.window}))
+    place = (place.view({queries, 1, keys, 1}) * axis.keys + along.view({1, axis.queries, 1, axis.window}))
                 .reshape({queries * axis.queries, keys * axis.window});
     seen = seen.view({queries, 1, keys, 1})
                .logical_and(held.view({1, axis.queries, 1, axis.window}))
@@ -49,8 +48,9 @@ Windows windows_of(const NeighborhoodCall& call) {
   return {place, seen};
 }
 
-// With s = scale q.k, P = softmax(s), dP = grad.v and T = P (dP - sum(P dP) + grad_logsumexp), the first derivatives are
-// scale T k, scale T q and P grad. Of their product with cotangents a, b, c, with A = scale (a.k + q.b) and m = sum(P A):
+// With s = scale q.k, P = softmax(s), dP = grad.v and T = P (dP - sum(P dP) + grad_logsumexp), the first derivatives
+// are scale T k, scale T q and P grad. Of their product with cotangents a, b, c, with A = scale (a.k + q.b) and m =
+// sum(P A):
 // by dP it is U = P (A - m), by grad_logsumexp m, by A it is T, and by s it is S = P (R - sum(P R)),
 // R = (dP - sum(P dP) + grad_logsumexp) A - m dP + grad.c.
 class Second {
@@ -81,30 +81,26 @@ class Second {
 
   void run() {
     const int64_t queries = windows_.place.size(0), keys = windows_.place.size(1);
-    const int64_t row = std::max<int64_t>(
-        1, query_.size(0) * query_.size(1) * keys * std::max(key_.size(3), value_.size(3)));
+    const int64_t row =
+        std::max<int64_t>(1, query_.size(0) * query_.size(1) * keys * std::max(key_.size(3), value_.size(3)));
     const int64_t step = std::max<int64_t>(1, kGathered / row);
-    for (int64_t first = 0; first < queries; first += step)
-      add(first, std::min(step, queries - first));
+    for (int64_t first = 0; first < queries; first += step) add(first, std::min(step, queries - first));
   }
 
   std::array<at::Tensor, 5> results(const NeighborhoodSecond& given) const {
     const auto shaped = [&](const at::Tensor& tokens, const at::Tensor& like) {
       return tokens.transpose(1, 2).reshape(like.sizes()).to(like.scalar_type()).contiguous();
     };
-    return {shaped(by_grad_, given.grad_output), shaped(by_sum_, given.grad_logsumexp),
-            shaped(by_query_, given.query), shaped(by_key_, given.key),
-            shaped(by_value_, given.value)};
+    return {shaped(by_grad_, given.grad_output), shaped(by_sum_, given.grad_logsumexp), shaped(by_query_, given.query),
+            shaped(by_key_, given.key), shaped(by_value_, given.value)};
   }
 
  private:
   void add(int64_t first, int64_t count) {
-    const at::Tensor place = windows_.place.narrow(0, first, count),
-                     flat = place.reshape({place.numel()});
+    const at::Tensor place = windows_.place.narrow(0, first, count), flat = place.reshape({place.numel()});
     const at::Tensor hidden = windows_.seen.narrow(0, first, count).logical_not();
     const auto gathered = [&](const at::Tensor& rows) {
-      return rows.index_select(2, flat).view(
-          {rows.size(0), rows.size(1), count, place.size(1), rows.size(3)});
+      return rows.index_select(2, flat).view({rows.size(0), rows.size(1), count, place.size(1), rows.size(3)});
     };
     const auto mine = [&](const at::Tensor& rows) { return rows.narrow(2, first, count); };
     const auto dot = [](const at::Tensor& row, const at::Tensor& rows) {
@@ -120,16 +116,13 @@ class Second {
     const at::Tensor k = gathered(key_), v = gathered(value_), b = gathered(b_), c = gathered(c_);
     const at::Tensor q = mine(query_), a = mine(a_), grad = mine(grad_);
 
-    const at::Tensor p = (dot(q, k) * scale_)
-                             .masked_fill(hidden, -std::numeric_limits<double>::infinity())
-                             .softmax(-1);
+    const at::Tensor p = (dot(q, k) * scale_).masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1);
     const at::Tensor dp = dot(grad, v);
     const at::Tensor inner = dp - (p * dp).sum(-1, true) + mine(grad_sum_);
     const at::Tensor t = p * inner, product = (dot(a, k) + dot(q, b)) * scale_;
     const at::Tensor m = (p * product).sum(-1, true);
     const at::Tensor r = inner * product - m * dp + dot(grad, c);
-    const at::Tensor s = p * (r - (p * r).sum(-1, true)) * scale_, u = p * (product - m),
-                     scaled = t * scale_;
+    const at::Tensor s = p * (r - (p * r).sum(-1, true)) * scale_, u = p * (product - m), scaled = t * scale_;
 
     mine(by_grad_).copy_(sum(u, v) + sum(p, c));
     mine(by_sum_).copy_(m);
@@ -149,14 +142,11 @@ class Second {
 
 }  // namespace
 
-std::array<at::Tensor, 5> neighborhood_second(const NeighborhoodSecond& given,
-                                              const NeighborhoodCall& call) {
-  const auto zeros = [](const at::Tensor& t) {
-    return at::zeros_like(t, {}, at::MemoryFormat::Contiguous);
-  };
+std::array<at::Tensor, 5> neighborhood_second(const NeighborhoodSecond& given, const NeighborhoodCall& call) {
+  const auto zeros = [](const at::Tensor& t) { return at::zeros_like(t, {}, at::MemoryFormat::Contiguous); };
   if (given.query.numel() == 0) {
-    return {zeros(given.grad_output), zeros(given.grad_logsumexp), zeros(given.query),
-            zeros(given.key), zeros(given.value)};
+    return {zeros(given.grad_output), zeros(given.grad_logsumexp), zeros(given.query), zeros(given.key),
+            zeros(given.value)};
   }
   Second second(given, call);
   second.run();

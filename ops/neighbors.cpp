@@ -22,8 +22,8 @@
 
 namespace moonhalo {
 
-void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points,
-                  at::ScalarType query_dtype, at::ScalarType points_dtype) {
+void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points, at::ScalarType query_dtype,
+                  at::ScalarType points_dtype) {
   const size_t dims = points.size();
   TORCH_CHECK_VALUE(dims >= 2 && query.size() == dims && query.slice(0, dims - 2) == points.slice(0, dims - 2) &&
                         query.back() == points.back() && query.back() > 0,
@@ -86,15 +86,13 @@ std::vector<int64_t> with_rows(const Tensor& query, std::initializer_list<int64_
   return shape;
 }
 
-Triple search(const Tensor& query, const Tensor& points, int64_t most,
-              std::optional<double> radius) {
+Triple search(const Tensor& query, const Tensor& points, int64_t most, std::optional<double> radius) {
   const int64_t batch = points.dim() - 2;
   const Tensor q = one_batch(query, batch), p = one_batch(points, batch);
   NeighborLists lists(q.size(0), q.size(1), most, radius, q.scalar_type());
   lists.search(q, p, 0);
   lists.finish();
-  return {lists.distances().view(with_rows(query, {most})),
-          lists.indices().view(with_rows(query, {most})),
+  return {lists.distances().view(with_rows(query, {most})), lists.indices().view(with_rows(query, {most})),
           lists.counts().view(with_rows(query, {}))};
 }
 
@@ -118,14 +116,12 @@ Triple radius_cpu(const Tensor& query, const Tensor& points, double radius, int6
   return search(query, points, max_neighbors, radius);
 }
 
-Triple radius_meta(const Tensor& query, const Tensor& points, double radius,
-                   int64_t max_neighbors) {
+Triple radius_meta(const Tensor& query, const Tensor& points, double radius, int64_t max_neighbors) {
   check("radius_search", query, points);
   check_radius(radius, max_neighbors);
   const auto shape = with_rows(query, {max_neighbors});
   const auto integers = query.options().dtype(at::kLong);
-  return {at::empty(shape, query.options()), at::empty(shape, integers),
-          at::empty(with_rows(query, {}), integers)};
+  return {at::empty(shape, query.options()), at::empty(shape, integers), at::empty(with_rows(query, {}), integers)};
 }
 
 void check_offsets(const Tensor& query, const Tensor& points, const Tensor& indices) {
@@ -139,8 +135,7 @@ Tensor offsets_cpu(const Tensor& query, const Tensor& points, const Tensor& indi
   const Tensor index = one_batch(indices, batch);
   const Tensor numbers = row_numbers(index, points.size(-2), "neighbor_offsets");
   const Tensor rows = rows_at(points.reshape({-1, points.size(-1)}), numbers);
-  return offsets_of(rows, one_batch(query, batch), index)
-      .view(with_rows(query, {indices.size(-1), points.size(-1)}));
+  return offsets_of(rows, one_batch(query, batch), index).view(with_rows(query, {indices.size(-1), points.size(-1)}));
 }
 
 Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& indices) {
@@ -151,30 +146,25 @@ Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& ind
 // Of query and points: which gradients are wanted. The other one is undefined.
 using Wanted = std::array<bool, 2>;
 
-Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices,
-                          Wanted wanted) {
+Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
   const int64_t batch = points.dim() - 2;
   const Tensor index = one_batch(indices, batch), g = one_batch(grad, batch);
   const Tensor numbers = row_numbers(index, points.size(-2), "neighbor_offsets");
   Pair result;
-  if (wanted[0])
-    std::get<0>(result) = query_gradient(g, index).view(with_rows(indices, {points.size(-1)}));
-  if (wanted[1])
-    std::get<1>(result) =
-        add_rows_at(g, numbers, points.numel() / points.size(-1)).view(points.sizes());
+  if (wanted[0]) std::get<0>(result) = query_gradient(g, index).view(with_rows(indices, {points.size(-1)}));
+  if (wanted[1]) std::get<1>(result) = add_rows_at(g, numbers, points.numel() / points.size(-1)).view(points.sizes());
   return result;
 }
 
-Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices,
-                           Wanted wanted) {
+Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
   Pair result;
-  if (wanted[0])
-    std::get<0>(result) = at::empty(with_rows(indices, {points.size(-1)}), grad.options());
+  if (wanted[0]) std::get<0>(result) = at::empty(with_rows(indices, {points.size(-1)}), grad.options());
   if (wanted[1]) std::get<1>(result) = at::empty(points.sizes(), grad.options());
   return result;
 }
 
-// ---- Autograd ----------------------------------------------------------------------------------------------------------
+// ---- Autograd
+// ----------------------------------------------------------------------------------------------------------
 
 template <typename Signature>
 c10::TypedOperatorHandle<Signature> handle(const char* name) {
@@ -184,8 +174,7 @@ Pair call_knn(const Tensor& query, const Tensor& points, int64_t k) {
   static const auto op = handle<decltype(knn_cpu)>("moonhalo::knn");
   return op.call(query, points, k);
 }
-Triple call_radius(const Tensor& query, const Tensor& points, double radius,
-                   int64_t max_neighbors) {
+Triple call_radius(const Tensor& query, const Tensor& points, double radius, int64_t max_neighbors) {
   static const auto op = handle<decltype(radius_cpu)>("moonhalo::radius_search");
   return op.call(query, points, radius, max_neighbors);
 }
@@ -193,10 +182,8 @@ Tensor call_offsets(const Tensor& query, const Tensor& points, const Tensor& ind
   static const auto op = handle<decltype(offsets_cpu)>("moonhalo::neighbor_offsets");
   return op.call(query, points, indices);
 }
-Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices,
-                           Wanted wanted) {
-  static const auto op =
-      handle<decltype(offsets_backward_cpu)>("moonhalo::neighbor_offsets_backward");
+Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
+  static const auto op = handle<decltype(offsets_backward_cpu)>("moonhalo::neighbor_offsets_backward");
   return op.call(grad, points, indices, wanted);
 }
 // The graph is alike on all ranks, and so is what is asked of it.
@@ -204,8 +191,8 @@ Wanted wanted_of(const AutogradContext* context) {
   return {context->needs_input_grad(0), context->needs_input_grad(1)};
 }
 
-// Whether a call is recorded; then the tensors' gradients are brought back to their own cuts, since what a Function does runs
-// without recording.
+// Whether a call is recorded; then the tensors' gradients are brought back to their own cuts, since what a Function
+// does runs without recording.
 bool records(std::initializer_list<const Tensor*> tensors) {
   bool any = false;
   for (const Tensor* tensor : tensors) {
@@ -217,8 +204,7 @@ bool records(std::initializer_list<const Tensor*> tensors) {
 }
 
 struct Offsets : torch::autograd::Function<Offsets> {
-  static Tensor forward(AutogradContext* context, const Tensor& query, const Tensor& points,
-                        const Tensor& indices) {
+  static Tensor forward(AutogradContext* context, const Tensor& query, const Tensor& points, const Tensor& indices) {
     const at::AutoDispatchBelowADInplaceOrView below;
     // A gradient that is not there would be made as zeros of the global shape.
     context->set_materialize_grads(false);
@@ -229,8 +215,7 @@ struct Offsets : torch::autograd::Function<Offsets> {
     if (!grads[0].defined()) return variable_list(3);
     const auto saved = context->get_saved_variables();
     // Of the points only their shape and cut are used: without history, so that none is made up.
-    auto [query, points] =
-        call_offsets_backward(grads[0], saved[0].detach(), saved[1], wanted_of(context));
+    auto [query, points] = call_offsets_backward(grads[0], saved[0].detach(), saved[1], wanted_of(context));
     return {query, points, Tensor()};
   }
 };
@@ -263,8 +248,8 @@ struct OffsetsBackward : torch::autograd::Function<OffsetsBackward> {
 
 // knn (no radius) and radius_search.
 struct Search : torch::autograd::Function<Search> {
-  static variable_list forward(AutogradContext* context, const Tensor& query, const Tensor& points,
-                               int64_t most, std::optional<double> radius) {
+  static variable_list forward(AutogradContext* context, const Tensor& query, const Tensor& points, int64_t most,
+                               std::optional<double> radius) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->set_materialize_grads(false);
     variable_list results;
@@ -287,10 +272,9 @@ struct Search : torch::autograd::Function<Search> {
     const Tensor offsets = call_offsets(saved[0], saved[1], saved[2]);
     const Tensor squared = offsets.square().sum(-1), apart = squared.gt(0);
     const Tensor one = at::ones({}, squared.options().device(at::kCPU));
-    const Tensor scale =
-        at::where(apart, grads[0] / at::where(apart, squared, one).sqrt(), one * 0);
-    auto [query, points] = call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(),
-                                                 saved[2], wanted_of(context));
+    const Tensor scale = at::where(apart, grads[0] / at::where(apart, squared, one).sqrt(), one * 0);
+    auto [query, points] =
+        call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(), saved[2], wanted_of(context));
     return {query, points, Tensor(), Tensor()};
   }
 };
@@ -304,8 +288,7 @@ Pair knn_autograd(const Tensor& query, const Tensor& points, int64_t k) {
   return {results[0], results[1]};
 }
 
-Triple radius_autograd(const Tensor& query, const Tensor& points, double radius,
-                       int64_t max_neighbors) {
+Triple radius_autograd(const Tensor& query, const Tensor& points, double radius, int64_t max_neighbors) {
   if (!records({&query, &points})) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return call_radius(query, points, radius, max_neighbors);
@@ -320,8 +303,7 @@ Tensor offsets_autograd(const Tensor& query, const Tensor& points, const Tensor&
   return call_offsets(query, points, indices);
 }
 
-Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices,
-                               Wanted wanted) {
+Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
   if (records({&grad})) {
     const auto results = OffsetsBackward::apply(grad, points, indices, wanted);
     return {wanted[0] ? results[0] : Tensor(), wanted[1] ? results[1] : Tensor()};
@@ -348,25 +330,21 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   implement("knn", &knn_cpu, &knn_meta, &knn_autograd);
   implement("radius_search", &radius_cpu, &radius_meta, &radius_autograd);
   implement("neighbor_offsets", &offsets_cpu, &offsets_meta, &offsets_autograd);
-  implement("neighbor_offsets_backward", &offsets_backward_cpu, &offsets_backward_meta,
-            &offsets_backward_autograd);
+  implement("neighbor_offsets_backward", &offsets_backward_cpu, &offsets_backward_meta, &offsets_backward_autograd);
 }
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& query, const at::Tensor& points,
-                                       int64_t k) {
+std::tuple<at::Tensor, at::Tensor> knn(const at::Tensor& query, const at::Tensor& points, int64_t k) {
   return call_knn(query, points, k);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> radius_search(const at::Tensor& query,
-                                                             const at::Tensor& points,
+std::tuple<at::Tensor, at::Tensor, at::Tensor> radius_search(const at::Tensor& query, const at::Tensor& points,
                                                              double radius, int64_t max_neighbors) {
   return call_radius(query, points, radius, max_neighbors);
 }
 
-at::Tensor neighbor_offsets(const at::Tensor& query, const at::Tensor& points,
-                            const at::Tensor& indices) {
+at::Tensor neighbor_offsets(const at::Tensor& query, const at::Tensor& points, const at::Tensor& indices) {
   return call_offsets(query, points, indices);
 }
 

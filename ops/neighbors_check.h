@@ -6,8 +6,8 @@
 namespace moonhalo {
 
 /// What the operators on points want of their arguments, decided from global shapes; errors as in neighbors.h.
-void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points,
-                  at::ScalarType query_dtype, at::ScalarType points_dtype);
+void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points, at::ScalarType query_dtype,
+                  at::ScalarType points_dtype);
 void check_most(const char* op, const char* what, int64_t most, int64_t limit);
 void check_radius(double radius, int64_t max_neighbors);
 void check_indices(at::IntArrayRef query_rows, at::IntArrayRef indices, at::ScalarType dtype);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Point clouds on blocks: blocks of points or the queries go round (point_round.h); afterwards only rows that are asked for travel.
+// Point clouds on blocks: blocks of points or the queries go round (point_round.h); afterwards only rows that are asked
+// for travel.
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -13,12 +14,10 @@
 namespace moonhalo {
 namespace {
 
-std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most,
-                                std::optional<double> radius) {
+std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most, std::optional<double> radius) {
   check_on_cpu(op, call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points");
-  check_points(op, query->global_shape(), points->global_shape(), call.slots()[0].dtype,
-               call.slots()[1].dtype);
+  check_points(op, query->global_shape(), points->global_shape(), call.slots()[0].dtype, call.slots()[1].dtype);
   const PointCuts cuts(query, points);
   const SpecPtr lists = cuts.like_query({most}), counts = cuts.like_query({});
   Plan plan;
@@ -28,8 +27,7 @@ std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most
   plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.slots()[0].dtype),
               with_counts = radius.has_value(), shape = lists->local_shape(),
               rows = counts->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const NeighborLists found =
-        round->search(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor());
+    const NeighborLists found = round->search(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor());
     at::Tensor distances = found.distances().view(shape), indices = found.indices().view(shape);
     if (with_counts) return finish(op, stack, distances, indices, found.counts().view(rows));
     finish(op, stack, distances, indices);
@@ -52,13 +50,11 @@ std::optional<Plan> plan_radius(const OpCall& call) {
 
 std::optional<Plan> plan_offsets(const OpCall& call) {
   check_on_cpu("neighbor_offsets", call.mesh()->device_type());
-  const SpecPtr query = call.spec("query"), points = call.spec("points"),
-                indices = call.spec("indices");
-  check_points("neighbor_offsets", query->global_shape(), points->global_shape(),
-               call.slots()[0].dtype, call.slots()[1].dtype);
+  const SpecPtr query = call.spec("query"), points = call.spec("points"), indices = call.spec("indices");
+  check_points("neighbor_offsets", query->global_shape(), points->global_shape(), call.slots()[0].dtype,
+               call.slots()[1].dtype);
   const auto& shape = query->global_shape();
-  check_indices(at::IntArrayRef(shape).slice(0, shape.size() - 1), indices->global_shape(),
-                call.slots()[2].dtype);
+  check_indices(at::IntArrayRef(shape).slice(0, shape.size() - 1), indices->global_shape(), call.slots()[2].dtype);
   // The indices are mostly a search's, cut as it left them.
   const PointCuts cuts(indices->has_cut() ? indices : query, points);
   const int64_t neighbors = indices->global_shape().back(), features = shape.back();
@@ -66,24 +62,20 @@ std::optional<Plan> plan_offsets(const OpCall& call) {
   Plan plan;
   plan.inputs = {cuts.like_query({features}), cuts.points, cuts.like_query({neighbors})};
   plan.outputs = {output};
-  plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape()](
-                 const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape()](const c10::OperatorHandle& op,
+                                                                               Stack& stack) {
     const at::Tensor index = one_batch(argument(op, stack, 2).toTensor(), batch);
     const PointRoute route(cuts, index, "neighbor_offsets");
     const at::Tensor rows = route.fetch(one_batch(argument(op, stack, 1).toTensor(), batch));
-    finish(
-        op, stack,
-        offsets_of(rows, one_batch(argument(op, stack, 0).toTensor(), batch), index).view(shape));
+    finish(op, stack, offsets_of(rows, one_batch(argument(op, stack, 0).toTensor(), batch), index).view(shape));
   };
   return plan;
 }
 
 std::optional<Plan> plan_offsets_backward(const OpCall& call) {
   check_on_cpu("neighbor_offsets", call.mesh()->device_type());
-  const SpecPtr grad = call.spec("grad"), points = call.spec("points"),
-                indices = call.spec("indices");
-  const int64_t neighbors = indices->global_shape().back(),
-                features = points->global_shape().back();
+  const SpecPtr grad = call.spec("grad"), points = call.spec("points"), indices = call.spec("indices");
+  const int64_t neighbors = indices->global_shape().back(), features = points->global_shape().back();
   const PointCuts cuts(indices->has_cut() ? indices : grad, points);
   const SpecPtr query = cuts.like_query({features});
   Plan plan;
@@ -112,10 +104,7 @@ const Register rules{
      .plan = plan_radius,
      .source = "PyTorch3D ball_query, nearest first",
      .supports = kAny},
-    {.op = "moonhalo::neighbor_offsets",
-     .plan = plan_offsets,
-     .source = "PyTorch index and sub",
-     .supports = kRows},
+    {.op = "moonhalo::neighbor_offsets", .plan = plan_offsets, .source = "PyTorch index and sub", .supports = kRows},
     {.op = "moonhalo::neighbor_offsets_backward",
      .plan = plan_offsets_backward,
      .source = "its adjoint",

@@ -5,10 +5,8 @@
 
 namespace moonhalo {
 
-OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap,
-                     const char* op) {
-  const int64_t extent = spec.global_shape()[dim], begin = spec.offsets()[dim],
-                rows = spec.local_shape()[dim];
+OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
+  const int64_t extent = spec.global_shape()[dim], begin = spec.offsets()[dim], rows = spec.local_shape()[dim];
   if (index.numel() > 0) {
     const int64_t low = index.min().item<int64_t>(), high = index.max().item<int64_t>();
     TORCH_CHECK_INDEX(low >= (wrap ? -extent : 0) && high < extent, op, ": index ", high < extent ? low : high,

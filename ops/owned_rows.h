@@ -17,7 +17,6 @@ struct OwnedRows {
 
 /// The part of `index` (global rows of `dim` of a tensor of spec `spec`, any shape, replicated) that this rank's block
 /// holds. Negative rows count from the end where `wrap` says so. IndexError for rows that do not exist. Not collective.
-OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap,
-                     const char* op);
+OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);
 
 }  // namespace moonhalo

@@ -29,8 +29,7 @@ struct Margins {
 
 Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
   const auto padding = call.integers("padding");
-  const auto padded = static_cast<int64_t>(padding.size() / 2),
-             ndim = static_cast<int64_t>(shape.size());
+  const auto padded = static_cast<int64_t>(padding.size() / 2), ndim = static_cast<int64_t>(shape.size());
   TORCH_CHECK_VALUE(ndim == padded + 1 || ndim == padded + 2, call.name(), ": a tensor of ", ndim, " dims instead of ",
                     padded + 1, " or ", padded + 2, "\n  have  ", call.describe());
   Margins margins{std::vector<int64_t>(ndim, 0), std::vector<int64_t>(ndim, 0)};
@@ -65,8 +64,7 @@ SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
     int64_t row = 0, begin = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
       row += sizes[b];
-      const int64_t end =
-          b + 1 == sizes.size() ? extent : std::clamp<int64_t>(row + margins.before[d], 0, extent);
+      const int64_t end = b + 1 == sizes.size() ? extent : std::clamp<int64_t>(row + margins.before[d], 0, extent);
       sizes[b] = end - begin;
       begin = end;
     }
@@ -74,8 +72,8 @@ SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
   return intern(std::move(layout));
 }
 
-std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& padded,
-                                          const Margins& margins, Edge edge) {
+std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& padded, const Margins& margins,
+                                          Edge edge) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < self->ndim(); ++d) {
@@ -93,8 +91,7 @@ std::optional<Plan> plan_pad(const OpCall& call) {
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, self, {padded});
   if (edge != Edge::kCircular && !self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op,
-                                                         Stack& stack) {
+  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     const at::Tensor result = map->apply(local, 0, HaloSource::of_argument(0));
     finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
@@ -114,8 +111,7 @@ std::optional<Plan> plan_pad_backward(const OpCall& call) {
   plan.inputs = {padded, self->has_cut() ? nullptr : self};
   plan.outputs = {self};
   if (!self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op,
-                                                         Stack& stack) {
+  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
     const at::Tensor result = map->adjoint(grad);
     finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
@@ -132,8 +128,7 @@ SpecPtr unpadded_spec(const SpecPtr& grad, at::IntArrayRef shape, const Margins&
     int64_t row = -margins.before[d], begin = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
       row += sizes[b];
-      const int64_t end =
-          b + 1 == sizes.size() ? shape[d] : std::clamp<int64_t>(row, begin, shape[d]);
+      const int64_t end = b + 1 == sizes.size() ? shape[d] : std::clamp<int64_t>(row, begin, shape[d]);
       sizes[b] = end - begin;
       begin = end;
     }
@@ -147,8 +142,7 @@ std::optional<Plan> plan_circular_backward(const OpCall& call) {
   const SpecPtr self = unpadded_spec(sums_only(call.spec("grad")), shape, margins);
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, padded, {self});
-  plan.run = [map = map_of(self, padded, margins, Edge::kCircular)](const c10::OperatorHandle& op,
-                                                                   Stack& stack) {
+  plan.run = [map = map_of(self, padded, margins, Edge::kCircular)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
     const at::Tensor result = map->adjoint(grad);
     finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
@@ -163,16 +157,15 @@ at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef padding) {
   return op.call(self, padding);
 }
 
-at::Tensor pad_circular_backward(const at::Tensor& grad, at::IntArrayRef sizes,
-                                 at::IntArrayRef padding) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("moonhalo::pad_circular_backward", "")
-          .typed<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef)>();
+at::Tensor pad_circular_backward(const at::Tensor& grad, at::IntArrayRef sizes, at::IntArrayRef padding) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moonhalo::pad_circular_backward", "")
+                             .typed<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef)>();
   return op.call(grad, sizes, padding);
 }
 
-// Both are linear, and each is the other's adjoint. What they do runs without recording, so the boundary is guarded here.
+// Both are linear, and each is the other's adjoint. What they do runs without recording, so the boundary is guarded
+// here.
 template <typename Linear, typename Adjoint>
 at::Tensor record(const at::Tensor& self, const Linear& linear, Adjoint adjoint) {
   at::Tensor result;
@@ -193,19 +186,15 @@ at::Tensor record_pad(const at::Tensor& self, at::IntArrayRef padding) {
       });
 }
 
-at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes,
-                               at::IntArrayRef padding) {
+at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes, at::IntArrayRef padding) {
   return record(
       grad, [&](const at::Tensor& x) { return pad_circular_backward(x, sizes, padding); },
-      [padding = padding.vec()](const at::Tensor& padded) {
-        return pad_circular(padded, padding);
-      });
+      [padding = padding.vec()](const at::Tensor& padded) { return pad_circular(padded, padding); });
 }
 
 at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
   // Where PyTorch crops it goes round what is left, not round the whole: left to its composite.
-  const bool crops =
-      std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
+  const bool crops = std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
   if (!is_shard_tensor(self) || crops) return at::native::_pad_circular_symint(self, pad);
   return pad_circular(self, C10_AS_INTARRAYREF_SLOW(pad));
 }
@@ -221,10 +210,8 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.impl("pad_circular_backward", c10::DispatchKey::Autograd, &record_pad_backward);
 }
 
-constexpr auto kReflect = plan_pad<Edge::kReflect>,
-               kReflectBack = plan_pad_backward<Edge::kReflect>;
-constexpr auto kRepeat = plan_pad<Edge::kReplicate>,
-               kRepeatBack = plan_pad_backward<Edge::kReplicate>;
+constexpr auto kReflect = plan_pad<Edge::kReflect>, kReflectBack = plan_pad_backward<Edge::kReflect>;
+constexpr auto kRepeat = plan_pad<Edge::kReplicate>, kRepeatBack = plan_pad_backward<Edge::kReplicate>;
 const char* const kReflection = "PyTorch ReflectionPad";
 const char* const kReplication = "PyTorch ReplicationPad";
 const char* const kAny = "any cut; only rows beyond the ends are fetched";
@@ -241,33 +228,15 @@ const Register rules{
     {.op = "aten::reflection_pad1d", .plan = kReflect, .source = kReflection, .supports = kAny},
     {.op = "aten::reflection_pad2d", .plan = kReflect, .source = kReflection, .supports = kAny},
     {.op = "aten::reflection_pad3d", .plan = kReflect, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad1d_backward",
-     .plan = kReflectBack,
-     .source = kReflection,
-     .supports = kAny},
-    {.op = "aten::reflection_pad2d_backward",
-     .plan = kReflectBack,
-     .source = kReflection,
-     .supports = kAny},
-    {.op = "aten::reflection_pad3d_backward",
-     .plan = kReflectBack,
-     .source = kReflection,
-     .supports = kAny},
+    {.op = "aten::reflection_pad1d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
+    {.op = "aten::reflection_pad2d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
+    {.op = "aten::reflection_pad3d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
     {.op = "aten::replication_pad1d", .plan = kRepeat, .source = kReplication, .supports = kAny},
     {.op = "aten::replication_pad2d", .plan = kRepeat, .source = kReplication, .supports = kAny},
     {.op = "aten::replication_pad3d", .plan = kRepeat, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad1d_backward",
-     .plan = kRepeatBack,
-     .source = kReplication,
-     .supports = kAny},
-    {.op = "aten::replication_pad2d_backward",
-     .plan = kRepeatBack,
-     .source = kReplication,
-     .supports = kAny},
-    {.op = "aten::replication_pad3d_backward",
-     .plan = kRepeatBack,
-     .source = kReplication,
-     .supports = kAny},
+    {.op = "aten::replication_pad1d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
+    {.op = "aten::replication_pad2d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
+    {.op = "aten::replication_pad3d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
 };
 
 }  // namespace

@@ -13,14 +13,11 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-bool contains(const Dims& dims, int64_t dim) {
-  return std::find(dims.begin(), dims.end(), dim) != dims.end();
-}
+bool contains(const Dims& dims, int64_t dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
 
 Dims without(const Dims& dims, const Dims& others) {
   Dims rest;
-  std::copy_if(dims.begin(), dims.end(), std::back_inserter(rest),
-               [&](int64_t d) { return !contains(others, d); });
+  std::copy_if(dims.begin(), dims.end(), std::back_inserter(rest), [&](int64_t d) { return !contains(others, d); });
   return rest;
 }
 
@@ -30,8 +27,7 @@ double overlap(const ShardSpec& a, const ShardSpec& b, int64_t rank) {
   for (int64_t d = 0; d < a.ndim(); ++d) {
     const auto [begin, end] = a.block_range(d, rank);
     const auto [first, last] = b.block_range(d, rank);
-    count *=
-        static_cast<double>(std::max<int64_t>(0, std::min(end, last) - std::max(begin, first)));
+    count *= static_cast<double>(std::max<int64_t>(0, std::min(end, last) - std::max(begin, first)));
   }
   return count;
 }
@@ -39,23 +35,20 @@ double overlap(const ShardSpec& a, const ShardSpec& b, int64_t rank) {
 // Elements that arrive on all ranks together.
 double moved(const ShardSpec& from, const ShardSpec& to) {
   double count = 0;
-  for (int64_t rank = 0; rank < from.mesh()->size(); ++rank)
-    count += overlap(to, to, rank) - overlap(from, to, rank);
+  for (int64_t rank = 0; rank < from.mesh()->size(); ++rank) count += overlap(to, to, rank) - overlap(from, to, rank);
   return count;
 }
 
 // What all ranks do while the one with the largest block transforms it along `dims`.
 double work(const ShardSpec& spec, const Dims& dims) {
   double most = 0;
-  for (int64_t rank = 0; rank < spec.mesh()->size(); ++rank)
-    most = std::max(most, overlap(spec, spec, rank));
+  for (int64_t rank = 0; rank < spec.mesh()->size(); ++rank) most = std::max(most, overlap(spec, spec, rank));
   return static_cast<double>(spec.mesh()->size()) * most * static_cast<double>(dims.size());
 }
 
 class Search {
  public:
-  Search(const Transform& transform, const SpecPtr& output)
-      : transform_(transform), output_(output) {}
+  Search(const Transform& transform, const SpecPtr& output) : transform_(transform), output_(output) {}
 
   std::vector<PencilStage> run(const SpecPtr& input) {
     visit(input, transform_.dims, 0);
@@ -81,9 +74,8 @@ class Search {
   }
 
   double bytes(const Dims& remaining) const {
-    return transform_.special < 0 || contains(remaining, transform_.special)
-               ? transform_.bytes_before
-               : transform_.bytes_after;
+    return transform_.special < 0 || contains(remaining, transform_.special) ? transform_.bytes_before
+                                                                             : transform_.bytes_after;
   }
 
   // `spec` with the special dim's extent as it is while `remaining` wait.
@@ -99,8 +91,7 @@ class Search {
     const Dims dims = possible(*held, remaining);
     step(held, remaining, dims, cost);
     // Half a spectrum is no smaller than the real rows that it is made of.
-    const bool may_wait =
-        path_.empty() && transform_.special_first && contains(dims, transform_.special);
+    const bool may_wait = path_.empty() && transform_.special_first && contains(dims, transform_.special);
     if (may_wait) step(held, remaining, {}, cost);
   }
 
@@ -116,8 +107,7 @@ class Search {
       Layout layout = after->layout();
       Dims mesh_dims;
       for (const int64_t d : freed) {
-        mesh_dims.insert(mesh_dims.end(), layout.cuts[d].mesh_dims.begin(),
-                         layout.cuts[d].mesh_dims.end());
+        mesh_dims.insert(mesh_dims.end(), layout.cuts[d].mesh_dims.begin(), layout.cuts[d].mesh_dims.end());
         layout.cuts[d] = {};
       }
       std::sort(mesh_dims.begin(), mesh_dims.end());
@@ -130,8 +120,7 @@ class Search {
   void come_home(const SpecPtr& after, const Dims& rest, double cost) {
     const bool waits = contains(rest, transform_.special);
     if (waits && output_->cut(transform_.special).sizes.size() > 1) return;
-    const SpecPtr home =
-        waits ? sized(output_, after->global_shape()[transform_.special]) : output_;
+    const SpecPtr home = waits ? sized(output_, after->global_shape()[transform_.special]) : output_;
     const Dims dims = possible(*home, rest);
     if (dims.size() != rest.size()) return;
     cost += bytes(rest) * moved(*after, *home);
@@ -160,8 +149,8 @@ class Search {
   }
 
   // Gives mesh dim after mesh dim a new dim to cut, or none.
-  void place(const SpecPtr& from, const Layout& layout, const Dims& freed, const Dims& mesh_dims,
-             size_t next, const Dims& rest, double cost) {
+  void place(const SpecPtr& from, const Layout& layout, const Dims& freed, const Dims& mesh_dims, size_t next,
+             const Dims& rest, double cost) {
     if (next == mesh_dims.size()) {
       const SpecPtr to = intern(layout);
       if (possible(*to, rest).empty()) return;
@@ -194,8 +183,7 @@ class Search {
 
 }  // namespace
 
-std::vector<PencilStage> pencil_stages(const Transform& transform, const SpecPtr& input,
-                                       const SpecPtr& output) {
+std::vector<PencilStage> pencil_stages(const Transform& transform, const SpecPtr& input, const SpecPtr& output) {
   std::vector<PencilStage> stages = Search(transform, output).run(input);
   // Several dims at once take one pass over memory: a stage whose dims are whole in a later one
   // that has others to do waits for it.
@@ -204,9 +192,8 @@ std::vector<PencilStage> pencil_stages(const Transform& transform, const SpecPtr
     const auto later = std::find_if(stages.begin() + static_cast<int64_t>(i) + 1, stages.end(),
                                     [](const PencilStage& stage) { return !stage.dims.empty(); });
     if (later == stages.end()) break;
-    const bool whole = std::all_of(stages[i].dims.begin(), stages[i].dims.end(), [&](int64_t d) {
-      return later->held->cut(d).sizes.size() <= 1;
-    });
+    const bool whole = std::all_of(stages[i].dims.begin(), stages[i].dims.end(),
+                                   [&](int64_t d) { return later->held->cut(d).sizes.size() <= 1; });
     if (!whole) continue;
     later->dims.insert(later->dims.begin(), stages[i].dims.begin(), stages[i].dims.end());
     stages[i].dims.clear();

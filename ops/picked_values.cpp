@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The derivative of max, min, median, sort, topk and the like. PyTorch's formula scatters into plain zeros of the global
-// shape, which would gather the gradient to every rank; on ShardTensors it starts from zeros that are cut as the
+// The derivative of max, min, median, sort, topk and the like. PyTorch's formula scatters into plain zeros of the
+// global shape, which would gather the gradient to every rank; on ShardTensors it starts from zeros that are cut as the
 // gradient is. Plain tensors keep PyTorch's formula. Decomposed above autograd, so it is claimed on autograd's keys.
 #include <ATen/ATen.h>
 #include <ATen/ops/value_selecting_reduction_backward_compositeimplicitautograd_dispatch.h>
@@ -14,8 +14,7 @@ namespace {
 at::Tensor picked_values_backward(const at::Tensor& grad, int64_t dim, const at::Tensor& indices,
                                   c10::SymIntArrayRef sizes, bool keepdim) {
   if (!is_shard_tensor(grad) && !is_shard_tensor(indices)) {
-    return at::compositeimplicitautograd::value_selecting_reduction_backward_symint(
-        grad, dim, indices, sizes, keepdim);
+    return at::compositeimplicitautograd::value_selecting_reduction_backward_symint(grad, dim, indices, sizes, keepdim);
   }
   const bool gone = !keepdim && !sizes.empty();
   const at::Tensor values = gone ? grad.unsqueeze(dim) : grad;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pixel_shuffle and pixel_unshuffle: r x r channels become pixels and back. A block of h rows becomes one of h r rows, so
-// cuts of the picture stay where they are; for the way back, boundaries are first moved to multiples of r.
+// pixel_shuffle and pixel_unshuffle: r x r channels become pixels and back. A block of h rows becomes one of h r rows,
+// so cuts of the picture stay where they are; for the way back, boundaries are first moved to multiples of r.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -86,19 +86,18 @@ std::optional<Plan> plan_unshuffle(const OpCall& call) {
   return rearranged<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
 }
 
-// Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made again.
+// Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made
+// again.
 std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
   const SpecPtr self = sums_only(call.spec("self"));
   const int64_t groups = call.integer("groups");
   TORCH_CHECK_VALUE(self->ndim() > 2 && groups > 0 && self->global_shape()[1] % groups == 0, call.name(), ": ", groups,
                     " groups do not divide the channels\n  have  ", call.describe());
   Plan plan = plan_one(call, uncut(self, {1}), {self});
-  plan.run = [begin = self->offsets()[1], shape = self->local_shape()](const c10::OperatorHandle& op,
-                                                                        Stack& stack) {
+  plan.run = [begin = self->offsets()[1], shape = self->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     const int64_t groups = argument(op, stack, 1).toInt();
-    const at::Tensor shuffled =
-        local.unflatten(1, {groups, local.size(1) / groups}).transpose(1, 2).flatten(1, 2);
+    const at::Tensor shuffled = local.unflatten(1, {groups, local.size(1) / groups}).transpose(1, 2).flatten(1, 2);
     finish(op, stack, shuffled.narrow(1, begin, shape[1]).clone(at::MemoryFormat::Contiguous));
   };
   return plan;
@@ -122,8 +121,7 @@ const Register rules{
     {.op = "aten::pixel_unshuffle",
      .plan = plan_unshuffle,
      .source = "PyTorch pixel_unshuffle",
-     .supports =
-         "any cut; boundaries move to multiples of the factor, one of the channels is gathered"},
+     .supports = "any cut; boundaries move to multiples of the factor, one of the channels is gathered"},
 };
 
 }  // namespace

@@ -12,17 +12,17 @@
 
 namespace moonhalo {
 
-/// One search of cut queries among cut points, as a rank takes part in it. What travels along a line of ranks that share the
-/// points is what is less, by figures that all ranks hold:
+/// One search of cut queries among cut points, as a rank takes part in it. What travels along a line of ranks that
+/// share the points is what is less, by figures that all ranks hold:
 ///
-///     points    ranks      0     1     2       step 0: each searches its own block, while the next one comes from the right
+///     points    ranks      0     1     2       step 0: each searches its own block, while the next one comes from the
+///               right
 ///               queries    q0    q1    q2      step 1: q0 in p1, q1 in p2, q2 in p0, while ...
 ///               points     p0 <- p1 <- p2 <- p0
 ///     queries   every rank searches its block for all queries, and sends the candidates home, where they are joined
 class PointRound {
  public:
-  PointRound(const PointCuts& cuts, int64_t most, std::optional<double> radius,
-             at::ScalarType dtype);
+  PointRound(const PointCuts& cuts, int64_t most, std::optional<double> radius, at::ScalarType dtype);
   /// query [batch..., M, D], points [batch..., n, D] of this rank. Collective over the mesh.
   NeighborLists search(const at::Tensor& query, const at::Tensor& points) const;
 

@@ -16,8 +16,7 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& items) {
 }
 
 // Every block of `cut` (of the whole dim, if there is none) divided evenly over more mesh dims.
-Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent,
-                    const DeviceMesh& mesh) {
+Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh) {
   int64_t parts = 1;
   for (const int64_t m : more) parts *= mesh.size(m);
   if (!cut) cut.sizes = {extent};
@@ -190,22 +189,18 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
   std::vector<int64_t> along(indices.dim(), 1);
   along[0] = batch_;
   const at::Tensor entry = at::arange(batch_, at::kLong).view(along);
-  const at::Tensor key = looked_up(holder, block) * stride +
-                         entry * (looked_up(ends, block) - begin) + (index - begin);
-  const auto [asked, place] =
-      at::_unique(key.masked_select(valid), /*sorted=*/true, /*return_inverse=*/true);
+  const at::Tensor key = looked_up(holder, block) * stride + entry * (looked_up(ends, block) - begin) + (index - begin);
+  const auto [asked, place] = at::_unique(key.masked_select(valid), /*sorted=*/true, /*return_inverse=*/true);
   numbers_ = at::full(indices.sizes(), asked.numel(), at::kLong).masked_scatter_(valid, place);
 
   Communicator& group = mesh_->group();
   const auto [lowest, highest] = range_of(indices);
-  const at::Tensor counts = at::cat({at::bincount(at::floor_divide(asked, stride), {}, ranks),
-                                     at::tensor({lowest, highest}, at::kLong)});
+  const at::Tensor counts =
+      at::cat({at::bincount(at::floor_divide(asked, stride), {}, ranks), at::tensor({lowest, highest}, at::kLong)});
   at::Tensor table = at::empty({ranks * (ranks + 2)}, at::kLong);
   group.all_gather(counts, std::vector<int64_t>(ranks, ranks + 2), table);
   table = table.view({ranks, ranks + 2});
-  check_range({table.select(1, ranks).min().item<int64_t>(),
-               table.select(1, ranks + 1).max().item<int64_t>()},
-              n, op);
+  check_range({table.select(1, ranks).min().item<int64_t>(), table.select(1, ranks + 1).max().item<int64_t>()}, n, op);
   for (int64_t r = 0; r < ranks; ++r) {
     asks_.push_back(table[mesh_->rank()][r].item<int64_t>());
     serves_.push_back(table[r][mesh_->rank()].item<int64_t>());

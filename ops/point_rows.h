@@ -9,12 +9,13 @@
 
 namespace moonhalo {
 
-/// Which dims of a query [batch..., M, *] and of points [batch..., N, *] are cut, so that each rank can answer its queries from
-/// the points that its line of ranks holds. The last dims are whole.
+/// Which dims of a query [batch..., M, *] and of points [batch..., N, *] are cut, so that each rank can answer its
+/// queries from the points that its line of ranks holds. The last dims are whole.
 struct PointCuts {
   SpecPtr query, points;
-  /// Batch dims follow whichever tensor is cut there; then M and N keep their cuts over the mesh dims that are left; then mesh dims that
-  /// cut the points alone cut the queries too, inside the blocks that they have. Partials are resolved.
+  /// Batch dims follow whichever tensor is cut there; then M and N keep their cuts over the mesh dims that are left;
+  /// then mesh dims that cut the points alone cut the queries too, inside the blocks that they have. Partials are
+  /// resolved.
   PointCuts(const SpecPtr& query, const SpecPtr& points);
 
   /// As the query is cut, for the shape [batch..., M, rest...].
@@ -32,8 +33,8 @@ struct PointCuts {
 at::Tensor rows_at(const at::Tensor& table, const at::Tensor& numbers);
 /// The adjoint: sums grad [numbers..., D] into [rows, D], in the order of the numbers.
 at::Tensor add_rows_at(const at::Tensor& grad, const at::Tensor& numbers, int64_t rows);
-/// Numbers of the rows of points [batch, n, D] in a table [batch * n, D] for indices [batch, ...]; -1 becomes batch * n. IndexError where an
-/// index is not in [-1, n), on this rank alone.
+/// Numbers of the rows of points [batch, n, D] in a table [batch * n, D] for indices [batch, ...]; -1 becomes batch *
+/// n. IndexError where an index is not in [-1, n), on this rank alone.
 at::Tensor row_numbers(const at::Tensor& indices, int64_t n, const char* op);
 
 /// Of rows [batch, M, K, D] fetched for indices [batch, M, K] (zeros for -1) and the query [batch, M, D]: the offsets.
@@ -41,11 +42,12 @@ at::Tensor offsets_of(const at::Tensor& rows, const at::Tensor& query, const at:
 /// The query's part of the adjoint, [batch, M, D], for the gradient [batch, M, K, D] of the offsets.
 at::Tensor query_gradient(const at::Tensor& grad, const at::Tensor& indices);
 
-/// Rows of cut points, fetched by those who ask for them and sums sent home. Made and used by all ranks of the mesh (collective).
+/// Rows of cut points, fetched by those who ask for them and sums sent home. Made and used by all ranks of the mesh
+/// (collective).
 class PointRoute {
  public:
-  /// indices [batch, ...] of this rank, into N (-1: none). IndexError for others: if the points are cut on every rank, for the worst
-  /// that any rank has; else on the rank that has them.
+  /// indices [batch, ...] of this rank, into N (-1: none). IndexError for others: if the points are cut on every rank,
+  /// for the worst that any rank has; else on the rank that has them.
   PointRoute(const PointCuts& cuts, const at::Tensor& indices, const char* op);
   /// points [batch, n, D] of this rank: [indices..., D].
   at::Tensor fetch(const at::Tensor& points) const;
@@ -58,8 +60,8 @@ class PointRoute {
 
   MeshPtr mesh_;
   int64_t batch_ = 0, owned_ = 0;
-  at::Tensor numbers_;  // of the rows that this rank asks for; their number for none
-  at::Tensor served_;   // rows of this rank's table that others, rank by rank, ask for
+  at::Tensor numbers_;                  // of the rows that this rank asks for; their number for none
+  at::Tensor served_;                   // rows of this rank's table that others, rank by rank, ask for
   std::vector<int64_t> asks_, serves_;  // rows by rank
 };
 

@@ -44,9 +44,7 @@ struct Heap {
   void sink(T d, int64_t i) {
     int64_t at = 0;
     for (int64_t child = 1; child < *held; child = 2 * at + 1) {
-      if (child + 1 < *held &&
-          worse(distance[child + 1], index[child + 1], distance[child], index[child]))
-        ++child;
+      if (child + 1 < *held && worse(distance[child + 1], index[child + 1], distance[child], index[child])) ++child;
       if (!worse(distance[child], index[child], d, i)) break;
       place(at, distance[child], index[child]);
       at = child;
@@ -105,13 +103,10 @@ class Cloud {
     }
   }
 
-  int64_t leaves() const {
-    return static_cast<int64_t>(values_.size()) / std::max<int64_t>(1, kLeaf * features_);
-  }
+  int64_t leaves() const { return static_cast<int64_t>(values_.size()) / std::max<int64_t>(1, kLeaf * features_); }
 
   // Measures the points of a leaf; those that may be among the nearest, or are within the radius, are offered.
-  void scan(int64_t leaf, const T* query, Heap<T>& heap, int64_t first, const T* square,
-            int64_t* within) const {
+  void scan(int64_t leaf, const T* query, Heap<T>& heap, int64_t first, const T* square, int64_t* within) const {
     T sums[kLeaf] = {};
     const T* values = values_.data() + leaf * kLeaf * features_;
     for (int64_t f = 0; f < features_; ++f, values += kLeaf) {
@@ -121,8 +116,7 @@ class Cloud {
         sums[i] += difference * difference;
       }
     }
-    const int64_t begin = leaf * kLeaf,
-                  count = std::min(kLeaf, static_cast<int64_t>(order_.size()) - begin);
+    const int64_t begin = leaf * kLeaf, count = std::min(kLeaf, static_cast<int64_t>(order_.size()) - begin);
     for (int64_t i = 0; i < count; ++i) {
       if (square != nullptr) {
         if (!(sums[i] <= *square)) continue;
@@ -133,8 +127,7 @@ class Cloud {
     }
   }
 
-  void search(const T* query, Heap<T>& heap, int64_t first, const T* square,
-              int64_t* within) const {
+  void search(const T* query, Heap<T>& heap, int64_t first, const T* square, int64_t* within) const {
     if (!nodes_.empty()) visit(0, bound(0, query), query, heap, first, square, within);
   }
 
@@ -215,8 +208,8 @@ class Cloud {
 
 }  // namespace
 
-NeighborLists::NeighborLists(int64_t batch, int64_t queries, int64_t most,
-                             std::optional<double> radius, at::ScalarType dtype)
+NeighborLists::NeighborLists(int64_t batch, int64_t queries, int64_t most, std::optional<double> radius,
+                             at::ScalarType dtype)
     : radius_(radius),
       distances_(at::zeros({batch, queries, most}, dtype)),
       indices_(at::zeros({batch, queries, most}, at::kLong)),
@@ -224,8 +217,8 @@ NeighborLists::NeighborLists(int64_t batch, int64_t queries, int64_t most,
       within_(at::zeros({batch, queries}, at::kLong)) {}
 
 void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, int64_t first) {
-  const int64_t batch = query.size(0), queries = query.size(1), features = query.size(2),
-                count = points.size(1), most = distances_.size(2);
+  const int64_t batch = query.size(0), queries = query.size(1), features = query.size(2), count = points.size(1),
+                most = distances_.size(2);
   if (batch * queries == 0 || count == 0) return;
   const bool divided = features <= kMostFeatures && queries >= kFewQueries;
   AT_DISPATCH_FLOATING_TYPES(query.scalar_type(), "neighbors", [&] {
@@ -233,21 +226,17 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
     std::vector<std::optional<Cloud<T>>> clouds(batch);
     const T* all = points.const_data_ptr<T>();
     at::parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b)
-        clouds[b].emplace(all + b * count * features, count, features, divided);
+      for (int64_t b = begin; b < end; ++b) clouds[b].emplace(all + b * count * features, count, features, divided);
     });
     const T* asked = query.const_data_ptr<T>();
     T* distances = distances_.mutable_data_ptr<T>();
-    int64_t *indices = indices_.mutable_data_ptr<int64_t>(),
-            *held = held_.mutable_data_ptr<int64_t>(),
+    int64_t *indices = indices_.mutable_data_ptr<int64_t>(), *held = held_.mutable_data_ptr<int64_t>(),
             *within = within_.mutable_data_ptr<int64_t>();
     const T limit = radius_ ? squared_radius<T>(*radius_) : T(0);
     const T* square = radius_ ? &limit : nullptr;
-    const auto heap_of = [&](int64_t q) {
-      return Heap<T>{distances + q * most, indices + q * most, held + q, most};
-    };
-    const int64_t tile = std::max<int64_t>(
-        1, kTileBytes / (kLeaf * static_cast<int64_t>(sizeof(T)) * std::max<int64_t>(1, features)));
+    const auto heap_of = [&](int64_t q) { return Heap<T>{distances + q * most, indices + q * most, held + q, most}; };
+    const int64_t tile =
+        std::max<int64_t>(1, kTileBytes / (kLeaf * static_cast<int64_t>(sizeof(T)) * std::max<int64_t>(1, features)));
     at::parallel_for(0, batch * queries, 64, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin / queries; b * queries < end; ++b) {
         const Cloud<T>& cloud = *clouds[b];
@@ -277,14 +266,12 @@ void NeighborLists::join(const NeighborLists& other) {
   AT_DISPATCH_FLOATING_TYPES(distances_.scalar_type(), "neighbors", [&] {
     scalar_t* distances = distances_.mutable_data_ptr<scalar_t>();
     const scalar_t* others = other.distances_.const_data_ptr<scalar_t>();
-    int64_t *indices = indices_.mutable_data_ptr<int64_t>(),
-            *held = held_.mutable_data_ptr<int64_t>();
+    int64_t *indices = indices_.mutable_data_ptr<int64_t>(), *held = held_.mutable_data_ptr<int64_t>();
     const int64_t *their_indices = other.indices_.const_data_ptr<int64_t>(),
                   *their_held = other.held_.const_data_ptr<int64_t>();
     for (int64_t q = 0; q < lists; ++q) {
       Heap<scalar_t> heap{distances + q * most, indices + q * most, held + q, most};
-      for (int64_t i = q * most; i < q * most + their_held[q]; ++i)
-        heap.offer(others[i], their_indices[i]);
+      for (int64_t i = q * most; i < q * most + their_held[q]; ++i) heap.offer(others[i], their_indices[i]);
     }
   });
   within_.add_(other.within_);
@@ -294,8 +281,7 @@ void NeighborLists::finish() {
   const int64_t lists = held_.numel(), most = distances_.size(2);
   AT_DISPATCH_FLOATING_TYPES(distances_.scalar_type(), "neighbors", [&] {
     scalar_t* distances = distances_.mutable_data_ptr<scalar_t>();
-    int64_t *indices = indices_.mutable_data_ptr<int64_t>(),
-            *held = held_.mutable_data_ptr<int64_t>();
+    int64_t *indices = indices_.mutable_data_ptr<int64_t>(), *held = held_.mutable_data_ptr<int64_t>();
     at::parallel_for(0, lists, 256, [&](int64_t begin, int64_t end) {
       for (int64_t q = begin; q < end; ++q) {
         Heap<scalar_t> heap{distances + q * most, indices + q * most, held + q, most};

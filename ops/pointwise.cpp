@@ -21,10 +21,10 @@ std::vector<Linear> linearity(const OpCall& call) {
   const std::string name = call.name();
   static constexpr std::array<std::string_view, 5> kSums = {"aten::add.Tensor", "aten::sub.Tensor", "aten::add_.Tensor",
                                                             "aten::sub_.Tensor", "aten::rsub.Tensor"};
-  static constexpr std::array<std::string_view, 4> kProducts = {"aten::mul.Tensor", "aten::mul_.Tensor", "aten::mul.Scalar",
-                                                                "aten::mul_.Scalar"};
-  static constexpr std::array<std::string_view, 6> kOfFirst = {"aten::div.Tensor", "aten::div_.Tensor", "aten::div.Scalar",
-                                                               "aten::div_.Scalar", "aten::neg", "aten::neg_"};
+  static constexpr std::array<std::string_view, 4> kProducts = {"aten::mul.Tensor", "aten::mul_.Tensor",
+                                                                "aten::mul.Scalar", "aten::mul_.Scalar"};
+  static constexpr std::array<std::string_view, 6> kOfFirst = {
+      "aten::div.Tensor", "aten::div_.Tensor", "aten::div.Scalar", "aten::div_.Scalar", "aten::neg", "aten::neg_"};
   std::vector<Linear> linear(call.slots().size(), Linear::kNo);
   if (among(name, kSums)) linear.assign(linear.size(), Linear::kJoint);
   if (among(name, kProducts)) linear.assign(linear.size(), Linear::kEach);
@@ -32,9 +32,9 @@ std::vector<Linear> linearity(const OpCall& call) {
   return linear;
 }
 
-// LibTorch's derivative of a mean divides its gradient after it was expanded, so every rank would write out as many equal numbers
-// as the whole tensor has. What is divided there stays expanded, as a sum's gradient does. (Not in half precision: LibTorch
-// multiplies expanded matrices of bfloat16 with sums of bfloat16.)
+// LibTorch's derivative of a mean divides its gradient after it was expanded, so every rank would write out as many
+// equal numbers as the whole tensor has. What is divided there stays expanded, as a sum's gradient does. (Not in half
+// precision: LibTorch multiplies expanded matrices of bfloat16 with sums of bfloat16.)
 void divide(const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor x = argument(op, stack, 0).toTensor();
   at::Tensor distinct = x;
@@ -50,7 +50,8 @@ void divide(const c10::OperatorHandle& op, Stack& stack) {
   if (kept) argument(op, stack, 0) = std::move(distinct);
   op.callBoxed(stack);
   at::Tensor result = stack.back().toTensor();
-  // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank alone.
+  // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
+  // alone.
   if (result.numel() == 0) result = at::empty_like(result, at::MemoryFormat::Contiguous);
   stack.back() = kept ? result.expand(x.sizes()) : std::move(result);
 }

@@ -25,14 +25,12 @@ namespace {
 struct LocalPool {
   std::vector<int64_t> global_extents;  // per pooled dim
   std::vector<int64_t> dilation;
-  std::vector<int64_t>
-      first_row;              // global, of the rows that the local kernel sees; may be negative
-  std::vector<int64_t> rows;  // that it sees
+  std::vector<int64_t> first_row;     // global, of the rows that the local kernel sees; may be negative
+  std::vector<int64_t> rows;          // that it sees
   std::vector<int64_t> output_shape;  // of this rank
   std::shared_ptr<const IntervalMap> halo;
-  std::optional<PoolEdges> edges;  // forward: instead of the halo
-  std::vector<std::vector<int64_t>>
-      divisors;  // averages whose windows are not all alike: per dim, per output row
+  std::optional<PoolEdges> edges;              // forward: instead of the halo
+  std::vector<std::vector<int64_t>> divisors;  // averages whose windows are not all alike: per dim, per output row
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
@@ -76,17 +74,14 @@ struct LocalPool {
   }
 
  private:
-  at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from,
-                    const std::vector<int64_t>& first, const std::vector<int64_t>& to,
-                    int64_t sign) const {
+  at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std::vector<int64_t>& first,
+                    const std::vector<int64_t>& to, int64_t sign) const {
     // Cut along the first of the dims alone, positions differ by whole rows.
-    const bool rows_alone =
-        std::equal(from.begin() + 1, from.end(), to.begin() + 1) &&
-        std::all_of(first.begin() + 1, first.end(), [](int64_t row) { return row == 0; });
+    const bool rows_alone = std::equal(from.begin() + 1, from.end(), to.begin() + 1) &&
+                            std::all_of(first.begin() + 1, first.end(), [](int64_t row) { return row == 0; });
     if (rows_alone && first[0] == 0) return index;
     if (rows_alone && (sign < 0 || first[0] > 0)) {
-      return index + sign * first[0] *
-                         std::accumulate(to.begin() + 1, to.end(), int64_t{1}, std::multiplies<>());
+      return index + sign * first[0] * std::accumulate(to.begin() + 1, to.end(), int64_t{1}, std::multiplies<>());
     }
     at::Tensor result;
     int64_t step = 1;
@@ -125,12 +120,10 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
                     ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
                     "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
-  const auto kernel = spread(call.integers("kernel_size"), count),
-             padding = spread(call.integers("padding"), count);
+  const auto kernel = spread(call.integers("kernel_size"), count), padding = spread(call.integers("padding"), count);
   auto stride = spread(call.integers("stride"), count);
   if (stride.empty()) stride = kernel;
-  p.local.dilation =
-      dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
+  p.local.dilation = dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
   p.ceil_mode = call.flag("ceil_mode");
   const int64_t first = p.input->ndim() - pooled;
   Layout out = p.input->layout();
@@ -182,8 +175,7 @@ void check_shape(const at::Tensor& result, at::IntArrayRef shape) {
 
 // What no value is below.
 double lowest(at::ScalarType dtype) {
-  if (!at::isIntegralType(dtype, /*includeBool=*/true))
-    return -std::numeric_limits<double>::infinity();
+  if (!at::isIntegralType(dtype, /*includeBool=*/true)) return -std::numeric_limits<double>::infinity();
   const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
@@ -202,8 +194,8 @@ struct Pooled {
 
 // Pools this rank's block with `kernel(x, padding)`, whose indices are positions in x.
 template <typename Kernel>
-Pooled pool_block(const LocalPool& local, const at::Tensor& self,
-                  const std::vector<int64_t>& padding, double fill, const Kernel& kernel) {
+Pooled pool_block(const LocalPool& local, const at::Tensor& self, const std::vector<int64_t>& padding, double fill,
+                  const Kernel& kernel) {
   if (!local.edges) {
     const at::Tensor x = local.extend(self, fill);
     if (local.empty()) return {};
@@ -213,8 +205,7 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self,
   }
   const PoolEdges& edges = *local.edges;
   HaloExchange exchange;
-  for (const BorrowedBox& part : edges.borrowed)
-    exchange.borrow(*part.map, self, fill, HaloSource::of_argument(0));
+  for (const BorrowedBox& part : edges.borrowed) exchange.borrow(*part.map, self, fill, HaloSource::of_argument(0));
   exchange.start();
   Pooled all;
   if (!local.empty()) {
@@ -226,18 +217,15 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self,
   exchange.wait();
   if (!edges.strips.empty()) {
     std::vector<Piece> pieces{{self, edges.owned}};
-    for (size_t i = 0; i < edges.borrowed.size(); ++i)
-      pieces.push_back({exchange.borrowed(i), edges.borrowed[i].box});
+    for (size_t i = 0; i < edges.borrowed.size(); ++i) pieces.push_back({exchange.borrowed(i), edges.borrowed[i].box});
     for (const PoolEdges::Strip& strip : edges.strips) {
       Pooled part = kernel(assemble(strip.box, pieces, fill), strip.padding);
       const auto put = [&](at::Tensor to, const at::Tensor& from) {
-        for (int64_t d = 0; d < to.dim(); ++d)
-          to = to.narrow(d, strip.first_output[d], strip.outputs[d]);
+        for (int64_t d = 0; d < to.dim(); ++d) to = to.narrow(d, strip.first_output[d], strip.outputs[d]);
         to.copy_(from);
       };
       put(all.values, part.values);
-      if (all.indices.defined())
-        put(all.indices, local.to_global(std::move(part.indices), strip.box));
+      if (all.indices.defined()) put(all.indices, local.to_global(std::move(part.indices), strip.box));
     }
   }
   exchange.note("edges");
@@ -258,18 +246,16 @@ std::optional<Plan> plan_max(const OpCall& call) {
     stride.push_back(window.stride);
   }
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
-  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding,
-              ceil_mode = p.ceil_mode](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding, ceil_mode = p.ceil_mode](
+                 const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor& self = argument(op, stack, 0).toTensor();
-    Pooled result = pool_block(
-        local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
-        [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
-          constexpr auto pool =
-              kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
-          auto [values, indices] =
-              pool(x, kernel, stride, padding_of_kernel, local.dilation, ceil_mode);
-          return {std::move(values), std::move(indices)};
-        });
+    Pooled result =
+        pool_block(local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
+                   [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
+                     constexpr auto pool = kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
+                     auto [values, indices] = pool(x, kernel, stride, padding_of_kernel, local.dilation, ceil_mode);
+                     return {std::move(values), std::move(indices)};
+                   });
     if (local.empty()) {
       finish(op, stack, at::empty(local.output_shape, self.options()),
              at::empty(local.output_shape, self.options().dtype(at::kLong)));
@@ -289,8 +275,7 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   plan.inputs = {p.output, nullptr, p.output};  // only the shape of self is read
   plan.outputs = {p.input};
   plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
-  plan.run = [local = p.local, indices = call.index("indices")](const c10::OperatorHandle& op,
-                                                                Stack& stack) {
+  plan.run = [local = p.local, indices = call.index("indices")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = local.like_extended(argument(op, stack, 1).toTensor());
     if (local.empty()) {
       finish(op, stack, local.give_back(at::zeros(x.sizes(), x.options())));
@@ -325,8 +310,7 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
   for (size_t i = 0; i < p.windows.size(); ++i) {
     const Window& window = p.windows[i];
     const int64_t extent = p.local.global_extents[i];
-    const auto [begin, end] =
-        p.output->block_range(first + static_cast<int64_t>(i), p.output->mesh()->rank());
+    const auto [begin, end] = p.output->block_range(first + static_cast<int64_t>(i), p.output->mesh()->rank());
     std::vector<int64_t> sizes;
     for (int64_t o = begin; o < end; ++o) {
       int64_t lo = o * window.stride - window.padding;
@@ -353,15 +337,14 @@ std::optional<Plan> plan_average(const OpCall& call) {
                  const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor self = argument(op, stack, 0).toTensor();
     const auto arguments = op.schema().arguments().size();
-    const Pooled pooled = pool_block(
-        local, self, padding, 0,
-        [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
-          Stack inner(stack.end() - static_cast<int64_t>(arguments), stack.end());
-          inner[0] = x;
-          inner[at_padding] = padding_of_kernel;
-          op.callBoxed(inner);
-          return {inner[0].toTensor(), {}};
-        });
+    const Pooled pooled = pool_block(local, self, padding, 0,
+                                     [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
+                                       Stack inner(stack.end() - static_cast<int64_t>(arguments), stack.end());
+                                       inner[0] = x;
+                                       inner[at_padding] = padding_of_kernel;
+                                       op.callBoxed(inner);
+                                       return {inner[0].toTensor(), {}};
+                                     });
     if (local.empty()) {
       finish(op, stack, at::empty(local.output_shape, self.options()));
       return;
@@ -397,18 +380,11 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSupports =
-    "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
+constexpr const char* kSupports = "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::max_pool2d_with_indices",
-     .plan = plan_max<2>,
-     .source = "PyTorch max_pool2d",
-     .supports = kSupports},
-    {.op = "aten::max_pool3d_with_indices",
-     .plan = plan_max<3>,
-     .source = "PyTorch max_pool3d",
-     .supports = kSupports},
+    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .source = "PyTorch max_pool2d", .supports = kSupports},
+    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .source = "PyTorch max_pool3d", .supports = kSupports},
     {.op = "aten::max_pool2d_with_indices_backward",
      .plan = plan_max_backward<2>,
      .source = "PyTorch max_pool2d",
@@ -417,14 +393,8 @@ const Register rules{
      .plan = plan_max_backward<3>,
      .source = "PyTorch max_pool3d",
      .supports = kSupports},
-    {.op = "aten::avg_pool2d",
-     .plan = plan_average<2>,
-     .source = "PyTorch avg_pool2d",
-     .supports = kSupports},
-    {.op = "aten::avg_pool3d",
-     .plan = plan_average<3>,
-     .source = "PyTorch avg_pool3d",
-     .supports = kSupports},
+    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .source = "PyTorch avg_pool2d", .supports = kSupports},
+    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .source = "PyTorch avg_pool3d", .supports = kSupports},
     {.op = "aten::avg_pool2d_backward",
      .plan = plan_average_backward<2>,
      .source = "PyTorch avg_pool2d",

@@ -12,8 +12,8 @@ int64_t pool_outputs(const Window& window, int64_t in_extent, bool ceil_mode) {
   return (outputs - 1) * window.stride >= in_extent + window.padding ? outputs - 1 : outputs;
 }
 
-std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
-                                    const std::vector<Window>& windows, bool ceil_mode) {
+std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows,
+                                    bool ceil_mode) {
   const int64_t ndim = input->ndim(), first = ndim - static_cast<int64_t>(windows.size());
   const int64_t me = input->mesh()->rank();
   const auto need = [&](int64_t d, int64_t rank) {
@@ -32,8 +32,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
       Window local = windows[d - first];
       local.padding = begin - need(d, rank).first;
       // Blocks thinner than a window have no inner outputs, and LibTorch's averages in three dims refuse them.
-      const bool fits = end - begin >= local.reach() && local.padding >= 0 &&
-                        2 * local.padding <= local.kernel &&
+      const bool fits = end - begin >= local.reach() && local.padding >= 0 && 2 * local.padding <= local.kernel &&
                         pool_outputs(local, end - begin, ceil_mode) == to - from;
       if (!fits) return std::nullopt;
       if (rank == me) edges.padding.back() = local.padding;

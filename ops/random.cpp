@@ -28,10 +28,16 @@ at::TensorOptions options_of(const c10::OperatorHandle& op, Stack& stack) {
 
 int digits_of(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kFloat: case at::kComplexFloat: return 24;
-    case at::kHalf: case at::kComplexHalf: return 11;
-    case at::kBFloat16: return 8;
-    default: return 53;
+    case at::kFloat:
+    case at::kComplexFloat:
+      return 24;
+    case at::kHalf:
+    case at::kComplexHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
+    default:
+      return 53;
   }
 }
 
@@ -117,7 +123,8 @@ void fill_geometric(const ElementRandom& random, const ShardSpec& spec, const at
   TORCH_CHECK_VALUE(p > 0 && p < 1, "geometric_: the probability ", p, " is not between 0 and 1");
   TORCH_CHECK_TYPE(!block.is_complex() && block.scalar_type() != at::kBool, "geometric_: gives no ", block.scalar_type(), " values");
   const double scale = 1 / std::log1p(-p);
-  random.fill(block, spec, [=](Draws& d) { return std::max(1.0, std::ceil(std::log(d.uniform_above_zero()) * scale)); });
+  random.fill(block, spec,
+              [=](Draws& d) { return std::max(1.0, std::ceil(std::log(d.uniform_above_zero()) * scale)); });
 }
 
 void fill_one_chance(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
@@ -148,20 +155,28 @@ void fill_many_chances(const ElementRandom& random, const ShardSpec& spec, const
 // type counts to without a gap.
 uint64_t end_of(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBool: return 2;
-    case at::kByte: return 256;
-    case at::kChar: return 128;
-    case at::kShort: return uint64_t{1} << 15;
-    case at::kInt: return uint64_t{1} << 31;
-    case at::kLong: return uint64_t{1} << 63;
-    default: break;
+    case at::kBool:
+      return 2;
+    case at::kByte:
+      return 256;
+    case at::kChar:
+      return 128;
+    case at::kShort:
+      return uint64_t{1} << 15;
+    case at::kInt:
+      return uint64_t{1} << 31;
+    case at::kLong:
+      return uint64_t{1} << 63;
+    default:
+      break;
   }
   check_floating("random_", dtype);
   return (uint64_t{1} << digits_of(dtype)) + 1;
 }
 
 // [low, end), with end taken modulo 2^64.
-void fill_integers(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low, uint64_t end) {
+void fill_integers(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
+                   uint64_t end) {
   const uint64_t range = end - static_cast<uint64_t>(low);
   random.fill(block, spec, [=](Draws& d) { return static_cast<int64_t>(static_cast<uint64_t>(low) + d.below(range)); });
 }
@@ -211,7 +226,8 @@ std::optional<Plan> plan_fill(const OpCall& call) {
 }
 
 // Functions that make a tensor like self, perhaps of another dtype.
-using Make = void (*)(const c10::OperatorHandle& op, Stack& stack, const ElementRandom&, const ShardSpec&, const at::Tensor& block);
+using Make = void (*)(const c10::OperatorHandle& op, Stack& stack, const ElementRandom&, const ShardSpec&,
+                      const at::Tensor& block);
 
 template <Make kMake>
 std::optional<Plan> plan_like(const OpCall& call) {
@@ -228,23 +244,29 @@ std::optional<Plan> plan_like(const OpCall& call) {
   return plan;
 }
 
-void make_uniform(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_uniform(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+                  const at::Tensor& block) {
   fill_uniform(random, spec, block, {0.0, 1.0});
 }
-void make_normal(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_normal(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+                 const at::Tensor& block) {
   fill_normal(random, spec, block, {0.0, 1.0});
 }
-void make_coins(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_coins(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                const at::Tensor& block) {
   fill_chances(random, spec, block, argument(op, stack, 0).toTensor());
 }
-void make_coins_of_p(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_coins_of_p(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                     const at::Tensor& block) {
   fill_coins(random, spec, block, argument(op, stack, 1).toDouble());
 }
-void make_integers_between(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low, int64_t high) {
+void make_integers_between(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
+                           int64_t high) {
   check_range(block.scalar_type(), low, high);
   fill_integers(random, spec, block, low, static_cast<uint64_t>(high));
 }
-void make_integers(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_integers(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                   const at::Tensor& block) {
   const c10::IValue& high = argument(op, stack, 1);
   if (high.isTensor()) {
     TORCH_CHECK_VALUE(high.toTensor().numel() == 1, "randint_like: `high` has ", high.toTensor().numel(), " elements, not one");
@@ -252,14 +274,16 @@ void make_integers(const c10::OperatorHandle& op, Stack& stack, const ElementRan
   }
   make_integers_between(random, spec, block, 0, high.toInt());
 }
-void make_integers_from(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block) {
+void make_integers_from(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                        const at::Tensor& block) {
   make_integers_between(random, spec, block, argument(op, stack, 1).toInt(), argument(op, stack, 2).toInt());
 }
 
 // randint_like.Tensor reads `high` on every rank.
 std::optional<Plan> plan_randint_like_tensor(const OpCall& call) {
   std::optional<Plan> plan = plan_like<make_integers>(call);
-  for (size_t s = 1; s < call.slots().size(); ++s) plan->inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
+  for (size_t s = 1; s < call.slots().size(); ++s)
+    plan->inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   return plan;
 }
 
@@ -284,28 +308,64 @@ const Register rules{
     {.op = "aten::uniform", .plan = plan_fill<fill_uniform>, .source = "PyTorch uniform_", .supports = kAnyCut},
     {.op = "aten::normal_", .plan = plan_fill<fill_normal>, .source = "PyTorch normal_", .supports = kAnyCut},
     {.op = "aten::normal_functional", .plan = plan_fill<fill_normal>, .source = "PyTorch normal_", .supports = kAnyCut},
-    {.op = "aten::log_normal_", .plan = plan_fill<fill_log_normal>, .source = "PyTorch log_normal_", .supports = kAnyCut},
-    {.op = "aten::log_normal", .plan = plan_fill<fill_log_normal>, .source = "PyTorch log_normal_", .supports = kAnyCut},
-    {.op = "aten::exponential_", .plan = plan_fill<fill_exponential>, .source = "PyTorch exponential_", .supports = kAnyCut},
-    {.op = "aten::exponential", .plan = plan_fill<fill_exponential>, .source = "PyTorch exponential_", .supports = kAnyCut},
+    {.op = "aten::log_normal_",
+     .plan = plan_fill<fill_log_normal>,
+     .source = "PyTorch log_normal_",
+     .supports = kAnyCut},
+    {.op = "aten::log_normal",
+     .plan = plan_fill<fill_log_normal>,
+     .source = "PyTorch log_normal_",
+     .supports = kAnyCut},
+    {.op = "aten::exponential_",
+     .plan = plan_fill<fill_exponential>,
+     .source = "PyTorch exponential_",
+     .supports = kAnyCut},
+    {.op = "aten::exponential",
+     .plan = plan_fill<fill_exponential>,
+     .source = "PyTorch exponential_",
+     .supports = kAnyCut},
     {.op = "aten::cauchy_", .plan = plan_fill<fill_cauchy>, .source = "PyTorch cauchy_", .supports = kAnyCut},
     {.op = "aten::cauchy", .plan = plan_fill<fill_cauchy>, .source = "PyTorch cauchy_", .supports = kAnyCut},
     {.op = "aten::geometric_", .plan = plan_fill<fill_geometric>, .source = "PyTorch geometric_", .supports = kAnyCut},
     {.op = "aten::geometric", .plan = plan_fill<fill_geometric>, .source = "PyTorch geometric_", .supports = kAnyCut},
     {.op = "aten::random_", .plan = plan_fill<fill_random>, .source = "PyTorch random_", .supports = kAnyCut},
     {.op = "aten::random", .plan = plan_fill<fill_random>, .source = "PyTorch random_", .supports = kAnyCut},
-    {.op = "aten::bernoulli_.float", .plan = plan_fill<fill_one_chance>, .source = "PyTorch bernoulli_", .supports = kAnyCut},
-    {.op = "aten::bernoulli_.Tensor", .plan = plan_fill<fill_many_chances>, .source = "PyTorch bernoulli_", .supports = kAnyCut},
-    {.op = "aten::bernoulli.Tensor", .plan = plan_fill<fill_many_chances>, .source = "PyTorch bernoulli_", .supports = kAnyCut},
+    {.op = "aten::bernoulli_.float",
+     .plan = plan_fill<fill_one_chance>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
+    {.op = "aten::bernoulli_.Tensor",
+     .plan = plan_fill<fill_many_chances>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
+    {.op = "aten::bernoulli.Tensor",
+     .plan = plan_fill<fill_many_chances>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
     {.op = "aten::bernoulli", .plan = plan_like<make_coins>, .source = "PyTorch bernoulli", .supports = kAnyCut},
     {.op = "aten::bernoulli.p", .plan = plan_like<make_coins_of_p>, .source = "PyTorch bernoulli", .supports = kAnyCut},
     {.op = "aten::rand_like", .plan = plan_like<make_uniform>, .source = "PyTorch rand_like", .supports = kAnyCut},
     {.op = "aten::randn_like", .plan = plan_like<make_normal>, .source = "PyTorch randn_like", .supports = kAnyCut},
-    {.op = "aten::randint_like", .plan = plan_like<make_integers>, .source = "PyTorch randint_like", .supports = kAnyCut},
-    {.op = "aten::randint_like.low_dtype", .plan = plan_like<make_integers_from>, .source = "PyTorch randint_like", .supports = kAnyCut},
-    {.op = "aten::randint_like.low_generator_dtype", .plan = plan_like<make_integers_from>, .source = "PyTorch randint_like", .supports = kAnyCut},
-    {.op = "aten::randint_like.Tensor", .plan = plan_randint_like_tensor, .source = "PyTorch randint_like", .supports = kAnyCut},
-    {.op = "aten::randint_like.Tensor_generator", .plan = plan_randint_like_tensor, .source = "PyTorch randint_like", .supports = kAnyCut},
+    {.op = "aten::randint_like",
+     .plan = plan_like<make_integers>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.low_dtype",
+     .plan = plan_like<make_integers_from>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.low_generator_dtype",
+     .plan = plan_like<make_integers_from>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.Tensor",
+     .plan = plan_randint_like_tensor,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.Tensor_generator",
+     .plan = plan_randint_like_tensor,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
     {.op = "aten::normal.Tensor_float", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},
     {.op = "aten::normal.float_Tensor", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},
     {.op = "aten::normal.Tensor_Tensor", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},

@@ -23,8 +23,8 @@ void check_floating(std::string_view op, at::ScalarType dtype, bool complex = fa
 /// Zeros and ones: one with probability `p`.
 void fill_coins(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, double p);
 
-/// For an operator of tensors that are broadcast together, element by element: the plan of the pointwise rule, with `run`
-/// called as (op, stack, spec of the result).
+/// For an operator of tensors that are broadcast together, element by element: the plan of the pointwise rule, with
+/// `run` called as (op, stack, spec of the result).
 using BroadcastRun = void (*)(const c10::OperatorHandle& op, Stack& stack, const SpecPtr& result);
 std::optional<Plan> plan_broadcast(const OpCall& call, BroadcastRun run);
 

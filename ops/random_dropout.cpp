@@ -35,7 +35,8 @@ std::optional<Plan> plan_rrelu(const OpCall& call) {
   Plan plan{.inputs = {spec, spec}, .outputs = {spec}};
   plan.run = [spec, in_place](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor self = argument(op, stack, 0).toTensor(), noise = argument(op, stack, 1).toTensor();
-    const double lower = argument(op, stack, 2).toScalar().toDouble(), upper = argument(op, stack, 3).toScalar().toDouble();
+    const double lower = argument(op, stack, 2).toScalar().toDouble(),
+                 upper = argument(op, stack, 3).toScalar().toDouble();
     check_floating("rrelu", self.scalar_type());
     TORCH_CHECK_VALUE(lower <= upper, "rrelu: the slopes [", lower, ", ", upper, "] are no range");
     at::Tensor result;

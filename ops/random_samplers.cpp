@@ -84,7 +84,8 @@ double gamma(double shape, Draws& draws) {
 
 // value(parameter, draws) for every element of the block.
 template <typename Value>
-at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& parameter, const Value& value) {
+at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& parameter,
+                   const Value& value) {
   const at::Tensor given = parameter.to(at::kCPU, at::kDouble).contiguous();
   const at::Tensor block = at::empty(given.sizes(), at::kDouble);
   const double* from = given.const_data_ptr<double>();
@@ -99,9 +100,7 @@ at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at:
   return block;
 }
 
-void check_values(bool right, const char* op, const char* what) {
-  TORCH_CHECK_VALUE(right, op, ": ", what);
-}
+void check_values(bool right, const char* op, const char* what) { TORCH_CHECK_VALUE(right, op, ": ", what); }
 bool holds(const at::Tensor& condition) { return condition.numel() == 0 || condition.all().item<bool>(); }
 
 using Sample = double (*)(double, Draws&);
@@ -115,7 +114,8 @@ std::optional<Plan> plan_sample(const OpCall& call) {
     const char* name = op.schema().name().c_str();
     check_floating(name, self.scalar_type());
     check_values(holds(self.ge(0)), name, "a parameter is negative");
-    const at::Tensor block = sampled(ElementRandom(named_generator(op, stack)), *spec, self, kSample).to(self.options());
+    const at::Tensor block =
+        sampled(ElementRandom(named_generator(op, stack)), *spec, self, kSample).to(self.options());
     // A shape so small that its samples underflow still gives something positive, as a logarithm needs.
     finish(op, stack, kSample == gamma ? block.clamp_min_(std::numeric_limits<float>::min()) : block);
   };
@@ -125,7 +125,8 @@ std::optional<Plan> plan_sample(const OpCall& call) {
 void run_binomial(const c10::OperatorHandle& op, Stack& stack, const SpecPtr& result) {
   const at::Tensor count = argument(op, stack, 0).toTensor(), p = argument(op, stack, 1).toTensor();
   check_floating("binomial", count.scalar_type());
-  check_values(holds(p.ge(0).logical_and(p.le(1))) && holds(count.ge(0)), "binomial", "a count is negative or a probability not in [0, 1]");
+  check_values(holds(p.ge(0).logical_and(p.le(1))) && holds(count.ge(0)), "binomial",
+               "a count is negative or a probability not in [0, 1]");
   const at::Tensor chances = p.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
   const at::Tensor counts = count.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
   const double* chance = chances.const_data_ptr<double>();
@@ -160,7 +161,8 @@ std::optional<Plan> plan_dirichlet(const OpCall& call) {
 }
 
 // Categories with the weights of each row: [rows, categories] -> [rows, samples].
-void sample_with_replacement(const ElementRandom& random, const at::Tensor& weights, int64_t first_row, const at::Tensor& result) {
+void sample_with_replacement(const ElementRandom& random, const at::Tensor& weights, int64_t first_row,
+                             const at::Tensor& result) {
   const int64_t rows = weights.size(0), categories = weights.size(1), samples = result.size(1);
   std::vector<double> sums(categories);
   for (int64_t r = 0; r < rows; ++r) {
@@ -181,7 +183,8 @@ void sample_with_replacement(const ElementRandom& random, const at::Tensor& weig
 }
 
 // The first `samples` of a race in which category c arrives after an exponential time of rate weight[c].
-void sample_without(const ElementRandom& random, const at::Tensor& weights, int64_t first_row, const at::Tensor& result) {
+void sample_without(const ElementRandom& random, const at::Tensor& weights, int64_t first_row,
+                    const at::Tensor& result) {
   const int64_t rows = weights.size(0), categories = weights.size(1), samples = result.size(1);
   std::vector<std::pair<double, int64_t>> arrivals;
   for (int64_t r = 0; r < rows; ++r) {
@@ -223,13 +226,15 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
                  "probabilities are negative, not finite, or all zero in a row");
     const at::Tensor block = at::empty({weights.size(0), result->local_shape().back()}, at::kLong);
     const int64_t first_row = spec->ndim() == 2 ? spec->offsets()[0] : 0;
-    (replacement ? sample_with_replacement : sample_without)(ElementRandom(named_generator(op, stack)), weights, first_row, block);
+    (replacement ? sample_with_replacement : sample_without)(ElementRandom(named_generator(op, stack)), weights,
+                                                             first_row, block);
     finish(op, stack, block.reshape(result->local_shape()).to(self.device()));
   };
   return plan;
 }
 
-const char* const kRows = "any cut; rows stay cut, the last dim is gathered; the same numbers for any cut and any number of ranks";
+const char* const kRows =
+    "any cut; rows stay cut, the last dim is gathered; the same numbers for any cut and any number of ranks";
 
 const Register rules{
     {.op = "aten::poisson", .plan = plan_sample<poisson>, .source = "PyTorch poisson", .supports = kAnyCut},

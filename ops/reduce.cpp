@@ -17,8 +17,7 @@ std::vector<int64_t> reduced_dims(const OpCall& call, int64_t ndim, bool empty_i
   std::iota(dims.begin(), dims.end(), 0);
   if (!call.has("dim") || !call.given("dim")) return dims;
   const c10::IValue& value = call.value("dim");
-  std::vector<int64_t> named =
-      value.isInt() ? std::vector<int64_t>{value.toInt()} : call.integers("dim");
+  std::vector<int64_t> named = value.isInt() ? std::vector<int64_t>{value.toInt()} : call.integers("dim");
   if (named.empty() && !empty_is_none) return dims;
   for (int64_t& d : named) d = at::maybe_wrap_dim(d, ndim);
   if (ndim == 0) return {};
@@ -26,8 +25,7 @@ std::vector<int64_t> reduced_dims(const OpCall& call, int64_t ndim, bool empty_i
   return named;
 }
 
-SpecPtr reduced_spec(const SpecPtr& from, at::IntArrayRef dims, bool keepdim,
-                     std::optional<ReduceOp> left) {
+SpecPtr reduced_spec(const SpecPtr& from, at::IntArrayRef dims, bool keepdim, std::optional<ReduceOp> left) {
   Layout layout;
   layout.mesh = from->mesh();
   layout.partials = from->layout().partials;
@@ -101,8 +99,7 @@ Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp
     finish(op, stack);
     for (const ReduceOp o : ops) {
       const at::ScalarType dtype = at::toRealValueType(x.scalar_type());
-      stack.emplace_back(
-          at::full(shape_of.sizes(), neutral_value(o, dtype), x.options().dtype(dtype)));
+      stack.emplace_back(at::full(shape_of.sizes(), neutral_value(o, dtype), x.options().dtype(dtype)));
     }
   };
 }
@@ -114,26 +111,22 @@ namespace {
 bool is_linear(const OpCall& call) {
   const at::ScalarType dtype = call.slots()[0].dtype;
   if (at::isIntegralType(dtype, true) && dtype != at::kLong) return false;
-  if (call.given("dtype") && at::isIntegralType(call.value("dtype").toScalarType(), true))
-    return false;
+  if (call.given("dtype") && at::isIntegralType(call.value("dtype").toScalarType(), true)) return false;
   const auto& partials = call.spec("self")->layout().partials;
-  return std::all_of(partials.begin(), partials.end(), [](const auto& p) {
-    return !p || *p == ReduceOp::kSum || *p == ReduceOp::kAvg;
-  });
+  return std::all_of(partials.begin(), partials.end(),
+                     [](const auto& p) { return !p || *p == ReduceOp::kSum || *p == ReduceOp::kAvg; });
 }
 
 std::optional<Plan> plan_sum(const OpCall& call) {
   const SpecPtr from = is_linear(call) ? call.spec("self") : without_partial(call.spec("self"));
   const auto dims = reduced_dims(call, from->ndim());
-  return Plan{.inputs = {from},
-              .outputs = {reduced_spec(from, dims, keeps_dims(call), ReduceOp::kSum)}};
+  return Plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keeps_dims(call), ReduceOp::kSum)}};
 }
 
 // The sum of a block divided by the global count: addends of the mean, however uneven the blocks.
 std::optional<Plan> plan_mean(const OpCall& call) {
   auto plan = plan_sum(call);
-  const at::ScalarType dtype =
-      call.given("dtype") ? call.value("dtype").toScalarType() : call.slots()[0].dtype;
+  const at::ScalarType dtype = call.given("dtype") ? call.value("dtype").toScalarType() : call.slots()[0].dtype;
   if (!plan || at::isIntegralType(dtype, true)) return plan;  // integers: the operator's own error
   const SpecPtr& from = plan->inputs[0];
   const auto dims = reduced_dims(call, from->ndim());
@@ -174,50 +167,17 @@ std::optional<Plan> plan_binary(const OpCall& call) {
 constexpr auto* kSource = "PyTorch reductions; DTensor's Partial";
 
 const Register rules{
-    {.op = "aten::sum",
-     .plan = plan_sum,
-     .source = kSource,
-     .supports = "any cut; stays Partial(sum)"},
-    {.op = "aten::mean",
-     .plan = plan_mean,
-     .source = kSource,
-     .supports = "any cut; Partial(sum), true counts"},
-    {.op = "aten::nansum",
-     .plan = plan_reduce<ReduceOp::kSum>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::count_nonzero",
-     .plan = plan_reduce<ReduceOp::kSum>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::prod",
-     .plan = plan_reduce<ReduceOp::kProduct>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::any",
-     .plan = plan_reduce<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::all",
-     .plan = plan_reduce<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::amax",
-     .plan = plan_extremum<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::amin",
-     .plan = plan_extremum<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::max",
-     .plan = plan_extremum<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = "any cut"},
-    {.op = "aten::min",
-     .plan = plan_extremum<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = "any cut"},
+    {.op = "aten::sum", .plan = plan_sum, .source = kSource, .supports = "any cut; stays Partial(sum)"},
+    {.op = "aten::mean", .plan = plan_mean, .source = kSource, .supports = "any cut; Partial(sum), true counts"},
+    {.op = "aten::nansum", .plan = plan_reduce<ReduceOp::kSum>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::count_nonzero", .plan = plan_reduce<ReduceOp::kSum>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::prod", .plan = plan_reduce<ReduceOp::kProduct>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::any", .plan = plan_reduce<ReduceOp::kMax>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::all", .plan = plan_reduce<ReduceOp::kMin>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::amax", .plan = plan_extremum<ReduceOp::kMax>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::amin", .plan = plan_extremum<ReduceOp::kMin>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::max", .plan = plan_extremum<ReduceOp::kMax>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::min", .plan = plan_extremum<ReduceOp::kMin>, .source = kSource, .supports = "any cut"},
     {.op = "aten::max.other", .plan = plan_binary, .source = kSource, .supports = "any cut"},
     {.op = "aten::min.other", .plan = plan_binary, .source = kSource, .supports = "any cut"},
 };

@@ -18,8 +18,7 @@ std::vector<int64_t> reduced_dims(const OpCall& call, int64_t ndim, bool empty_i
 /// Spec of what reducing `dims` of `from` leaves. On mesh dims that cut one of them the result is
 /// Partial(left), or Replicate without `left` (the caller reduces over the ranks itself).
 /// Everything else stays as in `from`.
-SpecPtr reduced_spec(const SpecPtr& from, at::IntArrayRef dims, bool keepdim,
-                     std::optional<ReduceOp> left = {});
+SpecPtr reduced_spec(const SpecPtr& from, at::IntArrayRef dims, bool keepdim, std::optional<ReduceOp> left = {});
 
 /// Product of the global sizes of `dims`: the true count of a mean.
 int64_t global_count(const ShardSpec& spec, at::IntArrayRef dims);

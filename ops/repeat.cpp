@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// repeat, roll, flip, rot90 and constant padding: along a cut dim each says which rows of the input an output block reads.
+// repeat, roll, flip, rot90 and constant padding: along a cut dim each says which rows of the input an output block
+// reads.
 //
 //     roll by 2     output [o, e) reads [o - 2, e - 2), round the ends
 //     flip          output [o, e) reads [extent - e, extent - o) backwards
@@ -19,12 +20,11 @@ namespace {
 
 using MapPtr = std::shared_ptr<const IntervalMap>;
 
-/// The map from the blocks of `from` to what `need(dim, begin, end)` names for the cut dims of a result in blocks of `to`;
-/// uncut dims are taken whole. Null when no dim is cut.
+/// The map from the blocks of `from` to what `need(dim, begin, end)` names for the cut dims of a result in blocks of
+/// `to`; uncut dims are taken whole. Null when no dim is cut.
 MapPtr map_rows(const SpecPtr& from, const SpecPtr& to, const std::vector<int64_t>& dims,
                 const std::function<Need(int64_t dim, int64_t begin, int64_t end)>& need) {
-  if (std::none_of(dims.begin(), dims.end(), [&](int64_t d) { return from->is_cut(d); }))
-    return nullptr;
+  if (std::none_of(dims.begin(), dims.end(), [&](int64_t d) { return from->is_cut(d); })) return nullptr;
   const int64_t added = to->ndim() - from->ndim();
   return std::make_shared<const IntervalMap>(from, [&](int64_t rank) {
     std::vector<Need> needs;
@@ -212,8 +212,7 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
     }
     at::Tensor result = at::full(sizes, argument(op, stack, 2).toScalar(), local.options());
     at::Tensor inside = result;
-    for (int64_t d = 0; d < local.dim(); ++d)
-      inside = inside.narrow(d, sides[d].before, sides[d].rows);
+    for (int64_t d = 0; d < local.dim(); ++d) inside = inside.narrow(d, sides[d].before, sides[d].rows);
     inside.copy_(kept);
     finish(op, stack, std::move(result));
   };

@@ -24,8 +24,7 @@ at::Tensor totals_of_blocks(const at::Tensor& total, const SpecPtr& spec, int64_
 template <Scan kScan>
 std::optional<Plan> plan_scan(const OpCall& call) {
   // Only a running sum of numbers that stay what they are is linear.
-  const bool linear = kScan == Scan::kSum && !at::isIntegralType(call.slots()[0].dtype, true) &&
-                      !call.given("dtype");
+  const bool linear = kScan == Scan::kSum && !at::isIntegralType(call.slots()[0].dtype, true) && !call.given("dtype");
   const SpecPtr from = linear ? sums_only(call.spec("self")) : without_partial(call.spec("self"));
   const int64_t dim = call.dim("dim", from->ndim());
   Plan plan{.inputs = {from}, .outputs = {from}};
@@ -34,15 +33,13 @@ std::optional<Plan> plan_scan(const OpCall& call) {
     op.callBoxed(stack);
     at::Tensor scanned = torch::jit::pop(stack).toTensor();
     const double nothing = kScan == Scan::kSum ? 0 : kScan == Scan::kProduct ? 1 : -INFINITY;
-    const at::Tensor total =
-        scanned.size(dim) > 0 ? scanned.select(dim, -1) : at::sum(scanned, dim).fill_(nothing);
-    const at::Tensor before = totals_of_blocks(total, from, dim)
-                                  .narrow(0, 0, from->block_index(dim, from->mesh()->rank()));
+    const at::Tensor total = scanned.size(dim) > 0 ? scanned.select(dim, -1) : at::sum(scanned, dim).fill_(nothing);
+    const at::Tensor before =
+        totals_of_blocks(total, from, dim).narrow(0, 0, from->block_index(dim, from->mesh()->rank()));
     if (before.size(0) > 0) {
       if constexpr (kScan == Scan::kSum) scanned.add_(before.sum(0).unsqueeze(dim));
       if constexpr (kScan == Scan::kProduct) scanned.mul_(before.prod(0).unsqueeze(dim));
-      if constexpr (kScan == Scan::kLogSumExp)
-        scanned = at::logaddexp(scanned, before.logsumexp(0).unsqueeze(dim));
+      if constexpr (kScan == Scan::kLogSumExp) scanned = at::logaddexp(scanned, before.logsumexp(0).unsqueeze(dim));
     }
     torch::jit::push(stack, scanned);
   };
@@ -52,14 +49,8 @@ std::optional<Plan> plan_scan(const OpCall& call) {
 constexpr auto* kSupports = "any cut; along a cut dim the totals of the blocks travel";
 
 const Register rules{
-    {.op = "aten::cumsum",
-     .plan = plan_scan<Scan::kSum>,
-     .source = "PyTorch cumsum",
-     .supports = kSupports},
-    {.op = "aten::cumprod",
-     .plan = plan_scan<Scan::kProduct>,
-     .source = "PyTorch cumprod",
-     .supports = kSupports},
+    {.op = "aten::cumsum", .plan = plan_scan<Scan::kSum>, .source = "PyTorch cumsum", .supports = kSupports},
+    {.op = "aten::cumprod", .plan = plan_scan<Scan::kProduct>, .source = "PyTorch cumprod", .supports = kSupports},
     {.op = "aten::logcumsumexp",
      .plan = plan_scan<Scan::kLogSumExp>,
      .source = "PyTorch logcumsumexp",

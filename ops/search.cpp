@@ -25,8 +25,7 @@ std::optional<Plan> plan_places(const OpCall& call, const char* boundaries, cons
   const int64_t ndim = values ? values->ndim() : 0;
   Axes axes;
   axes.kinds.assign(ndim, AxisKind::kKeep);
-  axes.kinds.push_back(call.has("sorter") && call.spec("sorter") ? AxisKind::kWhole
-                                                                 : AxisKind::kReduce);
+  axes.kinds.push_back(call.has("sorter") && call.spec("sorter") ? AxisKind::kWhole : AxisKind::kReduce);
   axes.inputs.resize(call.slots().size());
   const std::vector<int> dims = axes_from(0, ndim);
   if (values) axes.inputs[call.slot("self")] = dims;
@@ -76,18 +75,9 @@ std::optional<Plan> plan_isin(const OpCall& call) {
 constexpr auto* kSupports = "any cut of the values; cut boundaries leave counts that add up";
 
 const Register rules{
-    {.op = "aten::searchsorted",
-     .plan = plan_searchsorted,
-     .source = "PyTorch searchsorted",
-     .supports = kSupports},
-    {.op = "aten::bucketize",
-     .plan = plan_bucketize,
-     .source = "PyTorch bucketize",
-     .supports = kSupports},
-    {.op = "aten::isin",
-     .plan = plan_isin,
-     .source = "PyTorch isin",
-     .supports = "any cut of elements and of the set"},
+    {.op = "aten::searchsorted", .plan = plan_searchsorted, .source = "PyTorch searchsorted", .supports = kSupports},
+    {.op = "aten::bucketize", .plan = plan_bucketize, .source = "PyTorch bucketize", .supports = kSupports},
+    {.op = "aten::isin", .plan = plan_isin, .source = "PyTorch isin", .supports = "any cut of elements and of the set"},
 };
 
 }  // namespace

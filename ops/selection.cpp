@@ -70,10 +70,7 @@ constexpr auto* kSupports = "any cut; eight all-reduces of 256 counts";
 
 const Register rules{
     {.op = "aten::median", .plan = plan_median<false>, .source = "PyTorch median", .supports = kSupports},
-    {.op = "aten::nanmedian",
-     .plan = plan_median<true>,
-     .source = "PyTorch nanmedian",
-     .supports = kSupports},
+    {.op = "aten::nanmedian", .plan = plan_median<true>, .source = "PyTorch nanmedian", .supports = kSupports},
 };
 
 }  // namespace

@@ -51,8 +51,7 @@ Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> ou
 }
 
 bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return std::any_of(a.begin(), a.end(),
-                     [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
+  return std::any_of(a.begin(), a.end(), [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
 }
 
 std::vector<int64_t> all_dims(int64_t ndim) {
@@ -79,8 +78,7 @@ std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64
 
 std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low,
                                      const std::vector<int64_t>& high) {
-  const std::vector<int64_t> balanced =
-      balanced_sizes(extent, static_cast<int64_t>(low.size()) + 1);
+  const std::vector<int64_t> balanced = balanced_sizes(extent, static_cast<int64_t>(low.size()) + 1);
   std::vector<int64_t> sizes;
   int64_t wish = 0, begin = 0;
   for (size_t i = 0; i < low.size(); ++i) {

@@ -37,9 +37,8 @@ c10::IValue int_list(const std::vector<int64_t>& values);
 /// Blocks of a dim of `extent` rows whose boundaries lie at the same place of the domain as those of `sizes`, rounded.
 std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64_t extent);
 
-/// Block sizes whose boundaries are as near as may be to those of balanced blocks, while boundary i (before block i + 1)
-/// stays within [low[i], high[i]]; both are increasing and one shorter than the number of blocks.
-std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low,
-                                     const std::vector<int64_t>& high);
+/// Block sizes whose boundaries are as near as may be to those of balanced blocks, while boundary i (before block i +
+/// 1) stays within [low[i], high[i]]; both are increasing and one shorter than the number of blocks.
+std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low, const std::vector<int64_t>& high);
 
 }  // namespace moonhalo

@@ -21,9 +21,7 @@ constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 struct Range {
   int64_t start = 0, step = 1, length = 0;
   /// How many of them lie before `row`.
-  int64_t before(int64_t row) const {
-    return std::clamp<int64_t>((row - start + step - 1) / step, 0, length);
-  }
+  int64_t before(int64_t row) const { return std::clamp<int64_t>((row - start + step - 1) / step, 0, length); }
 };
 
 Range range_of(const OpCall& call, int64_t extent) {
@@ -68,8 +66,7 @@ SpecPtr sliced(const SpecPtr& spec, int64_t dim, const Range& range) {
   return recut(spec, dim, std::move(cut), range.length);
 }
 
-void edit_range(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim,
-                const Range& range) {
+void edit_range(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim, const Range& range) {
   if (!spec->is_cut(dim)) return;
   const int64_t begin = spec->offsets()[dim];
   const LocalRange local = within(range, begin, begin + spec->local_shape()[dim]);
@@ -159,8 +156,7 @@ std::vector<int64_t> without_dim(int64_t ndim, int64_t dim) {
 Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
   const auto map = std::make_shared<IntervalMap>(self, [&](int64_t rank) {
     std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d)
-      std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
+    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
     needs[dim].begin = row;
     needs[dim].end = row + 1;
     return needs;
@@ -174,7 +170,8 @@ Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
     const at::Tensor block = argument(op, stack, 0).toTensor();
     at::Tensor fetched = map->apply(block);
     if (fetched.is_alias_of(block)) fetched = fetched.clone(at::MemoryFormat::Contiguous);
-    tell_copied(fetched, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
+    tell_copied(
+        fetched, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
     finish(op, stack, fetched.select(dim, 0));
   };
 }
@@ -231,8 +228,7 @@ std::optional<Plan> plan_unbind(const OpCall& call) {
   const int64_t dim = call.dim("dim", self->ndim());
   const SpecPtr wanted = uncut(self, {dim});
   std::vector<SpecPtr> outputs;
-  for (const auto& shape : shapes)
-    outputs.push_back(follow(wanted, *shape, without_dim(self->ndim(), dim)));
+  for (const auto& shape : shapes) outputs.push_back(follow(wanted, *shape, without_dim(self->ndim(), dim)));
   return plan_one(call, wanted, std::move(outputs));
 }
 
@@ -273,10 +269,7 @@ const char* const kStays = "any cut; along a cut dim each rank keeps its rows";
 const Register rules{
     {.op = "aten::slice.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
     {.op = "aten::slice_copy.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
-    {.op = "aten::slice_backward",
-     .plan = plan_slice_backward,
-     .source = kTorch,
-     .supports = kStays},
+    {.op = "aten::slice_backward", .plan = plan_slice_backward, .source = kTorch, .supports = kStays},
     {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .source = kTorch, .supports = kStays},
     {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .source = kTorch, .supports = kStays},
     {.op = "aten::select.int",
@@ -287,14 +280,8 @@ const Register rules{
      .plan = plan_select,
      .source = kTorch,
      .supports = "any cut; a row of a cut dim is sent by its owner"},
-    {.op = "aten::select_backward",
-     .plan = plan_select_backward,
-     .source = kTorch,
-     .supports = "any cut"},
-    {.op = "aten::select_scatter",
-     .plan = plan_select_scatter,
-     .source = kTorch,
-     .supports = "any cut"},
+    {.op = "aten::select_backward", .plan = plan_select_backward, .source = kTorch, .supports = "any cut"},
+    {.op = "aten::select_scatter", .plan = plan_select_scatter, .source = kTorch, .supports = "any cut"},
     {.op = "aten::unbind.int",
      .plan = plan_unbind,
      .source = kTorch,
@@ -304,17 +291,11 @@ const Register rules{
      .source = kTorch,
      .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
     {.op = "aten::split_copy.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::split_with_sizes_copy",
-     .plan = plan_split,
-     .source = kTorch,
-     .supports = kStays},
+    {.op = "aten::split_with_sizes_copy", .plan = plan_split, .source = kTorch, .supports = kStays},
     {.op = "aten::split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
     {.op = "aten::split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
     {.op = "aten::unsafe_split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::unsafe_split_with_sizes",
-     .plan = plan_split,
-     .source = kTorch,
-     .supports = kStays},
+    {.op = "aten::unsafe_split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
 };
 
 }  // namespace

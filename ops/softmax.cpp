@@ -17,7 +17,7 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim());
   // _safe_softmax: a line of -inf alone becomes zeros.
   const bool safe = call.has("dtype");
-  const at::ScalarType dtype = safe && call.given("dtype")                  ? call.value("dtype").toScalarType()
+  const at::ScalarType dtype = safe && call.given("dtype")           ? call.value("dtype").toScalarType()
                                : !safe && call.flag("half_to_float") ? at::kFloat
                                                                      : call.slots()[0].dtype;
   // On an empty block LibTorch's kernel would not say so.
@@ -29,8 +29,7 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor();
     const at::Tensor x = given.to(wide_type(dtype));
-    at::Tensor top =
-        x.size(dim) > 0 ? at::amax(x, dim, true) : at::sum(x, dim, true).fill_(-INFINITY);
+    at::Tensor top = x.size(dim) > 0 ? at::amax(x, dim, true) : at::sum(x, dim, true).fill_(-INFINITY);
     top = group.all_reduce(top, ReduceOp::kMax);
     at::Tensor shifted = x - top;
     at::Tensor powers = kLog ? at::exp(shifted) : shifted.exp_();
@@ -67,8 +66,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch softmax, log_softmax";
-constexpr auto* kSupports =
-    "any cut; along a cut dim one max and one sum all-reduce (backward: one sum)";
+constexpr auto* kSupports = "any cut; along a cut dim one max and one sum all-reduce (backward: one sum)";
 
 const Register rules{
     {.op = "aten::_softmax", .plan = plan_softmax<false>, .source = kSource, .supports = kSupports},
@@ -76,18 +74,9 @@ const Register rules{
      .plan = plan_softmax<false>,
      .source = "PyTorch scaled_dot_product_attention",
      .supports = kSupports},
-    {.op = "aten::_log_softmax",
-     .plan = plan_softmax<true>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_softmax_backward_data",
-     .plan = plan_backward<false>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_log_softmax_backward_data",
-     .plan = plan_backward<true>,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::_log_softmax", .plan = plan_softmax<true>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_softmax_backward_data", .plan = plan_backward<false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_log_softmax_backward_data", .plan = plan_backward<true>, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

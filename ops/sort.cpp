@@ -19,8 +19,8 @@ SpecPtr with_whole(const SpecPtr& spec, int64_t dim) {
     if (free < 0 || spec->global_shape()[d] > spec->global_shape()[free]) free = d;
   }
   if (free >= 0 && spec->global_shape()[free] > 1) {
-    layout.cuts[free] = {cut.mesh_dims, balanced_sizes(spec->global_shape()[free],
-                                                       static_cast<int64_t>(cut.sizes.size()))};
+    layout.cuts[free] = {cut.mesh_dims,
+                         balanced_sizes(spec->global_shape()[free], static_cast<int64_t>(cut.sizes.size()))};
   }
   return intern(std::move(layout));
 }
@@ -45,8 +45,7 @@ std::optional<Plan> plan_lines(const OpCall& call) {
     c10::IValue& self = argument(op, stack, 0);
     self = there->apply(self.toTensor());
     op.callBoxed(stack);
-    const at::Tensor indices = torch::jit::pop(stack).toTensor(),
-                     values = torch::jit::pop(stack).toTensor();
+    const at::Tensor indices = torch::jit::pop(stack).toTensor(), values = torch::jit::pop(stack).toTensor();
     torch::jit::push(stack, back->apply(values));
     torch::jit::push(stack, back->apply(indices));
   };
@@ -69,8 +68,7 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   const int64_t extent = std::accumulate(offered.sizes.begin(), offered.sizes.end(), int64_t{0});
   const SpecPtr candidates = recut(from, dim, offered, extent);
   const auto gather = std::make_shared<Redistribution>(candidates, uncut(candidates, dim));
-  plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim],
-              largest = call.flag("largest"),
+  plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim], largest = call.flag("largest"),
               sorted = call.flag("sorted")](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     const auto [values, indices] = at::topk(x, mine, dim, largest, /*sorted=*/false);
@@ -81,8 +79,7 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kLines =
-    "any cut; along a cut dim whole lines are gathered slice by slice and the results return";
+constexpr auto* kLines = "any cut; along a cut dim whole lines are gathered slice by slice and the results return";
 
 const Register rules{
     {.op = "aten::topk",
@@ -90,26 +87,11 @@ const Register rules{
      .source = "PyTorch topk",
      .supports = "any cut; k candidates per block travel"},
     {.op = "aten::sort", .plan = plan_lines<false>, .source = "PyTorch sort", .supports = kLines},
-    {.op = "aten::cummax",
-     .plan = plan_lines<false>,
-     .source = "PyTorch cummax",
-     .supports = kLines},
-    {.op = "aten::cummin",
-     .plan = plan_lines<false>,
-     .source = "PyTorch cummin",
-     .supports = kLines},
-    {.op = "aten::kthvalue",
-     .plan = plan_lines<true>,
-     .source = "PyTorch kthvalue",
-     .supports = kLines},
-    {.op = "aten::median.dim",
-     .plan = plan_lines<true>,
-     .source = "PyTorch median",
-     .supports = kLines},
-    {.op = "aten::nanmedian.dim",
-     .plan = plan_lines<true>,
-     .source = "PyTorch nanmedian",
-     .supports = kLines},
+    {.op = "aten::cummax", .plan = plan_lines<false>, .source = "PyTorch cummax", .supports = kLines},
+    {.op = "aten::cummin", .plan = plan_lines<false>, .source = "PyTorch cummin", .supports = kLines},
+    {.op = "aten::kthvalue", .plan = plan_lines<true>, .source = "PyTorch kthvalue", .supports = kLines},
+    {.op = "aten::median.dim", .plan = plan_lines<true>, .source = "PyTorch median", .supports = kLines},
+    {.op = "aten::nanmedian.dim", .plan = plan_lines<true>, .source = "PyTorch nanmedian", .supports = kLines},
     {.op = "aten::mode", .plan = plan_lines<true>, .source = "PyTorch mode", .supports = kLines},
 };
 

@@ -32,8 +32,7 @@ std::optional<Plan> plan_moments(const OpCall& call) {
   Plan plan{.inputs = {from}, .outputs = std::vector<SpecPtr>(kMean ? 2 : 1, result)};
   const at::ScalarType dtype = call.slots()[0].dtype;
   if (CutGroup(from, dims).alone() || at::isIntegralType(dtype, true)) return plan;
-  const double correction =
-      call.given("correction") ? call.value("correction").toScalar().toDouble() : 1;
+  const double correction = call.given("correction") ? call.value("correction").toScalar().toDouble() : 1;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor x = argument(op, stack, 0).toTensor();
     Moments moments = moments_of(x, from, dims);
@@ -54,22 +53,10 @@ constexpr auto* kSource = "PyTorch var, std, var_mean, std_mean";
 constexpr auto* kSupports = "any cut, any correction; two all-reduces of the result's size";
 
 const Register rules{
-    {.op = "aten::var.correction",
-     .plan = plan_moments<false, false>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::std.correction",
-     .plan = plan_moments<true, false>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::var_mean.correction",
-     .plan = plan_moments<false, true>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::std_mean.correction",
-     .plan = plan_moments<true, true>,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::var.correction", .plan = plan_moments<false, false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::std.correction", .plan = plan_moments<true, false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::var_mean.correction", .plan = plan_moments<false, true>, .source = kSource, .supports = kSupports},
+    {.op = "aten::std_mean.correction", .plan = plan_moments<true, true>, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

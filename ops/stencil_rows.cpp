@@ -12,15 +12,13 @@
 namespace moonhalo {
 namespace {
 
-const std::vector<std::string> kBoundaries = {"zeros", "circular", "reflect", "replicate",
-                                              "one_sided"};
+const std::vector<std::string> kBoundaries = {"zeros", "circular", "reflect", "replicate", "one_sided"};
 
 Edge edge_of(const std::string& boundary) {
   const auto found = std::find(kBoundaries.begin(), kBoundaries.end(), boundary);
   TORCH_CHECK_VALUE(found != kBoundaries.end(), "stencil: unknown boundary '", boundary, "'", did_you_mean(boundary, kBoundaries),
                     "\n  have  zeros, circular, reflect, replicate, one_sided\n  fix   name one of them");
-  const Edge edges[] = {Edge::kZero, Edge::kCircular, Edge::kReflect, Edge::kReplicate,
-                        Edge::kZero};
+  const Edge edges[] = {Edge::kZero, Edge::kCircular, Edge::kReflect, Edge::kReplicate, Edge::kZero};
   return edges[found - kBoundaries.begin()];
 }
 
@@ -31,8 +29,7 @@ std::vector<double> scaled(std::vector<double> weights, double factor) {
 
 }  // namespace
 
-std::vector<double> finite_difference_weights(int64_t derivative, const std::vector<double>& places,
-                                              double at) {
+std::vector<double> finite_difference_weights(int64_t derivative, const std::vector<double>& places, double at) {
   const auto count = static_cast<int64_t>(places.size());
   TORCH_CHECK_VALUE(derivative >= 0 && count > derivative, "finite_difference_weights: derivative ", derivative, " from ", count,
                     " places\n  have  at least derivative + 1 are needed\n  fix   give more places");
@@ -50,8 +47,7 @@ std::vector<double> finite_difference_weights(int64_t derivative, const std::vec
       TORCH_CHECK_VALUE(apart != 0, "finite_difference_weights: place ", places[n], " is given twice\n  have  places ", places,
                         "\n  fix   give each place once");
       product *= apart;
-      for (int64_t d = 0; d <= derivative; ++d)
-        weights[d][k] = (here * old[d][k] - d * old_of(d - 1, k)) / apart;
+      for (int64_t d = 0; d <= derivative; ++d) weights[d][k] = (here * old[d][k] - d * old_of(d - 1, k)) / apart;
     }
     for (int64_t d = 0; d <= derivative; ++d)
       weights[d][n] = scale / product * (d * old_of(d - 1, n - 1) - before * old[d][n - 1]);
@@ -103,8 +99,7 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   TORCH_CHECK_VALUE(extent_ >= edge_points_ || extent_ == 0, "stencil: ", extent_, " rows along dim ", dim_, " are too few\n  have  derivative ", m,
                     " of order ", order, " one-sided, which takes ", edge_points_, "\n  fix   lower the order, or choose another boundary");
   places.clear();
-  for (int64_t point = 0; point < edge_points_; ++point)
-    places.push_back(static_cast<double>(point));
+  for (int64_t point = 0; point < edge_points_; ++point) places.push_back(static_cast<double>(point));
   for (int64_t row = 0; row < half; ++row) {
     const auto low = finite_difference_weights(m, places, static_cast<double>(row));
     for (const double weight : low) {
@@ -120,15 +115,12 @@ Rows StencilRows::needed(Rows out) const {
   Rows rows = {out.first + std::min<int64_t>(*low, 0), out.second + std::max<int64_t>(*high, 0)};
   if (edge_rows_ == 0) return rows;
   if (out.first < edge_rows_) rows = {0, std::max(rows.second, edge_points_)};
-  if (out.second > extent_ - edge_rows_)
-    rows = {std::min(rows.first, extent_ - edge_points_), extent_};
+  if (out.second > extent_ - edge_rows_) rows = {std::min(rows.first, extent_ - edge_points_), extent_};
   return {std::max<int64_t>(rows.first, 0), std::min(rows.second, extent_)};
 }
 
-void StencilRows::for_each_run(
-    Rows out, const std::function<void(int64_t, int64_t, int64_t, double)>& each) const {
-  const int64_t begin = std::max(out.first, edge_rows_),
-                end = std::min(out.second, extent_ - edge_rows_);
+void StencilRows::for_each_run(Rows out, const std::function<void(int64_t, int64_t, int64_t, double)>& each) const {
+  const int64_t begin = std::max(out.first, edge_rows_), end = std::min(out.second, extent_ - edge_rows_);
   for (size_t k = 0; k < offsets_.size() && begin < end; ++k) {
     if (weights_[k] != 0) each(begin, end - begin, begin + offsets_[k], weights_[k]);
   }
@@ -137,8 +129,7 @@ void StencilRows::for_each_run(
     for (int64_t point = 0; point < edge_points_; ++point) {
       const size_t at = row * edge_points_ + point;
       if (row >= out.first && row < out.second) each(row, 1, point, low_[at]);
-      if (opposite >= out.first && opposite < out.second)
-        each(opposite, 1, extent_ - 1 - point, high_[at]);
+      if (opposite >= out.first && opposite < out.second) each(opposite, 1, extent_ - 1 - point, high_[at]);
     }
   }
 }
@@ -167,8 +158,7 @@ at::Tensor StencilRows::adjoint(const at::Tensor& grad, Rows out) const {
 
 at::Tensor StencilRows::stands_for(Rows beyond, const at::Tensor& like) const {
   std::vector<int64_t> sources;
-  for (int64_t i = beyond.first; i < beyond.second; ++i)
-    sources.push_back(source_row(i, extent_, edge_));
+  for (int64_t i = beyond.first; i < beyond.second; ++i) sources.push_back(source_row(i, extent_, edge_));
   return at::tensor(sources, at::kLong).to(like.device());
 }
 

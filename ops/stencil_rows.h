@@ -32,8 +32,7 @@ class StencilRows {
 
  private:
   /// Calls each(first output, number, first row read, weight) for the outputs of `out`, by global rows.
-  void for_each_run(Rows out,
-                    const std::function<void(int64_t, int64_t, int64_t, double)>& each) const;
+  void for_each_run(Rows out, const std::function<void(int64_t, int64_t, int64_t, double)>& each) const;
   /// For rows beyond an end of the domain, which rows they stand for (none for zeros).
   at::Tensor stands_for(Rows beyond, const at::Tensor& like) const;
 

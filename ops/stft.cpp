@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's short-time Fourier transform reads its overlapping frames out of memory (as_strided). With a ShardTensor it is
-// met above autograd and made of operators that keep a cut: pad, unfold, the transform.
+// LibTorch's short-time Fourier transform reads its overlapping frames out of memory (as_strided). With a ShardTensor
+// it is met above autograd and made of operators that keep a cut: pad, unfold, the transform.
 #include <ATen/ATen.h>
 #include <ATen/ops/stft_native.h>
 
@@ -21,14 +21,14 @@ bool sharded(const at::Tensor& self, const OptionalTensor& window) {
   return is_shard_tensor(self) || (window && is_shard_tensor(*window));
 }
 
-at::Tensor stft_of_frames(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length,
-                          OptionalInt win_length, const OptionalTensor& window, bool normalized,
-                          OptionalBool onesided, OptionalBool return_complex) {
+at::Tensor stft_of_frames(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length, OptionalInt win_length,
+                          const OptionalTensor& window, bool normalized, OptionalBool onesided,
+                          OptionalBool return_complex) {
   const int64_t hop = hop_length.value_or(n_fft / 4), width = win_length.value_or(n_fft);
   const bool windowed = window && window->defined();
   const auto have = [&] {
-    return "\n  have  input " + shape_string(self.sizes()) + ", n_fft " + std::to_string(n_fft) +
-           ", hop_length " + std::to_string(hop) + ", win_length " + std::to_string(width);
+    return "\n  have  input " + shape_string(self.sizes()) + ", n_fft " + std::to_string(n_fft) + ", hop_length " +
+           std::to_string(hop) + ", win_length " + std::to_string(width);
   };
   TORCH_CHECK_VALUE((self.dim() == 1 || self.dim() == 2) && (self.is_floating_point() || self.is_complex()),
                     "stft: the input must be one or a batch of signals of floating point or complex numbers", have(),
@@ -49,30 +49,28 @@ at::Tensor stft_of_frames(const at::Tensor& self, int64_t n_fft, OptionalInt hop
   }
   const int64_t norm = normalized ? 1 : 0, last = frames.dim() - 1;  // 1: by the root of n_fft
   TORCH_CHECK_VALUE(!complex || !onesided.value_or(false), "stft: complex signals have no onesided transform", have());
-  at::Tensor out = complex ? at::_fft_c2c(frames, {last}, norm, true)
-                           : at::_fft_r2c(frames, {last}, norm, onesided.value_or(true));
+  at::Tensor out =
+      complex ? at::_fft_c2c(frames, {last}, norm, true) : at::_fft_r2c(frames, {last}, norm, onesided.value_or(true));
   out = out.transpose(-1, -2);
   return return_complex.value_or(complex) ? out : at::view_as_real(out);
 }
 
-at::Tensor stft(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length,
-                OptionalInt win_length, const OptionalTensor& window, bool normalized,
-                OptionalBool onesided, OptionalBool return_complex, OptionalBool align_to_window) {
+at::Tensor stft(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length, OptionalInt win_length,
+                const OptionalTensor& window, bool normalized, OptionalBool onesided, OptionalBool return_complex,
+                OptionalBool align_to_window) {
   if (!sharded(self, window)) {
-    return at::native::stft(self, n_fft, hop_length, win_length, window, normalized, onesided,
-                            return_complex, align_to_window);
+    return at::native::stft(self, n_fft, hop_length, win_length, window, normalized, onesided, return_complex,
+                            align_to_window);
   }
-  return stft_of_frames(self, n_fft, hop_length, win_length, window, normalized, onesided,
-                        return_complex);
+  return stft_of_frames(self, n_fft, hop_length, win_length, window, normalized, onesided, return_complex);
 }
 
-at::Tensor stft_center(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length,
-                       OptionalInt win_length, const OptionalTensor& window, bool center,
-                       c10::string_view pad_mode, bool normalized, OptionalBool onesided,
-                       OptionalBool return_complex, OptionalBool align_to_window) {
+at::Tensor stft_center(const at::Tensor& self, int64_t n_fft, OptionalInt hop_length, OptionalInt win_length,
+                       const OptionalTensor& window, bool center, c10::string_view pad_mode, bool normalized,
+                       OptionalBool onesided, OptionalBool return_complex, OptionalBool align_to_window) {
   if (!sharded(self, window)) {
-    return at::native::stft(self, n_fft, hop_length, win_length, window, center, pad_mode,
-                            normalized, onesided, return_complex, align_to_window);
+    return at::native::stft(self, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided,
+                            return_complex, align_to_window);
   }
   at::Tensor signal = self;
   if (center) {
@@ -80,8 +78,7 @@ at::Tensor stft_center(const at::Tensor& self, int64_t n_fft, OptionalInt hop_le
     signal = at::pad(self.dim() == 1 ? self.unsqueeze(0) : self, {around, around}, pad_mode);
     if (self.dim() == 1) signal = signal.squeeze(0);
   }
-  return stft_of_frames(signal, n_fft, hop_length, win_length, window, normalized, onesided,
-                        return_complex);
+  return stft_of_frames(signal, n_fft, hop_length, win_length, window, normalized, onesided, return_complex);
 }
 
 void meet(torch::Library& library) {

@@ -15,8 +15,7 @@ struct OwnedElements {
   at::Tensor valid;  ///< bool: the element is in this block
 };
 
-OwnedElements owned_elements(const at::Tensor& index, const ShardSpec& spec,
-                             const std::string& op) {
+OwnedElements owned_elements(const at::Tensor& index, const ShardSpec& spec, const std::string& op) {
   const int64_t numel = spec.global_numel();
   if (index.numel() > 0) {
     const int64_t low = index.min().item<int64_t>(), high = index.max().item<int64_t>();
@@ -28,8 +27,7 @@ OwnedElements owned_elements(const at::Tensor& index, const ShardSpec& spec,
   OwnedElements owned{at::zeros_like(rest), at::ones_like(rest, at::kBool)};
   int64_t stride = 1;
   for (int64_t d = spec.ndim() - 1; d >= 0; --d) {
-    const int64_t extent = std::max<int64_t>(spec.global_shape()[d], 1),
-                  rows = spec.local_shape()[d];
+    const int64_t extent = std::max<int64_t>(spec.global_shape()[d], 1), rows = spec.local_shape()[d];
     const at::Tensor row = rest.remainder(extent) - spec.offsets()[d];
     owned.valid.logical_and_(row.ge(0)).logical_and_(row.lt(rows));
     owned.index.add_(row, stride);
@@ -52,9 +50,8 @@ std::optional<Plan> plan_take(const OpCall& call) {
   }
   const SpecPtr sums = intern(taken);
   const double gathering = redistribution_cost(*self, *whole);
-  const double summing =
-      redistribution_cost(*index, *replicated(call.mesh(), index->global_shape())) +
-      redistribution_cost(*sums, *without_partial(sums));
+  const double summing = redistribution_cost(*index, *replicated(call.mesh(), index->global_shape())) +
+                         redistribution_cost(*sums, *without_partial(sums));
   const SpecPtr everywhere = replicated(call.mesh(), index->global_shape());
   Plan plan;
   if (!self->has_cut() || call.slots()[0].dtype == at::kBool || gathering < summing) {
@@ -65,8 +62,7 @@ std::optional<Plan> plan_take(const OpCall& call) {
   plan.inputs = {self, everywhere};
   plan.outputs = {sums};
   plan.run = [self](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor(),
-                     index = argument(op, stack, 1).toTensor();
+    const at::Tensor local = argument(op, stack, 0).toTensor(), index = argument(op, stack, 1).toTensor();
     const OwnedElements owned = owned_elements(index, *self, "take");
     if (local.numel() == 0) return finish(op, stack, at::zeros(index.sizes(), local.options()));
     finish(op, stack, local.take(owned.index).masked_fill_(owned.valid.logical_not(), 0));
@@ -77,19 +73,16 @@ std::optional<Plan> plan_take(const OpCall& call) {
 std::optional<Plan> plan_put(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int index = call.slot("index"), source = call.slot("source");
-  const int64_t places = call.slots()[index].spec->global_numel(),
-                values = call.slots()[source].spec->global_numel();
+  const int64_t places = call.slots()[index].spec->global_numel(), values = call.slots()[source].spec->global_numel();
   TORCH_CHECK_VALUE(places == values, call.name(), ": ", values, " values for ", places, " places\n  have  ", call.describe());
   Plan plan = plan_one(call, self, {self});
-  for (const int s : {index, source})
-    plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
+  for (const int s : {index, source}) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   if (!self->has_cut()) return plan;
   plan.run = [self](const c10::OperatorHandle& op, Stack& stack) {
     const bool in_place = op.schema().arguments()[0].alias_info() != nullptr;
     at::Tensor target = argument(op, stack, 0).toTensor();
     if (!in_place) target = target.clone(at::MemoryFormat::Contiguous);
-    const OwnedElements owned =
-        owned_elements(argument(op, stack, 1).toTensor().flatten(), *self, "put");
+    const OwnedElements owned = owned_elements(argument(op, stack, 1).toTensor().flatten(), *self, "put");
     const at::Tensor positions = owned.valid.nonzero().select(1, 0);
     if (positions.numel() > 0) {
       target.put_(owned.index.index_select(0, positions),
@@ -105,8 +98,7 @@ const Register rules{
     {.op = "aten::take",
      .plan = plan_take,
      .source = "PyTorch take",
-     .supports =
-         "any cut; the elements found are summed up, or the tensor is gathered if that moves less"},
+     .supports = "any cut; the elements found are summed up, or the tensor is gathered if that moves less"},
     {.op = "aten::put",
      .plan = plan_put,
      .source = "PyTorch put_",

@@ -42,12 +42,10 @@ SpecPtr windows_spec(const SpecPtr& self, at::IntArrayRef shape, const Windows& 
 }
 
 // The rows that every rank's windows need.
-std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& result,
-                                          const Windows& windows) {
+std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& result, const Windows& windows) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d)
-      std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
+    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
     const auto [begin, end] = result->block_range(windows.dim, rank);
     needs[windows.dim] = windows.rows(begin, end);
     return needs;
@@ -55,15 +53,16 @@ std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& re
 }
 
 // Windows that do not overlap can be written: each row is in one window at most, so what ranks put back does not meet.
-at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Windows& windows, const std::vector<int64_t>& shape,
-                       const at::Tensor& block, at::Tensor rows) {
+at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Windows& windows,
+                       const std::vector<int64_t>& shape, const at::Tensor& block, at::Tensor rows) {
   if (rows.is_alias_of(block)) rows = rows.clone();
   const auto put_back = [map](const at::Tensor& copy, const at::Tensor& original) {
     const at::Tensor held = map->adjoint(at::ones_like(copy, at::dtype(at::kDouble)));
     const at::Tensor values = map->adjoint(copy.contiguous());
     original.copy_(at::where(held.ne(0), values, original));
   };
-  tell_copied(rows, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
+  tell_copied(
+      rows, [map](const at::Tensor& original) { return map->apply(original); }, put_back);
   return shape[windows.dim] == 0 ? rows.narrow(windows.dim, 0, 0).unsqueeze(-1).expand(shape)
                                  : rows.unfold(windows.dim, windows.size, windows.step);
 }
@@ -81,11 +80,12 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.copies_view = true;
   plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape()](
                  const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor rows =
-        map->apply(argument(op, stack, 0).toTensor(), 0, HaloSource::of_argument(0));
-    if (windows.step >= windows.size) return finish(op, stack, own_windows(map, windows, shape, argument(op, stack, 0).toTensor(), rows));
-    finish(op, stack, shape[windows.dim] == 0 ? at::empty(shape, rows.options())
-                                              : rows.unfold(windows.dim, windows.size, windows.step).clone());
+    const at::Tensor rows = map->apply(argument(op, stack, 0).toTensor(), 0, HaloSource::of_argument(0));
+    if (windows.step >= windows.size)
+      return finish(op, stack, own_windows(map, windows, shape, argument(op, stack, 0).toTensor(), rows));
+    finish(op, stack,
+           shape[windows.dim] == 0 ? at::empty(shape, rows.options())
+                                   : rows.unfold(windows.dim, windows.size, windows.step).clone());
   };
   return plan;
 }

@@ -30,9 +30,9 @@ struct Found {
 Found find_unique(const at::Tensor& x, const Unique& how) {
   Found found;
   if (how.dim >= 0) {
-    std::tie(found.values, found.inverse, found.counts) =
-        how.consecutive ? at::unique_dim_consecutive(x, how.dim, true, true)
-                        : at::unique_dim(x, how.dim, true, true, true);
+    std::tie(found.values, found.inverse, found.counts) = how.consecutive
+                                                              ? at::unique_dim_consecutive(x, how.dim, true, true)
+                                                              : at::unique_dim(x, how.dim, true, true, true);
   } else {
     std::tie(found.values, found.inverse, found.counts) =
         how.consecutive ? at::unique_consecutive(x, true, true) : at::_unique2(x, true, true, true);
@@ -123,9 +123,8 @@ std::optional<Plan> plan_unique_rows(const OpCall& call) {
 
 std::optional<Plan> plan_consecutive(const OpCall& call) {
   if (call.given("dim")) return plan_unique_rows(call);
-  return plan_set(call, {.consecutive = true,
-                         .inverse = call.flag("return_inverse"),
-                         .counts = call.flag("return_counts")});
+  return plan_set(call,
+                  {.consecutive = true, .inverse = call.flag("return_inverse"), .counts = call.flag("return_counts")});
 }
 
 constexpr auto* kSource = "PyTorch unique";
@@ -135,14 +134,8 @@ const Register rules{
     {.op = "aten::_unique", .plan = plan_unique, .source = kSource, .supports = kSupports},
     {.op = "aten::_unique2", .plan = plan_unique, .source = kSource, .supports = kSupports},
     {.op = "aten::unique_dim", .plan = plan_unique_rows, .source = kSource, .supports = kSupports},
-    {.op = "aten::unique_dim_consecutive",
-     .plan = plan_unique_rows,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::unique_consecutive",
-     .plan = plan_consecutive,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::unique_dim_consecutive", .plan = plan_unique_rows, .source = kSource, .supports = kSupports},
+    {.op = "aten::unique_consecutive", .plan = plan_consecutive, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

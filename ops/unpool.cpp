@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling by random windows and the way back from pooled maxima: positions count inside a plane, so planes are whole and
-// batch and channels stay cut.
+// Pooling by random windows and the way back from pooled maxima: positions count inside a plane, so planes are whole
+// and batch and channels stay cut.
 #include <ATen/ATen.h>
 
 #include "engine/axes.h"
@@ -10,9 +10,10 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// All slots and results have the batch and channels of `self` first and then dims of their own: `own[s]` many for slot s.
-Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own,
-                 const std::vector<Shape>& results, const std::vector<at::ScalarType>& dtypes) {
+// All slots and results have the batch and channels of `self` first and then dims of their own: `own[s]` many for slot
+// s.
+Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own, const std::vector<Shape>& results,
+                 const std::vector<at::ScalarType>& dtypes) {
   const SpecPtr& self = call.spec("self");
   const int64_t planes = self->ndim() - own[call.slot("self")];
   TORCH_CHECK_VALUE(planes == 1 || planes == 2, call.name(), ": an input of ", self->ndim(), " dims\n  have  ", call.describe(),
@@ -28,8 +29,7 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own,
     }
     return dims;
   };
-  for (size_t s = 0; s < own.size(); ++s)
-    axes.inputs.push_back(place(call.slots()[s].spec->global_shape(), own[s]));
+  for (size_t s = 0; s < own.size(); ++s) axes.inputs.push_back(place(call.slots()[s].spec->global_shape(), own[s]));
   for (const Shape& shape : results) {
     axes.outputs.push_back(place(shape, static_cast<int64_t>(shape.size()) - planes));
     axes.output_shapes.push_back(shape);
@@ -37,16 +37,13 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own,
   Plan plan = solve(call, axes);
   const SpecPtr kept = plan.inputs[call.slot("self")];
   bool empty = false;  // kernels refuse a block without planes
-  for (int64_t d = 0; d < planes; ++d)
-    empty |= kept->local_shape()[d] == 0 && kept->global_shape()[d] > 0;
+  for (int64_t d = 0; d < planes; ++d) empty |= kept->local_shape()[d] == 0 && kept->global_shape()[d] > 0;
   if (!empty) return plan;
-  plan.run = [outputs = plan.outputs, dtypes, at = call.index("self")](
-                 const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [outputs = plan.outputs, dtypes, at = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
     const auto options = argument(op, stack, at).toTensor().options();
     torch::jit::drop(stack, op.schema().arguments().size());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto dtype =
-          dtypes[i] == at::kLong ? at::kLong : c10::typeMetaToScalarType(options.dtype());
+      const auto dtype = dtypes[i] == at::kLong ? at::kLong : c10::typeMetaToScalarType(options.dtype());
       stack.emplace_back(at::empty(outputs[i]->local_shape(), options.dtype(dtype)));
     }
   };
@@ -72,14 +69,12 @@ std::optional<Plan> plan_fractional(const OpCall& call) {
 
 template <int64_t kSpace>
 std::optional<Plan> plan_fractional_backward(const OpCall& call) {
-  return plan_planes(call, {kSpace, kSpace, kSpace}, {call.spec("self")->global_shape()},
-                     {at::kFloat});
+  return plan_planes(call, {kSpace, kSpace, kSpace}, {call.spec("self")->global_shape()}, {at::kFloat});
 }
 
 template <int64_t kSpace>
 std::optional<Plan> plan_unpool(const OpCall& call) {
-  const auto &self = call.spec("self")->global_shape(),
-             &indices = call.spec("indices")->global_shape();
+  const auto &self = call.spec("self")->global_shape(), &indices = call.spec("indices")->global_shape();
   TORCH_CHECK_VALUE(self == indices, call.name(), ": indices of shape ", shape_string(indices), " for values of shape ",
                     shape_string(self), "\n  have  ", call.describe(), "\n  fix   give one index for each value");
   return plan_planes(call, {kSpace, kSpace}, {pooled(call, kSpace)}, {at::kFloat});
@@ -104,14 +99,8 @@ const Register rules{
      .plan = plan_fractional_backward<3>,
      .source = "PyTorch fractional_max_pool3d",
      .supports = kSupports},
-    {.op = "aten::max_unpool2d",
-     .plan = plan_unpool<2>,
-     .source = "PyTorch max_unpool2d",
-     .supports = kSupports},
-    {.op = "aten::max_unpool3d",
-     .plan = plan_unpool<3>,
-     .source = "PyTorch max_unpool3d",
-     .supports = kSupports},
+    {.op = "aten::max_unpool2d", .plan = plan_unpool<2>, .source = "PyTorch max_unpool2d", .supports = kSupports},
+    {.op = "aten::max_unpool3d", .plan = plan_unpool<3>, .source = "PyTorch max_unpool3d", .supports = kSupports},
 };
 
 }  // namespace

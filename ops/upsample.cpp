@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
-// sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples the
-// dims that nobody shares, cut dims are resampled here, from the owned rows and the few borrowed ones.
+// sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples
+// the dims that nobody shares, cut dims are resampled here, from the owned rows and the few borrowed ones.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -30,14 +30,12 @@ bool is_smooth(Mode mode) { return mode == Mode::kSmoothLinear || mode == Mode::
 // align_corners the end rows' centres meet, otherwise the domain's ends do.
 class Dim {
  public:
-  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor,
-      at::ScalarType dtype)
+  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor, at::ScalarType dtype)
       : mode_(mode), in_(in), align_corners_(align_corners) {
     if (align_corners) {
       scale_ = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
     } else {
-      scale_ =
-          factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
+      scale_ = factor && *factor > 0 ? 1 / *factor : static_cast<double>(in) / static_cast<double>(out);
     }
     if (is_smooth(mode)) {
       if (in == out) scale_ = 1;  // left as it is, whatever the factor
@@ -52,9 +50,8 @@ class Dim {
     // Which row is nearest hangs on rounding: ask LibTorch, in the precision it will use.
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
-    const at::Tensor rows = mode == Mode::kNearest
-                                ? at::upsample_nearest1d(ramp, {out}, factor)
-                                : at::_upsample_nearest_exact1d(ramp, {out}, factor);
+    const at::Tensor rows = mode == Mode::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
+                                                   : at::_upsample_nearest_exact1d(ramp, {out}, factor);
     const at::Tensor index = rows.to(at::kLong).contiguous();
     nearest_.assign(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + out);
   }
@@ -115,9 +112,7 @@ class Dim {
     for (int64_t tap = 0; tap < taps_; ++tap) {
       const int64_t row = first + tap;
       const double x = std::abs(static_cast<double>(row) - centre + 0.5) / std::max(scale_, 1.0);
-      const double weight = row >= end                    ? 0
-                            : mode_ == Mode::kSmoothCubic ? keys(x, kSmoothA)
-                                                          : std::max(1 - x, 0.0);
+      const double weight = row >= end ? 0 : mode_ == Mode::kSmoothCubic ? keys(x, kSmoothA) : std::max(1 - x, 0.0);
       rows.push_back(row < end ? row : std::min(first, in_ - 1));
       weights.push_back(weight);
       sum += weight;
@@ -148,8 +143,7 @@ struct Taps {
     at::Tensor result = x.index_select(dim, row_index(x, 0));
     if (taps == 1) return result;
     result.mul_(weight(x, 0));
-    for (int64_t t = 1; t < taps; ++t)
-      result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
+    for (int64_t t = 1; t < taps; ++t) result.addcmul_(x.index_select(dim, row_index(x, t)), weight(x, t));
     return result;
   }
   at::Tensor adjoint(const at::Tensor& grad) const {
@@ -224,13 +218,11 @@ struct Resampling {
   SpecPtr input, output;
   std::vector<Taps> taps;                   // of the cut dims
   std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
-  std::vector<int64_t> kernel_input;        // of the local kernel, which leaves the extended rows of cut dims as they are
+  std::vector<int64_t> kernel_input;  // of the local kernel, which leaves the extended rows of cut dims as they are
   std::vector<std::pair<int, c10::IValue>> edits;
 
   // Whether a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
-  bool kernel_runs(const at::Tensor& x) const {
-    return static_cast<int64_t>(taps.size()) < x.dim() - 2;
-  }
+  bool kernel_runs(const at::Tensor& x) const { return static_cast<int64_t>(taps.size()) < x.dim() - 2; }
 
   // Several steps round half types once, as LibTorch's kernel does alone.
   at::Tensor widened(const at::Tensor& x) const { return taps.empty() ? x : x.to(wide_type(x.scalar_type())); }
@@ -278,8 +270,7 @@ Mode mode_of(std::string_view name) {
   if (name.find("nearest_exact") != std::string_view::npos) return Mode::kNearestExact;
   if (name.find("nearest") != std::string_view::npos) return Mode::kNearest;
   const bool cubic = name.find("cubic") != std::string_view::npos;
-  if (name.find("_aa") != std::string_view::npos)
-    return cubic ? Mode::kSmoothCubic : Mode::kSmoothLinear;
+  if (name.find("_aa") != std::string_view::npos) return cubic ? Mode::kSmoothCubic : Mode::kSmoothLinear;
   return cubic ? Mode::kCubic : Mode::kLinear;
 }
 
@@ -333,14 +324,12 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   for (int64_t d = 2; d < spatial + 2; ++d) {
     if (!all && !divided(r.input, d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
-    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
-                    call.slots()[0].dtype);
+    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(), call.slots()[0].dtype);
     r.edits.emplace_back(factor_args[d - 2], c10::IValue());
   }
 
   const auto rows_of = [&](int64_t d, int64_t rank) {
-    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank))
-                   : r.input->block_range(d, rank);
+    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank)) : r.input->block_range(d, rank);
   };
   if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) {
     r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
@@ -371,8 +360,7 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
 bool covered(const OpCall& call) {
   if (call.has("scale_factors")) return false;
   const Mode mode = mode_of(call.name());
-  return mode == Mode::kNearest || mode == Mode::kNearestExact ||
-         at::isFloatingType(call.slots()[0].dtype);
+  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.slots()[0].dtype);
 }
 
 template <bool kBackward>

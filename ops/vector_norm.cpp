@@ -22,9 +22,8 @@ std::optional<Plan> plan_norm(const OpCall& call) {
   const bool keepdim = keeps_dims(call);
   const auto dims = reduced_dims(call, from->ndim());
   const CutGroup group(from, dims);
-  const at::ScalarType dtype = call.has("dtype") && call.given("dtype")
-                                   ? call.value("dtype").toScalarType()
-                                   : call.slots()[0].dtype;
+  const at::ScalarType dtype =
+      call.has("dtype") && call.given("dtype") ? call.value("dtype").toScalarType() : call.slots()[0].dtype;
   Plan plan{.inputs = {from}};
   if (p == 0 || p == 1) {
     plan.outputs = {reduced_spec(from, dims, keepdim, ReduceOp::kSum)};
@@ -37,8 +36,7 @@ std::optional<Plan> plan_norm(const OpCall& call) {
         if (!is_empty(x, dims)) return handle.callBoxed(stack);
         const at::Tensor sums = at::sum(x, dims, keepdim, dtype);
         const at::ScalarType real = at::toRealValueType(dtype);
-        finish(handle, stack,
-               at::full(sums.sizes(), neutral_value(op, real), x.options().dtype(real)));
+        finish(handle, stack, at::full(sums.sizes(), neutral_value(op, real), x.options().dtype(real)));
       };
     }
   } else {
@@ -76,9 +74,8 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
   if (group.alone()) return plan;
   plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor();
-    const at::ScalarType dtype = at::isIntegralType(given.scalar_type(), true)
-                                     ? at::get_default_dtype_as_scalartype()
-                                     : given.scalar_type();
+    const at::ScalarType dtype =
+        at::isIntegralType(given.scalar_type(), true) ? at::get_default_dtype_as_scalartype() : given.scalar_type();
     const at::Tensor x = given.to(wide_type(dtype));
     const at::Tensor height = x.is_complex() ? at::real(x) : x;
     at::Tensor top = is_empty(x, dims) ? at::sum(height, dims, true).fill_(-INFINITY) : at::amax(height, dims, true);
@@ -103,10 +100,7 @@ const Register rules{
      .plan = plan_powers,
      .source = "PyTorch linalg._powsum",
      .supports = "any cut, stays Partial"},
-    {.op = "aten::logsumexp",
-     .plan = plan_logsumexp,
-     .source = "PyTorch logsumexp",
-     .supports = "any cut"},
+    {.op = "aten::logsumexp", .plan = plan_logsumexp, .source = "PyTorch logsumexp", .supports = "any cut"},
 };
 
 }  // namespace

@@ -86,8 +86,7 @@ void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
     return;
   }
   Cut cut = self.cut(outer_from);
-  std::vector<int64_t> grains =
-      cut ? on_grains(cut.sizes, unit, grain) : std::vector<int64_t>{extent / grain};
+  std::vector<int64_t> grains = cut ? on_grains(cut.sizes, unit, grain) : std::vector<int64_t>{extent / grain};
   for (const int64_t m : inner_mesh_dims) {
     std::vector<int64_t> finer;
     for (const int64_t block : grains) {
@@ -120,7 +119,8 @@ std::optional<Plan> plan_view(const OpCall& call) {
   } else {
     for (const Group& group : groups_of(self->global_shape(), shape)) {
       regroup(*self, group, layouts);
-      merges |= std::count_if(group.from.begin(), group.from.end(), [&](int64_t d) { return self->global_shape()[d] > 1; }) > 1;
+      merges |= std::count_if(group.from.begin(), group.from.end(),
+                              [&](int64_t d) { return self->global_shape()[d] > 1; }) > 1;
     }
   }
   const SpecPtr result = intern(std::move(layouts.result));
@@ -175,15 +175,9 @@ const char* const kSupports =
 
 const Register rules{
     {.op = "aten::view", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::view.dtype",
-     .plan = plan_view_dtype,
-     .source = kSource,
-     .supports = "any cut off the last dim"},
+    {.op = "aten::view.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
     {.op = "aten::view_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::view_copy.dtype",
-     .plan = plan_view_dtype,
-     .source = kSource,
-     .supports = "any cut off the last dim"},
+    {.op = "aten::view_copy.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
     {.op = "aten::_reshape_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
     {.op = "aten::_unsafe_view", .plan = plan_view, .source = kSource, .supports = kSupports},
     {.op = "aten::_reshape_alias", .plan = plan_view, .source = kSource, .supports = kSupports},

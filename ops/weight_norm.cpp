@@ -33,7 +33,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   check(call, slices, call.spec("g"));
   Plan plan{.inputs = {slices.v, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
-  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op,
+                                                                           Stack& stack) {
     const at::Tensor given = argument(op, stack, 0).toTensor(), g = argument(op, stack, 1).toTensor();
     const at::ScalarType wide = wide_type(given.scalar_type());
     const at::Tensor v = given.to(wide);
@@ -48,7 +49,8 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const Slices slices = slices_of(call, call.spec("saved_v"));
   Plan plan{.inputs = {slices.v, slices.v, slices.g, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
-  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op,
+                                                                           Stack& stack) {
     const at::Tensor given = argument(op, stack, 1).toTensor(), scales = argument(op, stack, 2).toTensor();
     const at::ScalarType wide = wide_type(given.scalar_type());
     const at::Tensor grad = argument(op, stack, 0).toTensor().to(wide), v = given.to(wide), g = scales.to(wide);
@@ -65,10 +67,7 @@ constexpr auto* kSupports = "any cut; one all-reduce of a number per slice";
 
 const Register rules{
     {.op = "aten::_weight_norm_interface", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_weight_norm_interface_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports},
+    {.op = "aten::_weight_norm_interface_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
 };
 
 }  // namespace

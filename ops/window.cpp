@@ -24,13 +24,11 @@ std::vector<int64_t> kept_sizes(std::vector<int64_t> sizes, int64_t extent) {
 
 }  // namespace
 
-std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_sizes,
-                                          int64_t out_extent) const {
+std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const {
   int64_t in_extent = 0;
   for (const int64_t size : input_sizes) in_extent += size;
   const OutputCut policy = output_cut();
-  if (policy == OutputCut::kRebalance)
-    return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
+  if (policy == OutputCut::kRebalance) return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
   if (policy == OutputCut::kKeep && stride == 1) return kept_sizes(input_sizes, out_extent);
   const int64_t half = (reach() - 1) / 2;
   std::vector<int64_t> sizes;
@@ -38,8 +36,7 @@ std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_size
   for (const int64_t size : input_sizes) {
     end += size;
     // Number of outputs whose centre lies before row `end`.
-    int64_t count =
-        transposed ? end * stride - padding + half : ceil_div(end + padding - half, stride);
+    int64_t count = transposed ? end * stride - padding + half : ceil_div(end + padding - half, stride);
     count = std::clamp<int64_t>(count, previous, out_extent);
     if (end == 0) count = 0;
     if (end == in_extent) count = out_extent;  // of an empty domain all outputs (padding alone) go to the first block
@@ -55,16 +52,12 @@ Rows Window::input_needed(Rows out) const {
   if (!transposed) return {begin * stride - padding, (end - 1) * stride - padding + reach()};
   // Where the stride is wider than the window some outputs have no input; a neighbouring row keeps
   // the result in step.
-  const int64_t first = std::min(ceil_div(begin + padding - (reach() - 1), stride),
-                                 floor_div(begin + padding, stride));
-  const int64_t last =
-      std::max(floor_div(end - 1 + padding, stride), ceil_div(end + padding - reach(), stride));
+  const int64_t first = std::min(ceil_div(begin + padding - (reach() - 1), stride), floor_div(begin + padding, stride));
+  const int64_t last = std::max(floor_div(end - 1 + padding, stride), ceil_div(end + padding - reach(), stride));
   return {first, last + 1};
 }
 
-int64_t Window::crop_before(Rows out) const {
-  return out.first - (input_needed(out).first * stride - padding);
-}
+int64_t Window::crop_before(Rows out) const { return out.first - (input_needed(out).first * stride - padding); }
 
 int64_t Window::uncropped(Rows out) const {
   const auto [begin, end] = input_needed(out);
@@ -91,8 +84,7 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
     std::vector<Need> needs;
     for (int64_t d = 0; d < ndim; ++d) {
       Rows rows = input->block_range(d, rank);
-      if (d >= first && divided(input, d))
-        rows = windows[d - first].input_needed(output->block_range(d, rank));
+      if (d >= first && divided(input, d)) rows = windows[d - first].input_needed(output->block_range(d, rank));
       needs.push_back({.begin = rows.first, .end = rows.second});
     }
     return needs;

@@ -30,8 +30,7 @@ struct Window {
   /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block
   /// that holds the centre of its window (rounded down, clamped into the domain), unless
   /// set_output_cut says otherwise. Blocks may end up empty.
-  std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes,
-                                    int64_t out_extent) const;
+  std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const;
 
   /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a
   /// transposed window they are enough that the local result, uncropped, covers `out`: see
@@ -49,8 +48,9 @@ inline bool divided(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).si
 /// Number of outputs of a plain window without ceil_mode.
 int64_t window_outputs(const Window& window, int64_t in_extent);
 
-/// Block sizes of `out_extent` outputs of a resampling (interpolation, adaptive pooling): boundaries at the same place of
-/// the domain, rounded; balanced where set_output_cut says "rebalance". "keep" is that place too: an unchanged extent keeps its blocks.
+/// Block sizes of `out_extent` outputs of a resampling (interpolation, adaptive pooling): boundaries at the same place
+/// of the domain, rounded; balanced where set_output_cut says "rebalance". "keep" is that place too: an unchanged
+/// extent keeps its blocks.
 std::vector<int64_t> resampled_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent);
 
 /// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of

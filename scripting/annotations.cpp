@@ -16,14 +16,11 @@ namespace moonhalo::scripting {
 namespace {
 
 bool is_identifier(const std::string& name) {
-  static const std::set<std::string> keywords = {
-      "and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
-      "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
-      "repeat",   "return", "then", "true", "until",  "while"};
-  if (name.empty() || keywords.count(name) || std::isdigit(static_cast<unsigned char>(name[0])))
-    return false;
-  return std::all_of(name.begin(), name.end(),
-                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  static const std::set<std::string> keywords = {"and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
+                                                 "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
+                                                 "repeat",   "return", "then", "true", "until",  "while"};
+  if (name.empty() || keywords.count(name) || std::isdigit(static_cast<unsigned char>(name[0]))) return false;
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
 }
 
 bool is_public(const std::string& name) { return is_identifier(name) && name[0] != '_'; }
@@ -45,8 +42,8 @@ std::string type_name(const c10::Type& type, const c10::Type& real) {
     case TypeKind::SymIntType:
     case TypeKind::IntType: {
       const TypeKind kind = real.kind();
-      const bool named = kind == TypeKind::ScalarTypeType || kind == TypeKind::LayoutType ||
-                         kind == TypeKind::MemoryFormatType;
+      const bool named =
+          kind == TypeKind::ScalarTypeType || kind == TypeKind::LayoutType || kind == TypeKind::MemoryFormatType;
       return named ? "string" : "integer";
     }
     case TypeKind::BoolType:
@@ -67,8 +64,7 @@ std::string overload_text(const c10::FunctionSchema& schema) {
   bool first = true;
   for (const c10::Argument& argument : schema.arguments()) {
     const std::string type = type_name(*argument.type(), *argument.real_type());
-    const std::string name =
-        is_identifier(argument.name()) ? argument.name() : argument.name() + "_";
+    const std::string name = is_identifier(argument.name()) ? argument.name() : argument.name() + "_";
     const bool optional = argument.default_value().has_value();
     if (argument.kwarg_only()) {
       options += (options.empty() ? "" : ", ") + name + (optional ? "?" : "") + ": " + type;
@@ -83,8 +79,7 @@ std::string overload_text(const c10::FunctionSchema& schema) {
   }
   text += ")";
   for (size_t i = 0; i < schema.returns().size(); ++i) {
-    text += (i == 0 ? ": " : ", ") +
-            type_name(*schema.returns()[i].type(), *schema.returns()[i].real_type());
+    text += (i == 0 ? ": " : ", ") + type_name(*schema.returns()[i].type(), *schema.returns()[i].real_type());
   }
   return text;
 }
@@ -108,8 +103,7 @@ std::map<std::string, std::string> fields_of_top(lua_State* lua) {
 
 /// What is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that
 /// scripts used are in the same tables and come later.
-void write_fields(std::ostream& out, const std::string& owner,
-                  const std::map<std::string, std::string>& fields,
+void write_fields(std::ostream& out, const std::string& owner, const std::map<std::string, std::string>& fields,
                   const std::set<std::string>& modules) {
   for (const auto& [name, type] : fields) {
     if (!is_public(name) || modules.count(name)) continue;

@@ -18,9 +18,7 @@ namespace {
 /// collective in a backward formula must not wait on autograd's shared device threads.
 class BackwardOnThisThread {
  public:
-  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) {
-    state().set_multithreading_enabled(false);
-  }
+  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) { state().set_multithreading_enabled(false); }
   ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
 
  private:
@@ -61,10 +59,8 @@ int backward(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   at::Tensor gradient;
   int last = 2;
-  if (to_tensor(lua, 2) || (is_nil(lua, 2) && lua_gettop(lua) > 2))
-    gradient = opt_tensor(lua, last++);
-  const Options options(lua, last, "backward",
-                        {"gradient", "retain_graph", "create_graph", "inputs"});
+  if (to_tensor(lua, 2) || (is_nil(lua, 2) && lua_gettop(lua) > 2)) gradient = opt_tensor(lua, last++);
+  const Options options(lua, last, "backward", {"gradient", "retain_graph", "create_graph", "inputs"});
   if (options.has("gradient")) gradient = options.get_tensor("gradient");
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> inputs = tensors_of(options, lua, "inputs");
@@ -82,8 +78,7 @@ int backward(lua_State* lua) {
 int grad(lua_State* lua) {
   const std::vector<at::Tensor> outputs = check_tensor_list(lua, 1);
   const std::vector<at::Tensor> inputs = check_tensor_list(lua, 2);
-  const Options options(lua, 3, "grad",
-                        {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
+  const Options options(lua, 3, "grad", {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
   const bool create_graph = options.get_bool("create_graph", false);
   const std::vector<at::Tensor> grad_outputs = tensors_of(options, lua, "grad_outputs");
   for (size_t i = 0; i < outputs.size(); ++i)
@@ -91,8 +86,8 @@ int grad(lua_State* lua) {
   const BackwardOnThisThread here;
   std::vector<at::Tensor> results;
   naming("grad", [&] {
-    results = torch::autograd::grad(outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph), create_graph,
-                                    options.get_bool("allow_unused", false));
+    results = torch::autograd::grad(outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph),
+                                    create_graph, options.get_bool("allow_unused", false));
   });
   luaL_checkstack(lua, static_cast<int>(results.size()), "grad: too many inputs");
   for (const at::Tensor& result : results) push(lua, result);
@@ -122,8 +117,7 @@ at::Tensor run_hook(const Reference& function, const at::Tensor& gradient) {
 
 /// Upvalues: the tensor, the hook's number.
 int remove_hook(lua_State* lua) {
-  check_tensor(lua, lua_upvalueindex(1))
-      .remove_hook(static_cast<unsigned>(lua_tointeger(lua, lua_upvalueindex(2))));
+  check_tensor(lua, lua_upvalueindex(1)).remove_hook(static_cast<unsigned>(lua_tointeger(lua, lua_upvalueindex(2))));
   return 0;
 }
 
@@ -132,8 +126,8 @@ int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
   const Reference function(lua, 2);
-  const unsigned number = tensor.register_hook(
-      [function](const at::Tensor& gradient) { return run_hook(function, gradient); });
+  const unsigned number =
+      tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
   lua_createtable(lua, 0, 1);
   lua_pushvalue(lua, 1);
   push(lua, number);

@@ -13,19 +13,15 @@ namespace {
 
 Color check_color(lua_State* lua, int index) {
   const std::string text = check_string(lua, index);
-  if (text.size() != 7 || text[0] != '#' ||
-      text.find_first_not_of("0123456789abcdefABCDEF", 1) != std::string::npos) {
+  if (text.size() != 7 || text[0] != '#' || text.find_first_not_of("0123456789abcdefABCDEF", 1) != std::string::npos) {
     argument_error(lua, index, "a color such as \"#1f77b4\"");
   }
   Color color;
-  for (size_t c = 0; c < 3; ++c)
-    color[c] = static_cast<float>(std::stoi(text.substr(1 + 2 * c, 2), nullptr, 16)) / 255;
+  for (size_t c = 0; c < 3; ++c) color[c] = static_cast<float>(std::stoi(text.substr(1 + 2 * c, 2), nullptr, 16)) / 255;
   return color;
 }
 
-float check_float(lua_State* lua, int index) {
-  return static_cast<float>(check_number(lua, index));
-}
+float check_float(lua_State* lua, int index) { return static_cast<float>(check_number(lua, index)); }
 
 Rectangle check_rectangle(lua_State* lua, int index) {
   return {check_float(lua, index), check_float(lua, index + 1), check_float(lua, index + 2),
@@ -34,17 +30,16 @@ Rectangle check_rectangle(lua_State* lua, int index) {
 
 /// canvas(width, height, background)
 int make(lua_State* lua) {
-  push_object(lua,
-              std::make_shared<Canvas>(check_int(lua, 1), check_int(lua, 2), check_color(lua, 3)));
+  push_object(lua, std::make_shared<Canvas>(check_int(lua, 1), check_int(lua, 2), check_color(lua, 3)));
   return 1;
 }
 
 /// clip(x0, y0, x1, y1), or clip() for the whole picture
 int clip(lua_State* lua) {
   const auto canvas = check_object<Canvas>(lua, 1);
-  canvas->set_clip(is_nil(lua, 2) ? Rectangle{0, 0, static_cast<float>(canvas->width()),
-                                              static_cast<float>(canvas->height())}
-                                  : check_rectangle(lua, 2));
+  canvas->set_clip(is_nil(lua, 2)
+                       ? Rectangle{0, 0, static_cast<float>(canvas->width()), static_cast<float>(canvas->height())}
+                       : check_rectangle(lua, 2));
   return 0;
 }
 
@@ -71,8 +66,8 @@ int line(lua_State* lua) {
   return 0;
 }
 
-/// text(x, y, text, size, color, [align 0..1], [upwards], [pen]): the baseline's point at `align` of the width is (x, y);
-/// upwards turns it by a quarter.
+/// text(x, y, text, size, color, [align 0..1], [upwards], [pen]): the baseline's point at `align` of the width is (x,
+/// y); upwards turns it by a quarter.
 int text(lua_State* lua) {
   const auto canvas = check_object<Canvas>(lua, 1);
   const float x = check_float(lua, 2), y = check_float(lua, 3), size = check_float(lua, 5);
@@ -81,8 +76,7 @@ int text(lua_State* lua) {
   const bool upwards = !is_nil(lua, 8) && check_bool(lua, 8);
   const float pen = is_nil(lua, 9) ? std::max(1.0f, size * 0.115f) : check_float(lua, 9);
   for (Polyline& stroke : laid_out.strokes) {
-    for (Point& p : stroke)
-      p = upwards ? Point{x + p.y, y - (p.x - shift)} : Point{x + p.x - shift, y + p.y};
+    for (Point& p : stroke) p = upwards ? Point{x + p.y, y - (p.x - shift)} : Point{x + p.x - shift, y + p.y};
   }
   canvas->stroke(laid_out.strokes, pen, check_color(lua, 6));
   return 0;
@@ -106,12 +100,10 @@ int text_width(lua_State* lua) {
 }
 
 const luaL_Reg methods[] = {
-    {"clip", guard<clip>}, {"fill", guard<fill>},   {"line", guard<line>},
-    {"text", guard<text>}, {"image", guard<image>}, {"picture", guard<picture>},
-    {nullptr, nullptr},
+    {"clip", guard<clip>},   {"fill", guard<fill>},       {"line", guard<line>}, {"text", guard<text>},
+    {"image", guard<image>}, {"picture", guard<picture>}, {nullptr, nullptr},
 };
-const luaL_Reg functions[] = {
-    {"canvas", guard<make>}, {"text_width", guard<text_width>}, {nullptr, nullptr}};
+const luaL_Reg functions[] = {{"canvas", guard<make>}, {"text_width", guard<text_width>}, {nullptr, nullptr}};
 
 const Binding binding("canvas", [](lua_State* lua) {
   define_object<Canvas>(lua, methods);

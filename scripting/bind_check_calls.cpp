@@ -6,8 +6,9 @@
 namespace moonhalo::scripting {
 namespace {
 
-/// mh.check_calls(on): whether processes compare every collective call (operator, shapes, what made the tensors) before data moves; on
-/// unless MOONHALO_CHECK_CALLS=0. Thread ranks always do. Collective over all ranks; returns what was set before.
+/// mh.check_calls(on): whether processes compare every collective call (operator, shapes, what made the tensors) before
+/// data moves; on unless MOONHALO_CHECK_CALLS=0. Thread ranks always do. Collective over all ranks; returns what was
+/// set before.
 int check_calls(lua_State* lua) {
   push(lua, set_check_calls(*context(lua).world, check_bool(lua, 1)));
   return 1;

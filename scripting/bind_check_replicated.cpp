@@ -8,8 +8,9 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.check_replicated(on): whether plain tensors that meet ShardTensors are compared between ranks (they must be alike); true at
-/// the start. Returns what was before. Collective over all ranks, which must give the same; without an argument it only tells.
+/// mh.check_replicated(on): whether plain tensors that meet ShardTensors are compared between ranks (they must be
+/// alike); true at the start. Returns what was before. Collective over all ranks, which must give the same; without an
+/// argument it only tells.
 int check_replicated_function(lua_State* lua) {
   if (lua_gettop(lua) == 0) {
     push(lua, check_replicated());

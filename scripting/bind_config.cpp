@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings files in Lua. They may come from anybody, so each runs in a state of its own that has nothing but a copy of `math`: what
-// it overwrites stays in there, and without the methods of texts there are no patterns, which take hours within one instruction.
+// Settings files in Lua. They may come from anybody, so each runs in a state of its own that has nothing but a copy of
+// `math`: what it overwrites stays in there, and without the methods of texts there are no patterns, which take hours
+// within one instruction.
 // Random numbers are left out as well, which would differ between ranks.
 #include <c10/util/Exception.h>
 
@@ -21,7 +22,8 @@ constexpr int kInstructionsPerLook = 1000;
 constexpr int kMostSeconds = 3;  // of this thread; ten million instructions take less than one, but for long texts
 constexpr int kDeepest = 100;
 constexpr size_t kBytesPerValue = 64;
-constexpr const char* kFix = "\n  fix   settings are a table of numbers, texts, true, false and lists; calculate in the script";
+constexpr const char* kFix =
+    "\n  fix   settings are a table of numbers, texts, true, false and lists; calculate in the script";
 
 /// What a settings file has used.
 struct Used {
@@ -68,8 +70,8 @@ void look(lua_State* lua, lua_Debug* where) {
   const bool many = used.instructions >= kMostInstructions;
   if (!many && seconds_of_thread() - used.began <= kMostSeconds) return;
   lua_getinfo(lua, "Sl", where);
-  luaL_error(lua, "%s:%d: it takes more than %d %s", where->short_src, where->currentline, many ? kMostInstructions : kMostSeconds,
-             many ? "instructions" : "seconds");
+  luaL_error(lua, "%s:%d: it takes more than %d %s", where->short_src, where->currentline,
+             many ? kMostInstructions : kMostSeconds, many ? "instructions" : "seconds");
 }
 
 /// In the file's own state: load_and_run(path) -> what the file returns.
@@ -101,13 +103,20 @@ class Copy {
     bytes_ += kBytesPerValue + length;
     TORCH_CHECK_VALUE(bytes_ <= kMostBytes, "config: the settings of '", path_, "' take more than ", kMostBytes >> 20, " MiB", kFix);
     switch (lua_type(from_, -1)) {
-      case LUA_TNIL: return lua_pushnil(to_);
-      case LUA_TBOOLEAN: return lua_pushboolean(to_, lua_toboolean(from_, -1));
+      case LUA_TNIL:
+        return lua_pushnil(to_);
+      case LUA_TBOOLEAN:
+        return lua_pushboolean(to_, lua_toboolean(from_, -1));
       case LUA_TNUMBER:
-        return lua_isinteger(from_, -1) ? lua_pushinteger(to_, lua_tointeger(from_, -1)) : lua_pushnumber(to_, lua_tonumber(from_, -1));
-      case LUA_TSTRING: lua_pushlstring(to_, text, length); return;
-      case LUA_TTABLE: return table(depth);
-      default: break;
+        return lua_isinteger(from_, -1) ? lua_pushinteger(to_, lua_tointeger(from_, -1))
+                                        : lua_pushnumber(to_, lua_tonumber(from_, -1));
+      case LUA_TSTRING:
+        lua_pushlstring(to_, text, length);
+        return;
+      case LUA_TTABLE:
+        return table(depth);
+      default:
+        break;
     }
     TORCH_CHECK_VALUE(false, "config: '", path_, "' gives a ", luaL_typename(from_, -1), depth > 0 ? " for " + key() : std::string(), kFix);
   }

@@ -30,8 +30,7 @@ int deferred(lua_State* lua) {
 int materialize_tensor(lua_State* lua) {
   const at::Tensor tensor = check_tensor(lua, 1);
   push(lua, is_nil(lua, 2) ? materialize(tensor)
-                           : materialize(tensor, check_object<DeviceMesh>(lua, 2),
-                                         check_placements(lua, 3)));
+                           : materialize(tensor, check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;
 }
 
@@ -50,12 +49,11 @@ int materialize_modules_tensors(lua_State* lua) {
 
 void open_deferred(lua_State* lua) {
   static const luaL_Reg methods[] = {{"is_deferred", guard<deferred>}, {nullptr, nullptr}};
-  static const luaL_Reg functions[] = {
-      {"deferred_init", guard<deferred_init>},
-      {"is_deferred", guard<deferred>},
-      {"materialize", guard<materialize_tensor>},
-      {"materialize_module", guard<materialize_modules_tensors>},
-      {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"deferred_init", guard<deferred_init>},
+                                       {"is_deferred", guard<deferred>},
+                                       {"materialize", guard<materialize_tensor>},
+                                       {"materialize_module", guard<materialize_modules_tensors>},
+                                       {nullptr, nullptr}};
   add_functions(lua, functions);
   add_tensor_methods(lua, methods);
 }

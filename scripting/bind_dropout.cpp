@@ -20,8 +20,7 @@ struct Kind {
 /// The engine's rules know how to draw for the elements of a ShardTensor.
 at::Tensor through_engine(const Kind& kind, const at::Tensor& input, double p, bool train) {
   if (kind.feature) {
-    return kind.alpha ? at::feature_alpha_dropout(input, p, train)
-                      : at::feature_dropout(input, p, train);
+    return kind.alpha ? at::feature_alpha_dropout(input, p, train) : at::feature_dropout(input, p, train);
   }
   return kind.alpha ? at::alpha_dropout(input, p, train) : at::dropout(input, p, train);
 }
@@ -73,16 +72,15 @@ constexpr Kind kFeature{"feature_dropout", true, false};
 constexpr Kind kFeatureAlpha{"feature_alpha_dropout", true, true};
 
 void open_dropout(lua_State* lua) {
-  static const luaL_Reg functions[] = {
-      {"dropout", guard<dropout<kPlain, false>>},
-      {"dropout_", guard<dropout<kPlain, true>>},
-      {"alpha_dropout", guard<dropout<kAlpha, false>>},
-      {"alpha_dropout_", guard<dropout<kAlpha, true>>},
-      {"feature_dropout", guard<dropout<kFeature, false>>},
-      {"feature_dropout_", guard<dropout<kFeature, true>>},
-      {"feature_alpha_dropout", guard<dropout<kFeatureAlpha, false>>},
-      {"feature_alpha_dropout_", guard<dropout<kFeatureAlpha, true>>},
-      {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"dropout", guard<dropout<kPlain, false>>},
+                                       {"dropout_", guard<dropout<kPlain, true>>},
+                                       {"alpha_dropout", guard<dropout<kAlpha, false>>},
+                                       {"alpha_dropout_", guard<dropout<kAlpha, true>>},
+                                       {"feature_dropout", guard<dropout<kFeature, false>>},
+                                       {"feature_dropout_", guard<dropout<kFeature, true>>},
+                                       {"feature_alpha_dropout", guard<dropout<kFeatureAlpha, false>>},
+                                       {"feature_alpha_dropout_", guard<dropout<kFeatureAlpha, true>>},
+                                       {nullptr, nullptr}};
   add_functions(lua, functions);
   add_tensor_methods(lua, functions);
 }

@@ -22,8 +22,7 @@ class NestedList {
   at::Tensor read(int index) {
     take(lua_absindex(lua_, index), 0);
     if (has_tensor_) return at::stack(tensors_).reshape(shape_);
-    at::Tensor values =
-        kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
+    at::Tensor values = kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
     if (kind_ == Kind::kFloat) values = values.reshape(shape_);
     if (kind_ == Kind::kBool) values = values.to(at::kBool);
     return values.reshape(shape_);
@@ -112,11 +111,10 @@ int tensor(lua_State* lua) {
   } else {
     NestedList list(lua);
     values = list.read(1);
-    dtype = lua_istable(lua, 1) && values.numel() == 0 ? at::get_default_dtype_as_scalartype()
-                                                       : list.natural_dtype();
+    dtype = lua_istable(lua, 1) && values.numel() == 0 ? at::get_default_dtype_as_scalartype() : list.natural_dtype();
   }
-  values = values.to(options.get_device("device").value_or(context(lua).device),
-                     options.get_dtype("dtype").value_or(dtype));
+  values =
+      values.to(options.get_device("device").value_or(context(lua).device), options.get_dtype("dtype").value_or(dtype));
   values.set_requires_grad(options.get_bool("requires_grad", false));
   push(lua, values);
   return 1;
@@ -132,11 +130,9 @@ int is_tensor(lua_State* lua) {
 int make_generator(lua_State* lua) {
   const Options options(lua, 1, "Generator", {"seed", "device"});
   const c10::Device device = options.get_device("device").value_or(c10::Device(c10::kCPU));
-  const auto seed = static_cast<uint64_t>(
-      options.get_int("seed", static_cast<int64_t>(c10::default_rng_seed_val)));
+  const auto seed = static_cast<uint64_t>(options.get_int("seed", static_cast<int64_t>(c10::default_rng_seed_val)));
   auto generator = std::make_shared<at::Generator>(
-      device.is_cpu() ? at::detail::createCPUGenerator(seed)
-                      : at::globalContext().defaultGenerator(device).clone());
+      device.is_cpu() ? at::detail::createCPUGenerator(seed) : at::globalContext().defaultGenerator(device).clone());
   generator->set_current_seed(seed);
   push_object(lua, generator);
   return 1;
@@ -223,28 +219,26 @@ void add_constants(lua_State* lua) {
     push(lua, dtype_name(*parse_dtype(name)));
     lua_setfield(lua, -2, name.c_str());
   }
-  for (const char* name : {"strided", "sparse_coo", "contiguous_format", "preserve_format",
-                           "channels_last", "channels_last_3d"}) {
+  for (const char* name :
+       {"strided", "sparse_coo", "contiguous_format", "preserve_format", "channels_last", "channels_last_3d"}) {
     push(lua, name);
     lua_setfield(lua, -2, name);
   }
   lua_pushlightuserdata(lua, nullptr);
   lua_setfield(lua, -2, "none");
-  for (const auto& [name, value] :
-       {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
+  for (const auto& [name, value] : {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
     push(lua, value);
     lua_setfield(lua, -2, name);
   }
 }
 
 void open_factories(lua_State* lua) {
-  static const luaL_Reg generator_methods[] = {
-      {"manual_seed", guard<generator_seed>},
-      {"get_state", guard<generator_get_state>},
-      {"set_state", guard<generator_set_state>},
-      {"state_dict", guard<generator_state_dict>},
-      {"load_state_dict", guard<generator_load_state_dict>},
-      {nullptr, nullptr}};
+  static const luaL_Reg generator_methods[] = {{"manual_seed", guard<generator_seed>},
+                                               {"get_state", guard<generator_get_state>},
+                                               {"set_state", guard<generator_set_state>},
+                                               {"state_dict", guard<generator_state_dict>},
+                                               {"load_state_dict", guard<generator_load_state_dict>},
+                                               {nullptr, nullptr}};
   define_object<at::Generator>(lua, generator_methods);
   static const luaL_Reg functions[] = {{"tensor", guard<tensor>},
                                        {"is_tensor", guard<is_tensor>},

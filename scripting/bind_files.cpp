@@ -95,7 +95,8 @@ void share(Communicator& world, std::string& text) {
   world.broadcast(bytes, 0);
 }
 
-/// _files.on_first_rank(fn) -> the text (or nil) that fn gives on rank 0, which alone calls it; its error is one on every rank.
+/// _files.on_first_rank(fn) -> the text (or nil) that fn gives on rank 0, which alone calls it; its error is one on
+/// every rank.
 /// Collective.
 int on_first_rank(lua_State* lua) {
   Communicator& world = *context(lua).world;
@@ -141,8 +142,7 @@ int save_safetensors(lua_State* lua) {
   std::map<std::string, std::string> metadata;
   if (!is_nil(lua, 3)) {
     if (!lua_istable(lua, 3)) argument_error(lua, 3, "a table of texts");
-    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1))
-      metadata[check_string(lua, -2)] = check_string(lua, -1);
+    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1)) metadata[check_string(lua, -2)] = check_string(lua, -1);
   }
   io::save_safetensors(path, tensors, metadata);
   return 0;

@@ -32,8 +32,10 @@ void push_attributes(lua_State* lua, const io::Attributes& attributes) {
 
 AttributeValue check_value(lua_State* lua, int index) {
   switch (lua_type(lua, index)) {
-    case LUA_TBOOLEAN: return check_bool(lua, index);
-    case LUA_TSTRING: return check_string(lua, index);
+    case LUA_TBOOLEAN:
+      return check_bool(lua, index);
+    case LUA_TSTRING:
+      return check_string(lua, index);
     case LUA_TNUMBER:
       if (lua_isinteger(lua, index)) return check_int(lua, index);
       return check_number(lua, index);
@@ -46,7 +48,8 @@ AttributeValue check_value(lua_State* lua, int index) {
       if (integers) return check_int_list(lua, index);
       return check_number_list(lua, index);
     }
-    default: argument_error(lua, index, "an attribute: a string, number, boolean, or a list of them");
+    default:
+      argument_error(lua, index, "an attribute: a string, number, boolean, or a list of them");
   }
 }
 
@@ -86,8 +89,8 @@ int open(lua_State* lua) {
   const bool has_mode = !lua_istable(lua, 2);
   const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
   const std::string mode = has_mode && !is_nil(lua, 2) ? check_string(lua, 2) : "r";
-  push_object(lua, std::make_shared<io::File>(
-                       io::open(check_string(lua, 1), mode, {.allow_external = options.get_bool("allow_external", false)})));
+  push_object(lua, std::make_shared<io::File>(io::open(check_string(lua, 1), mode,
+                                                       {.allow_external = options.get_bool("allow_external", false)})));
   push_files(lua);
   lua_pushvalue(lua, -2);
   lua_pushboolean(lua, 1);
@@ -240,7 +243,8 @@ int data_index(lua_State* lua) {
 }
 
 int dataset_string(lua_State* lua) {
-  push(lua, "Dataset(" + dataset(lua)->name() + ", " + dataset(lua)->type_name() + " " + shape_string(dataset(lua)->shape()) + ")");
+  push(lua, "Dataset(" + dataset(lua)->name() + ", " + dataset(lua)->type_name() + " " +
+                shape_string(dataset(lua)->shape()) + ")");
   return 1;
 }
 
@@ -256,14 +260,18 @@ const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets"
                                  {"set_attr", guard<file_set_attr>}, {"close", guard<file_close>},
                                  {"discard", guard<file_discard>},   {nullptr, nullptr}};
 const luaL_Reg kFileGetters[] = {{"path", guard<file_path>}, {"attrs", guard<file_attrs>}, {nullptr, nullptr}};
-const luaL_Reg kFileMeta[] = {
-    {"__index", guard<file_index>}, {"__tostring", guard<file_string>}, {"__close", guard<file_leave>}, {nullptr, nullptr}};
+const luaL_Reg kFileMeta[] = {{"__index", guard<file_index>},
+                              {"__tostring", guard<file_string>},
+                              {"__close", guard<file_leave>},
+                              {nullptr, nullptr}};
 const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {nullptr, nullptr}};
-const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},       {"dims", guard<dims>},
-                                 {"dtype", guard<dtype>}, {"attrs", guard<attrs>},     {"name", guard<data_name>},
-                                 {"units", guard<units>}, {"chunks", guard<chunks>},   {nullptr, nullptr}};
-const luaL_Reg kDatasetMeta[] = {{"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
-const luaL_Reg kSelectionMeta[] = {{"__index", guard<data_index>}, {"__tostring", guard<selection_string>}, {nullptr, nullptr}};
+const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},     {"dims", guard<dims>},
+                                 {"dtype", guard<dtype>}, {"attrs", guard<attrs>},   {"name", guard<data_name>},
+                                 {"units", guard<units>}, {"chunks", guard<chunks>}, {nullptr, nullptr}};
+const luaL_Reg kDatasetMeta[] = {
+    {"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
+const luaL_Reg kSelectionMeta[] = {
+    {"__index", guard<data_index>}, {"__tostring", guard<selection_string>}, {nullptr, nullptr}};
 
 void open_h5(lua_State* lua) {
   define_object<io::File>(lua, kFileMethods, kFileGetters, kFileMeta);

@@ -33,7 +33,8 @@ std::string place(const std::string& text, size_t byte) {
 class LuaReader : public nlohmann::json_sax<Json> {
  public:
   /// `source` is what messages call the text: "'run.json'".
-  LuaReader(lua_State* lua, const std::string& text, std::string source) : lua_(lua), text_(text), source_(std::move(source)) {}
+  LuaReader(lua_State* lua, const std::string& text, std::string source)
+      : lua_(lua), text_(text), source_(std::move(source)) {}
 
   bool null() override {
     lua_pushnil(lua_);

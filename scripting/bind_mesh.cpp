@@ -253,9 +253,9 @@ void push_halo_times(lua_State* lua, const HaloTimes& times) {
 }
 
 /// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =
-/// {["aten::mm"] = {calls, bytes, gathered}}, halo = {exchanges, seconds, waited, hidden}} of this rank so far: seconds that
-/// exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing. Bytes of a script's own redistribute, and of
-/// gradients that return to their leaves, belong to no operator.
+/// {["aten::mm"] = {calls, bytes, gathered}}, halo = {exchanges, seconds, waited, hidden}} of this rank so far: seconds
+/// that exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing.
+/// Bytes of a script's own redistribute, and of gradients that return to their leaves, belong to no operator.
 int comm_stats(lua_State* lua) {
   const Options options(lua, 1, "comm_stats", {"reset"});
   Communicator& world = *context(lua).world;

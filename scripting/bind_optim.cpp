@@ -80,8 +80,7 @@ bool holds_groups(lua_State* lua, int index) {
 int make_optimizer(lua_State* lua) {
   const OptimizerKind& kind = find_optimizer_kind(check_string(lua, 1));
   const Options given(lua, 3, kind.name, kind.options);
-  const std::unique_ptr<to::OptimizerOptions> defaults =
-      kind.read_options(kind, lua, given, *kind.defaults());
+  const std::unique_ptr<to::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
   std::vector<to::OptimizerParamGroup> groups;
   if (lua_istable(lua, 2) && holds_groups(lua, 2)) {
     const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
@@ -94,8 +93,7 @@ int make_optimizer(lua_State* lua) {
     groups.emplace_back(check_parameters(lua, 2, kind), defaults->clone());
   }
   check_once(groups, kind);
-  push_object(
-      lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
+  push_object(lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
   return 1;
 }
 
@@ -168,9 +166,9 @@ int step(lua_State* lua) {
   }
   TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
   push(lua, optimizer_step(*bound->optimizer, [lua] {
-    const at::AutoGradMode with_gradients(true);
-    return call_closure(lua, 2);
-  }));
+         const at::AutoGradMode with_gradients(true);
+         return call_closure(lua, 2);
+       }));
   return 1;
 }
 
@@ -273,8 +271,8 @@ int load_state_dict(lua_State* lua) {
   known.emplace_back("params");
   for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     lua_rawgeti(lua, groups, static_cast<lua_Integer>(i) + 1);
-    options.push_back(kind.read_options(
-        kind, lua, Options(lua, lua_gettop(lua), "load_state_dict", known), *kind.defaults()));
+    options.push_back(
+        kind.read_options(kind, lua, Options(lua, lua_gettop(lua), "load_state_dict", known), *kind.defaults()));
     lua_pop(lua, 1);
   }
   const at::NoGradGuard no_grad;
@@ -286,12 +284,12 @@ int load_state_dict(lua_State* lua) {
     const bool empty = lua_next(lua, -2) == 0;
     if (!empty) {
       lua_pop(lua, 2);
-      state[i] = kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i], *options[group_of[i]]);
+      state[i] =
+          kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i], *options[group_of[i]]);
     }
     lua_pop(lua, 1);
   }
-  for (size_t i = 0; i < options.size(); ++i)
-    optimizer.param_groups()[i].set_options(std::move(options[i]));
+  for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     void* const key = parameters[i].unsafeGetTensorImpl();
     if (state[i]) {

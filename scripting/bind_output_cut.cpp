@@ -29,9 +29,8 @@ int rebalance_method(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"set_output_cut", guard<set_output_cut_function>},
-                               {"rebalance", guard<rebalance_method>},
-                               {nullptr, nullptr}};
+const luaL_Reg kFunctions[] = {
+    {"set_output_cut", guard<set_output_cut_function>}, {"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
 const luaL_Reg kMethods[] = {{"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
 
 void open_output_cut(lua_State* lua) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel plans: read, matched with a model, carried out tensor by tensor. scripting/parallelize.lua walks the modules.
+// Parallel plans: read, matched with a model, carried out tensor by tensor. scripting/parallelize.lua walks the
+// modules.
 #include <c10/util/Exception.h>
 
 #include "engine/factory_capture.h"
@@ -143,7 +144,8 @@ int plan_resolve(lua_State* lua) {
 int move_all(lua_State* lua) {
   std::vector<ArgumentPlan> arguments;
   each(lua, 1, [&] { arguments.push_back(*check_object<ArgumentPlan>(lua, -1)); });
-  push(lua, move_arguments(check_tensor_list(lua, 2), check_object<DeviceMesh>(lua, 3), arguments, check_string(lua, 4)));
+  push(lua,
+       move_arguments(check_tensor_list(lua, 2), check_object<DeviceMesh>(lua, 3), arguments, check_string(lua, 4)));
   return 1;
 }
 
@@ -156,7 +158,8 @@ int place(lua_State* lua) {
 
 /// place_shard(block, mesh, placements, where): collective over the mesh.
 int place_own_shard(lua_State* lua) {
-  push(lua, place_shard(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3), check_string(lua, 4)));
+  push(lua, place_shard(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
+                        check_string(lua, 4)));
   return 1;
 }
 
@@ -210,15 +213,22 @@ int warn(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>}, {"has_styles", guard<plan_has_styles>}, {"to_json", guard<plan_text>}, {nullptr, nullptr}};
+const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>},
+                                 {"has_styles", guard<plan_has_styles>},
+                                 {"to_json", guard<plan_text>},
+                                 {nullptr, nullptr}};
 const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullptr}};
 const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 
 // What only the embedded Lua files call is kept out of `mh`.
-const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},       {"load_plan", guard<load_plan_file>},
-                               {"place_tensor", guard<place>},        {"local_block", guard<local_block>},
-                               {"finish_grad_sync", guard<finish_sync>}, {"warn", guard<warn>},
-                               {"move_arguments", guard<move_all>},      {"place_shard", guard<place_own_shard>},
+const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
+                               {"load_plan", guard<load_plan_file>},
+                               {"place_tensor", guard<place>},
+                               {"local_block", guard<local_block>},
+                               {"finish_grad_sync", guard<finish_sync>},
+                               {"warn", guard<warn>},
+                               {"move_arguments", guard<move_all>},
+                               {"place_shard", guard<place_own_shard>},
                                {"place_gradient", guard<place_gradient_of>},
                                {"check_factories", guard<check_factory_names>},
                                {"capture_factories", guard<capture_factories>},

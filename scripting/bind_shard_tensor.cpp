@@ -52,7 +52,8 @@ int scatter(lua_State* lua) {
                               .halo = options.get_int("halo", 0)}));
     return 1;
   }
-  if (!is_nil(lua, 1) && to_tensor(lua, 1) == nullptr) argument_error(lua, 1, "a tensor, a dataset or a selection of one");
+  if (!is_nil(lua, 1) && to_tensor(lua, 1) == nullptr)
+    argument_error(lua, 1, "a tensor, a dataset or a selection of one");
   TORCH_CHECK_VALUE(options.get_int("halo", 0) == 0 && !options.get_bool("decode", false),
                     "scatter_tensor: halo and decode are for datasets, the source is a tensor");
   at::Tensor source = opt_tensor(lua, 1);
@@ -157,11 +158,11 @@ void push_halo(lua_State* lua, const HaloOptions& options) {
   lua_setfield(lua, -2, "keep");
 }
 
-/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}: whether operators compute their interior
-/// while edges travel, how these travel, and whether a tensor's edges are kept for its next reader until it is written (then write
-/// to blocks through the ShardTensor alone; what is written through to_local() is found and refused). What is left out stays. The
-/// same bits either way. Returns the setting before. Collective over all ranks, which must give the same; without an argument it
-/// only tells.
+/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}: whether operators compute their
+/// interior while edges travel, how these travel, and whether a tensor's edges are kept for its next reader until it is
+/// written (then write to blocks through the ShardTensor alone; what is written through to_local() is found and
+/// refused). What is left out stays. The same bits either way. Returns the setting before. Collective over all ranks,
+/// which must give the same; without an argument it only tells.
 int set_halo_function(lua_State* lua) {
   const Options options(lua, 1, "set_halo", {"overlap", "exchange", "keep"});
   HaloOptions wanted = halo_options();
@@ -179,8 +180,8 @@ int set_halo_function(lua_State* lua) {
   return 1;
 }
 
-/// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered, halo = {"start",
-/// "interior", "finish", "edges"}, halo_seconds, halo_waited}.
+/// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered, halo =
+/// {"start", "interior", "finish", "edges"}, halo_seconds, halo_waited}.
 void push_record(lua_State* lua, const TraceRecord& record) {
   lua_createtable(lua, 0, 8);
   push(lua, record.op);

@@ -21,7 +21,8 @@ int give(lua_State* lua, const Value& value) {
   return 1;
 }
 
-/// x.shape[0], as in Python, is no size: Lua's lists count from 1. Other keys that are absent are nil, as in every list.
+/// x.shape[0], as in Python, is no size: Lua's lists count from 1. Other keys that are absent are nil, as in every
+/// list.
 int shape_index(lua_State* lua) {
   const std::optional<int64_t> key = to_int(lua, 2);
   TORCH_CHECK_INDEX(!key || *key > 0, "x.shape[", *key, "]: x.shape is a Lua list, which counts from 1",
@@ -68,16 +69,13 @@ int get_real(lua_State* lua) { return give(lua, at::real(self(lua))); }
 int get_imag(lua_State* lua) { return give(lua, at::imag(self(lua))); }
 int get_data(lua_State* lua) { return give(lua, self(lua).variable_data()); }
 int get_itemsize(lua_State* lua) { return give(lua, self(lua).element_size()); }
-int get_nbytes(lua_State* lua) {
-  return give(lua, self(lua).numel() * static_cast<int64_t>(self(lua).element_size()));
-}
+int get_nbytes(lua_State* lua) { return give(lua, self(lua).numel() * static_cast<int64_t>(self(lua).element_size())); }
 int get_version(lua_State* lua) { return give(lua, self(lua)._version()); }
 int get_layout(lua_State* lua) {
   std::ostringstream text;
   text << self(lua).layout();
   std::string name = text.str();
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   return give(lua, name);
 }
 int get_grad_fn(lua_State* lua) {
@@ -164,14 +162,13 @@ int to(lua_State* lua) {
   }
   if (!is_nil(lua, last) && !lua_istable(lua, last))
     argument_error(lua, last, "a dtype, a device, a tensor or options");
-  const Options given(lua, last, "to",
-                      {"dtype", "device", "copy", "non_blocking", "memory_format"});
+  const Options given(lua, last, "to", {"dtype", "device", "copy", "non_blocking", "memory_format"});
   if (const auto dtype = given.get_dtype("dtype")) options = options.dtype(*dtype);
   if (const auto device = given.get_device("device")) options = options.device(*device);
   std::optional<at::MemoryFormat> format;
   if (given.has("memory_format")) format = memory_format(given.get_string("memory_format", ""));
-  const at::Tensor result = self(lua).to(options, given.get_bool("non_blocking", false),
-                                         given.get_bool("copy", false), format);
+  const at::Tensor result =
+      self(lua).to(options, given.get_bool("non_blocking", false), given.get_bool("copy", false), format);
   if (result.is_same(self(lua))) {
     lua_pushvalue(lua, 1);
     return 1;

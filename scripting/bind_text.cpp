@@ -21,8 +21,7 @@ int did_you_mean_lua(lua_State* lua) {
 
 /// clock() -> seconds of a clock that only goes forward.
 int clock_seconds(lua_State* lua) {
-  push(lua,
-       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  push(lua, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
   return 1;
 }
 

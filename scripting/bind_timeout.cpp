@@ -16,8 +16,8 @@ int get_timeout(lua_State* lua) {
   return 1;
 }
 
-/// mh.set_timeout(seconds): how long this rank waits for others in a collective before it gives up, on every mesh; to be called on all
-/// ranks alike. Returns what was set before.
+/// mh.set_timeout(seconds): how long this rank waits for others in a collective before it gives up, on every mesh; to
+/// be called on all ranks alike. Returns what was set before.
 int set_timeout(lua_State* lua) {
   const double limit = check_number(lua, 1);
   TORCH_CHECK_VALUE(limit >= 1e-3 && limit <= 1e9, "set_timeout: wanted seconds from 0.001 to 1e9, got ", describe(lua, 1));
@@ -26,9 +26,8 @@ int set_timeout(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"get_timeout", guard<get_timeout>},
-                               {"set_timeout", guard<set_timeout>},
-                               {nullptr, nullptr}};
+const luaL_Reg kFunctions[] = {
+    {"get_timeout", guard<get_timeout>}, {"set_timeout", guard<set_timeout>}, {nullptr, nullptr}};
 
 const Binding binding{"timeout", [](lua_State* lua) { add_functions(lua, kFunctions); }};
 

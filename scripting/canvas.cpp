@@ -31,22 +31,17 @@ struct Window {
 };
 
 Window pixels_of(Rectangle area, Rectangle clip, int64_t width, int64_t height) {
-  const auto low = [](float a, float b) {
-    return static_cast<int64_t>(std::floor(std::max({a, b, 0.0f})));
-  };
+  const auto low = [](float a, float b) { return static_cast<int64_t>(std::floor(std::max({a, b, 0.0f}))); };
   const auto high = [](float a, float b, int64_t limit) {
     return static_cast<int64_t>(std::ceil(std::min({a, b, static_cast<float>(limit)})));
   };
-  return {low(area.x0, clip.x0), low(area.y0, clip.y0), high(area.x1, clip.x1, width),
-          high(area.y1, clip.y1, height)};
+  return {low(area.x0, clip.x0), low(area.y0, clip.y0), high(area.x1, clip.x1, width), high(area.y1, clip.y1, height)};
 }
 
 }  // namespace
 
 Canvas::Canvas(int64_t width, int64_t height, Color background)
-    : width_(width),
-      height_(height),
-      clip_{0, 0, static_cast<float>(width), static_cast<float>(height)} {
+    : width_(width), height_(height), clip_{0, 0, static_cast<float>(width), static_cast<float>(height)} {
   TORCH_CHECK_VALUE(width > 0 && height > 0 && width <= 20000 && height <= 20000, "canvas: a picture of ", width, " x ",
                     height, " pixels");
   pixels_.assign(width * height, background);
@@ -73,21 +68,20 @@ void Canvas::stroke(const std::vector<Polyline>& lines, float pen, Color color, 
   for (const Polyline& line : lines) {
     for (const Point p : line) {
       if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
-      bounds = {std::min(bounds.x0, p.x - reach), std::min(bounds.y0, p.y - reach),
-                std::max(bounds.x1, p.x + reach), std::max(bounds.y1, p.y + reach)};
+      bounds = {std::min(bounds.x0, p.x - reach), std::min(bounds.y0, p.y - reach), std::max(bounds.x1, p.x + reach),
+                std::max(bounds.y1, p.y + reach)};
     }
   }
   const Window all = pixels_of(bounds, clip_, width_, height_);
   if (all.empty()) return;
   std::vector<float> mask(all.width() * (all.y1 - all.y0), 0.0f);
   const auto segment = [&](Point a, Point b) {
-    const Rectangle box{std::min(a.x, b.x) - reach, std::min(a.y, b.y) - reach,
-                        std::max(a.x, b.x) + reach, std::max(a.y, b.y) + reach};
+    const Rectangle box{std::min(a.x, b.x) - reach, std::min(a.y, b.y) - reach, std::max(a.x, b.x) + reach,
+                        std::max(a.y, b.y) + reach};
     const Window window = pixels_of(box, clip_, width_, height_);
     for (int64_t y = window.y0; y < window.y1; ++y) {
       for (int64_t x = window.x0; x < window.x1; ++x) {
-        const float d =
-            distance({static_cast<float>(x) + 0.5f, static_cast<float>(y) + 0.5f}, a, b);
+        const float d = distance({static_cast<float>(x) + 0.5f, static_cast<float>(y) + 0.5f}, a, b);
         const float covered = std::clamp(pen / 2 + 0.5f - d, 0.0f, 1.0f) * std::min(pen, 1.0f);
         float& mark = mask[(y - all.y0) * all.width() + x - all.x0];
         mark = std::max(mark, covered);
@@ -118,15 +112,14 @@ void Canvas::draw(const at::Tensor& image, Rectangle area) {
   const Window window = pixels_of(area, clip_, width_, height_);
   for (int64_t y = window.y0; y < window.y1; ++y) {
     const float down = (static_cast<float>(y) + 0.5f - area.y0) / (area.y1 - area.y0);
-    const int64_t row =
-        std::clamp(static_cast<int64_t>(down * static_cast<float>(rows)), int64_t{0}, rows - 1);
+    const int64_t row = std::clamp(static_cast<int64_t>(down * static_cast<float>(rows)), int64_t{0}, rows - 1);
     for (int64_t x = window.x0; x < window.x1; ++x) {
       const float along = (static_cast<float>(x) + 0.5f - area.x0) / (area.x1 - area.x0);
-      const int64_t column = std::clamp(static_cast<int64_t>(along * static_cast<float>(columns)),
-                                        int64_t{0}, columns - 1);
+      const int64_t column =
+          std::clamp(static_cast<int64_t>(along * static_cast<float>(columns)), int64_t{0}, columns - 1);
       const uint8_t* element = data + (row * columns + column) * 3;
-      const float covered = overlap(static_cast<float>(y), area.y0, area.y1) *
-                            overlap(static_cast<float>(x), area.x0, area.x1);
+      const float covered =
+          overlap(static_cast<float>(y), area.y0, area.y1) * overlap(static_cast<float>(x), area.x0, area.x1);
       blend(x, y, {element[0] / 255.0f, element[1] / 255.0f, element[2] / 255.0f}, covered);
     }
   }
@@ -136,8 +129,7 @@ at::Tensor Canvas::picture() const {
   at::Tensor picture = at::empty({height_, width_, 3}, at::kByte);
   uint8_t* out = picture.mutable_data_ptr<uint8_t>();
   for (const Color& pixel : pixels_) {
-    for (const float value : pixel)
-      *out++ = static_cast<uint8_t>(std::lround(std::clamp(value, 0.0f, 1.0f) * 255));
+    for (const float value : pixel) *out++ = static_cast<uint8_t>(std::lround(std::clamp(value, 0.0f, 1.0f) * 255));
   }
   return picture;
 }

@@ -35,8 +35,8 @@ int print_info() {
     const auto& cuda = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
     std::printf(", cuda (%d)", static_cast<int>(cuda.deviceCount()));
   }
-  std::printf("\noperators  %zu names from LibTorch, %zu rules for shards\n",
-              operator_names().size(), all_rules().size());
+  std::printf("\noperators  %zu names from LibTorch, %zu rules for shards\n", operator_names().size(),
+              all_rules().size());
   return 0;
 }
 
@@ -54,12 +54,9 @@ int save_annotations(const std::string& path) {
 void add_info_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("info", "Versions, backends and devices");
   const auto annotations = std::make_shared<std::string>();
-  command->add_option("--annotations", *annotations,
-                      "Write a definition file for editors (LuaLS) instead");
+  command->add_option("--annotations", *annotations, "Write a definition file for editors (LuaLS) instead");
   command->callback([annotations, &action] {
-    action = [annotations] {
-      return annotations->empty() ? print_info() : save_annotations(*annotations);
-    };
+    action = [annotations] { return annotations->empty() ? print_info() : save_annotations(*annotations); };
   });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <csignal>
@@ -28,8 +28,7 @@ std::string list_text(const std::vector<int64_t>& values) {
 
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
-  for (const std::string& text : texts)
-    all += (all.empty() ? "" : ", ") + (text.empty() ? std::string("-") : text);
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + (text.empty() ? std::string("-") : text);
   return all;
 }
 
@@ -47,11 +46,9 @@ int inspect(const std::string& path) {
       continue;
     }
     const io::Dataset& data = *found;
-    std::printf("%s  %s %s", name.c_str(), data.type_name().c_str(),
-                list_text(data.shape()).c_str());
+    std::printf("%s  %s %s", name.c_str(), data.type_name().c_str(), list_text(data.shape()).c_str());
     const std::vector<std::string> dims = data.dims();
-    if (std::any_of(dims.begin(), dims.end(),
-                    [](const std::string& dim) { return !dim.empty(); })) {
+    if (std::any_of(dims.begin(), dims.end(), [](const std::string& dim) { return !dim.empty(); })) {
       std::printf("  dims (%s)", joined(dims).c_str());
     }
     if (!data.chunks().empty()) std::printf("  chunks %s", list_text(data.chunks()).c_str());
@@ -81,7 +78,8 @@ constexpr rlim_t kSafeBytes = rlim_t{4} << 30;  // beyond what the program itsel
     alarm(kSafeSeconds);
     status = inspect(path);
   } catch (const std::bad_alloc&) {
-    complaint = "inspect: file \"" + path + "\" asks for more than 4 GiB\n  have  a damaged file, or one made to harm\n" +
+    complaint = "inspect: file \"" + path +
+                "\" asks for more than 4 GiB\n  have  a damaged file, or one made to harm\n" +
                 "  fix   copy or download it again";
   } catch (const std::exception& error) {
     complaint = plain_message(error);
@@ -103,7 +101,8 @@ int inspect_safely(const std::string& path) {
   }
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const int signal = WTERMSIG(status);
-  const char* fix = "\n  have  a damaged file, or one made to harm\n  fix   copy or download it again; do not read it in a run";
+  const char* fix =
+      "\n  have  a damaged file, or one made to harm\n  fix   copy or download it again; do not read it in a run";
   TORCH_CHECK(signal != SIGALRM, "inspect: file \"", path, "\": the HDF5 library did not come to an end in ", kSafeSeconds, " s", fix);
   TORCH_CHECK(false, "inspect: file \"", path, "\": the HDF5 library crashed on this file (signal ", signal, ", ", strsignal(signal), ")",
               fix);
@@ -112,13 +111,13 @@ int inspect_safely(const std::string& path) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
-      "inspect", "Datasets, shapes, chunks and units of an HDF5 or NetCDF-4 file");
+  CLI::App* command = app.add_subcommand("inspect", "Datasets, shapes, chunks and units of an HDF5 or NetCDF-4 file");
   const auto path = std::make_shared<std::string>();
   command->add_option("file", *path, "The file")->required()->check(CLI::ExistingFile);
   const auto safe = std::make_shared<bool>(false);
   command->add_flag("--safe", *safe, "Read a suspicious file in a process of its own, for at most 60 s and 4 GiB");
-  command->callback([path, safe, &action] { action = [path, safe] { return *safe ? inspect_safely(*path) : inspect(*path); }; });
+  command->callback(
+      [path, safe, &action] { action = [path, safe] { return *safe ? inspect_safely(*path) : inspect(*path); }; });
 }
 
 }  // namespace moonhalo::scripting

@@ -19,15 +19,16 @@ int complain(const std::exception& error, int status) {
 int act(int argc, char** argv) {
   CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
   app.require_subcommand(1);
-  app.footer("Environment:\n"
-             "  MOONHALO_TIMEOUT_S        longest silence of a rank in seconds before the others give up (600); also run --timeout\n"
-             "  MOONHALO_CHECK_CALLS      0: processes do not compare their calls (mh.check_calls)\n"
-             "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
-             "  OMP_NUM_THREADS           threads of each process");
+  app.footer(
+      "Environment:\n"
+      "  MOONHALO_TIMEOUT_S        longest silence of a rank in seconds before the others give up (600); also run "
+      "--timeout\n"
+      "  MOONHALO_CHECK_CALLS      0: processes do not compare their calls (mh.check_calls)\n"
+      "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
+      "  OMP_NUM_THREADS           threads of each process");
   Action action;
-  for (void (*add)(CLI::App&, Action&) :
-       {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command,
-        add_ops_command, add_env_command, add_plan_command}) {
+  for (void (*add)(CLI::App&, Action&) : {add_run_command, add_test_command, add_repl_command, add_info_command,
+                                          add_inspect_command, add_ops_command, add_env_command, add_plan_command}) {
     add(app, action);
   }
   try {

@@ -25,20 +25,22 @@ int list_rules() {
   const std::vector<Rule> rules = all_rules();
   for (const Rule& rule : rules) width = std::max(width, rule.op.size());
   for (const Rule& rule : rules) {
-    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(),
-                file_of(rule).c_str(), std::string(rule.supports).c_str());
+    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
+                std::string(rule.supports).c_str());
   }
-  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n",
-              rules.size());
+  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n", rules.size());
   return kDone;
 }
 
 /// What the best known composites of LibTorch call; the dispatcher does not tell.
 std::string made_of(const c10::OperatorHandle& op) {
   static const std::map<std::string_view, const char*> parts = {
-      {"aten::conv1d", "aten::convolution"},           {"aten::conv2d", "aten::convolution"},
-      {"aten::conv3d", "aten::convolution"},           {"aten::conv_transpose1d", "aten::convolution"},
-      {"aten::conv_transpose2d", "aten::convolution"}, {"aten::conv_transpose3d", "aten::convolution"},
+      {"aten::conv1d", "aten::convolution"},
+      {"aten::conv2d", "aten::convolution"},
+      {"aten::conv3d", "aten::convolution"},
+      {"aten::conv_transpose1d", "aten::convolution"},
+      {"aten::conv_transpose2d", "aten::convolution"},
+      {"aten::conv_transpose3d", "aten::convolution"},
       {"aten::chunk", "aten::split"},
   };
   const auto found = parts.find(op.operator_name().name);
@@ -48,8 +50,7 @@ std::string made_of(const c10::OperatorHandle& op) {
 /// Overloads of one operator, with the rule that serves each.
 int show_operator(const std::string& name) {
   const OperatorSet* set = find_operator(name.starts_with("aten::") ? name.substr(6) : name);
-  if (!set)
-    throw UsageError("ops: no operator '" + name + "'" + did_you_mean(name, operator_names()));
+  if (!set) throw UsageError("ops: no operator '" + name + "'" + did_you_mean(name, operator_names()));
   for (const c10::OperatorHandle& op : set->overloads) {
     std::ostringstream schema;
     schema << op.schema();
@@ -65,9 +66,9 @@ int show_operator(const std::string& name) {
       if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
     } else {
       std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes ? made_of(op)
-                                     : facts.random ? "refused: no rule for this random operator"
-                                                    : "no rule: gathered, or refused (mh.set_fallback)")
-                                        .c_str());
+                                       : facts.random ? "refused: no rule for this random operator"
+                                                      : "no rule: gathered, or refused (mh.set_fallback)")
+                                          .c_str());
     }
   }
   return kDone;
@@ -86,8 +87,7 @@ int list_interceptions() {
 }  // namespace
 
 void add_ops_command(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
+  CLI::App* command = app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
   const auto name = std::make_shared<std::string>();
   const auto intercepted = std::make_shared<bool>(false);
   CLI::Option* option = command->add_option("name", *name, "An operator, such as conv2d");

@@ -78,13 +78,11 @@ void run_test_among_processes(lua_State* lua, int table, const std::string& name
 void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
   forbid_undefined_globals(lua);
   run_script(lua, 1);
-  if (!lua_istable(lua, -1))
-    throw UsageError("test: the script returns no table of test_* functions");
+  if (!lua_istable(lua, -1)) throw UsageError("test: the script returns no table of test_* functions");
   const int table = lua_gettop(lua);
   Context& run = context(lua);
   const std::vector<std::string> names = test_names(lua, table);
-  if (names.empty())
-    throw UsageError("test: the table that the script returns has no test_* functions");
+  if (names.empty()) throw UsageError("test: the table that the script returns has no test_* functions");
   const bool processes = !run.ranks_are_threads && run.world->size() > 1;
   if (processes) tally.mine = run.rank() == 0;
   for (const std::string& name : names) {
@@ -96,11 +94,8 @@ void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
     const std::string failure = run_test(lua, table, name);
     const RankBoard::Outcome outcome = board.arrive(*run.world, failure);
     if (run.rank() == 0) {
-      const double ms =
-          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-              .count();
-      std::printf("%s %s (%.0f ms)\n", outcome.failure.empty() ? "ok    " : "FAILED", name.c_str(),
-                  ms);
+      const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      std::printf("%s %s (%.0f ms)\n", outcome.failure.empty() ? "ok    " : "FAILED", name.c_str(), ms);
       if (!outcome.failure.empty()) std::printf("%s\n", indented(outcome.failure).c_str());
       std::fflush(stdout);
       ++(outcome.failure.empty() ? tally.passed : tally.failed);
@@ -120,15 +115,13 @@ int test(const SessionOptions& options) {
 }  // namespace
 
 void add_test_command(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("test", "Run the test_* functions of the table that a script returns");
+  CLI::App* command = app.add_subcommand("test", "Run the test_* functions of the table that a script returns");
   const auto options = std::make_shared<SessionOptions>();
-  command->add_option("script", options->script, "The Lua script")
-      ->required()
-      ->check(CLI::ExistingFile);
-  add_ranks_option(*command, options->ranks,
-                   "Run on N thread ranks; a test fails when it fails on any. Under mpirun and the like the processes are "
-                   "the ranks, and the first failure ends the run");
+  command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
+  add_ranks_option(
+      *command, options->ranks,
+      "Run on N thread ranks; a test fails when it fails on any. Under mpirun and the like the processes are "
+      "the ranks, and the first failure ends the run");
   add_timeout_option(*command, *options);
   command->add_option("--device", options->device, "cpu (default) or cuda");
   command->callback([options, &action] { action = [options] { return test(*options); }; });

@@ -246,7 +246,8 @@ int call_framed(lua_State* lua) {
 }
 
 int call_module(lua_State* lua) {
-  // The module stays at 1, where push_running_modules finds it; the arguments are moved, so that nothing else keeps them.
+  // The module stays at 1, where push_running_modules finds it; the arguments are moved, so that nothing else keeps
+  // them.
   const int arguments = lua_gettop(lua) - 1;
   push_forward(lua);
   lua_pushvalue(lua, 1);

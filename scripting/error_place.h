@@ -7,26 +7,28 @@
 
 namespace moonhalo::scripting {
 
-/// "\n  in    blocks.0.fc (Linear) of Net": the module whose forward is running and its path from the module that the script
-/// called; "" outside of modules. Reads the frames of the stack, so it costs nothing until an error asks.
+/// "\n  in    blocks.0.fc (Linear) of Net": the module whose forward is running and its path from the module that the
+/// script called; "" outside of modules. Reads the frames of the stack, so it costs nothing until an error asks.
 std::string module_place(lua_State* lua);
 
 /// A message handler: gives a text the script's line where it has one of Moonhalo's own Lua files, the running module,
-/// and a remedy for a method that was called with a dot. Texts without a position (`error(text, 0)`) and other objects stay as
-/// they are.
+/// and a remedy for a method that was called with a dot. Texts without a position (`error(text, 0)`) and other objects
+/// stay as they are.
 int place_error(lua_State* lua);
 
 /// The same for the last words of a script: texts without a position get the running module too.
 std::string placed_message(lua_State* lua, std::string message);
 
-/// pcall whose message has a place, as place_error gives it, and xpcall. Neither keeps os.exit (script_exit.h); both give the text of a C++
-/// exception that a host's function lets out.
+/// pcall whose message has a place, as place_error gives it, and xpcall. Neither keeps os.exit (script_exit.h); both
+/// give the text of a C++ exception that a host's function lets out.
 int place_pcall(lua_State* lua);
 int place_xpcall(lua_State* lua);
-/// Calls what stands at 1 with the rest; a C++ exception of a function that has no guard becomes an error with its text.
+/// Calls what stands at 1 with the rest; a C++ exception of a function that has no guard becomes an error with its
+/// text.
 int call_with_guard(lua_State* lua);
 
-/// What is said of an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for themselves.
+/// What is said of an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for
+/// themselves.
 std::string error_value_text(lua_State* lua, int index);
 
 /// Calls into Lua code of Moonhalo, as C functions: these keep the frame of their caller in a tail call

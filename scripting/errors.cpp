@@ -37,8 +37,7 @@ std::string plain_message(const std::exception& error) {
   return in_lua(torch_error ? torch_error->what_without_backtrace() : error.what());
 }
 
-std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
-                                       size_t limit) {
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit) {
   const size_t worst = std::max<size_t>(1, name.size() / 3);
   std::vector<std::pair<size_t, const std::string*>> near;
   for (const std::string& candidate : known) {
@@ -46,9 +45,8 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     if (longer - std::min(candidate.size(), name.size()) > worst) continue;
     if (const size_t d = distance(name, candidate); d <= worst) near.emplace_back(d, &candidate);
   }
-  std::sort(near.begin(), near.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.first, *a.second) < std::tie(b.first, *b.second);
-  });
+  std::sort(near.begin(), near.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.first, *a.second) < std::tie(b.first, *b.second); });
   std::vector<std::string> names;
   for (const auto& [d, candidate] : near) {
     if (names.size() == limit) break;

@@ -27,8 +27,7 @@ std::string plain_message(const std::exception& error);
 
 /// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is
 /// near.
-std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known,
-                                       size_t limit = 3);
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit = 3);
 /// "; did you mean 'a' or 'b'?" or "".
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 

@@ -22,8 +22,7 @@ struct Glyph {
 constexpr Glyph kGlyphs[] = {
     {U' ', 2.6f, ""},
     {U'A', 8, "L 0 0 4 10 8 0 L 1.35 3.4 6.65 3.4"},
-    {U'B', 6.8f,
-     "L 4 5.3 0 5.3 L 3.9 10 0 10 0 0 4.1 0 A 3.9 7.65 2.4 2.35 90 -90 A 4.1 2.65 2.7 2.65 90 -90"},
+    {U'B', 6.8f, "L 4 5.3 0 5.3 L 3.9 10 0 10 0 0 4.1 0 A 3.9 7.65 2.4 2.35 90 -90 A 4.1 2.65 2.7 2.65 90 -90"},
     {U'C', 8.2f, "A 4.7 5 4.7 5 48 312"},
     {U'D', 7.8f, "L 3 10 0 10 0 0 3 0 A 3 5 4.8 5 90 -90"},
     {U'E', 5.8f, "L 5.8 10 0 10 0 0 5.8 0 L 0 5.2 5 5.2"},
@@ -60,8 +59,7 @@ constexpr Glyph kGlyphs[] = {
     {U'j', 1.4f, "L 1.4 7 1.4 -1.2 A -0.2 -1.2 1.6 1.8 0 -80 L 1.4 9.7 1.4 9.75"},
     {U'k', 5, "L 0 10 0 0 L 4.8 7 0 2.5 L 1.9 4.2 5 0"},
     {U'l', 0, "L 0 10 0 0"},
-    {U'm', 9.2f,
-     "L 0 7 0 0 A 2.3 4.6 2.3 2.4 180 0 L 4.6 4.6 4.6 0 A 6.9 4.6 2.3 2.4 180 0 L 9.2 4.6 9.2 0"},
+    {U'm', 9.2f, "L 0 7 0 0 A 2.3 4.6 2.3 2.4 180 0 L 4.6 4.6 4.6 0 A 6.9 4.6 2.3 2.4 180 0 L 9.2 4.6 9.2 0"},
     {U'n', 5.6f, "L 0 7 0 0 A 2.8 4.2 2.8 2.8 180 0 L 5.6 4.2 5.6 0"},
     {U'o', 6.2f, "A 3.1 3.5 3.1 3.5 0 360"},
     {U'p', 6, "L 0 7 0 -3 A 3 3.5 3 3.5 0 360"},
@@ -120,8 +118,7 @@ constexpr Glyph kGlyphs[] = {
     {U'&', 7.2f,
      "L 7.2 0 1.6 6.9 A 3 8.2 1.9 1.8 222 -40 L 4.45 7.05 1.2 4.3 A 2.7 2.35 2.5 2.35 125 335 L 5 "
      "1.4 6.9 4.4"},
-    {U'@', 9.6f,
-     "A 4.8 4 4.8 5 -50 300 A 4.8 4 2.1 2.4 0 360 L 6.9 6.4 6.9 3 A 8.2 3 1.3 1.4 180 330"},
+    {U'@', 9.6f, "A 4.8 4 4.8 5 -50 300 A 4.8 4 2.1 2.4 0 360 L 6.9 6.4 6.9 3 A 8.2 3 1.3 1.4 180 330"},
     {U'\u00b0', 2.8f, "A 1.4 8.5 1.4 1.5 0 360"},
     {U'\u00b5', 5.6f, "L 0 7 0 -3 L 0 2.8 0 2.7 A 2.8 2.8 2.8 2.8 180 360 L 5.6 7 5.6 0"},
     {U'\u00d7', 4.8f, "L 0 1.6 4.8 6.4 L 0 6.4 4.8 1.6"},
@@ -148,16 +145,13 @@ std::vector<Polyline> parse(const char* path) {
   const auto finish = [&] {
     Polyline stroke;
     if (command == 'L') {
-      for (size_t i = 0; i + 1 < numbers.size(); i += 2)
-        stroke.push_back({numbers[i], numbers[i + 1]});
+      for (size_t i = 0; i + 1 < numbers.size(); i += 2) stroke.push_back({numbers[i], numbers[i + 1]});
     } else if (command == 'A') {
       const int pieces = std::max(4, static_cast<int>(std::abs(numbers[5] - numbers[4]) / 12));
       for (int i = 0; i <= pieces; ++i) {
-        const float angle = (numbers[4] + (numbers[5] - numbers[4]) * static_cast<float>(i) /
-                                              static_cast<float>(pieces)) *
-                            kPi / 180;
-        stroke.push_back(
-            {numbers[0] + numbers[2] * std::cos(angle), numbers[1] + numbers[3] * std::sin(angle)});
+        const float angle =
+            (numbers[4] + (numbers[5] - numbers[4]) * static_cast<float>(i) / static_cast<float>(pieces)) * kPi / 180;
+        stroke.push_back({numbers[0] + numbers[2] * std::cos(angle), numbers[1] + numbers[3] * std::sin(angle)});
       }
     }
     if (!stroke.empty()) strokes.push_back(stroke);
@@ -194,11 +188,7 @@ const Shape& shape_of(char32_t character) {
 /// The next character of UTF-8 text; a broken byte counts as one character.
 char32_t next_character(std::string_view& text) {
   const auto first = static_cast<unsigned char>(text[0]);
-  const size_t length = first < 0x80         ? 1
-                        : (first >> 5) == 6  ? 2
-                        : (first >> 4) == 14 ? 3
-                        : (first >> 3) == 30 ? 4
-                                             : 1;
+  const size_t length = first < 0x80 ? 1 : (first >> 5) == 6 ? 2 : (first >> 4) == 14 ? 3 : (first >> 3) == 30 ? 4 : 1;
   char32_t character = length == 1 ? first : first & (0x7f >> length);
   for (size_t i = 1; i < length && i < text.size(); ++i) {
     character = (character << 6) | (static_cast<unsigned char>(text[i]) & 0x3f);

@@ -7,8 +7,8 @@
 
 namespace moonhalo::scripting {
 
-/// Restarts the state's math.random. The same seed gives the same numbers on all ranks. Called when a state opens and by
-/// mh.manual_seed; scripts have math.randomseed(n).
+/// Restarts the state's math.random. The same seed gives the same numbers on all ranks. Called when a state opens and
+/// by mh.manual_seed; scripts have math.randomseed(n).
 void seed_lua_random(lua_State* lua, uint64_t seed);
 
 /// What math.randomseed() without an argument makes its seeds of: one number for all ranks of a run, another for every

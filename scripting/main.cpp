@@ -4,6 +4,7 @@
 #include "scripting/commands.h"
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // beyond the limit on file sizes a write fails, with a message, instead of ending the program
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // beyond the limit on file sizes a write fails, with a message, instead of ending the program
   return moonhalo::scripting::command_line(argc, argv);
 }

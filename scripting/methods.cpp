@@ -52,7 +52,8 @@ std::string method_type(lua_State* lua, lua_Debug& frame) {
 std::string dot_call(lua_State* lua, const std::string& method, const std::string& type) {
   const bool nothing = is_nil(lua, 1);
   const auto [what, name] = words_of(type);
-  return method + (nothing ? ": called without its " + what : ": called on " + describe(lua, 1) + ", which is no " + what) +
+  return method +
+         (nothing ? ": called without its " + what : ": called on " + describe(lua, 1) + ", which is no " + what) +
          "\n  fix   write a colon, not a dot: " + name + ":" + method + (nothing ? "()" : "(...)");
 }
 

@@ -12,7 +12,8 @@ void remember_methods(lua_State* lua, const luaL_Reg* methods, const std::string
 /// The type whose method the running C function (`frame`, from lua_getstack) is, or "".
 std::string method_type(lua_State* lua, lua_Debug& frame);
 
-/// "step: called without its Optimizer\n  fix   write a colon, not a dot: opt:step()": a method whose object is no `type`.
+/// "step: called without its Optimizer\n  fix   write a colon, not a dot: opt:step()": a method whose object is no
+/// `type`.
 std::string dot_call(lua_State* lua, const std::string& method, const std::string& type);
 
 }  // namespace moonhalo::scripting

@@ -71,9 +71,7 @@ int module_index(lua_State* lua) {
 
 }  // namespace
 
-bool is_embedded_chunk(const char* source) {
-  return std::string_view(source).starts_with("=moonhalo.");
-}
+bool is_embedded_chunk(const char* source) { return std::string_view(source).starts_with("=moonhalo."); }
 
 std::vector<std::string> module_names(lua_State* lua) {
   std::vector<std::string> names = operator_names();

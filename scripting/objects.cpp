@@ -55,8 +55,8 @@ void push_functions(lua_State* lua, const luaL_Reg* functions) {
 
 }  // namespace
 
-void define_object(lua_State* lua, const char* type, const luaL_Reg* methods,
-                   const luaL_Reg* getters, const luaL_Reg* metamethods) {
+void define_object(lua_State* lua, const char* type, const luaL_Reg* methods, const luaL_Reg* getters,
+                   const luaL_Reg* metamethods) {
   luaL_newmetatable(lua, registry_name(type).c_str());
   lua_pushcfunction(lua, collect_object);
   lua_setfield(lua, -2, "__gc");

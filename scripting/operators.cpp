@@ -55,8 +55,7 @@ std::unique_ptr<OperatorSet> make_set(const Catalogue& all, const std::string& n
     for (const c10::OperatorName& overload : overloads) {
       // A name without a schema has kernels only: nothing to check arguments against, nothing to
       // call.
-      if (auto op = c10::Dispatcher::singleton().findSchema(overload))
-        set->overloads.push_back(*op);
+      if (auto op = c10::Dispatcher::singleton().findSchema(overload)) set->overloads.push_back(*op);
     }
   }
   return set->overloads.empty() ? nullptr : std::move(set);

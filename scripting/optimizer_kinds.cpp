@@ -18,7 +18,8 @@ namespace {
 
 namespace to = torch::optim;
 
-// ---- Names of options and state: visit(x, f) calls f(name, reference) for each ---------------------------------------
+// ---- Names of options and state: visit(x, f) calls f(name, reference) for each
+// ---------------------------------------
 
 template <class Visit>
 void visit(to::SGDOptions& o, Visit&& f) {
@@ -138,12 +139,10 @@ void read_field(const char*, const Options& options, const char* key, int64_t& v
 void read_field(const char*, const Options& options, const char* key, bool& value) {
   value = options.get_bool(key, value);
 }
-void read_field(const char*, const Options& options, const char* key,
-                std::optional<int64_t>& value) {
+void read_field(const char*, const Options& options, const char* key, std::optional<int64_t>& value) {
   if (options.has(key)) value = options.get_int(key, 0);
 }
-void read_field(const char* kind, const Options& options, const char* key,
-                std::optional<std::string>& value) {
+void read_field(const char* kind, const Options& options, const char* key, std::optional<std::string>& value) {
   if (!options.has(key)) return;
   value = options.get_string(key, "");
   TORCH_CHECK_VALUE(value == "strong_wolfe", kind, ": option '", key, "' is '", *value, "', only 'strong_wolfe' is known");
@@ -214,8 +213,7 @@ struct StateReader {
   void operator()(const char* key, std::deque<at::Tensor>& value) const {
     if (field(key)) {
       value.clear();
-      for (const at::Tensor& one : check_tensor_list(lua, -1))
-        value.push_back(own_copy(one, parameter));
+      for (const at::Tensor& one : check_tensor_list(lua, -1)) value.push_back(own_copy(one, parameter));
     }
     lua_pop(lua, 1);
   }
@@ -276,7 +274,8 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
       lua_setfield(lua, -2, key);
     });
   };
-  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter, const to::OptimizerOptions& options) {
+  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter,
+                       const to::OptimizerOptions& options) {
     auto state = std::make_unique<StateType>();
     std::vector<std::string> known;
     visit(*state, [&](const char* key, auto&) { known.emplace_back(key); });
@@ -287,8 +286,7 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
                               [&](std::string_view key) { return is_there(given, key); }});
     return std::unique_ptr<to::OptimizerParamState>(std::move(state));
   };
-  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups,
-                 const to::OptimizerOptions& options) {
+  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups, const to::OptimizerOptions& options) {
     return std::unique_ptr<to::Optimizer>(
         std::make_unique<OptimizerType>(groups, static_cast<const OptionsType&>(options)));
   };
@@ -303,20 +301,12 @@ std::unique_ptr<to::OptimizerOptions> plain_defaults() {
 const std::vector<OptimizerKind>& kinds() {
   static const std::vector<OptimizerKind> all = {
       make_kind<to::SGD, to::SGDOptions, to::SGDParamState>(
-          "SGD",
-          [] {
-            return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3));
-          }),
-      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam",
-                                                               plain_defaults<to::AdamOptions>),
-      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW",
-                                                                  plain_defaults<to::AdamWOptions>),
-      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>(
-          "RMSprop", plain_defaults<to::RMSpropOptions>),
-      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>(
-          "Adagrad", plain_defaults<to::AdagradOptions>),
-      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS",
-                                                                  plain_defaults<to::LBFGSOptions>),
+          "SGD", [] { return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3)); }),
+      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam", plain_defaults<to::AdamOptions>),
+      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW", plain_defaults<to::AdamWOptions>),
+      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>("RMSprop", plain_defaults<to::RMSpropOptions>),
+      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>("Adagrad", plain_defaults<to::AdagradOptions>),
+      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS", plain_defaults<to::LBFGSOptions>),
   };
   return all;
 }

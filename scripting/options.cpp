@@ -62,17 +62,13 @@ bool Options::has(const char* key) const {
   return present;
 }
 
-int64_t Options::get_int(const char* key, int64_t fallback) const {
-  return has(key) ? read(key, check_int) : fallback;
-}
+int64_t Options::get_int(const char* key, int64_t fallback) const { return has(key) ? read(key, check_int) : fallback; }
 
 double Options::get_number(const char* key, double fallback) const {
   return has(key) ? read(key, check_number) : fallback;
 }
 
-bool Options::get_bool(const char* key, bool fallback) const {
-  return has(key) ? read(key, check_bool) : fallback;
-}
+bool Options::get_bool(const char* key, bool fallback) const { return has(key) ? read(key, check_bool) : fallback; }
 
 std::string Options::get_string(const char* key, const std::string& fallback) const {
   return has(key) ? read(key, check_string) : fallback;
@@ -91,8 +87,7 @@ std::optional<c10::Device> Options::get_device(const char* key) const {
 }
 
 at::Tensor Options::get_tensor(const char* key) const {
-  return has(key) ? read(key, [](lua_State* lua, int index) { return check_tensor(lua, index); })
-                  : at::Tensor();
+  return has(key) ? read(key, [](lua_State* lua, int index) { return check_tensor(lua, index); }) : at::Tensor();
 }
 
 }  // namespace moonhalo::scripting

@@ -34,7 +34,8 @@ int checked_output(int status) {
   if (error == 0 && !std::ferror(stdout)) return status;
   std::clearerr(stdout);
   const std::string why = error != 0 ? std::strerror(error) : "a write failed";
-  std::fprintf(stderr, "moonhalo: standard output was not written: %s%s\n", why.c_str(), io::disk_remedy(error).c_str());
+  std::fprintf(stderr, "moonhalo: standard output was not written: %s%s\n", why.c_str(),
+               io::disk_remedy(error).c_str());
   return status == kDone ? static_cast<int>(kScriptFailed) : status;
 }
 

@@ -5,11 +5,12 @@
 
 namespace moonhalo::scripting {
 
-/// Writes a piece of standard output at once, so that the lines of thread ranks do not mix. A run does not end because nobody can
-/// read what it prints: that is told when it ends.
+/// Writes a piece of standard output at once, so that the lines of thread ranks do not mix. A run does not end because
+/// nobody can read what it prints: that is told when it ends.
 void write_output(std::string_view text);
 
-/// At the end of the program: the exit status, which is a failure where something was not written (a full disk); says so on stderr.
+/// At the end of the program: the exit status, which is a failure where something was not written (a full disk); says
+/// so on stderr.
 int checked_output(int status);
 
 }  // namespace moonhalo::scripting

@@ -51,8 +51,7 @@ NumberFormat float_format(const at::Tensor& shown) {
   const double largest = finite.abs().max().item<double>();
   const double smallest = finite.abs().min().item<double>();
   format.whole = finite.eq(finite.ceil()).all().item<bool>();
-  format.scientific =
-      largest / smallest > 1000 || largest > 1e8 || (!format.whole && smallest < 1e-4);
+  format.scientific = largest / smallest > 1000 || largest > 1e8 || (!format.whole && smallest < 1e-4);
   return format;
 }
 
@@ -79,8 +78,7 @@ class Elements {
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       const int64_t size = tensor.size(dim);
       if (size <= 2 * kEdge) continue;
-      tensor =
-          at::cat({tensor.narrow(dim, 0, kEdge), tensor.narrow(dim, size - kEdge, kEdge)}, dim);
+      tensor = at::cat({tensor.narrow(dim, 0, kEdge), tensor.narrow(dim, size - kEdge, kEdge)}, dim);
     }
     return tensor;
   }
@@ -91,8 +89,7 @@ class Elements {
     if (value.isIntegral(false)) return std::to_string(value.toLong());
     if (!value.isComplex()) return format_(value.toDouble());
     const c10::complex<double> z = value.toComplexDouble();
-    return format_(z.real()) + (std::signbit(z.imag()) ? "-" : "+") + format_(std::abs(z.imag())) +
-           "j";
+    return format_(z.real()) + (std::signbit(z.imag()) ? "-" : "+") + format_(std::abs(z.imag())) + "j";
   }
 
   std::string padded(const at::Tensor& element) const {
@@ -100,13 +97,10 @@ class Elements {
     return std::string(width_ - std::min(width_, text.size()), ' ') + text;
   }
 
-  bool summarized(int64_t size) const {
-    return tensor_.numel() > kFullElements && size > 2 * kEdge;
-  }
+  bool summarized(int64_t size) const { return tensor_.numel() > kFullElements && size > 2 * kEdge; }
 
   void write_row(std::ostream& out, const at::Tensor& row, size_t indent) const {
-    const size_t per_line =
-        std::max<size_t>(1, (kLineWidth - std::min(kLineWidth, indent)) / (width_ + 2));
+    const size_t per_line = std::max<size_t>(1, (kLineWidth - std::min(kLineWidth, indent)) / (width_ + 2));
     std::vector<std::string> texts;
     const int64_t size = row.size(0);
     for (int64_t i = 0; i < size; ++i) {
@@ -139,8 +133,7 @@ class Elements {
       return;
     }
     const int64_t size = part.size(0);
-    const std::string gap =
-        "," + std::string(static_cast<size_t>(part.dim() - 1), '\n') + std::string(indent + 1, ' ');
+    const std::string gap = "," + std::string(static_cast<size_t>(part.dim() - 1), '\n') + std::string(indent + 1, ' ');
     out << "[";
     for (int64_t i = 0; i < size; ++i) {
       if (i > 0) out << gap;
@@ -159,14 +152,13 @@ class Elements {
 };
 
 bool is_default_dtype(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::get_default_dtype_as_scalartype() ||
-         tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kBool;
+  return tensor.scalar_type() == at::get_default_dtype_as_scalartype() || tensor.scalar_type() == at::kLong ||
+         tensor.scalar_type() == at::kBool;
 }
 
 void write_attributes(std::ostream& out, const at::Tensor& tensor) {
   if (is_deferred(tensor)) out << ", deferred";
-  if (!is_default_dtype(tensor) || tensor.numel() == 0)
-    out << ", dtype=" << dtype_name(tensor.scalar_type());
+  if (!is_default_dtype(tensor) || tensor.numel() == 0) out << ", dtype=" << dtype_name(tensor.scalar_type());
   if (!tensor.device().is_cpu()) out << ", device='" << tensor.device() << "'";
   if (const auto& node = tensor.grad_fn()) {
     out << ", grad_fn=<" << node->name() << ">";

@@ -5,7 +5,8 @@
 
 namespace moonhalo::scripting {
 
-/// "\n  fix   mh.fft_rfft2(x) is torch.fft.rfft2(x)": what a name of PyTorch's Python is called here, "" for other names.
+/// "\n  fix   mh.fft_rfft2(x) is torch.fft.rfft2(x)": what a name of PyTorch's Python is called here, "" for other
+/// names.
 std::string python_name_hint(const std::string& name);
 
 }  // namespace moonhalo::scripting

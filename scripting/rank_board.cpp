@@ -26,9 +26,7 @@ RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& fai
     const bool first = !step.aborted;
     step.aborted = true;
     lock.unlock();
-    if (first)
-      world.abort("rank " + std::to_string(world.rank()) +
-                  " waits for ranks that a failed rank has left");
+    if (first) world.abort("rank " + std::to_string(world.rank()) + " waits for ranks that a failed rank has left");
     lock.lock();
     changed_.wait(lock, all_here);
   }

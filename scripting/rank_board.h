@@ -16,10 +16,8 @@ namespace moonhalo::scripting {
 class RankBoard {
  public:
   struct Outcome {
-    std::string
-        failure;  ///< texts of the ranks that failed, with their numbers; empty when none did
-    bool aborted =
-        false;  ///< ranks parted ways in a collective: the world is of no further use
+    std::string failure;   ///< texts of the ranks that failed, with their numbers; empty when none did
+    bool aborted = false;  ///< ranks parted ways in a collective: the world is of no further use
   };
 
   explicit RankBoard(int ranks) : ranks_(ranks) {}

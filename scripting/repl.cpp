@@ -164,8 +164,7 @@ std::string run_chunk(lua_State* lua, const std::string& chunk) {
 std::string load_chunk(lua_State* lua, const std::string& text, bool& incomplete) {
   incomplete = false;
   const std::string expression = "return " + text;
-  if (luaL_loadbufferx(lua, expression.data(), expression.size(), "=repl", "t") == LUA_OK)
-    return "";
+  if (luaL_loadbufferx(lua, expression.data(), expression.size(), "=repl", "t") == LUA_OK) return "";
   lua_pop(lua, 1);
   if (luaL_loadbufferx(lua, text.data(), text.size(), "=repl", "t") == LUA_OK) return "";
   const std::string message = lua_tostring(lua, -1);
@@ -215,15 +214,15 @@ void run_repl(lua_State* lua, RankBoard& board) {
     }
     const std::string chunk = board.await(step);
     if (chunk.empty()) break;
-    const RankBoard::Outcome outcome =
-        board.arrive(*context(lua).world, run_chunk(lua, chunk.substr(1)));
+    const RankBoard::Outcome outcome = board.arrive(*context(lua).world, run_chunk(lua, chunk.substr(1)));
     if (reads && !outcome.failure.empty()) {
       std::fflush(stdout);
       std::fprintf(stderr, "%s\n", outcome.failure.c_str());
     }
     if (outcome.aborted)
-      throw CommError("repl: the ranks have parted ways in a collective and cannot go on together"
-                      "\n  fix   start again; every rank must make the same collective calls");
+      throw CommError(
+          "repl: the ranks have parted ways in a collective and cannot go on together"
+          "\n  fix   start again; every rank must make the same collective calls");
   }
   if (reads) {
     std::signal(SIGINT, before);

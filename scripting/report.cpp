@@ -30,8 +30,7 @@ std::string shown_traceback(const std::string& traceback) {
   std::istringstream lines(traceback);
   std::string line, text;
   while (std::getline(lines, line)) {
-    const bool hidden =
-        line.starts_with("\tmoonhalo.") || line.starts_with("\t[C]") || line == "\t(...tail calls...)";
+    const bool hidden = line.starts_with("\tmoonhalo.") || line.starts_with("\t[C]") || line == "\t(...tail calls...)";
     if (!hidden) text += line + "\n";
   }
   return std::count(text.begin(), text.end(), '\n') > 2 ? text : "";
@@ -51,8 +50,7 @@ bool ErrorReport::empty() const {
 
 bool ErrorReport::only_secondary() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(entries_.begin(), entries_.end(),
-                     [](const Entry& entry) { return entry.secondary; });
+  return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.secondary; });
 }
 
 std::string ErrorReport::text(int64_t world_size) const {
@@ -71,8 +69,7 @@ std::string ErrorReport::text(int64_t world_size) const {
     std::vector<int64_t>& same = ranks[entry->message];
     std::sort(same.begin(), same.end());
     if (world_size > 1) text << ranks_text(same) << ": ";
-    text << entry->message << "\n"
-         << source_line(entry->message) << shown_traceback(entry->traceback);
+    text << entry->message << "\n" << source_line(entry->message) << shown_traceback(entry->traceback);
   }
   return text.str();
 }

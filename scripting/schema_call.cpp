@@ -28,9 +28,7 @@ const c10::Type& without_optional(const c10::Type& type) {
   return type.kind() == TypeKind::OptionalType ? *type.containedType(0) : type;
 }
 
-bool is_kind(const Argument& argument, TypeKind kind) {
-  return without_optional(*argument.type()).kind() == kind;
-}
+bool is_kind(const Argument& argument, TypeKind kind) { return without_optional(*argument.type()).kind() == kind; }
 
 std::string type_text(const Argument& argument) {
   const c10::Type& real = without_optional(*argument.real_type());
@@ -59,9 +57,7 @@ class Trial {
     if (drop_last) positional_.pop_back();
   }
 
-  bool fits() {
-    return bind_positional() && bind_keywords() && place() && has_required() && convert_all();
-  }
+  bool fits() { return bind_positional() && bind_keywords() && place() && has_required() && convert_all(); }
   ChosenOverload take() { return std::move(chosen_); }
   const std::string& why() const { return why_; }
   std::pair<int, int> rank() const { return {chosen_.cost, defaults_}; }
@@ -182,8 +178,7 @@ bool Trial::place() {
 }
 
 bool Trial::has_tensor() const {
-  return std::any_of(values_.begin(), values_.end(),
-                     [this](int index) { return index && to_tensor(lua_, index); });
+  return std::any_of(values_.begin(), values_.end(), [this](int index) { return index && to_tensor(lua_, index); });
 }
 
 bool Trial::has_shard_tensor() const {
@@ -196,8 +191,7 @@ bool Trial::has_shard_tensor() const {
 bool Trial::has_required() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Argument& argument = arguments()[i];
-    if (values_[i] == 0 && !argument.default_value() &&
-        !is_kind(argument, TypeKind::GeneratorType)) {
+    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType)) {
       return fail("argument '" + argument.name() + "' is missing");
     }
   }
@@ -228,11 +222,9 @@ bool Trial::convert_all() {
 }
 
 std::string Trial::dtype_hint(const Argument& argument, int index) const {
-  const bool wants_dtype =
-      without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
-  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING
-             ? did_you_mean(lua_tostring(lua_, index), dtype_names())
-             : "";
+  const bool wants_dtype = without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
+  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING ? did_you_mean(lua_tostring(lua_, index), dtype_names())
+                                                             : "";
 }
 
 bool Trial::fill_absent(size_t position) {

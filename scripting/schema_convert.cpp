@@ -36,8 +36,7 @@ struct Conversion {
   Cost generator(IValue& out) const;
   Cost list(const c10::Type& type, const c10::Type& real, IValue& out) const;
   template <class Element, class Take>
-  Cost elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take,
-                IValue& out) const;
+  Cost elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take, IValue& out) const;
 
   /// The value of a 0-dim tensor that no gradient flows through, as PyTorch accepts it for a
   /// number.
@@ -154,8 +153,8 @@ Cost Conversion::optional(const c10::Type& type, const c10::Type& real, IValue& 
 }
 
 template <class Element, class Take>
-Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values,
-                          Take take, IValue& out) const {
+Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::List<Element> values, Take take,
+                          IValue& out) const {
   const c10::Type& inner = *type.containedType(0);
   const c10::Type& inner_real = *real.containedType(0);
   int worst = 0;
@@ -167,8 +166,7 @@ Cost Conversion::elements(const c10::Type& type, const c10::Type& real, c10::Lis
   };
   if (!lua_istable(lua, index)) {
     const TypeKind kind = inner.kind();
-    const bool number =
-        kind == TypeKind::IntType || kind == TypeKind::FloatType || kind == TypeKind::SymIntType;
+    const bool number = kind == TypeKind::IntType || kind == TypeKind::FloatType || kind == TypeKind::SymIntType;
     if (!number && !(list_size && kind == TypeKind::BoolType)) return std::nullopt;
     const int copies = list_size.value_or(0) > 0 ? *list_size : 1;
     for (int i = 0; i < copies; ++i) {
@@ -206,8 +204,7 @@ Cost Conversion::list(const c10::Type& type, const c10::Type& real, IValue& out)
       if (element->containedType(0)->kind() != TypeKind::TensorType) return std::nullopt;
       return elements(
           type, real, c10::List<std::optional<at::Tensor>>(),
-          [](const IValue& v) { return v.isNone() ? std::optional<at::Tensor>() : v.toTensor(); },
-          out);
+          [](const IValue& v) { return v.isNone() ? std::optional<at::Tensor>() : v.toTensor(); }, out);
     case TypeKind::SymIntType:
     case TypeKind::IntType:
       return elements(
@@ -220,8 +217,7 @@ Cost Conversion::list(const c10::Type& type, const c10::Type& real, IValue& out)
           type, real, c10::List<bool>(), [](const IValue& v) { return v.toBool(); }, out);
     case TypeKind::StringType:
       return elements(
-          type, real, c10::List<std::string>(), [](const IValue& v) { return v.toStringRef(); },
-          out);
+          type, real, c10::List<std::string>(), [](const IValue& v) { return v.toStringRef(); }, out);
     case TypeKind::NumberType:
       return elements(
           type, real, c10::List<at::Scalar>(), [](const IValue& v) { return v.toScalar(); }, out);
@@ -270,8 +266,7 @@ void push_dtype_code(lua_State* lua, int64_t code, const c10::Type& real) {
 
 }  // namespace
 
-Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors,
-              IValue& out) {
+Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors, IValue& out) {
   const Conversion conversion{lua, lua_absindex(lua, index), argument.N(), numbers_as_tensors};
   return conversion.convert(*argument.type(), *argument.real_type(), out);
 }

@@ -20,8 +20,7 @@ using Cost = std::optional<int>;
 
 /// Converts the Lua value at `index` to what `argument` of a schema wants.
 /// numbers_as_tensors   whether a number may stand for a tensor (as a wrapped number)
-Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors,
-              c10::IValue& out);
+Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors, c10::IValue& out);
 
 /// Pushes one result: tensors, numbers, booleans, strings, dtypes and devices by name, lists as Lua
 /// lists, None as nil.

@@ -56,7 +56,9 @@ void push_exit(lua_State* lua, const ScriptExit& exit) {
   lua_pushlightuserdata(lua, const_cast<char*>(&kExitKey));
 }
 
-bool is_exit(lua_State* lua, int index) { return lua_islightuserdata(lua, index) && lua_touserdata(lua, index) == &kExitKey; }
+bool is_exit(lua_State* lua, int index) {
+  return lua_islightuserdata(lua, index) && lua_touserdata(lua, index) == &kExitKey;
+}
 
 ScriptExit to_exit(lua_State* lua) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kExitKey);
@@ -74,8 +76,10 @@ void replace_os_exit(lua_State* lua) {
 
 void mend_coroutines(lua_State* lua) {
   lua_getglobal(lua, "coroutine");
-  const luaL_Reg functions[] = {
-      {"resume", call_and_pass_exit}, {"close", call_and_pass_exit}, {"create", make_coroutine}, {"wrap", make_coroutine}};
+  const luaL_Reg functions[] = {{"resume", call_and_pass_exit},
+                                {"close", call_and_pass_exit},
+                                {"create", make_coroutine},
+                                {"wrap", make_coroutine}};
   for (const auto& [name, function] : functions) {
     lua_getfield(lua, -1, name);
     lua_pushcclosure(lua, function, 1);

@@ -7,8 +7,8 @@
 
 namespace moonhalo::scripting {
 
-/// os.exit on its way to the end of a script. In Lua it is an error with a value of its own, which pcall, xpcall and coroutines of
-/// states made by new_state pass on: as in plain Lua nothing stops it.
+/// os.exit on its way to the end of a script. In Lua it is an error with a value of its own, which pcall, xpcall and
+/// coroutines of states made by new_state pass on: as in plain Lua nothing stops it.
 class ScriptExit : public LuaError {
  public:
   explicit ScriptExit(int status) : LuaError("os.exit was called"), status_(status) {}

@@ -115,9 +115,9 @@ void stop_hook(lua_State* lua, lua_Debug*) {
   luaL_error(lua, "stopped, because another rank failed");
 }
 
-/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of a
-/// script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at its
-/// beginning, os.time.
+/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of
+/// a script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at
+/// its beginning, os.time.
 int shared_time(lua_State* lua) {
   if (!lua_isnoneornil(lua, 1)) {
     lua_pushvalue(lua, lua_upvalueindex(3));
@@ -127,8 +127,8 @@ int shared_time(lua_State* lua) {
   }
   const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
   const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
-  push(lua, lua_tointeger(lua, lua_upvalueindex(1)) +
-                std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
+  push(lua,
+       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
   return 1;
 }
 
@@ -160,8 +160,7 @@ int print_line(lua_State* lua) {
 
 c10::Device device_of(const std::string& name, int64_t local_rank) {
   const auto device = parse_device(name);
-  if (!device || device->type() == c10::kMeta)
-    throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
   if (!device->is_cuda()) return *device;
   if (!at::globalContext().hasCUDA()) {
     throw UsageError(
@@ -176,8 +175,7 @@ c10::Device device_of(const std::string& name, int64_t local_rank) {
 
 Context Session::make_context(CommunicatorPtr world, bool threads) const {
   Context context;
-  const int64_t local_rank =
-      launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
+  const int64_t local_rank = launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
   context.device = device_of(options_.device, local_rank);
   context.world = std::move(world);
   context.ranks_are_threads = threads;
@@ -232,7 +230,8 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   }
 }
 
-/// The process ends when all its ranks have. Those that work on after one has failed are given a moment; those that wait for it hear of it.
+/// The process ends when all its ranks have. Those that work on after one has failed are given a moment; those that
+/// wait for it hear of it.
 void Session::leave(Communicator& world, int status) {
   if (status > exit_code_) exit_code_ = status;
   if (status != 0 && world.size() > 1 && launch_.size == 1) watch(kLeaveWithin);
@@ -246,12 +245,14 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   if (launch_.size > 1) print_report();
   watch(std::chrono::seconds(0));
   if (world.size() > 1 && world.backend() != std::string("fake")) {
-    abort_with_status(world, "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
+    abort_with_status(world,
+                      "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
                       secondary ? kRankLost : kScriptFailed);
   }
 }
 
-/// After `grace` ranks are to stop. One inside a long computation hears nothing: after a while the process ends without it.
+/// After `grace` ranks are to stop. One inside a long computation hears nothing: after a while the process ends without
+/// it.
 void Session::watch(std::chrono::seconds grace) {
   const std::lock_guard lock(watch_mutex_);
   if (watcher_.joinable()) return;
@@ -329,14 +330,12 @@ int Session::run() {
     run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
   } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {
     world_size_ = options_.ranks;
-    run_ranks(options_.ranks,
-              [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
+    run_ranks(options_.ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
   } else {
     if (options_.ranks > 0 && options_.ranks != launch_.size) {
-      throw UsageError(
-          "--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
-          std::to_string(launch_.size) + "\n  have  " + launch_.why +
-          "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
+      throw UsageError("--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
+                       std::to_string(launch_.size) + "\n  have  " + launch_.why +
+                       "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
     }
     CommunicatorPtr world = make_process_world(backend, launch_);
     world_size_ = world->size();
@@ -365,8 +364,7 @@ void add_ranks_option(CLI::App& app, int& ranks, const std::string& description)
 
 void add_rank_options(CLI::App& app, SessionOptions& options) {
   add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
-  app.add_option("--backend", options.backend,
-                 "How ranks communicate (default: what the launcher gives, else threads)")
+  app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
       ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
 }
@@ -374,10 +372,12 @@ void add_rank_options(CLI::App& app, SessionOptions& options) {
 void add_timeout_option(CLI::App& app, SessionOptions& options) {
   const auto set = [&options](const std::string& text) {
     options.timeout = parse_time_limit(text);
-    if (!options.timeout) throw CLI::ValidationError("--timeout", "'" + text + "' is no number of seconds from 0.001 to 1e9");
+    if (!options.timeout)
+      throw CLI::ValidationError("--timeout", "'" + text + "' is no number of seconds from 0.001 to 1e9");
   };
-  app.add_option_function<std::string>("--timeout", set,
-                                       "Longest silence of a rank in seconds before the others give up (default: MOONHALO_TIMEOUT_S, else 600)")
+  app.add_option_function<std::string>(
+         "--timeout", set,
+         "Longest silence of a rank in seconds before the others give up (default: MOONHALO_TIMEOUT_S, else 600)")
       ->type_name("SECONDS");
 }
 
@@ -387,8 +387,7 @@ int run_session(const SessionOptions& options, const std::function<void(lua_Stat
 
 void run_script(lua_State* lua, int results) {
   const Context& run = context(lua);
-  if (!std::filesystem::is_regular_file(run.script))
-    throw UsageError("cannot read the script '" + run.script + "'");
+  if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
   if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
     const std::string message = lua_tostring(lua, -1);
     lua_pop(lua, 1);

@@ -37,7 +37,8 @@ struct SessionOptions {
   std::string config_file;
   std::string log_file;
   bool quiet = false;
-  std::optional<std::chrono::milliseconds> timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default
+  std::optional<std::chrono::milliseconds>
+      timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default
 };
 void add_timeout_option(CLI::App& app, SessionOptions& options);
 void add_rank_options(CLI::App& app, SessionOptions& options);

@@ -77,14 +77,12 @@ struct Selected {
   at::Tensor view;
   c10::List<std::optional<at::Tensor>> indices = c10::List<std::optional<at::Tensor>>();
   bool has_tensor = false;
-  std::vector<int64_t> integer_dims =
-      {};  // of the view, where integers were kept as slices of one row
+  std::vector<int64_t> integer_dims = {};  // of the view, where integers were kept as slices of one row
 };
 
 /// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not
 /// through a row
-Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
-                     bool keep_integers = false) {
+Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts, bool keep_integers = false) {
   int64_t used = 0;
   int ellipses = 0;
   for (const IndexPart& part : parts) {
@@ -241,14 +239,12 @@ at::Tensor get_index(const at::Tensor& tensor, const std::vector<IndexPart>& par
 namespace {
 
 bool selects_by_tensor(const std::vector<IndexPart>& parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
+  return std::any_of(parts.begin(), parts.end(), [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
 }
 
 }  // namespace
 
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
-               const at::Tensor& value) {
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Tensor& value) {
   if (selects_by_tensor(parts)) {
     Selected target = select_view(tensor, parts);
     target.view.index_put_(target.indices, value.to(target.view.scalar_type()));
@@ -258,12 +254,10 @@ void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
   const std::vector<int64_t>& rows = target.integer_dims;
   std::vector<int64_t> shape;
   for (int64_t dim = 0; dim < target.view.dim(); ++dim) {
-    if (std::find(rows.begin(), rows.end(), dim) == rows.end())
-      shape.push_back(target.view.size(dim));
+    if (std::find(rows.begin(), rows.end(), dim) == rows.end()) shape.push_back(target.view.size(dim));
   }
   at::Tensor fitting = value;
-  while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1)
-    fitting = fitting.squeeze(0);
+  while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1) fitting = fitting.squeeze(0);
   TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ",
                     value.sizes(), " does not fit the selected shape ", at::IntArrayRef(shape));
   fitting = fitting.expand(shape);
@@ -271,14 +265,11 @@ void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
   target.view.copy_(fitting);
 }
 
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
-               const at::Scalar& value) {
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Scalar& value) {
   if (selects_by_tensor(parts)) {
     Selected target = select_view(tensor, parts);
-    target.view.index_put_(
-        target.indices,
-        at::scalar_tensor(value,
-                          at::device(target.view.device()).dtype(target.view.scalar_type())));
+    target.view.index_put_(target.indices,
+                           at::scalar_tensor(value, at::device(target.view.device()).dtype(target.view.scalar_type())));
     return;
   }
   select_view(tensor, parts, true).view.fill_(value);

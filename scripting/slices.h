@@ -32,9 +32,7 @@ std::vector<IndexPart> read_index(lua_State* lua, int index);
 /// x[parts]: a view for integers and slices, a copy where a tensor selects.
 at::Tensor get_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts);
 /// x[parts] = value, in place; `value` is broadcast.
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
-               const at::Tensor& value);
-void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts,
-               const at::Scalar& value);
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Tensor& value);
+void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, const at::Scalar& value);
 
 }  // namespace moonhalo::scripting

@@ -153,8 +153,7 @@ void open_moonhalo(lua_State* lua, Context context) {
 
   open_module_table(lua);
   std::vector<NamedOpen> sorted = bindings();
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.noun < b.noun; });
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.noun < b.noun; });
   for (const NamedOpen& binding : sorted) {
     const int before = lua_gettop(lua);
     binding.open(lua);
@@ -274,8 +273,7 @@ Reference::Reference(lua_State* lua, int index) {
 
 lua_State* Reference::lua() const {
   TORCH_INTERNAL_ASSERT(slot_, "empty Lua reference");
-  if (!slot_->state->lua)
-    throw LuaError("a Lua function was called after its state had been closed");
+  if (!slot_->state->lua) throw LuaError("a Lua function was called after its state had been closed");
   if (slot_->state->thread != std::this_thread::get_id()) {
     throw LuaError("a Lua function was called on another thread than its state's");
   }

@@ -119,8 +119,7 @@ void push(lua_State* lua, const c10::Device& device);  ///< "cpu", "cuda:0"
 template <class Range>
 requires requires(const Range& range) {
   range.begin(), range.end();
-} &&(!std::is_convertible_v<const Range&, std::string_view>)void push(lua_State* lua,
-                                                                      const Range& values) {
+} &&(!std::is_convertible_v<const Range&, std::string_view>)void push(lua_State* lua, const Range& values) {
   lua_createtable(lua, static_cast<int>(values.end() - values.begin()), 0);
   lua_Integer position = 0;
   for (const auto& value : values) {
@@ -132,7 +131,7 @@ requires requires(const Range& range) {
 const at::Tensor* to_tensor(lua_State* lua,
                             int index);  ///< null when it is no tensor or a freed one
 const at::Tensor& check_tensor(lua_State* lua, int index);
-at::Tensor opt_tensor(lua_State* lua, int index);  ///< undefined for nil or none
+at::Tensor opt_tensor(lua_State* lua, int index);                      ///< undefined for nil or none
 std::vector<at::Tensor> check_tensor_list(lua_State* lua, int index);  ///< a list, or one tensor
 int64_t check_int(lua_State* lua, int index);
 double check_number(lua_State* lua, int index);
@@ -196,8 +195,8 @@ inline constexpr const char* kObjectName = nullptr;
 namespace detail {
 void push_shared(lua_State* lua, const char* type, std::shared_ptr<void> object);
 std::shared_ptr<void>* test_shared(lua_State* lua, int index, const char* type);
-void define_object(lua_State* lua, const char* type, const luaL_Reg* methods,
-                   const luaL_Reg* getters, const luaL_Reg* metamethods);
+void define_object(lua_State* lua, const char* type, const luaL_Reg* methods, const luaL_Reg* getters,
+                   const luaL_Reg* metamethods);
 }  // namespace detail
 
 /// Declares the type once per state. `getters` are attributes (called with the object at 1);

@@ -13,8 +13,8 @@ namespace moonhalo::scripting {
 namespace {
 
 /// Of Lua 5.1 to 5.5 and LuaJIT: `local unpack = unpack or table.unpack` is how libraries serve several of them.
-constexpr std::string_view kOtherLuas[] = {"bit",     "bit32",      "gcinfo",  "getfenv", "jit",   "loadstring",
-                                           "module",  "newproxy",   "package", "setfenv", "unpack", "utf8"};
+constexpr std::string_view kOtherLuas[] = {"bit",    "bit32",    "gcinfo",  "getfenv", "jit",    "loadstring",
+                                           "module", "newproxy", "package", "setfenv", "unpack", "utf8"};
 
 /// Local variables and upvalues of the function that runs at `level`.
 void add_locals(lua_State* lua, int level, std::vector<std::string>& names) {

@@ -15,7 +15,8 @@ struct Hint {
 
 /// The first that fits counts.
 constexpr Hint kHints[] = {
-    {"']' expected near ','", "[", "Lua takes one index in brackets: x[\"0, 1\"] for the element (0, 1), x[\":, 1\"] for a column"},
+    {"']' expected near ','", "[",
+     "Lua takes one index in brackets: x[\"0, 1\"] for the element (0, 1), x[\":, 1\"] for a column"},
     {"near ':'", "[", "slices are strings: x[\"0:2\"], x[\":, 1\"]"},
     {"syntax error near '+'", "+=", "Lua has no +=: write a = a + b"},
     {"syntax error near '-'", "-=", "Lua has no -=: write a = a - b"},

@@ -29,8 +29,8 @@ int binary(lua_State* lua, const char* symbol) {
   try {
     push(lua, kApply(left, right));
   } catch (const c10::Error& error) {
-    throw std::runtime_error(std::string(error.what_without_backtrace()) + "\n  call  " +
-                             describe(lua, 1) + " " + symbol + " " + describe(lua, 2));
+    throw std::runtime_error(std::string(error.what_without_backtrace()) + "\n  call  " + describe(lua, 1) + " " +
+                             symbol + " " + describe(lua, 2));
   }
   return 1;
 }
@@ -39,19 +39,13 @@ at::Tensor do_add(const at::Tensor& a, const at::Tensor& b) { return at::add(a, 
 at::Tensor do_sub(const at::Tensor& a, const at::Tensor& b) { return at::sub(a, b); }
 at::Tensor do_mul(const at::Tensor& a, const at::Tensor& b) { return at::mul(a, b); }
 at::Tensor do_div(const at::Tensor& a, const at::Tensor& b) { return at::div(a, b); }
-at::Tensor do_floor_divide(const at::Tensor& a, const at::Tensor& b) {
-  return at::floor_divide(a, b);
-}
+at::Tensor do_floor_divide(const at::Tensor& a, const at::Tensor& b) { return at::floor_divide(a, b); }
 at::Tensor do_remainder(const at::Tensor& a, const at::Tensor& b) { return at::remainder(a, b); }
 at::Tensor do_and(const at::Tensor& a, const at::Tensor& b) { return at::bitwise_and(a, b); }
 at::Tensor do_or(const at::Tensor& a, const at::Tensor& b) { return at::bitwise_or(a, b); }
 at::Tensor do_xor(const at::Tensor& a, const at::Tensor& b) { return at::bitwise_xor(a, b); }
-at::Tensor do_left(const at::Tensor& a, const at::Tensor& b) {
-  return at::bitwise_left_shift(a, b);
-}
-at::Tensor do_right(const at::Tensor& a, const at::Tensor& b) {
-  return at::bitwise_right_shift(a, b);
-}
+at::Tensor do_left(const at::Tensor& a, const at::Tensor& b) { return at::bitwise_left_shift(a, b); }
+at::Tensor do_right(const at::Tensor& a, const at::Tensor& b) { return at::bitwise_right_shift(a, b); }
 
 /// The scalar overload has the better kernels and gradient (x^2 is x*x).
 at::Tensor do_pow(const at::Tensor& a, const at::Tensor& b) {
@@ -84,21 +78,12 @@ int tensor_not(lua_State* lua) {
 }  // namespace
 
 const luaL_Reg* tensor_arithmetic() {
-  static const luaL_Reg metamethods[] = {{"__add", guard<tensor_add>},
-                                         {"__sub", guard<tensor_sub>},
-                                         {"__mul", guard<tensor_mul>},
-                                         {"__div", guard<tensor_div>},
-                                         {"__idiv", guard<tensor_idiv>},
-                                         {"__mod", guard<tensor_mod>},
-                                         {"__pow", guard<tensor_pow>},
-                                         {"__band", guard<tensor_and>},
-                                         {"__bor", guard<tensor_or>},
-                                         {"__bxor", guard<tensor_xor>},
-                                         {"__shl", guard<tensor_left>},
-                                         {"__shr", guard<tensor_right>},
-                                         {"__unm", guard<tensor_negative>},
-                                         {"__bnot", guard<tensor_not>},
-                                         {nullptr, nullptr}};
+  static const luaL_Reg metamethods[] = {
+      {"__add", guard<tensor_add>},      {"__sub", guard<tensor_sub>},   {"__mul", guard<tensor_mul>},
+      {"__div", guard<tensor_div>},      {"__idiv", guard<tensor_idiv>}, {"__mod", guard<tensor_mod>},
+      {"__pow", guard<tensor_pow>},      {"__band", guard<tensor_and>},  {"__bor", guard<tensor_or>},
+      {"__bxor", guard<tensor_xor>},     {"__shl", guard<tensor_left>},  {"__shr", guard<tensor_right>},
+      {"__unm", guard<tensor_negative>}, {"__bnot", guard<tensor_not>},  {nullptr, nullptr}};
   return metamethods;
 }
 

@@ -193,8 +193,7 @@ void open_tensor_object(lua_State* lua) {
   lua_setfield(lua, -2, "__index");
   lua_pop(lua, 1);
 
-  static const luaL_Reg methods[] = {
-      {"free", guard<tensor_free>}, {"iter", guard<tensor_rows>}, {nullptr, nullptr}};
+  static const luaL_Reg methods[] = {{"free", guard<tensor_free>}, {"iter", guard<tensor_rows>}, {nullptr, nullptr}};
   add_tensor_methods(lua, methods);
   push_tensor_methods(lua);
   lua_setfield(lua, -2, "Tensor");

@@ -14,8 +14,8 @@ struct Translation {
 };
 
 constexpr Translation kTranslations[] = {
-    {"modified by an inplace operation", " Hint: ",
-     "write the result elsewhere (y = y + 1 for y:add_(1)), or change a copy, y:clone()"},
+    {"modified by an inplace operation",
+     " Hint: ", "write the result elsewhere (y = y + 1 for y:add_(1)), or change a copy, y:clone()"},
     {"backward through the graph a second time", " Specify retain_graph=True",
      "give the first of the two {retain_graph = true}: loss:backward{retain_graph = true}"},
     {"leaf Variable that requires grad is being used in an in-place operation", "",
@@ -26,12 +26,14 @@ constexpr Translation kTranslations[] = {
      "convert the values first, x:float() or x:double()"},
     {"mat1 and mat2 shapes cannot be multiplied", "",
      "the last dim of the first must be the first dim of the second (a layer's in_features); x.mT turns a matrix"},
-    {"channels, but got", "", "give the layer as many in_channels as the input has; the dims are (batch, channels, ...)"},
+    {"channels, but got", "",
+     "give the layer as many in_channels as the input has; the dims are (batch, channels, ...)"},
     {"same dtype, but got", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and bias type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and weight type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {"is out of bounds.", "", "classes are numbered from 0 and below their number, the input's dim 1"},
-    {"is invalid for input of size", "", "the sizes must multiply to that number of elements; one may be -1, which is computed"},
+    {"is invalid for input of size", "",
+     "the sizes must multiply to that number of elements; one may be -1, which is computed"},
     {"at non-singleton dimension", "",
      "dims are matched from the last one; x:unsqueeze(dim) adds one of size 1, which fits every size"},
 };

@@ -108,7 +108,8 @@ std::string describe_table(lua_State* lua, int index) {
   for (const std::string& name : names) {
     lua_pushlstring(lua, name.data(), name.size());
     lua_rawget(lua, index);
-    text << (&name == names.data() && length == 0 ? "" : ", ") << name << " = " << (lua_istable(lua, -1) ? "{...}" : describe(lua, -1));
+    text << (&name == names.data() && length == 0 ? "" : ", ") << name << " = "
+         << (lua_istable(lua, -1) ? "{...}" : describe(lua, -1));
     lua_pop(lua, 1);
   }
   text << "}";
@@ -159,16 +160,14 @@ std::optional<c10::Device> parse_device(const std::string& name) {
   const std::string type = name.substr(0, name.find(':'));
   if (type != "cpu" && type != "cuda" && type != "meta") return std::nullopt;
   if (name.size() > type.size() &&
-      (name.size() == type.size() + 1 ||
-       name.find_first_not_of("0123456789", type.size() + 1) != std::string::npos)) {
+      (name.size() == type.size() + 1 || name.find_first_not_of("0123456789", type.size() + 1) != std::string::npos)) {
     return std::nullopt;
   }
   return c10::Device(name);
 }
 
 bool is_nil(lua_State* lua, int index) {
-  return lua_isnoneornil(lua, index) ||
-         (lua_islightuserdata(lua, index) && !lua_touserdata(lua, index));
+  return lua_isnoneornil(lua, index) || (lua_islightuserdata(lua, index) && !lua_touserdata(lua, index));
 }
 
 bool is_callable(lua_State* lua, int index) {
@@ -301,8 +300,7 @@ std::vector<double> check_number_list(lua_State* lua, int index) {
 std::vector<std::string> check_string_list(lua_State* lua, int index) {
   if (lua_type(lua, index) == LUA_TSTRING) return {check_string(lua, index)};
   return check_list<std::string>(lua, index, "a list of strings", [](lua_State* state, int i) {
-    return lua_type(state, i) == LUA_TSTRING ? std::optional<std::string>(lua_tostring(state, i))
-                                             : std::nullopt;
+    return lua_type(state, i) == LUA_TSTRING ? std::optional<std::string>(lua_tostring(state, i)) : std::nullopt;
   });
 }
 
@@ -316,8 +314,7 @@ at::Scalar check_scalar(lua_State* lua, int index) {
 at::ScalarType check_dtype(lua_State* lua, int index) {
   const std::string name = lua_type(lua, index) == LUA_TSTRING ? lua_tostring(lua, index) : "";
   const std::optional<at::ScalarType> dtype = parse_dtype(name);
-  if (!dtype)
-    argument_error(lua, index, "a dtype such as \"float32\"" + did_you_mean(name, dtype_names()));
+  if (!dtype) argument_error(lua, index, "a dtype such as \"float32\"" + did_you_mean(name, dtype_names()));
   return *dtype;
 }
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-/// A plain solver of the heat equation u' = div grad u on a rectangle whose edge is held at 0: explicit Euler, five-point
-/// stencil. Stands for a simulation code: it owns its memory and its decomposition (uneven blocks of rows, one ghost
-/// row on either side), and knows nothing of tensors but to wrap rows for sending.
+/// A plain solver of the heat equation u' = div grad u on a rectangle whose edge is held at 0: explicit Euler,
+/// five-point stencil. Stands for a simulation code: it owns its memory and its decomposition (uneven blocks of rows,
+/// one ghost row on either side), and knows nothing of tensors but to wrap rows for sending.
 class HeatSolver {
  public:
   HeatSolver(moonhalo::Communicator& world, int64_t rows, int64_t columns)

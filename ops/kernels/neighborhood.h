@@ -3,8 +3,9 @@
 
 #include <cstdint>
 
-/// Neighbourhood attention below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so nothing here
-/// may leave code behind that the linker could share between them. What is constexpr runs on a GPU too (neighborhood_cuda.h).
+/// Neighbourhood attention below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so
+/// nothing here may leave code behind that the linker could share between them. What is constexpr runs on a GPU too
+/// (neighborhood_cuda.h).
 namespace moonhalo::neighborhood {
 
 /// Rows [begin, end).
@@ -12,8 +13,8 @@ struct Span {
   int64_t begin = 0, end = 0;
 };
 
-/// One spatial dim: its window, and which rows of the global dim the blocks at hand hold. The keys hold every row that the windows
-/// of the queries contain.
+/// One spatial dim: its window, and which rows of the global dim the blocks at hand hold. The keys hold every row that
+/// the windows of the queries contain.
 struct Axis {
   int64_t extent = 1;  ///< of the global dim
   int64_t window = 1, stride = 1, dilation = 1;
@@ -28,10 +29,10 @@ struct Axis {
   return (end - group + axis.dilation - 1) / axis.dilation;
 }
 
-/// The keys, by number in the group, that query number `index` of a group of `length` rows sees. Queries share the window of
-/// their leader, one of each `stride` neighbours: the middle one (for an even stride the later of the two), where causal the
-/// last. The leader's window, window / 2 rows before it and the rest after, is shifted into the domain. A causal window ends
-/// with the query and may be short at the domain's start.
+/// The keys, by number in the group, that query number `index` of a group of `length` rows sees. Queries share the
+/// window of their leader, one of each `stride` neighbours: the middle one (for an even stride the later of the two),
+/// where causal the last. The leader's window, window / 2 rows before it and the rest after, is shifted into the
+/// domain. A causal window ends with the query and may be short at the domain's start.
 /// Source: A. Hassani et al., Generalized Neighborhood Attention, arXiv:2504.16922, and NATTEN 0.21.
 [[gnu::always_inline]] constexpr Span window_of(const Axis& axis, int64_t length, int64_t index) {
   const int64_t leader_place = axis.causal ? axis.stride - 1 : axis.stride / 2;
@@ -62,7 +63,8 @@ struct Problem {
 
   /// Queries along `slab_axis` are worked on in slabs of `slab_queries` (by number in their group).
   int64_t slab_axis = 2, slab_queries = 1, slabs = 1;
-  /// Backward: sums of the gradients of keys and values, unit_keys(problem) rows of padded features per unit, zero at first.
+  /// Backward: sums of the gradients of keys and values, unit_keys(problem) rows of padded features per unit, zero at
+  /// first.
   void* key_sums = nullptr;
   void* value_sums = nullptr;
 
@@ -83,13 +85,12 @@ struct Problem {
          group_rows(p.axes[2], p.axes[2].keys);
 }
 
-/// The work of one element type. A slab of a unit is independent of every other in the forward; in the backward it adds to the
-/// sums of its keys, so slabs of one unit that share keys must not run at the same time.
+/// The work of one element type. A slab of a unit is independent of every other in the forward; in the backward it adds
+/// to the sums of its keys, so slabs of one unit that share keys must not run at the same time.
 struct Kernels {
-  int64_t accumulator_bytes;            ///< of an element of the sums
-  int64_t (*padded)(int64_t features);  ///< features of a row of the sums
-  int64_t (*scratch_bytes)(
-      const Problem&);  ///< that a call of forward or backward needs, aligned to 64
+  int64_t accumulator_bytes;                 ///< of an element of the sums
+  int64_t (*padded)(int64_t features);       ///< features of a row of the sums
+  int64_t (*scratch_bytes)(const Problem&);  ///< that a call of forward or backward needs, aligned to 64
   void (*forward)(const Problem&, int64_t unit, int64_t slab, void* scratch);
   void (*backward)(const Problem&, int64_t unit, int64_t slab, void* scratch);
   void (*store_sums)(const Problem&, int64_t unit);  ///< writes grad_key and grad_value of a unit
@@ -98,8 +99,8 @@ struct Kernels {
 struct KernelSet {
   const char* name;  ///< instruction set
   Kernels float32, float64, bfloat16;
-  /// For measuring a processor's peak: so many rounds of 12 multiply-adds on vectors of float32 in registers. Returns the
-  /// number of floating point operations.
+  /// For measuring a processor's peak: so many rounds of 12 multiply-adds on vectors of float32 in registers. Returns
+  /// the number of floating point operations.
   double (*multiply_adds)(int64_t rounds);
 };
 

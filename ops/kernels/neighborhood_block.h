@@ -4,8 +4,8 @@
 #include "ops/kernels/neighborhood.h"
 #include "ops/kernels/neighborhood_lanes.h"
 
-// What a slab of queries needs of keys and values, packed; and the three small matrix products over them. See neighborhood.h
-// for why everything has internal linkage.
+// What a slab of queries needs of keys and values, packed; and the three small matrix products over them. See
+// neighborhood.h for why everything has internal linkage.
 namespace moonhalo::neighborhood {
 namespace {
 
@@ -13,10 +13,11 @@ namespace {
 constexpr int kPair = 2;
 /// Vectors of scores in flight: longer windows are taken in chunks, so scores never leave the first cache.
 constexpr int64_t kChunk = 128;
-/// From a query's scores to the next query's, in vectors: not a multiple of 4 KiB, which would make loads wait for stores.
+/// From a query's scores to the next query's, in vectors: not a multiple of 4 KiB, which would make loads wait for
+/// stores.
 constexpr int64_t kScoreStride = kChunk + 1;
-/// Rows of keys that are asked for before they are packed. Queries are asked for a pair ahead: the keys of more pairs would push
-/// them out of the first cache.
+/// Rows of keys that are asked for before they are packed. Queries are asked for a pair ahead: the keys of more pairs
+/// would push them out of the first cache.
 constexpr int64_t kAhead = 8;
 constexpr int kFeatures = 4;  ///< vectors of features in one product with values
 
@@ -47,8 +48,8 @@ inline int64_t place(const Axis& axis, const Group& g, int64_t number, int64_t b
   return number * axis.dilation + g.index - block_begin;
 }
 
-/// Along the slab's axis, unless it is the last, only as many rows of keys are kept packed as a window holds: the row that is
-/// next takes the place of one that no window reaches any more.
+/// Along the slab's axis, unless it is the last, only as many rows of keys are kept packed as a window holds: the row
+/// that is next takes the place of one that no window reaches any more.
 inline int64_t kept_keys(const Problem& p, int axis, int64_t needed) {
   const bool rolls = axis == p.slab_axis && axis < 2;
   return rolls && p.axes[axis].window < needed ? p.axes[axis].window : needed;
@@ -84,8 +85,7 @@ struct Block {
   }
 
   /// features of one row, times `factor`, padded with zeros.
-  [[gnu::always_inline]] static inline void read_row(const T* from, int64_t features, A factor,
-                                                     A* to) {
+  [[gnu::always_inline]] static inline void read_row(const T* from, int64_t features, A factor, A* to) {
     int64_t c = 0;
     for (; c + kWidth <= features; c += kWidth) L::store(to + c, L::load(from + c) * factor);
     for (; c < features; ++c) to[c] = read(from[c]) * factor;
@@ -95,13 +95,13 @@ struct Block {
     for (int64_t c = 0; c < features; ++c) write(to[c], static_cast<A>(from[c] * factor));
   }
 
-  /// scores[q] lane k = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay in lanes of
-  /// features until the end: keys lie as they do for the products with values, and share the cache with them.
+  /// scores[q] lane k = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay
+  /// in lanes of features until the end: keys lie as they do for the products with values, and share the cache with
+  /// them.
   /// `kFixed` is the number of vectors in a row if it is known, else 0.
   template <int kQueries, int kFixed>
-  [[gnu::always_inline]] static inline void scores_of(const A* const* queries, const A* row,
-                                                      int64_t keys, int64_t features,
-                                                      Vector* scores) {
+  [[gnu::always_inline]] static inline void scores_of(const A* const* queries, const A* row, int64_t keys,
+                                                      int64_t features, Vector* scores) {
     const int64_t width = kFixed > 0 ? kFixed * kWidth : features;
     constexpr int kRows = kWidth < 4 ? kWidth : 4, kParts = kWidth / L::kPart;
     Vector sums[kQueries][kParts] = {};
@@ -126,8 +126,7 @@ struct Block {
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
 #pragma GCC unroll 4
-        for (int k = 0; k < kRows; k += L::kPart)
-          sums[i][(first + k) / L::kPart] = L::sums_in_parts(part[i] + k);
+        for (int k = 0; k < kRows; k += L::kPart) sums[i][(first + k) / L::kPart] = L::sums_in_parts(part[i] + k);
       }
     }
 #pragma GCC unroll 4
@@ -135,8 +134,8 @@ struct Block {
   }
 
   template <int kQueries, int kFixed>
-  static void scores_in(const A* const* queries, const A* const* rows, const int32_t* counts,
-                        int64_t count, int64_t width, A* out) {
+  static void scores_in(const A* const* queries, const A* const* rows, const int32_t* counts, int64_t count,
+                        int64_t width, A* out) {
     for (int64_t j = 0; j < count; ++j) {
       Vector of_row[kQueries];
       scores_of<kQueries, kFixed>(queries, rows[j], counts[j], width, of_row);
@@ -145,17 +144,17 @@ struct Block {
     }
   }
   template <int kQueries>
-  static void scores(const A* const* queries, const A* const* rows, const int32_t* counts,
-                     int64_t count, int64_t width, A* out) {
-    if (width == kFeatures * kWidth)
-      return scores_in<kQueries, kFeatures>(queries, rows, counts, count, width, out);
+  static void scores(const A* const* queries, const A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+                     A* out) {
+    if (width == kFeatures * kWidth) return scores_in<kQueries, kFeatures>(queries, rows, counts, count, width, out);
     scores_in<kQueries, 0>(queries, rows, counts, count, width, out);
   }
 
-  /// sums[q][features] += sum over keys of weights[q][key] * rows[key][features]; `rows[j]` is the first of `counts[j]` rows.
+  /// sums[q][features] += sum over keys of weights[q][key] * rows[key][features]; `rows[j]` is the first of `counts[j]`
+  /// rows.
   template <int kQueries, int kVectors>
-  static inline void gather_of(const A* weights, const A* const* rows, const int32_t* counts,
-                               int64_t count, int64_t width, int64_t offset, A* const* sums) {
+  static inline void gather_of(const A* weights, const A* const* rows, const int32_t* counts, int64_t count,
+                               int64_t width, int64_t offset, A* const* sums) {
     Vector total[kQueries][kVectors];
     for (int i = 0; i < kQueries; ++i)
       for (int f = 0; f < kVectors; ++f) total[i][f] = L::load(sums[i] + offset + f * kWidth);
@@ -182,20 +181,18 @@ struct Block {
   }
 
   template <int kQueries>
-  static void gather(const A* weights, const A* const* rows, const int32_t* counts, int64_t count,
-                     int64_t width, A* const* sums) {
+  static void gather(const A* weights, const A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+                     A* const* sums) {
     int64_t offset = 0;
     for (; offset + kFeatures * kWidth <= width; offset += kFeatures * kWidth)
       gather_of<kQueries, kFeatures>(weights, rows, counts, count, width, offset, sums);
-    for (; offset < width; offset += kWidth)
-      gather_of<kQueries, 1>(weights, rows, counts, count, width, offset, sums);
+    for (; offset < width; offset += kWidth) gather_of<kQueries, 1>(weights, rows, counts, count, width, offset, sums);
   }
 
   /// rows[key][features] += sum over q of weights[q][key] * vectors[q][features].
   template <int kQueries, int kVectors>
-  static inline void scatter_of(const A* weights, A* const* rows, const int32_t* counts,
-                                int64_t count, int64_t width, int64_t offset,
-                                const A* const* vectors) {
+  static inline void scatter_of(const A* weights, A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+                                int64_t offset, const A* const* vectors) {
     Vector v[kQueries][kVectors];
     for (int i = 0; i < kQueries; ++i)
       for (int f = 0; f < kVectors; ++f) v[i][f] = L::load(vectors[i] + offset + f * kWidth);
@@ -218,8 +215,8 @@ struct Block {
   }
 
   template <int kQueries>
-  static void scatter(const A* weights, A* const* rows, const int32_t* counts, int64_t count,
-                      int64_t width, const A* const* vectors) {
+  static void scatter(const A* weights, A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+                      const A* const* vectors) {
     int64_t offset = 0;
     for (; offset + kFeatures * kWidth <= width; offset += kFeatures * kWidth)
       scatter_of<kQueries, kFeatures>(weights, rows, counts, count, width, offset, vectors);

@@ -5,7 +5,8 @@
 #include "ops/kernels/neighborhood_cuda_tensor.h"
 
 /// Which kernels a call runs, and with what: the same on a GPU and in tests. A runner is called as
-/// run(Kernel{}, launch, blocks, bytes of shared memory of a block) and runs Kernel::run(launch, memory) in every thread.
+/// run(Kernel{}, launch, blocks, bytes of shared memory of a block) and runs Kernel::run(launch, memory) in every
+/// thread.
 namespace moonhalo::neighborhood::cuda {
 
 template <typename T, typename Sum, int kSlots>
@@ -16,9 +17,7 @@ struct ForwardPlain {
 };
 template <typename T, int kTiles>
 struct ForwardTensor {
-  static __device__ void run(const Launch& launch, unsigned char* memory) {
-    forward_tensor<T, kTiles>(launch, memory);
-  }
+  static __device__ void run(const Launch& launch, unsigned char* memory) { forward_tensor<T, kTiles>(launch, memory); }
 };
 template <typename T, typename Sum>
 struct Delta {
@@ -48,8 +47,8 @@ inline bool aligned(const Strided& tensor) {
 template <typename T>
 bool tensor_cores(const Problem& p, bool backward) {
   return sizeof(T) == 2 && p.head_dim % kSide == 0 && p.value_dim % kSide == 0 && p.value_dim > 0 &&
-         p.head_dim <= kTensorFeatures && p.value_dim <= kTensorFeatures && aligned(p.query) &&
-         aligned(p.key) && aligned(p.value) && (!backward || aligned(p.grad_output));
+         p.head_dim <= kTensorFeatures && p.value_dim <= kTensorFeatures && aligned(p.query) && aligned(p.key) &&
+         aligned(p.value) && (!backward || aligned(p.grad_output));
 }
 
 template <typename T, typename Sum, typename Run>

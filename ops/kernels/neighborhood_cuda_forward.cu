@@ -6,9 +6,8 @@ namespace moonhalo::neighborhood::cuda {
 void forward(const Problem& problem, Element element, int device) {
   check_extents(problem);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-  with_types(element, [&](auto value, auto sum) {
-    run_forward<decltype(value), decltype(sum)>(problem, OnDevice{device});
-  });
+  with_types(element,
+             [&](auto value, auto sum) { run_forward<decltype(value), decltype(sum)>(problem, OnDevice{device}); });
 }
 
 }  // namespace moonhalo::neighborhood::cuda

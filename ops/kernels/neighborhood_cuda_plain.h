@@ -3,13 +3,13 @@
 
 #include "ops/kernels/neighborhood_cuda_tile.h"
 
-/// CUDA kernels of neighbourhood attention for any element type and any number of features, on ordinary multiply-adds. A warp owns
-/// kWarpRows rows; a lane is a column while scores are made, and every 32nd feature while columns are summed. Features of results
-/// are worked on kSlots * 32 at a time, in registers; for more, the scores are made again.
+/// CUDA kernels of neighbourhood attention for any element type and any number of features, on ordinary multiply-adds.
+/// A warp owns kWarpRows rows; a lane is a column while scores are made, and every 32nd feature while columns are
+/// summed. Features of results are worked on kSlots * 32 at a time, in registers; for more, the scores are made again.
 ///
-/// Shared memory of a block: in float32 28 KB forward and 36 KB backward at 64 features, 100 and 132 KB at 256; in float64 twice as
-/// much, so that more than some 200 features do not fit a block's 227 KB backward. The launch asks for what is beyond 48 KB. No
-/// figure of these kernels was measured: they have not run on a GPU.
+/// Shared memory of a block: in float32 28 KB forward and 36 KB backward at 64 features, 100 and 132 KB at 256; in
+/// float64 twice as much, so that more than some 200 features do not fit a block's 227 KB backward. The launch asks for
+/// what is beyond 48 KB. No figure of these kernels was measured: they have not run on a GPU.
 namespace moonhalo::neighborhood::cuda {
 
 constexpr int kWarpRows = 8;
@@ -17,8 +17,8 @@ constexpr int kPlainRows = kWarps * kWarpRows;
 
 constexpr int padded_features(int64_t features) { return static_cast<int>((features + 3) / 4 * 4); }
 
-/// Shared memory of a block: rows are read four features at once by all lanes alike, columns one by one with an odd pitch, so that
-/// lanes meet different banks.
+/// Shared memory of a block: rows are read four features at once by all lanes alike, columns one by one with an odd
+/// pitch, so that lanes meet different banks.
 template <typename Sum, bool kBackward>
 struct PlainShared {
   int head, value;               ///< padded features
@@ -51,8 +51,7 @@ struct alignas(4 * sizeof(Sum)) [[gnu::may_alias]] Four {
 
 /// Inner products of a warp's rows (padded features each) with the lane's column.
 template <typename Sum>
-__device__ void multiply(const Sum* rows, int padded, const Sum* column,
-                         Sum (&products)[kWarpRows]) {
+__device__ void multiply(const Sum* rows, int padded, const Sum* column, Sum (&products)[kWarpRows]) {
   for (Sum& product : products) product = 0;
   for (int f = 0; f < padded; f += 4) {
     const Sum c[4] = {column[f], column[f + 1], column[f + 2], column[f + 3]};
@@ -63,12 +62,11 @@ __device__ void multiply(const Sum* rows, int padded, const Sum* column,
   }
 }
 
-/// sums[i][s] += weights[i] of lane j times feature 32 s + lane of column j, over the columns j that row i sees: a column that it
-/// does not see has no influence, whatever it holds.
+/// sums[i][s] += weights[i] of lane j times feature 32 s + lane of column j, over the columns j that row i sees: a
+/// column that it does not see has no influence, whatever it holds.
 template <typename Sum, int kSlots>
-__device__ void add_columns(const Sum (&weights)[kWarpRows], const unsigned (&seen)[kWarpRows],
-                            const Sum* columns, int pitch, int features,
-                            Sum (&sums)[kWarpRows][kSlots]) {
+__device__ void add_columns(const Sum (&weights)[kWarpRows], const unsigned (&seen)[kWarpRows], const Sum* columns,
+                            int pitch, int features, Sum (&sums)[kWarpRows][kSlots]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   unsigned any = 0;
   for (const unsigned each : seen) any |= each;
@@ -122,8 +120,7 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
   const Strided* const of_columns[] = {&p.key, &p.value};
   stage<true, false>(launch, mine.unit, tile.rows, 0, of_rows, rows);
   __syncthreads();
-  load_rows<T>(p.query.data, rows.offsets[0], kPlainRows, head_dim, shared.head, queries,
-               shared.head);
+  load_rows<T>(p.query.data, rows.offsets[0], kPlainRows, head_dim, shared.head, queries, shared.head);
 
   for (int slice = 0; slice == 0 || slice < value_dim; slice += kSlots * kWarpLanes) {
     Sum best[kWarpRows], total[kWarpRows] = {}, sums[kWarpRows][kSlots] = {};
@@ -132,10 +129,8 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
       __syncthreads();
       stage<false, false>(launch, mine.unit, tile.columns, start, of_columns, columns);
       __syncthreads();
-      load_rows<T>(p.key.data, columns.offsets[0], kColumns, head_dim, shared.head, keys,
-                   shared.head_pitch);
-      load_rows<T>(p.value.data, columns.offsets[1], kColumns, value_dim, shared.value, values,
-                   shared.value_pitch);
+      load_rows<T>(p.key.data, columns.offsets[0], kColumns, head_dim, shared.head, keys, shared.head_pitch);
+      load_rows<T>(p.value.data, columns.offsets[1], kColumns, value_dim, shared.value, values, shared.value_pitch);
       __syncthreads();
 
       const Box key = box_at(columns, lane);
@@ -146,8 +141,7 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
       }
       if (any == 0) continue;
       Sum weights[kWarpRows];
-      multiply(queries + first_row * shared.head, shared.head, keys + lane * shared.head_pitch,
-               weights);
+      multiply(queries + first_row * shared.head, shared.head, keys + lane * shared.head_pitch, weights);
       for (int i = 0; i < kWarpRows; ++i) {
         if (seen[i] == 0) continue;
         const Sum score = (seen[i] >> lane & 1) != 0 ? weights[i] * scale : kNothing;
@@ -174,7 +168,8 @@ __device__ void forward_plain(const Launch& launch, unsigned char* memory) {
   }
 }
 
-/// delta of every query, a warp each: the sum of grad_output * output, less the gradient of logsumexp. Blocks: delta_blocks.
+/// delta of every query, a warp each: the sum of grad_output * output, less the gradient of logsumexp. Blocks:
+/// delta_blocks.
 constexpr int64_t queries_of(const Problem& p) {
   return p.batch * p.heads * p.axes[0].queries * p.axes[1].queries * p.axes[2].queries;
 }
@@ -195,12 +190,10 @@ __device__ void delta_plain(const Launch& launch) {
     index /= p.axes[d].queries;
   }
   unit.batch = index;
-  const T* const grad =
-      static_cast<const T*>(p.grad_output.data) + offset_of(p.grad_output, unit, rows);
+  const T* const grad = static_cast<const T*>(p.grad_output.data) + offset_of(p.grad_output, unit, rows);
   const T* const output = static_cast<const T*>(p.output.data) + offset_of(p.output, unit, rows);
   Sum sum = 0;
-  for (int f = lane; f < p.value_dim; f += kWarpLanes)
-    sum += static_cast<Sum>(grad[f]) * static_cast<Sum>(output[f]);
+  for (int f = lane; f < p.value_dim; f += kWarpLanes) sum += static_cast<Sum>(grad[f]) * static_cast<Sum>(output[f]);
   sum = warp_sum(sum);
   if (lane != 0) return;
   if (p.grad_logsumexp.data != nullptr)
@@ -211,8 +204,7 @@ __device__ void delta_plain(const Launch& launch) {
 template <typename Sum>
 using PlainBackward = PlainShared<Sum, true>;
 template <typename Sum, bool kKeyRows>
-using BackwardRows =
-    Staged<Sum, kPlainRows, kKeyRows ? 4 : 3>;  // both of the side, and their gradients
+using BackwardRows = Staged<Sum, kPlainRows, kKeyRows ? 4 : 3>;  // both of the side, and their gradients
 template <typename Sum>
 using BackwardColumns = Staged<Sum, kColumns, 2>;
 
@@ -221,9 +213,10 @@ constexpr PlainBackward<Sum> plain_backward_shared(const Problem& p) {
   return {p, sizeof(BackwardRows<Sum, kKeyRows>), sizeof(BackwardColumns<Sum>)};
 }
 
-/// The gradient of a tile of queries (kKeyRows false), or of keys and of values by the queries that see them. Both sides have a
-/// tensor of head_dim features (query, key) and one of value_dim (grad_output, value); a weight and its gradient come from the
-/// products of each, and both gradients of a row are weighted sums of columns. Launch of launch_of<kKeyRows>(problem, kPlainRows).
+/// The gradient of a tile of queries (kKeyRows false), or of keys and of values by the queries that see them. Both
+/// sides have a tensor of head_dim features (query, key) and one of value_dim (grad_output, value); a weight and its
+/// gradient come from the products of each, and both gradients of a row are weighted sums of columns. Launch of
+/// launch_of<kKeyRows>(problem, kPlainRows).
 template <typename T, typename Sum, int kSlots, bool kKeyRows>
 __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
   const Problem& p = launch.problem;
@@ -246,10 +239,8 @@ __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
 
   sides.stage_rows(launch, mine, rows);
   __syncthreads();
-  load_rows<T>(sides.row_head.data, rows.offsets[0], kPlainRows, head_dim, shared.head, row_first,
-               shared.head);
-  load_rows<T>(sides.row_value.data, rows.offsets[1], kPlainRows, value_dim, shared.value,
-               row_second, shared.value);
+  load_rows<T>(sides.row_head.data, rows.offsets[0], kPlainRows, head_dim, shared.head, row_first, shared.head);
+  load_rows<T>(sides.row_value.data, rows.offsets[1], kPlainRows, value_dim, shared.value, row_second, shared.value);
 
   for (int slice = 0; slice < features; slice += kSlots * kWarpLanes) {
     Sum by_score[kWarpRows][kSlots] = {}, by_weight[kKeyRows ? kWarpRows : 1][kSlots] = {};
@@ -257,10 +248,10 @@ __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
       __syncthreads();
       sides.stage_columns(launch, mine, start, columns);
       __syncthreads();
-      load_rows<T>(sides.column_head.data, columns.offsets[0], kColumns, head_dim, shared.head,
-                   column_first, shared.head_pitch);
-      load_rows<T>(sides.column_value.data, columns.offsets[1], kColumns, value_dim, shared.value,
-                   column_second, shared.value_pitch);
+      load_rows<T>(sides.column_head.data, columns.offsets[0], kColumns, head_dim, shared.head, column_first,
+                   shared.head_pitch);
+      load_rows<T>(sides.column_value.data, columns.offsets[1], kColumns, value_dim, shared.value, column_second,
+                   shared.value_pitch);
       __syncthreads();
 
       const Box column = box_at(columns, lane);
@@ -272,10 +263,9 @@ __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
       }
       if (any == 0) continue;
       Sum weights[kWarpRows], gradients[kWarpRows];
-      multiply(row_first + first_row * shared.head, shared.head,
-               column_first + lane * shared.head_pitch, weights);
-      multiply(row_second + first_row * shared.value, shared.value,
-               column_second + lane * shared.value_pitch, gradients);
+      multiply(row_first + first_row * shared.head, shared.head, column_first + lane * shared.head_pitch, weights);
+      multiply(row_second + first_row * shared.value, shared.value, column_second + lane * shared.value_pitch,
+               gradients);
       for (int i = 0; i < kWarpRows; ++i) {
         const Sum logsumexp = kKeyRows ? columns.logsumexp[lane] : rows.logsumexp[first_row + i];
         const Sum delta = kKeyRows ? columns.delta[lane] : rows.delta[first_row + i];
@@ -283,18 +273,16 @@ __device__ void backward_plain(const Launch& launch, unsigned char* memory) {
         weights[i] = is_seen ? std::exp(weights[i] * scale - logsumexp) : Sum(0);
         gradients[i] = is_seen ? weights[i] * (gradients[i] - delta) : Sum(0);
       }
-      add_columns(gradients, seen, column_first + slice, shared.head_pitch, head_dim - slice,
-                  by_score);
+      add_columns(gradients, seen, column_first + slice, shared.head_pitch, head_dim - slice, by_score);
       if constexpr (kKeyRows)
-        add_columns(weights, seen, column_second + slice, shared.value_pitch, value_dim - slice,
-                    by_weight);
+        add_columns(weights, seen, column_second + slice, shared.value_pitch, value_dim - slice, by_weight);
     }
 
     for (int i = 0; i < kWarpRows; ++i) {
       const int row = first_row + i;
       if (rows.offsets[0][row] < 0) continue;
-      T* const grad_head = static_cast<T*>(kKeyRows ? p.grad_key.data : p.grad_query.data) +
-                           rows.offsets[2][row] + slice;
+      T* const grad_head =
+          static_cast<T*>(kKeyRows ? p.grad_key.data : p.grad_query.data) + rows.offsets[2][row] + slice;
       for (int s = 0; s < kSlots; ++s) {
         const int f = s * kWarpLanes + lane;
         if (slice + f < head_dim) grad_head[f] = static_cast<T>(by_score[i][s] * scale);

@@ -8,11 +8,13 @@
 
 #include "ops/kernels/neighborhood.h"
 
-/// What the CUDA kernels of neighbourhood attention share: how the work is cut into thread blocks, and how the tensors of a
-/// block come into shared memory. Ordinary CUDA C++ apart from `__global__`, so that tests run the same lines on a CPU: include
-/// it after the CUDA headers <mma.h>, <cuda_fp16.h>, <cuda_bf16.h>, or after tests/support/simt.h, which stands in for them.
+/// What the CUDA kernels of neighbourhood attention share: how the work is cut into thread blocks, and how the tensors
+/// of a block come into shared memory. Ordinary CUDA C++ apart from `__global__`, so that tests run the same lines on a
+/// CPU: include it after the CUDA headers <mma.h>, <cuda_fp16.h>, <cuda_bf16.h>, or after tests/support/simt.h, which
+/// stands in for them.
 ///
-///     rows      of the tile that a thread block owns: queries (forward, gradient of queries) or keys (gradients of keys, values)
+///     rows      of the tile that a thread block owns: queries (forward, gradient of queries) or keys (gradients of
+///               keys, values)
 ///     columns   what those rows see, or are seen by: a box of the other side, walked in chunks of kColumns
 ///
 /// A gradient is gathered by its owner: nothing is added atomically, and the same call gives the same bits.
@@ -27,7 +29,7 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 /// One launch: 1-D grid of units() * tiles of a unit, kThreads threads each. Extents of the dims are below 2^31.
 struct Launch {
   Problem problem;
-  Strided delta;  ///< backward: sum of grad_output * output minus grad_logsumexp, per query
+  Strided delta;             ///< backward: sum of grad_output * output minus grad_logsumexp, per query
   int tile[3] = {1, 1, 1};   ///< rows of a block along the dims of its group
   int tiles[3] = {1, 1, 1};  ///< of the group with the most rows
   constexpr int64_t tiles_of_unit() const { return int64_t{tiles[0]} * tiles[1] * tiles[2]; }
@@ -62,7 +64,8 @@ constexpr Span seers_of(const Axis& axis, int64_t length, Span keys) {
   if (axis.causal) {
     seers = {keys.begin, keys.end - 1 + axis.window};
   } else {
-    // The leader is less than a stride away; near the ends of the dim windows are shifted, so that all queries there may see.
+    // The leader is less than a stride away; near the ends of the dim windows are shifted, so that all queries there
+    // may see.
     seers = {keys.begin - axis.window + 1 + axis.window / 2 - (axis.stride - 1),
              keys.end + axis.window / 2 + (axis.stride - 1)};
     if (keys.begin < axis.window) seers.begin = 0;
@@ -75,8 +78,7 @@ constexpr Span seers_of(const Axis& axis, int64_t length, Span keys) {
 
 /// The rows that a block holds of one group.
 constexpr Span held(const Axis& axis, int64_t group, bool queries) {
-  const int64_t begin = queries ? axis.query_begin : axis.key_begin,
-                rows = queries ? axis.queries : axis.keys;
+  const int64_t begin = queries ? axis.query_begin : axis.key_begin, rows = queries ? axis.queries : axis.keys;
   return {rows_before(axis, group, begin), rows_before(axis, group, begin + rows)};
 }
 
@@ -153,8 +155,9 @@ struct Carver {
   }
 };
 
-/// Rows or columns while a block works on them. Of a query, begin and end are its window along the dims, and backward its
-/// logsumexp and delta; of a key, its own place. Offsets, in elements, are those of its features in kTensors tensors.
+/// Rows or columns while a block works on them. Of a query, begin and end are its window along the dims, and backward
+/// its logsumexp and delta; of a key, its own place. Offsets, in elements, are those of its features in kTensors
+/// tensors.
 template <typename Sum, int kCount, int kTensors>
 struct Staged {
   int begin[3][kCount], end[3][kCount];
@@ -162,18 +165,16 @@ struct Staged {
   Sum logsumexp[kCount], delta[kCount];
 };
 
-__device__ inline int64_t offset_of(const Strided& tensor, const Unit& unit,
-                                    const int64_t (&rows)[3]) {
-  return unit.batch * tensor.batch + unit.head * tensor.head + rows[0] * tensor.dims[0] +
-         rows[1] * tensor.dims[1] + rows[2] * tensor.dims[2];
+__device__ inline int64_t offset_of(const Strided& tensor, const Unit& unit, const int64_t (&rows)[3]) {
+  return unit.batch * tensor.batch + unit.head * tensor.head + rows[0] * tensor.dims[0] + rows[1] * tensor.dims[1] +
+         rows[2] * tensor.dims[2];
 }
 
-/// Describes the elements [start, start + kCount) of an area, by all threads of a block. Elements that are not there see nothing,
-/// are seen by nothing and have offsets of -1.
+/// Describes the elements [start, start + kCount) of an area, by all threads of a block. Elements that are not there
+/// see nothing, are seen by nothing and have offsets of -1.
 template <bool kQueries, bool kBackward, typename Sum, int kCount, int kTensors>
 __device__ void stage(const Launch& launch, const Unit& unit, const Area& area, int start,
-                      const Strided* const (&tensors)[kTensors],
-                      Staged<Sum, kCount, kTensors>& to) {
+                      const Strided* const (&tensors)[kTensors], Staged<Sum, kCount, kTensors>& to) {
   const Problem& p = launch.problem;
   for (int i = static_cast<int>(threadIdx.x); i < kCount; i += kThreads) {
     int rest = start + i;
@@ -186,8 +187,7 @@ __device__ void stage(const Launch& launch, const Unit& unit, const Area& area, 
       const Axis& axis = p.axes[d];
       const int number = area.begin[d] + rest % area.size[d];
       rest /= area.size[d];
-      rows[d] =
-          number * axis.dilation + unit.group[d] - (kQueries ? axis.query_begin : axis.key_begin);
+      rows[d] = number * axis.dilation + unit.group[d] - (kQueries ? axis.query_begin : axis.key_begin);
       if constexpr (kQueries) {
         const Span window = window_of(axis, rows_before(axis, unit.group[d], axis.extent), number);
         to.begin[d][i] = static_cast<int>(window.begin);
@@ -197,12 +197,10 @@ __device__ void stage(const Launch& launch, const Unit& unit, const Area& area, 
         to.end[d][i] = number + 1;
       }
     }
-    for (int t = 0; t < kTensors; ++t)
-      to.offsets[t][i] = present ? offset_of(*tensors[t], unit, rows) : -1;
+    for (int t = 0; t < kTensors; ++t) to.offsets[t][i] = present ? offset_of(*tensors[t], unit, rows) : -1;
     if constexpr (kQueries && kBackward) {
       const auto number_in = [&](const Strided& tensor) {
-        return present ? static_cast<const Sum*>(tensor.data)[offset_of(tensor, unit, rows)]
-                       : Sum(0);
+        return present ? static_cast<const Sum*>(tensor.data)[offset_of(tensor, unit, rows)] : Sum(0);
       };
       to.logsumexp[i] = number_in(p.logsumexp);
       to.delta[i] = number_in(launch.delta);
@@ -221,8 +219,8 @@ struct Assignment {
         tile(tile_of<kKeyRows>(launch, unit, int64_t{blockIdx.x} % launch.tiles_of_unit())) {}
 };
 
-/// Both sides of a gradient: its rows are keys (kKeyRows) or queries, its columns the others. Each side has a tensor of head_dim
-/// features (key, query) and one of value_dim (value, grad_output).
+/// Both sides of a gradient: its rows are keys (kKeyRows) or queries, its columns the others. Each side has a tensor of
+/// head_dim features (key, query) and one of value_dim (value, grad_output).
 template <bool kKeyRows>
 struct Sides {
   const Strided &row_head, &row_value, &column_head, &column_value;
@@ -235,8 +233,7 @@ struct Sides {
 
   /// Tensors: both of the side, then their gradients.
   template <typename Rows>
-  __device__ void stage_rows(const Launch& launch, const Assignment<kKeyRows>& mine,
-                             Rows& rows) const {
+  __device__ void stage_rows(const Launch& launch, const Assignment<kKeyRows>& mine, Rows& rows) const {
     const Problem& p = launch.problem;
     if constexpr (kKeyRows) {
       const Strided* const tensors[] = {&row_head, &row_value, &p.grad_key, &p.grad_value};
@@ -272,23 +269,20 @@ __device__ Box box_at(const Staged<Sum, kCount, kTensors>& staged, int i) {
 /// Does a query of this window see the key at this place.
 constexpr bool sees(const Box& query, const Box& key) {
   bool inside = true;
-  for (int d = 0; d < 3; ++d)
-    inside = inside && query.begin[d] <= key.begin[d] && key.end[d] <= query.end[d];
+  for (int d = 0; d < 3; ++d) inside = inside && query.begin[d] <= key.begin[d] && key.end[d] <= query.end[d];
   return inside;
 }
 
-/// Features of rows into shared memory as `Sum`, by all threads: a warp per row, its lanes along the features. Zeros where a row is
-/// absent (offset -1) and from `features` up to `padded`.
+/// Features of rows into shared memory as `Sum`, by all threads: a warp per row, its lanes along the features. Zeros
+/// where a row is absent (offset -1) and from `features` up to `padded`.
 template <typename T, typename Sum>
-__device__ void load_rows(const void* from, const int64_t* offsets, int count, int features,
-                          int padded, Sum* to, int pitch) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes,
-            lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+__device__ void load_rows(const void* from, const int64_t* offsets, int count, int features, int padded, Sum* to,
+                          int pitch) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   for (int row = warp; row < count; row += kWarps) {
     const T* source = static_cast<const T*>(from) + offsets[row];
     for (int f = lane; f < padded; f += kWarpLanes) {
-      to[row * pitch + f] =
-          offsets[row] >= 0 && f < features ? static_cast<Sum>(source[f]) : Sum(0);
+      to[row * pitch + f] = offsets[row] >= 0 && f < features ? static_cast<Sum>(source[f]) : Sum(0);
     }
   }
 }
@@ -299,22 +293,19 @@ struct alignas(16) [[gnu::may_alias]] Bytes16 {
 
 /// The same without conversion, 16 bytes at a time: features are a multiple of 8, rows and `to` aligned to 16 bytes.
 template <typename T>
-__device__ void load_vectors(const void* from, const int64_t* offsets, int count, int features,
-                             T* to, int pitch) {
+__device__ void load_vectors(const void* from, const int64_t* offsets, int count, int features, T* to, int pitch) {
   constexpr int kEach = sizeof(Bytes16) / sizeof(T);
   const int per_row = features / kEach;
   for (int i = static_cast<int>(threadIdx.x); i < count * per_row; i += kThreads) {
     const int row = i / per_row, f = i % per_row * kEach;
-    const auto* source =
-        reinterpret_cast<const Bytes16*>(static_cast<const T*>(from) + offsets[row] + f);
+    const auto* source = reinterpret_cast<const Bytes16*>(static_cast<const T*>(from) + offsets[row] + f);
     *reinterpret_cast<Bytes16*>(to + row * pitch + f) = offsets[row] >= 0 ? *source : Bytes16{};
   }
 }
 
 template <typename Sum>
 __device__ Sum warp_sum(Sum value) {
-  for (int step = kWarpLanes / 2; step > 0; step /= 2)
-    value += __shfl_xor_sync(kAllLanes, value, step);
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   return value;
 }
 

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <utility>
 
-// Vectors of kBytes, what is done with their lanes, and element types. Everything has internal linkage: see neighborhood.h.
+// Vectors of kBytes, what is done with their lanes, and element types. Everything has internal linkage: see
+// neighborhood.h.
 namespace moonhalo::neighborhood {
 namespace {
 
@@ -26,8 +27,7 @@ struct ExpConstants<double> {
   using Int = int64_t;
   static constexpr int kMantissa = 52, kBias = 1023, kDegree = 13, kLogTerms = 12;
   static constexpr double kLowest = -709.0, kMagic = 6755399441055744.0;  // 1.5 * 2^52
-  static constexpr double kLn2High = 6.93147180369123816490e-01,
-                          kLn2Low = 1.90821492927058770002e-10;
+  static constexpr double kLn2High = 6.93147180369123816490e-01, kLn2Low = 1.90821492927058770002e-10;
 };
 
 template <typename A, int kBytes>
@@ -44,17 +44,14 @@ struct Lanes {
   }
   [[gnu::always_inline]] static inline Vector load(const BFloat16* from) {
     Mask bits;
-    for (int i = 0; i < kWidth; ++i)
-      bits[i] = static_cast<int32_t>(static_cast<uint32_t>(from[i].bits) << 16);
+    for (int i = 0; i < kWidth; ++i) bits[i] = static_cast<int32_t>(static_cast<uint32_t>(from[i].bits) << 16);
     return reinterpret_cast<Vector>(bits);
   }
-  [[gnu::always_inline]] static inline void store(A* to, Vector v) {
-    __builtin_memcpy(to, &v, kBytes);
-  }
+  [[gnu::always_inline]] static inline void store(A* to, Vector v) { __builtin_memcpy(to, &v, kBytes); }
   [[gnu::always_inline]] static inline Vector all(A value) { return value - Vector{}; }
 
-  /// Holds a vector that is used several times in a register, where GCC would load it for each use. Vectors of 32 bytes are
-  /// x86's alone.
+  /// Holds a vector that is used several times in a register, where GCC would load it for each use. Vectors of 32 bytes
+  /// are x86's alone.
   [[gnu::always_inline]] static inline void hold(Vector& v) {
     if constexpr (kBytes == 32) asm("" : "+x"(v));
   }
@@ -96,16 +93,16 @@ struct Lanes {
     const A s = (m - 1) / (m + 1), square = s * s;
     A series = 0;
 #pragma GCC unroll 16
-    for (int k = C::kLogTerms; k > 0; --k)
-      series = series * square + A{2} / static_cast<A>(2 * k - 1);
+    for (int k = C::kLogTerms; k > 0; --k) series = series * square + A{2} / static_cast<A>(2 * k - 1);
     return static_cast<A>(n) * C::kLn2High + (series * s + static_cast<A>(n) * C::kLn2Low);
   }
 
-  /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r, Taylor's
-  /// series of e^r. Zero where 2^n is below the smallest normal number; NaN stays.
+  /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r,
+  /// Taylor's series of e^r. Zero where 2^n is below the smallest normal number; NaN stays.
   [[gnu::always_inline]] static inline Vector exp(Vector x) {
     using C = ExpConstants<A>;
-    // The lowest bits of `shifted` are n with the exponent's bias: for x = kLowest they are 0, and the power of 2 is too.
+    // The lowest bits of `shifted` are n with the exponent's bias: for x = kLowest they are 0, and the power of 2 is
+    // too.
     constexpr A kMagic = C::kMagic + C::kBias;
     const Vector lowest = all(C::kLowest);
     x = lowest > x ? lowest : x;
@@ -149,18 +146,14 @@ struct Lanes {
   }
   // In every part: the even (odd) elements of a, then those of b.
   template <int kOdd, int... i>
-  [[gnu::always_inline]] static inline Vector alternate(Vector a, Vector b,
-                                                        std::integer_sequence<int, i...>) {
-    return __builtin_shufflevector(a, b,
-                                   (i / kPart * kPart + i % kPart * 2 % kPart + kOdd +
-                                    (i % kPart >= kPart / 2 ? kWidth : 0))...);
+  [[gnu::always_inline]] static inline Vector alternate(Vector a, Vector b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(
+        a, b, (i / kPart * kPart + i % kPart * 2 % kPart + kOdd + (i % kPart >= kPart / 2 ? kWidth : 0))...);
   }
   // The lower (upper) half of a, then that of b.
   template <int kUpper, int... i>
-  [[gnu::always_inline]] static inline Vector halves(Vector a, Vector b,
-                                                     std::integer_sequence<int, i...>) {
-    return __builtin_shufflevector(
-        a, b, (i % (kWidth / 2) + kUpper * kWidth / 2 + (i >= kWidth / 2 ? kWidth : 0))...);
+  [[gnu::always_inline]] static inline Vector halves(Vector a, Vector b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b, (i % (kWidth / 2) + kUpper * kWidth / 2 + (i >= kWidth / 2 ? kWidth : 0))...);
   }
 };
 

@@ -26,9 +26,8 @@ class Slab {
     const int64_t rows = most_keys(p, 0) * most_keys(p, 1), keys = most_keys(p, 2);
     const int64_t key_width = padded(p.head_dim), value_width = padded(p.value_dim);
     return 64 * 16 +
-           static_cast<int64_t>(sizeof(A)) *
-               (rows * (kept_stride(keys, key_width) + kept_stride(keys, value_width)) +
-                2 * kScores + (kWidth + 4 * kPair) * (key_width + value_width)) +
+           static_cast<int64_t>(sizeof(A)) * (rows * (kept_stride(keys, key_width) + kept_stride(keys, value_width)) +
+                                              2 * kScores + (kWidth + 4 * kPair) * (key_width + value_width)) +
            2 * rows * static_cast<int64_t>(sizeof(int64_t));
   }
 
@@ -51,7 +50,8 @@ class Slab {
   }
 
  private:
-  // From a row of packed keys to the next: a multiple of 4 KiB and 17 lines, or rows would share few sets of the first cache.
+  // From a row of packed keys to the next: a multiple of 4 KiB and 17 lines, or rows would share few sets of the first
+  // cache.
   static int64_t kept_stride(int64_t keys, int64_t width) {
     constexpr int64_t kPage = 4096 / sizeof(A), kShift = 17 * 64 / sizeof(A);
     return (keys * width - kShift + kPage - 1) / kPage * kPage + kShift;
@@ -80,9 +80,7 @@ class Slab {
     if (scratch != nullptr && !empty()) divide(static_cast<char*>(scratch));
   }
 
-  bool empty() const {
-    return groups_[0].queries <= 0 || groups_[1].queries <= 0 || groups_[2].queries <= 0;
-  }
+  bool empty() const { return groups_[0].queries <= 0 || groups_[1].queries <= 0 || groups_[2].queries <= 0; }
 
   void divide(char* scratch) {
     const auto take = [&](int64_t bytes) {
@@ -147,8 +145,7 @@ class Slab {
     const int64_t wanted = axis == 2 ? 1 : end - groups_[axis].first_key;
     for (; packed_ < wanted; ++packed_) {
       const int64_t first[2] = {axis == 0 ? packed_ : 0, axis == 1 ? packed_ : 0};
-      const int64_t last[2] = {axis == 0 ? packed_ + 1 : groups_[0].keys,
-                               axis == 1 ? packed_ + 1 : groups_[1].keys};
+      const int64_t last[2] = {axis == 0 ? packed_ + 1 : groups_[0].keys, axis == 1 ? packed_ + 1 : groups_[1].keys};
       for (int64_t i = first[0]; i < last[0]; ++i) {
         for (int64_t j = first[1]; j < last[1]; ++j) {
           pack_row(p_.key, p_.head_dim, i, j, keys_ + kept_row(i, j) * key_stride_);
@@ -162,12 +159,13 @@ class Slab {
       const Group& g = groups_[axis];
       return place(p_.axes[axis], g, g.first_key + key, p_.axes[axis].key_begin) * from.dims[axis];
     };
-    const T* row = static_cast<const T*>(from.data) + batch_ * from.batch + head_ * from.head +
-                   at(0, i) + at(1, j) + at(2, 0);
+    const T* row =
+        static_cast<const T*>(from.data) + batch_ * from.batch + head_ * from.head + at(0, i) + at(1, j) + at(2, 0);
     B::pack(row, groups_[2].keys, p_.axes[2].dilation * from.dims[2], features, to);
   }
 
-  // Keys that a pair sees in every row: columns [base, base + span) of the slab's keys, and of these each query its own part.
+  // Keys that a pair sees in every row: columns [base, base + span) of the slab's keys, and of these each query its own
+  // part.
   struct View {
     int64_t base = 0, span = 0, vectors = 0;
     int32_t begin[kPair], end[kPair];
@@ -175,8 +173,7 @@ class Slab {
   template <int kQueries>
   View view_of(int64_t first) const {
     Span windows[kQueries];
-    for (int i = 0; i < kQueries; ++i)
-      windows[i] = window_of(p_.axes[2], groups_[2].length, first + i);
+    for (int i = 0; i < kQueries; ++i) windows[i] = window_of(p_.axes[2], groups_[2].length, first + i);
     View view;
     view.base = windows[0].begin;
     view.span = windows[kQueries - 1].end - view.base;
@@ -191,8 +188,7 @@ class Slab {
 
   bool alike(const View& view, int queries) const {
     bool same = known_queries_ == queries && known_.span == view.span;
-    for (int i = 0; i < queries; ++i)
-      same &= known_.begin[i] == view.begin[i] && known_.end[i] == view.end[i];
+    for (int i = 0; i < queries; ++i) same &= known_.begin[i] == view.begin[i] && known_.end[i] == view.end[i];
     return same;
   }
 
@@ -237,8 +233,7 @@ class Slab {
       chunk_.sum[n] = sum_rows_[row] * sums_per_row + column;
       chunk_.keys[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
       const Mask place = lane + static_cast<typename L::Int>(column);
-      for (int i = 0; i < kQueries; ++i)
-        chunk_.mine[i][n] = (place >= view.begin[i]) & (place < view.end[i]);
+      for (int i = 0; i < kQueries; ++i) chunk_.mine[i][n] = (place >= view.begin[i]) & (place < view.end[i]);
       if (++vector == view.vectors) {
         vector = 0;
         ++row;
@@ -246,17 +241,15 @@ class Slab {
     }
   }
   void packed_keys(const View& view, const A** pointers) const {
-    for (int64_t j = 0; j < chunk_.count; ++j)
-      pointers[j] = keys_ + view.base * width_ + chunk_.key[j];
+    for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = keys_ + view.base * width_ + chunk_.key[j];
   }
   void packed_values(const View& view, const A** pointers) const {
-    for (int64_t j = 0; j < chunk_.count; ++j)
-      pointers[j] = values_ + view.base * value_width_ + chunk_.value[j];
+    for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = values_ + view.base * value_width_ + chunk_.value[j];
   }
 
   int64_t offset(const Strided& t, int64_t query) const {
-    return batch_ * t.batch + head_ * t.head + at_query(t, 0, outer_[0]) +
-           at_query(t, 1, outer_[1]) + at_query(t, 2, query);
+    return batch_ * t.batch + head_ * t.head + at_query(t, 0, outer_[0]) + at_query(t, 1, outer_[1]) +
+           at_query(t, 2, query);
   }
   int64_t at_query(const Strided& t, int axis, int64_t number) const {
     return place(p_.axes[axis], groups_[axis], number, p_.axes[axis].query_begin) * t.dims[axis];
@@ -266,16 +259,16 @@ class Slab {
     return static_cast<E*>(t.data) + offset(t, query);
   }
 
-  // Online softmax. Weights are exp(score - shift), where the shift is guessed from the pair before: scores need not wait for
-  // their maximum, and become weights while those of the next row are computed. Where the guess was bad, it is done again.
+  // Online softmax. Weights are exp(score - shift), where the shift is guessed from the pair before: scores need not
+  // wait for their maximum, and become weights while those of the next row are computed. Where the guess was bad, it is
+  // done again.
   template <int kQueries>
   void attend(int64_t first) {
     const View view = view_of<kQueries>(first);
     A most[kQueries], total[kQueries] = {};
     for (int i = 0; i < kQueries; ++i) {
       B::prefetch(at<const T>(p_.query, first + i + kPair), p_.head_dim);
-      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
-                  query_[i]);
+      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale), query_[i]);
       for (int64_t c = 0; c < value_width_; ++c) sums_[i][c] = 0;
       most[i] = kNone;
     }
@@ -285,8 +278,7 @@ class Slab {
       B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
       weigh_chunk<kQueries>(most, total);
       packed_values(view, pointers);
-      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, value_width_,
-                                   sums_);
+      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, value_width_, sums_);
     });
     for (int i = 0; i < kQueries; ++i) {
       B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
@@ -344,18 +336,16 @@ class Slab {
     }
   }
 
-  // With P = exp(scale q.k - logsumexp), delta = grad.output - grad_logsumexp and D = P (grad.v - delta): grad_value += P grad,
-  // grad_query += scale D k, grad_key += scale D q. Source: T. Dao et al., FlashAttention, 2022, algorithm 4.
+  // With P = exp(scale q.k - logsumexp), delta = grad.output - grad_logsumexp and D = P (grad.v - delta): grad_value +=
+  // P grad, grad_query += scale D k, grad_key += scale D q. Source: T. Dao et al., FlashAttention, 2022, algorithm 4.
   template <int kQueries>
   void attend_back(int64_t first) {
     const View view = view_of<kQueries>(first);
     Vector logsumexp[kQueries], delta[kQueries];
     for (int i = 0; i < kQueries; ++i) {
       for (const Strided* t : {&p_.query, &p_.grad_output, &p_.output})
-        B::prefetch(at<const T>(*t, first + i + kPair),
-                    t == &p_.query ? p_.head_dim : p_.value_dim);
-      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale),
-                  query_[i]);
+        B::prefetch(at<const T>(*t, first + i + kPair), t == &p_.query ? p_.head_dim : p_.value_dim);
+      B::read_row(at<const T>(p_.query, first + i), p_.head_dim, static_cast<A>(p_.scale), query_[i]);
       B::read_row(at<const T>(p_.grad_output, first + i), p_.value_dim, A{1}, grad_[i]);
       for (int64_t c = 0; c < width_; ++c) sums_[i][c] = 0;
       logsumexp[i] = L::all(*at<const A>(p_.logsumexp, first + i));
@@ -365,8 +355,7 @@ class Slab {
     A* targets[kChunk];
     for_chunks<kQueries>(view, [&] {
       packed_values(view, pointers);
-      B::template scores<kQueries>(grad_, pointers, chunk_.keys, chunk_.count, value_width_,
-                                   more_scores_);
+      B::template scores<kQueries>(grad_, pointers, chunk_.keys, chunk_.count, value_width_, more_scores_);
       packed_keys(view, pointers);
       B::template scores<kQueries>(query_, pointers, chunk_.keys, chunk_.count, width_, scores_);
       for (int i = 0; i < kQueries; ++i) {
@@ -379,61 +368,47 @@ class Slab {
           L::store(grad, mine ? weight * (L::load(grad) - delta[i]) : Vector{});
         }
       }
-      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, width_,
-                                   sums_);
+      B::template gather<kQueries>(more_scores_, pointers, chunk_.keys, chunk_.count, width_, sums_);
       sums_of_keys(view, static_cast<A*>(p_.value_sums), value_width_, targets);
-      B::template scatter<kQueries>(scores_, targets, chunk_.keys, chunk_.count, value_width_,
-                                    grad_);
+      B::template scatter<kQueries>(scores_, targets, chunk_.keys, chunk_.count, value_width_, grad_);
       sums_of_keys(view, static_cast<A*>(p_.key_sums), width_, targets);
-      B::template scatter<kQueries>(more_scores_, targets, chunk_.keys, chunk_.count, width_,
-                                    query_);
+      B::template scatter<kQueries>(more_scores_, targets, chunk_.keys, chunk_.count, width_, query_);
     });
     for (int i = 0; i < kQueries; ++i)
-      B::write_row(at<T>(p_.grad_query, first + i), p_.head_dim, static_cast<A>(p_.scale),
-                   sums_[i]);
+      B::write_row(at<T>(p_.grad_query, first + i), p_.head_dim, static_cast<A>(p_.scale), sums_[i]);
   }
 
   A delta_of(int64_t query, const A* grad) {
     B::read_row(at<const T>(p_.output, query), p_.value_dim, A{1}, output_);
     Vector sum{};
-    for (int64_t c = 0; c < value_width_; c += kWidth)
-      sum += L::load(grad + c) * L::load(output_ + c);
-    const A of_logsumexp =
-        p_.grad_logsumexp.data == nullptr ? 0 : *at<const A>(p_.grad_logsumexp, query);
+    for (int64_t c = 0; c < value_width_; c += kWidth) sum += L::load(grad + c) * L::load(output_ + c);
+    const A of_logsumexp = p_.grad_logsumexp.data == nullptr ? 0 : *at<const A>(p_.grad_logsumexp, query);
     return L::sum(sum) - of_logsumexp;
   }
 
-  int64_t sum_row(int64_t i, int64_t j) const {
-    return i * group_rows(p_.axes[1], p_.axes[1].keys) + j;
-  }
+  int64_t sum_row(int64_t i, int64_t j) const { return i * group_rows(p_.axes[1], p_.axes[1].keys) + j; }
   void sums_of_keys(const View& view, A* sums, int64_t width, A** pointers) const {
     A* unit = sums + (unit_ * unit_keys(p_) + held(2, view.base)) * width;
     for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = unit + chunk_.sum[j] * width;
   }
   // Number of a key of the slab among the keys of the group that the block holds.
-  int64_t held(int axis, int64_t key) const {
-    return key + groups_[axis].first_key - groups_[axis].held_key;
-  }
+  int64_t held(int axis, int64_t key) const { return key + groups_[axis].first_key - groups_[axis].held_key; }
 
   void store_sums_of(const Strided& to, int64_t features, const A* sums) const {
     const int64_t width = padded(features), keys = group_rows(p_.axes[2], p_.axes[2].keys);
     const A* unit = sums + unit_ * unit_keys(p_) * width;
     int64_t count[3];
     for (int i = 0; i < 3; ++i)
-      count[i] = rows_before(p_.axes[i], groups_[i].index, p_.axes[i].key_begin + p_.axes[i].keys) -
-                 groups_[i].held_key;
+      count[i] =
+          rows_before(p_.axes[i], groups_[i].index, p_.axes[i].key_begin + p_.axes[i].keys) - groups_[i].held_key;
     const auto place_of = [&](int axis, int64_t key) {
-      return place(p_.axes[axis], groups_[axis], groups_[axis].held_key + key,
-                   p_.axes[axis].key_begin) *
-             to.dims[axis];
+      return place(p_.axes[axis], groups_[axis], groups_[axis].held_key + key, p_.axes[axis].key_begin) * to.dims[axis];
     };
     for (int64_t i = 0; i < count[0]; ++i) {
       for (int64_t j = 0; j < count[1]; ++j) {
-        T* row = static_cast<T*>(to.data) + batch_ * to.batch + head_ * to.head + place_of(0, i) +
-                 place_of(1, j);
+        T* row = static_cast<T*>(to.data) + batch_ * to.batch + head_ * to.head + place_of(0, i) + place_of(1, j);
         for (int64_t k = 0; k < count[2]; ++k)
-          B::write_row(row + place_of(2, k), features, A{1},
-                       unit + (sum_row(i, j) * keys + k) * width);
+          B::write_row(row + place_of(2, k), features, A{1}, unit + (sum_row(i, j) * keys + k) * width);
       }
     }
   }

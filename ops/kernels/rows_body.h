@@ -44,8 +44,8 @@ template <typename T, int kBytes, typename OfVector, typename OfOne>
   return sum;
 }
 
-// A chunk's deviations are taken from its own mean, so nothing cancels; chunks are joined as in T. Chan, G. Golub, R. LeVeque,
-// Algorithms for computing the sample variance, 1983.
+// A chunk's deviations are taken from its own mean, so nothing cancels; chunks are joined as in T. Chan, G. Golub, R.
+// LeVeque, Algorithms for computing the sample variance, 1983.
 template <typename T, int kBytes>
 void moments(const T* x, int64_t n, double& mean, double& m2) {
   using L = Lanes<T, kBytes>;
@@ -92,7 +92,8 @@ void normalize(T* __restrict y, const T* __restrict x, T mean, T scale, T bias, 
 }
 
 template <typename T>
-void normalize_back(T* __restrict y, const T* __restrict g, const T* __restrict x, T mean, T scale, T slope, T shift, int64_t n) {
+void normalize_back(T* __restrict y, const T* __restrict g, const T* __restrict x, T mean, T scale, T slope, T shift,
+                    int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = g[i] * scale + ((x[i] - mean) * slope + shift);
 }
 

@@ -15,7 +15,8 @@ Trial trial_of(const Sample& sample, size_t tensor, int64_t dim, int64_t empty, 
   Trial trial{sample, {{ranks}, {}}, sample.derivatives};
   const Placement cut = shard(dim, all_but(empty, ranks, sample.tensors[tensor].size(dim)));
   for (const at::Tensor& full : sample.tensors)
-    trial.way.inputs.push_back({.full = full, .placements = {full.sizes() == sample.tensors[tensor].sizes() ? cut : replicate()}});
+    trial.way.inputs.push_back(
+        {.full = full, .placements = {full.sizes() == sample.tensors[tensor].sizes() ? cut : replicate()}});
   return trial;
 }
 

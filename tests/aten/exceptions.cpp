@@ -16,11 +16,13 @@ const std::vector<Exception>& untried() {
 
 const std::vector<Exception>& never_on_blocks() {
   static const std::vector<Exception> kList = {
-      {"aten::as_strided", "its derivative is refused: LibTorch writes it into storage; the operator itself is on blocks"},
+      {"aten::as_strided",
+       "its derivative is refused: LibTorch writes it into storage; the operator itself is on blocks"},
       {"aten::as_strided_copy", "as as_strided"},
       {"as_strided_scatter", "gathered: writes into storage; slice_scatter and select_scatter are on blocks"},
       {"aten::as_strided_", "refused: changes the dims of its tensor in place"},
-      {"batch_norm_update_stats", "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},
+      {"batch_norm_update_stats",
+       "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},
       {"hash_tensor", "gathered: a number over the bytes of all elements"},
       {"aten::randperm.out", "refused: a permutation is not drawn element by element; randperm and index with it"},
       {"aten::randperm.generator_out", "refused: as randperm.out"},
@@ -32,8 +34,7 @@ const std::vector<Exception>& never_on_blocks() {
 }
 
 const std::vector<Exception>& not_on_every_dim() {
-  static const std::vector<Exception> kList = {
-  };
+  static const std::vector<Exception> kList = {};
   return kList;
 }
 
@@ -56,7 +57,8 @@ std::string unexpected(const Operator& op, const Tally& tally, const std::string
   if (!never && is_never) return op.name + ": answered on blocks, but listed as never" + where;
   const bool is_partly = find_exception(not_on_every_dim(), op) != nullptr;
   if (missing.empty() && is_partly) return op.name + ": answered on every dim, but listed as not" + where;
-  if (!missing.empty() && !is_never && !is_partly) return op.name + ": never on blocks: " + missing + ", and nothing says why" + where;
+  if (!missing.empty() && !is_never && !is_partly)
+    return op.name + ": never on blocks: " + missing + ", and nothing says why" + where;
   return "";
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls drawn operators of ATen on drawn blocks until the time is over: `./dev fuzz`. A failure is made small and printed
-// as a test; exit status 1 if there was any. With --once every operator on the same ways in every run: the sweep of row X09.
+// Calls drawn operators of ATen on drawn blocks until the time is over: `./dev fuzz`. A failure is made small and
+// printed as a test; exit status 1 if there was any. With --once every operator on the same ways in every run: the
+// sweep of row X09.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -25,8 +26,8 @@ namespace {
 struct Options {
   double minutes = 1;
   uint64_t seed = 0;
-  std::string name;      // one operator only
-  bool once = false;     // every operator once, with a table
+  std::string name;   // one operator only
+  bool once = false;  // every operator once, with a table
   bool shrink = true;
   size_t part = 0, parts = 1;  // of the operators
   bool check = false;          // fail for what exceptions.h does not expect
@@ -36,18 +37,22 @@ struct Options {
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] [--outs] [--empty N] [--no-shrink]\n"
-             "  --minutes M      how long (default 1)\n"
-             "  --seed S         another sequence (default: drawn, and printed)\n"
-             "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
-             "  --once           every operator once, then stop; prints a line for each\n"
-             "  --part I/N       every Nth operator, beginning with the Ith (1 to N)\n"
-             "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
-             "  --empty N        with --once: on ways that leave one rank without rows; N (1 to 3) ranks in turn for the first sample\n"
-             "  --pairs          each operator with other absent arguments, numbers, lists and dtypes one after the other in one process\n"
-             "  --outs           out= forms only\n"
-             "  --no-shrink      report failures as they are\n",
-             stderr);
+  std::fputs(
+      "usage: moonhalo_fuzz [--minutes M] [--seed S] [--operator NAME] [--once] [--part I/N] [--check] [--pairs] "
+      "[--outs] [--empty N] [--no-shrink]\n"
+      "  --minutes M      how long (default 1)\n"
+      "  --seed S         another sequence (default: drawn, and printed)\n"
+      "  --operator NAME  only this operator (\"sum\" or \"aten::sum.dim_IntList\")\n"
+      "  --once           every operator once, then stop; prints a line for each\n"
+      "  --part I/N       every Nth operator, beginning with the Ith (1 to N)\n"
+      "  --check          with --once: fail for operators that are not tried or never answered on blocks unexpectedly\n"
+      "  --empty N        with --once: on ways that leave one rank without rows; N (1 to 3) ranks in turn for the "
+      "first sample\n"
+      "  --pairs          each operator with other absent arguments, numbers, lists and dtypes one after the other in "
+      "one process\n"
+      "  --outs           out= forms only\n"
+      "  --no-shrink      report failures as they are\n",
+      stderr);
   return 2;
 }
 
@@ -75,7 +80,8 @@ std::string dims_missing(const Sample& sample, const std::set<TensorDim>& answer
     seen(trial, verdict);
     if (verdict.kind() == Verdict::Kind::kRight) return;
     const TensorDim where = *dims_cut(trial).begin();
-    missing += (missing.empty() ? "" : ", ") + std::string("dim ") + std::to_string(where.dim) + " of tensor " + std::to_string(where.tensor);
+    missing += (missing.empty() ? "" : ", ") + std::string("dim ") + std::to_string(where.dim) + " of tensor " +
+               std::to_string(where.tensor);
   });
   return missing;
 }
@@ -90,7 +96,9 @@ std::vector<Operator> chosen(const Options& options) {
       operators.push_back(op);
   }
   if (operators.empty()) {
-    std::fprintf(stderr, "fuzz: no operator \"%s\"\n  have  %zu operators that take tensors\n  fix   give its name as in aten::sum.dim_IntList\n",
+    std::fprintf(stderr,
+                 "fuzz: no operator \"%s\"\n  have  %zu operators that take tensors\n  fix   give its name as in "
+                 "aten::sum.dim_IntList\n",
                  options.name.c_str(), callable_operators().size());
     return {};
   }
@@ -131,17 +139,21 @@ int try_all_pairs(std::vector<Operator> operators) {
   std::erase_if(operators, [](const Operator& op) { return op.out; });  // they run the form that returns its results
   long right = 0, refused = 0;
   int wrong = 0;
-  run_apart(operators.size(), [&](size_t i) { return try_pairs(operators[i]); },
-            [&](size_t i, const std::string& text, const std::string& ended) {
-              const size_t end = std::min(text.find(kEnd), text.size());
-              long counts[2] = {0, 0};
-              std::sscanf(text.c_str(), "%ld %ld", &counts[0], &counts[1]);
-              right += counts[0], refused += counts[1];
-              const std::string problem = ended.empty() ? text.substr(end + 1) : "WRONG " + operators[i].name + " " + ended + "\n";
-              std::printf("%-44s %ld right %ld refused\n%s", operators[i].name.c_str(), counts[0], counts[1], problem.c_str());
-              wrong += !problem.empty();
-            });
-  std::printf("pairs: %zu operators; calls: %ld right, %ld refused; %d operators wrong\n", operators.size(), right, refused, wrong);
+  run_apart(
+      operators.size(), [&](size_t i) { return try_pairs(operators[i]); },
+      [&](size_t i, const std::string& text, const std::string& ended) {
+        const size_t end = std::min(text.find(kEnd), text.size());
+        long counts[2] = {0, 0};
+        std::sscanf(text.c_str(), "%ld %ld", &counts[0], &counts[1]);
+        right += counts[0], refused += counts[1];
+        const std::string problem =
+            ended.empty() ? text.substr(end + 1) : "WRONG " + operators[i].name + " " + ended + "\n";
+        std::printf("%-44s %ld right %ld refused\n%s", operators[i].name.c_str(), counts[0], counts[1],
+                    problem.c_str());
+        wrong += !problem.empty();
+      });
+  std::printf("pairs: %zu operators; calls: %ld right, %ld refused; %d operators wrong\n", operators.size(), right,
+              refused, wrong);
   return wrong == 0 ? 0 : 1;
 }
 
@@ -177,7 +189,8 @@ int fuzz(const Options& options) {
     if (known.empty()) known = samples_to_try(op, &problem);
     if (known.empty()) {
       if (options.check) note(unexpected(op, {}));
-      if (options.once) std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
+      if (options.once)
+        std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
       continue;
     }
     ++tried;
@@ -188,8 +201,9 @@ int fuzz(const Options& options) {
       // Every dim of the first sample's tensors is cut once.
       const bool first = ++tally.samples == 1, written = op.in_place || op.out;
       const size_t ways = written ? (first ? 5 : 2) : first ? 10 : 5;
-      const std::vector<Trial> more = options.empty < 0 ? trials_of(sample, ways, seed, first)
-                                                        : trials_with_empty_blocks(sample, tally.samples, first ? options.empty : 1);
+      const std::vector<Trial> more = options.empty < 0
+                                          ? trials_of(sample, ways, seed, first)
+                                          : trials_with_empty_blocks(sample, tally.samples, first ? options.empty : 1);
       trials.insert(trials.end(), more.begin(), more.end());
     }
     std::set<TensorDim> answered;
@@ -197,7 +211,8 @@ int fuzz(const Options& options) {
       tally.add(verdict);
       total.add(verdict);
       if (verdict.kind() == Verdict::Kind::kWrong && failures[op.name]++ < 2) report(trial, verdict, options.shrink);
-      if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == known.front().text) answered.merge(dims_cut(trial));
+      if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == known.front().text)
+        answered.merge(dims_cut(trial));
     };
     run_trials_apart(trials, seen);
     if (options.check) note(unexpected(op, tally, dims_missing(known.front(), answered, seen)));

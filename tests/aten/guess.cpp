@@ -13,13 +13,10 @@ using c10::TypeKind;
 
 constexpr int kTries = 40;  // per first tensor
 
-const std::vector<std::string> kFirst = {"d[5,4,3]", "d[4,4]",    "p[5,4,3]",    "b[5,4]",      "l[5,4,3]<6",
-                                         "c[5,4]",   "w[5,4,3]",  "d[6]",        "d[2,3,6]",    "d[2,3,6,5]",
-                                         "s[3,4,4]", "d[1,2,4,3,5]"};
+const std::vector<std::string> kFirst = {"d[5,4,3]", "d[4,4]", "p[5,4,3]", "b[5,4]",     "l[5,4,3]<6", "c[5,4]",
+                                         "w[5,4,3]", "d[6]",   "d[2,3,6]", "d[2,3,6,5]", "s[3,4,4]",   "d[1,2,4,3,5]"};
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::string zeros_to(const std::string& first) { return first.substr(1, first.find(']')); }
 
@@ -31,7 +28,9 @@ std::vector<std::string> candidates(const c10::Argument& argument, const std::st
   if (argument.is_out()) return {""};
   if (argument.default_value() || type->kind() == TypeKind::OptionalType) result.push_back("");
   if (type->kind() == TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
-  const auto add = [&](std::initializer_list<const char*> more) { result.insert(result.end(), more.begin(), more.end()); };
+  const auto add = [&](std::initializer_list<const char*> more) {
+    result.insert(result.end(), more.begin(), more.end());
+  };
   const bool dim = contains(name, "dim");
   switch (type->kind()) {
     case TypeKind::TensorType: {
@@ -46,13 +45,20 @@ std::vector<std::string> candidates(const c10::Argument& argument, const std::st
       break;
     }
     case TypeKind::IntType:
-      if (argument.real_type()->kind() != TypeKind::IntType && argument.real_type()->kind() != TypeKind::SymIntType) break;
+      if (argument.real_type()->kind() != TypeKind::IntType && argument.real_type()->kind() != TypeKind::SymIntType)
+        break;
       if (dim) add({"1", "0", "-1"});
       if (!dim) add({"2", "1", "3", "0"});
       break;
-    case TypeKind::FloatType: add({"0.5", "2"}); break;
-    case TypeKind::NumberType: add({"0.7", "2"}); break;
-    case TypeKind::BoolType: add({"false", "true"}); break;
+    case TypeKind::FloatType:
+      add({"0.5", "2"});
+      break;
+    case TypeKind::NumberType:
+      add({"0.7", "2"});
+      break;
+    case TypeKind::BoolType:
+      add({"false", "true"});
+      break;
     case TypeKind::ListType: {
       const auto item = type->expectRef<c10::ListType>().getElementType()->kind();
       if (item == TypeKind::TensorType) {
@@ -65,7 +71,8 @@ std::vector<std::string> candidates(const c10::Argument& argument, const std::st
       if (item == TypeKind::NumberType || item == TypeKind::FloatType) add({"[0.5, 2]", "[0.5]"});
       break;
     }
-    default: break;
+    default:
+      break;
   }
   if (result.empty()) result.push_back("-");
   return result;

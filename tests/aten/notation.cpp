@@ -46,48 +46,63 @@ bool boolean(const std::string& text) {
 
 // What is between the first and the last character, which must be `open` and `close`.
 std::string inside(const std::string& text, char open, char close) {
-  if (text.size() < 2 || text.front() != open || text.back() != close)
-    throw Misfit("no list: " + text);
+  if (text.size() < 2 || text.front() != open || text.back() != close) throw Misfit("no list: " + text);
   return text.substr(1, text.size() - 2);
 }
 
 at::ScalarType dtype_of(char kind) {
   switch (kind) {
-    case 'f': return at::kFloat;
-    case 'e': return at::kBFloat16;
-    case 'c': return at::kComplexDouble;
-    case 'b': return at::kBool;
+    case 'f':
+      return at::kFloat;
+    case 'e':
+      return at::kBFloat16;
+    case 'c':
+      return at::kComplexDouble;
+    case 'b':
+      return at::kBool;
     case 'l':
-    case 'n': return at::kLong;
-    case 'i': return at::kInt;
-    case 'y': return at::kByte;
+    case 'n':
+      return at::kLong;
+    case 'i':
+      return at::kInt;
+    case 'y':
+      return at::kByte;
     case 'd':
     case 'p':
     case 'w':
     case 'a':
     case 's':
     case 'g':
-    case 't': return at::kDouble;
-    default: throw Misfit(std::string("no kind of tensor: ") + kind);
+    case 't':
+      return at::kDouble;
+    default:
+      throw Misfit(std::string("no kind of tensor: ") + kind);
   }
 }
 
 at::Tensor drawn(char kind, at::IntArrayRef shape, int64_t seed) {
   const at::Tensor x = make_tensor(shape, seed, dtype_of(kind));
   const auto eye = [&] {
-    if (shape.size() < 2 || shape[shape.size() - 1] != shape[shape.size() - 2])
-      throw Misfit("no square matrix");
+    if (shape.size() < 2 || shape[shape.size() - 1] != shape[shape.size() - 2]) throw Misfit("no square matrix");
     return 3 * at::eye(shape.back(), at::kDouble);
   };
   switch (kind) {
-    case 'p': return x * 0.45 + 0.55;
-    case 'w': return x * 0.95 + 2.05;
-    case 'a': return x.dim() == 0 ? x : std::get<0>(x.sort(-1));
-    case 'n': return make_tensor(shape, seed).argsort(int64_t{-1}, false);
-    case 's': return at::matmul(x, x.mT()) + eye();
-    case 'g': return x + eye();
-    case 't': return (x + eye()).tril();
-    default: return x;
+    case 'p':
+      return x * 0.45 + 0.55;
+    case 'w':
+      return x * 0.95 + 2.05;
+    case 'a':
+      return x.dim() == 0 ? x : std::get<0>(x.sort(-1));
+    case 'n':
+      return make_tensor(shape, seed).argsort(int64_t{-1}, false);
+    case 's':
+      return at::matmul(x, x.mT()) + eye();
+    case 'g':
+      return x + eye();
+    case 't':
+      return (x + eye()).tril();
+    default:
+      return x;
   }
 }
 
@@ -97,17 +112,14 @@ at::Tensor tensor(const std::string& text, int64_t seed) {
   const at::ScalarType dtype = dtype_of(kind);
   if (text[1] == '{') {
     std::vector<double> values;
-    for (const std::string& item : split_arguments(inside(text.substr(1), '{', '}')))
-      values.push_back(number(item));
+    for (const std::string& item : split_arguments(inside(text.substr(1), '{', '}'))) values.push_back(number(item));
     return at::tensor(values, at::kDouble).to(dtype);
   }
-  if (text[1] == '(')
-    return at::scalar_tensor(number(inside(text.substr(1), '(', ')')), at::kDouble).to(dtype);
+  if (text[1] == '(') return at::scalar_tensor(number(inside(text.substr(1), '(', ')')), at::kDouble).to(dtype);
   const size_t close = text.find(']');
   if (text[1] != '[' || close == std::string::npos) throw Misfit("no tensor: " + text);
   std::vector<int64_t> shape;
-  for (const std::string& item : split_arguments(text.substr(2, close - 2)))
-    shape.push_back(integer(item));
+  for (const std::string& item : split_arguments(text.substr(2, close - 2))) shape.push_back(integer(item));
   const at::Tensor x = drawn(kind, shape, seed);
   const std::string rest = text.substr(close + 1);
   if (rest.empty()) return x;
@@ -116,17 +128,16 @@ at::Tensor tensor(const std::string& text, int64_t seed) {
   return ((make_tensor(shape, seed) + 1) * (below / 2)).floor().clamp(0, below - 1).to(dtype);
 }
 
-IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::string& text,
-             int64_t* seed) {
+IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::string& text, int64_t* seed) {
   switch (type->kind()) {
     case TypeKind::OptionalType:
       if (text == "-") return {};
-      return value(type->expectRef<c10::OptionalType>().getElementType(),
-                   real->kind() == TypeKind::OptionalType
-                       ? real->expectRef<c10::OptionalType>().getElementType()
-                       : real,
-                   text, seed);
-    case TypeKind::TensorType: return tensor(text, (*seed)++);
+      return value(
+          type->expectRef<c10::OptionalType>().getElementType(),
+          real->kind() == TypeKind::OptionalType ? real->expectRef<c10::OptionalType>().getElementType() : real, text,
+          seed);
+    case TypeKind::TensorType:
+      return tensor(text, (*seed)++);
     case TypeKind::IntType:
       if (real->kind() == TypeKind::ScalarTypeType) {
         const auto dtype = dtype_named(text);
@@ -134,15 +145,19 @@ IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::stri
         return static_cast<int64_t>(*dtype);
       }
       return integer(text);
-    case TypeKind::FloatType: return number(text);
-    case TypeKind::BoolType: return boolean(text);
-    case TypeKind::NumberType:
-      if (text.find_first_of(".e") == std::string::npos && text != "inf" && text != "-inf")
-        return integer(text);
+    case TypeKind::FloatType:
       return number(text);
-    case TypeKind::StringType: return inside(text, '"', '"');
-    case TypeKind::ListType: break;
-    default: throw Misfit("no notation for " + type->str());
+    case TypeKind::BoolType:
+      return boolean(text);
+    case TypeKind::NumberType:
+      if (text.find_first_of(".e") == std::string::npos && text != "inf" && text != "-inf") return integer(text);
+      return number(text);
+    case TypeKind::StringType:
+      return inside(text, '"', '"');
+    case TypeKind::ListType:
+      break;
+    default:
+      throw Misfit("no notation for " + type->str());
   }
 
   const c10::TypePtr item = type->expectRef<c10::ListType>().getElementType();
@@ -152,8 +167,7 @@ IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::stri
   const auto items = split_arguments(tensors ? inside(text, '{', '}') : inside(text, '[', ']'));
   if (item->kind() == TypeKind::OptionalType) {
     c10::List<std::optional<at::Tensor>> list;
-    for (const auto& i : items)
-      list.push_back(i == "-" ? std::nullopt : std::optional(tensor(i, (*seed)++)));
+    for (const auto& i : items) list.push_back(i == "-" ? std::nullopt : std::optional(tensor(i, (*seed)++)));
     return list;
   }
   if (tensors) {
@@ -188,8 +202,8 @@ IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::stri
 
 std::optional<at::ScalarType> dtype_named(const std::string& word) {
   static const std::map<std::string, at::ScalarType> kWords = {
-      {"double", at::kDouble}, {"float", at::kFloat}, {"long", at::kLong}, {"int", at::kInt},
-      {"bool", at::kBool},     {"complex", at::kComplexDouble}};
+      {"double", at::kDouble}, {"float", at::kFloat}, {"long", at::kLong},
+      {"int", at::kInt},       {"bool", at::kBool},   {"complex", at::kComplexDouble}};
   const auto found = kWords.find(word);
   return found == kWords.end() ? std::nullopt : std::optional(found->second);
 }
@@ -214,8 +228,8 @@ std::vector<std::string> split_arguments(const std::string& text) {
   return parts;
 }
 
-std::optional<std::vector<IValue>> read_arguments(const c10::FunctionSchema& schema,
-                                                  const std::string& text, std::string* problem) {
+std::optional<std::vector<IValue>> read_arguments(const c10::FunctionSchema& schema, const std::string& text,
+                                                  std::string* problem) {
   const auto& arguments = schema.arguments();
   std::vector<std::optional<std::string>> given(arguments.size());
   try {

@@ -20,12 +20,12 @@ namespace moonhalo::testing {
 ///   n int64, a permutation of 0 .. size-1 along the last dim
 ///   s symmetric positive definite    g well-conditioned    t lower triangular, diagonal above 2
 ///   KIND{1, 2.5} a vector of these values; KIND(2.5) a 0-d tensor
-/// Others: 3, 0.5, true, "text", [1, 2], {d[2], d[3]} (tensors), - (None), double long int float bool complex (a dtype).
+/// Others: 3, 0.5, true, "text", [1, 2], {d[2], d[3]} (tensors), - (None), double long int float bool complex (a
+/// dtype).
 ///
 /// Null, and the reason in `problem`, when the text does not fit the schema. out= arguments that the text leaves out
 /// are None.
-std::optional<std::vector<c10::IValue>> read_arguments(const c10::FunctionSchema& schema,
-                                                       const std::string& text,
+std::optional<std::vector<c10::IValue>> read_arguments(const c10::FunctionSchema& schema, const std::string& text,
                                                        std::string* problem = nullptr);
 
 /// Splits at commas that are in no bracket and no quotes; no spaces at the ends.

@@ -11,8 +11,8 @@ namespace moonhalo::testing {
 /// An overload of namespace aten that is registered with the dispatcher.
 struct Operator {
   c10::OperatorHandle handle;
-  std::string name;     ///< "aten::sum.dim_IntList"
-  std::string base;     ///< "sum"; of an in-place form without its last underscore: "add" of aten::add_.Tensor
+  std::string name;  ///< "aten::sum.dim_IntList"
+  std::string base;  ///< "sum"; of an in-place form without its last underscore: "add" of aten::add_.Tensor
   bool in_place = false;
   bool out = false;     ///< has an out= argument
   std::string outside;  ///< why it is not an operator that a LibTorch user calls on tensors; "" when it is

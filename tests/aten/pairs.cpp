@@ -47,23 +47,31 @@ bool is_one_of_few(const std::string& name) { return name.find("mode") != std::s
 // Other values for an argument, the likeliest to fit first.
 std::vector<IValue> unlike(const c10::Argument& argument, const IValue& v, const List& tensors) {
   const bool optional = argument.real_type()->kind() == TypeKind::OptionalType;
-  const c10::TypePtr type = optional ? argument.real_type()->expectRef<c10::OptionalType>().getElementType() : argument.real_type();
+  const c10::TypePtr type =
+      optional ? argument.real_type()->expectRef<c10::OptionalType>().getElementType() : argument.real_type();
   std::vector<IValue> others;
   if (v.isNone()) {
     switch (type->kind()) {
-      case TypeKind::TensorType: return {tensors[0]};
-      case TypeKind::NumberType: return {2, 0.5};
+      case TypeKind::TensorType:
+        return {tensors[0]};
+      case TypeKind::NumberType:
+        return {2, 0.5};
       case TypeKind::IntType:
-      case TypeKind::SymIntType: return {1, 0};
-      case TypeKind::FloatType: return {0.5};
-      case TypeKind::BoolType: return {true, false};
-      case TypeKind::ScalarTypeType: return {static_cast<int64_t>(at::kFloat)};
+      case TypeKind::SymIntType:
+        return {1, 0};
+      case TypeKind::FloatType:
+        return {0.5};
+      case TypeKind::BoolType:
+        return {true, false};
+      case TypeKind::ScalarTypeType:
+        return {static_cast<int64_t>(at::kFloat)};
       case TypeKind::ListType:
         if (type->expectRef<c10::ListType>().getElementType()->kind() == TypeKind::IntType ||
             type->expectRef<c10::ListType>().getElementType()->kind() == TypeKind::SymIntType)
           return {std::vector<int64_t>{1}, std::vector<int64_t>{0, 1}};
         return {};
-      default: return {};
+      default:
+        return {};
     }
   }
   if (optional) others.emplace_back();
@@ -100,7 +108,8 @@ std::vector<IValue> unlike(const c10::Argument& argument, const IValue& v, const
 
 // Not what says again what other arguments say: there LibTorch gives what its kernels happen to read.
 bool may_differ(const Sample& sample, const c10::Argument& argument) {
-  if (sample.op.base.starts_with("slow_conv3d") && argument.real_type()->kind() == TypeKind::ListType) return false;  // lists of three only
+  if (sample.op.base.starts_with("slow_conv3d") && argument.real_type()->kind() == TypeKind::ListType)
+    return false;  // lists of three only
   if (sample.op.base.starts_with("upsample") && argument.name().starts_with("scales")) return false;
   return argument.name() != "kernel_size" || !sample.op.handle.schema().argumentIndexWithName("weight");
 }
@@ -295,7 +304,8 @@ std::string pairs_problem(const Calls& calls, const Way& way, int* right, int* r
   }
   for (size_t j = 0; j < count; ++j) {
     if (problem.empty() && refusals[0][j] != refusals[1][j])
-      problem = name_of(calls.samples[j]) + ": refused in one order only\nforth: " + refusals[0][j] + "\nback: " + refusals[1][j];
+      problem = name_of(calls.samples[j]) + ": refused in one order only\nforth: " + refusals[0][j] +
+                "\nback: " + refusals[1][j];
     *(refusals[0][j].empty() ? right : refused) += 1;
   }
   return problem.empty() ? "" : problem + "\n    on " + way.to_string();

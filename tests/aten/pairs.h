@@ -9,15 +9,15 @@
 
 namespace moonhalo::testing {
 
-/// Calls of one operator on the same tensors that differ in an argument that is absent or given, a number's value or type,
-/// how long lists are and where one ends, a dtype: what decisions must not confuse.
+/// Calls of one operator on the same tensors that differ in an argument that is absent or given, a number's value or
+/// type, how long lists are and where one ends, a dtype: what decisions must not confuse.
 struct Calls {
   struct PoolTensor {
     at::Tensor full;
     size_t like = 0;  ///< the tensor of the first call that it is cut as
   };
   std::vector<Sample> samples;
-  std::vector<PoolTensor> pool;            ///< of all samples; those of the first one come first
+  std::vector<PoolTensor> pool;              ///< of all samples; those of the first one come first
   std::vector<std::vector<size_t>> tensors;  ///< by sample: its tensors in the pool
 };
 

@@ -89,8 +89,7 @@ const MeshPtr& mesh_of_one() {
 
 List on_one_rank(const List& tensors) {
   List result;
-  for (const at::Tensor& t : tensors)
-    result.push_back(from_local(t, replicated(mesh_of_one(), t.sizes())));
+  for (const at::Tensor& t : tensors) result.push_back(from_local(t, replicated(mesh_of_one(), t.sizes())));
   return result;
 }
 
@@ -137,8 +136,7 @@ int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
       roots.push_back(t);
       cotangents.push_back(make_tensor(t.sizes(), 3, t.scalar_type()));
     }
-    return roots.empty() ? List{}
-                         : torch::autograd::grad(roots, leaves, cotangents, true, create_graph, true);
+    return roots.empty() ? List{} : torch::autograd::grad(roots, leaves, cotangents, true, create_graph, true);
   };
   int reached = 0;
   const List results = call(sample, tensors);
@@ -146,8 +144,7 @@ int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
     List first = gradients(results, true);
     if (first.empty()) return 0;
     reached = 1;
-    if (std::any_of(first.begin(), first.end(),
-                    [](const at::Tensor& t) { return t.defined() && t.requires_grad(); })) {
+    if (std::any_of(first.begin(), first.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); })) {
       gradients(first, false);
       reached = 2;
     }
@@ -182,11 +179,10 @@ int64_t tensors_in(const IValue& value) {
   return value.isTensorList() ? static_cast<int64_t>(value.toTensorList().size()) : 0;
 }
 
-// out= tensors: LibTorch gives empty ones their shape; their dtypes are found by trying. A list has as many as the first
-// list of tensors, or `pieces` (split).
+// out= tensors: LibTorch gives empty ones their shape; their dtypes are found by trying. A list has as many as the
+// first list of tensors, or `pieces` (split).
 bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
-  static constexpr std::array kDtypes = {at::kDouble, at::kLong, at::kComplexDouble,
-                                         at::kBool,   at::kFloat, at::kInt};
+  static constexpr std::array kDtypes = {at::kDouble, at::kLong, at::kComplexDouble, at::kBool, at::kFloat, at::kInt};
   const auto& arguments = sample.op.handle.schema().arguments();
   std::vector<size_t> outs;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -240,8 +236,9 @@ bool telling(const List& results) {
   });
 }
 
-// Arguments are drawn without a look at them: matrices may be as ill-conditioned as chance makes them, which multiplies rounding in linear
-// algebra; sums of float32 may cancel, so twice the contract's 1e-5; half and bfloat16 have 11 and 8 bits.
+// Arguments are drawn without a look at them: matrices may be as ill-conditioned as chance makes them, which multiplies
+// rounding in linear algebra; sums of float32 may cancel, so twice the contract's 1e-5; half and bfloat16 have 11 and 8
+// bits.
 double tolerance_for(const Sample& sample, const List& results) {
   double tolerance = sample.op.base.starts_with("linalg_") ? 1e-8 : 1e-10;
   for (const at::Tensor& t : results) {
@@ -330,8 +327,9 @@ std::optional<Sample> make_sample(const Operator& op, const std::string& text, s
 }
 
 std::optional<Sample> with_empty_outs(const Sample& sample) {
-  static const std::map<at::ScalarType, char> kKinds = {{at::kDouble, 'd'}, {at::kFloat, 'f'}, {at::kComplexDouble, 'c'},
-                                                        {at::kBool, 'b'},   {at::kLong, 'l'},  {at::kInt, 'i'}};
+  static const std::map<at::ScalarType, char> kKinds = {{at::kDouble, 'd'},        {at::kFloat, 'f'},
+                                                        {at::kComplexDouble, 'c'}, {at::kBool, 'b'},
+                                                        {at::kLong, 'l'},          {at::kInt, 'i'}};
   std::string text = sample.text;
   if (text.find("out=") != std::string::npos) return std::nullopt;  // as the sample gives them
   const auto& arguments = sample.op.handle.schema().arguments();
@@ -352,8 +350,8 @@ std::optional<Sample> with_empty_outs(const Sample& sample) {
 
 std::vector<SampleLine> sample_lines() {
   std::vector<SampleLine> all;
-  for (const auto* table : {&shape_samples(), &reduction_samples(), &index_samples(),
-                            &layer_samples(), &algebra_samples(), &other_samples()})
+  for (const auto* table : {&shape_samples(), &reduction_samples(), &index_samples(), &layer_samples(),
+                            &algebra_samples(), &other_samples()})
     all.insert(all.end(), table->begin(), table->end());
   return all;
 }

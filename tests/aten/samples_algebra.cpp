@@ -50,7 +50,8 @@ const std::vector<SampleLine>& algebra_samples() {
       {"linalg_det det linalg_inv linalg_inv_ex inverse linalg_slogdet slogdet logdet linalg_lu linalg_lu_factor "
        "linalg_lu_factor_ex linalg_svdvals linalg_cond linalg_pinv pinverse linalg_qr qr linalg_matrix_rank",
        "s[3,4,4]"},
-      {"linalg_det det linalg_inv linalg_inv_ex inverse linalg_slogdet slogdet linalg_lu linalg_lu_factor linalg_lu_factor_ex "
+      {"linalg_det det linalg_inv linalg_inv_ex inverse linalg_slogdet slogdet linalg_lu linalg_lu_factor "
+       "linalg_lu_factor_ex "
        "linalg_svdvals linalg_cond linalg_pinv pinverse linalg_eigvals linalg_eig geqrf",
        "g[4,4]"},
       {"linalg_qr qr geqrf linalg_svdvals linalg_pinv pinverse linalg_svd svd", "d[5,4]"},
@@ -84,9 +85,11 @@ const std::vector<SampleLine>& algebra_samples() {
       {"fft_fft fft_ifft fft_rfft fft_ihfft fft_hfft fft_irfft", "d[5,6]"},
       {"fft_fft fft_ifft fft_hfft fft_irfft", "c[5,6], dim=0"},
       {"fft_fft fft_ifft fft_rfft fft_ihfft", "d[5,6], 4, 0, \"ortho\""},
-      {"fft_fft2 fft_ifft2 fft_rfft2 fft_ihfft2 fft_hfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_ihfftn fft_hfftn fft_irfftn",
+      {"fft_fft2 fft_ifft2 fft_rfft2 fft_ihfft2 fft_hfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_ihfftn fft_hfftn "
+       "fft_irfftn",
        "d[2,5,6]"},
-      {"fft_fft2 fft_ifft2 fft_rfft2 fft_ihfft2 fft_hfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_ihfftn fft_hfftn fft_irfftn",
+      {"fft_fft2 fft_ifft2 fft_rfft2 fft_ihfft2 fft_hfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_ihfftn fft_hfftn "
+       "fft_irfftn",
        "d[2,5,6], dim=[0,1]"},
       {"fft_fftshift fft_ifftshift", "d[5,4]"},
       {"fft_fftshift fft_ifftshift", "d[5,4], [0]"},

@@ -110,8 +110,7 @@ std::vector<Trial> shorter_dims(const Trial& trial) {
   std::vector<Trial> all;
   for (auto extent = extents.rbegin(); extent != extents.rend(); ++extent) {
     if (*extent < 2) continue;
-    const std::string text =
-        resized(trial.sample.text, std::to_string(*extent), std::to_string(*extent - 1));
+    const std::string text = resized(trial.sample.text, std::to_string(*extent), std::to_string(*extent - 1));
     if (text == trial.sample.text) continue;
     auto sample = make_sample(trial.sample.op, text);
     if (!sample || sample->tensors.size() != trial.sample.tensors.size()) continue;

@@ -17,21 +17,19 @@ namespace {
 
 TEST(AtenOperators, X09_TheRuleTellsWhatUsersCall) {
   EXPECT_GT(callable_operators().size(), 1500u);
-  for (const char* name : {"aten::add.Tensor", "aten::sum.dim_IntList", "aten::add_.Tensor",
-                           "aten::max.dim_max", "aten::_unique2", "aten::linalg_svd", "aten::equal"})
+  for (const char* name : {"aten::add.Tensor", "aten::sum.dim_IntList", "aten::add_.Tensor", "aten::max.dim_max",
+                           "aten::_unique2", "aten::linalg_svd", "aten::equal"})
     EXPECT_EQ(find_operator(name).outside, "") << name;
   const std::pair<const char*, const char*> outside[] = {
-      {"aten::zeros", "takes no tensor"},          {"aten::convolution_backward", "derivative"},
-      {"aten::_unsafe_view", "underscore"},        {"aten::quantize_per_tensor", "quantised"},
-      {"aten::sum.dim_DimnameList", "named"},      {"aten::is_complex", "fact"},
+      {"aten::zeros", "takes no tensor"},     {"aten::convolution_backward", "derivative"},
+      {"aten::_unsafe_view", "underscore"},   {"aten::quantize_per_tensor", "quantised"},
+      {"aten::sum.dim_DimnameList", "named"}, {"aten::is_complex", "fact"},
       {"aten::sparse_dim", "sparse"},
   };
-  for (const auto& [name, why] : outside)
-    EXPECT_NE(find_operator(name).outside.find(why), std::string::npos) << name;
+  for (const auto& [name, why] : outside) EXPECT_NE(find_operator(name).outside.find(why), std::string::npos) << name;
   EXPECT_TRUE(find_operator("aten::add_.Tensor").in_place);
   EXPECT_TRUE(find_operator("aten::add.out").out);
-  EXPECT_NE(message_of([] { find_operator("aten::summ"); }).find("no such operator: aten::summ"),
-            std::string::npos);
+  EXPECT_NE(message_of([] { find_operator("aten::summ"); }).find("no such operator: aten::summ"), std::string::npos);
 }
 
 // The sweep (CTest aten.sweep_*) fails for what these lists do not name, so their lengths bound what it shows.
@@ -40,15 +38,16 @@ TEST(AtenOperators, X09_FewAreUntriedOrNeverOnBlocks) {
   const auto listed = [&](const std::vector<Exception>& list) {
     for (const Exception& e : list) {
       EXPECT_FALSE(e.why.empty()) << e.name;
-      EXPECT_TRUE(std::any_of(callable.begin(), callable.end(),
-                              [&](const Operator& op) { return e.name == op.base || e.name == op.name; }))
-          << e.name;
+      EXPECT_TRUE(std::any_of(callable.begin(), callable.end(), [&](const Operator& op) {
+        return e.name == op.base || e.name == op.name;
+      })) << e.name;
     }
     return static_cast<size_t>(std::count_if(callable.begin(), callable.end(),
                                              [&](const Operator& op) { return find_exception(list, op) != nullptr; }));
   };
   const size_t not_tried = listed(untried()), never = listed(never_on_blocks());
-  std::printf("%zu operators: %zu tried, %zu of them never on blocks\n", callable.size(), callable.size() - not_tried, never);
+  std::printf("%zu operators: %zu tried, %zu of them never on blocks\n", callable.size(), callable.size() - not_tried,
+              never);
   EXPECT_LE(100 * not_tried, 5 * callable.size());
   EXPECT_LE(100 * never, 10 * (callable.size() - not_tried));
 }
@@ -105,8 +104,8 @@ std::vector<Sample> plain_samples(const std::string& name) {
   return samples_of(find_operator(name), 4);
 }
 
-// The results, then the gradients, of a call of plain tensors: by the dispatcher, or straight to LibTorch's own kernel, which
-// stands on the key of the CPU.
+// The results, then the gradients, of a call of plain tensors: by the dispatcher, or straight to LibTorch's own kernel,
+// which stands on the key of the CPU.
 List plain_run(const Sample& sample, bool past_ours) {
   List leaves = sample.tensors;
   for (size_t i = 0; i < leaves.size(); ++i)
@@ -139,7 +138,8 @@ TEST(AtenPlain, S08_InterceptedOperatorsGiveTheSameBits) {
         ASSERT_EQ(ours.size(), theirs.size());
         gradients += ours.size() > 1;
         for (size_t i = 0; i < ours.size(); ++i) {
-          EXPECT_TRUE(ours[i].defined() == theirs[i].defined() && (!ours[i].defined() || at::equal(ours[i], theirs[i]))) << i;
+          EXPECT_TRUE(ours[i].defined() == theirs[i].defined() && (!ours[i].defined() || at::equal(ours[i], theirs[i])))
+              << i;
         }
       }
     }

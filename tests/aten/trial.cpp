@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <sstream>
 
-#include "tests/support/apart.h"
 #include "tests/aten/notation.h"
+#include "tests/support/apart.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -37,9 +37,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::string Trial::to_string() const {
-  return sample.op.name + "(" + sample.text + ") on " + way.to_string();
-}
+std::string Trial::to_string() const { return sample.op.name + "(" + sample.text + ") on " + way.to_string(); }
 
 std::string Trial::to_test() const {
   std::ostringstream code;
@@ -81,20 +79,19 @@ std::string Trial::to_test() const {
 
 Verdict run_trial(const Trial& trial) {
   Way way = trial.way;
-  for (size_t i = 0; i < way.inputs.size(); ++i)
-    way.inputs[i].grad = trial.derivatives > 0 && trial.sample.wanted[i];
+  for (size_t i = 0; i < way.inputs.size(); ++i) way.inputs[i].grad = trial.derivatives > 0 && trial.sample.wanted[i];
   return judge(way, [&](const List& tensors) { return call(trial.sample, tensors); },
                {.tolerance = trial.sample.tolerance,
                 .backward = trial.derivatives >= 1,
                 .double_backward = trial.derivatives >= 2});
 }
 
-void run_trials_apart(const std::vector<Trial>& trials,
-                      const std::function<void(const Trial&, const Verdict&)>& done) {
-  run_apart(trials.size(), [&](size_t i) { return packed(run_trial(trials[i])); },
-            [&](size_t i, const std::string& text, const std::string& ended) {
-              done(trials[i], ended.empty() ? unpacked(text) : Verdict{.wrong = ended});
-            });
+void run_trials_apart(const std::vector<Trial>& trials, const std::function<void(const Trial&, const Verdict&)>& done) {
+  run_apart(
+      trials.size(), [&](size_t i) { return packed(run_trial(trials[i])); },
+      [&](size_t i, const std::string& text, const std::string& ended) {
+        done(trials[i], ended.empty() ? unpacked(text) : Verdict{.wrong = ended});
+      });
 }
 
 Verdict run_trial_apart(const Trial& trial) {
@@ -140,39 +137,42 @@ Trial trial_of_dim(const Sample& sample, TensorDim where) {
 void Tally::add(const Verdict& verdict) {
   ++ways;
   switch (verdict.kind()) {
-    case Verdict::Kind::kRight: ++right; break;
-    case Verdict::Kind::kGathered: ++gathered; break;
+    case Verdict::Kind::kRight:
+      ++right;
+      break;
+    case Verdict::Kind::kGathered:
+      ++gathered;
+      break;
     case Verdict::Kind::kRefused:
       ++refused;
       refusal = first_line(verdict.refusal);
       break;
-    case Verdict::Kind::kWrong: ++wrong; break;
+    case Verdict::Kind::kWrong:
+      ++wrong;
+      break;
   }
   for (const auto& [name, times] : verdict.gathered) ++gathers[name];
 }
 
 std::string Tally::to_string(const std::string& name) const {
   char line[200];
-  std::snprintf(line, sizeof line, "%-44s %d samples %3d on blocks %3d gathered %3d refused %3d wrong ",
-                name.c_str(), samples, right, gathered, refused, wrong);
+  std::snprintf(line, sizeof line, "%-44s %d samples %3d on blocks %3d gathered %3d refused %3d wrong ", name.c_str(),
+                samples, right, gathered, refused, wrong);
   std::string text = line;
   for (const auto& [gathered_name, times] : gathers) text += " " + gathered_name;
   return text + (refusal.empty() ? "" : "  " + refusal);
 }
 
-void expect_operator_same_as_plain(const std::string& name, const std::string& arguments,
-                                   std::vector<int64_t> mesh,
-                                   const std::vector<std::vector<Placement>>& placements,
-                                   int derivatives) {
+void expect_operator_same_as_plain(const std::string& name, const std::string& arguments, std::vector<int64_t> mesh,
+                                   const std::vector<std::vector<Placement>>& placements, int derivatives) {
   std::string problem;
   const auto sample = make_sample(find_operator(name), arguments, &problem);
   ASSERT_TRUE(sample) << name << "(" << arguments << "): " << problem;
   ASSERT_EQ(sample->tensors.size(), placements.size());
   Trial trial{*sample, {std::move(mesh), {}}, std::min(derivatives, sample->derivatives)};
   for (size_t i = 0; i < placements.size(); ++i)
-    trial.way.inputs.push_back({.full = sample->tensors[i],
-                                .placements = placements[i],
-                                .plain = placements[i].empty()});
+    trial.way.inputs.push_back(
+        {.full = sample->tensors[i], .placements = placements[i], .plain = placements[i].empty()});
   EXPECT_EQ(run_trial(trial).wrong, "") << trial.to_string();
 }
 

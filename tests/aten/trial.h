@@ -25,14 +25,13 @@ struct Trial {
 
 /// The trial in this process.
 Verdict run_trial(const Trial& trial);
-/// Trials in a process of their own, so that a crash or a hang (60 s) is a wrong verdict of one of them; the next ones go
-/// on in another process. The caller must have no threads.
-void run_trials_apart(const std::vector<Trial>& trials,
-                      const std::function<void(const Trial&, const Verdict&)>& done);
+/// Trials in a process of their own, so that a crash or a hang (60 s) is a wrong verdict of one of them; the next ones
+/// go on in another process. The caller must have no threads.
+void run_trials_apart(const std::vector<Trial>& trials, const std::function<void(const Trial&, const Verdict&)>& done);
 Verdict run_trial_apart(const Trial& trial);
 
-/// Trials of a sample: `ways` of draw_ways (or fewer), chosen by `seed`. With `every_dim` those that cut a dim of a tensor
-/// are all among them, however many they are.
+/// Trials of a sample: `ways` of draw_ways (or fewer), chosen by `seed`. With `every_dim` those that cut a dim of a
+/// tensor are all among them, however many they are.
 std::vector<Trial> trials_of(const Sample& sample, size_t ways, const std::string& seed, bool every_dim = false);
 
 /// A dim of one of a sample's tensors.
@@ -60,11 +59,9 @@ struct Tally {
   std::string to_string(const std::string& name) const;  ///< a line of the table
 };
 
-/// A failing call, as `./dev fuzz` prints it: adds a test failure unless the operator (by full name) with these arguments
-/// (notation.h) and placements (one list per tensor; empty: a plain tensor) gives what one device gives.
-void expect_operator_same_as_plain(const std::string& name, const std::string& arguments,
-                                   std::vector<int64_t> mesh,
-                                   const std::vector<std::vector<Placement>>& placements,
-                                   int derivatives = 2);
+/// A failing call, as `./dev fuzz` prints it: adds a test failure unless the operator (by full name) with these
+/// arguments (notation.h) and placements (one list per tensor; empty: a plain tensor) gives what one device gives.
+void expect_operator_same_as_plain(const std::string& name, const std::string& arguments, std::vector<int64_t> mesh,
+                                   const std::vector<std::vector<Placement>>& placements, int derivatives = 2);
 
 }  // namespace moonhalo::testing

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over a cut sequence on thread ranks, forward and backward, float32, batch 1, 8 heads of 64: blocks that go round against
-// keys and values gathered by every rank. For each: the time of a step; the processor time of the busiest rank, of which 1.00 is an
-// equal share of what one thread needs for the whole on plain tensors (on a busy machine wall times say little); bytes sent by all
-// ranks; and the most memory that a rank's tensors took at once during a step.
+// Attention over a cut sequence on thread ranks, forward and backward, float32, batch 1, 8 heads of 64: blocks that go
+// round against keys and values gathered by every rank. For each: the time of a step; the processor time of the busiest
+// rank, of which 1.00 is an equal share of what one thread needs for the whole on plain tensors (on a busy machine wall
+// times say little); bytes sent by all ranks; and the most memory that a rank's tensors took at once during a step.
 //   bench_attention [TOKENS] [ROUNDS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -28,9 +28,7 @@ namespace {
 constexpr int64_t kHeads = 8, kHeadDim = 64;
 using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Of this thread.
 double cpu_seconds() {
@@ -113,8 +111,7 @@ Measured alone(int64_t tokens, int rounds, const Attend& attend) {
 int main(int argc, char** argv) {
   const int64_t tokens = argc > 1 ? std::max(8, std::atoi(argv[1])) : 4096;
   const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 3;
-  std::printf("%lld tokens, 8 heads of 64, float32, forward and backward\n",
-              static_cast<long long>(tokens));
+  std::printf("%lld tokens, 8 heads of 64, float32, forward and backward\n", static_cast<long long>(tokens));
   std::printf("%-28s %10s %10s %10s %10s\n", "", "ms", "x share", "MiB sent", "MiB live");
   for (const bool causal : {false, true}) {
     const auto ring = [causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
@@ -126,18 +123,15 @@ int main(int argc, char** argv) {
       return at::scaled_dot_product_attention(q, whole(k), whole(v), {}, 0, causal);
     };
     const Measured one = alone(tokens, rounds, ring);
-    std::printf("%-28s %10.1f %10.2f %10.2f %10.1f\n",
-                causal ? "causal: one thread, plain" : "one thread, plain", one.seconds * 1e3, 1.0,
-                0.0, one.megabytes);
+    std::printf("%-28s %10.1f %10.2f %10.2f %10.1f\n", causal ? "causal: one thread, plain" : "one thread, plain",
+                one.seconds * 1e3, 1.0, 0.0, one.megabytes);
     for (const int ranks : {2, 4}) {
       for (const bool gathers : {false, true}) {
-        const Measured m =
-            on_ranks(ranks, tokens, rounds, gathers ? Attend(gathered) : Attend(ring));
-        const std::string name = std::string(gathers ? "  gathered" : "  round") + ", " +
-                                 std::to_string(ranks) + " ranks";
+        const Measured m = on_ranks(ranks, tokens, rounds, gathers ? Attend(gathered) : Attend(ring));
+        const std::string name =
+            std::string(gathers ? "  gathered" : "  round") + ", " + std::to_string(ranks) + " ranks";
         std::printf("%-28s %10.1f %10.2f %10.2f %10.1f\n", name.c_str(), m.seconds * 1e3,
-                    m.busiest / (one.busiest / ranks), static_cast<double>(m.bytes) / 1048576,
-                    m.megabytes);
+                    m.busiest / (one.busiest / ranks), static_cast<double>(m.bytes) / 1048576, m.megabytes);
         std::fflush(stdout);
       }
     }

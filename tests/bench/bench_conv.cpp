@@ -19,9 +19,7 @@ namespace {
 
 namespace mh = moonhalo;
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -35,8 +33,7 @@ struct Times {
 // `steps` timed steps after one that warms up.
 std::vector<Times> run(at::Tensor x, int steps, const std::function<void()>& barrier) {
   x.requires_grad_();
-  at::Tensor w = at::full({32, 32, 3, 3}, 0.01f).requires_grad_(),
-             b = at::zeros({32}).requires_grad_();
+  at::Tensor w = at::full({32, 32, 3, 3}, 0.01f).requires_grad_(), b = at::zeros({32}).requires_grad_();
   std::vector<Times> times;
   for (int step = 0; step <= steps; ++step) {
     barrier();
@@ -70,8 +67,8 @@ int main(int argc, char** argv) {
         2,
         [&](mh::Communicator& world) {
           const auto mesh = mh::init_device_mesh(world, "cpu", {2}, {"domain"});
-          const at::Tensor x = mh::from_local(full.narrow(2, 256 * world.rank(), 256).contiguous(),
-                                              mesh, {mh::shard(2)});
+          const at::Tensor x =
+              mh::from_local(full.narrow(2, 256 * world.rank(), 256).contiguous(), mesh, {mh::shard(2)});
           const auto times = run(x, steps, [&] { world.barrier(); });
           if (world.rank() == 0) add(sharded, times);
         },
@@ -79,9 +76,8 @@ int main(int argc, char** argv) {
   }
   const char* names[] = {"forward", "backward", "both"};
   for (int i = 0; i < 3; ++i) {
-    std::printf("%-9s one tensor, 2 threads %7.1f ms   2 ranks, 1 thread %7.1f ms   ratio %.3f\n",
-                names[i], 1e3 * median(plain[i]), 1e3 * median(sharded[i]),
-                median(plain[i]) / median(sharded[i]));
+    std::printf("%-9s one tensor, 2 threads %7.1f ms   2 ranks, 1 thread %7.1f ms   ratio %.3f\n", names[i],
+                1e3 * median(plain[i]), 1e3 * median(sharded[i]), median(plain[i]) / median(sharded[i]));
   }
   return 0;
 }

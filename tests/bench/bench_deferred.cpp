@@ -54,8 +54,7 @@ double worst_difference(const nn::Module& model) {
   const auto compare = [&](const at::Tensor& block, const at::Tensor& whole) {
     const mh::SpecPtr& spec = mh::spec(block);
     at::Tensor part = whole;
-    for (int64_t d = 0; d < spec->ndim(); ++d)
-      part = part.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
+    for (int64_t d = 0; d < spec->ndim(); ++d) part = part.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
     const at::Tensor local = mh::to_local(block);
     if (local.numel() > 0) worst = std::max(worst, (local - part).abs().max().item<double>());
   };
@@ -73,8 +72,7 @@ double worst_difference(const nn::Module& model) {
 void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   const auto mesh = mh::init_device_mesh(world, "cpu", {world.size()});
   const double before = memory("VmHWM") / ranks_in_process;
-  const double resident = memory("VmRSS") / ranks_in_process,
-               files = memory("RssFile") / ranks_in_process;
+  const double resident = memory("VmRSS") / ranks_in_process, files = memory("RssFile") / ranks_in_process;
   world.barrier();
   mh::manual_seed(7);
   const mh::ElementwiseRandom random;
@@ -82,8 +80,7 @@ void build(mh::Communicator& world, bool eager, int ranks_in_process) {
   mh::parallelize_module(model, mesh, plan_of(*model), {.src_data_rank = std::nullopt});
   world.barrier();
   const double peak = memory("VmHWM") / ranks_in_process;
-  const double unshared =
-      (memory("VmRSS") - memory("Pss", "/proc/self/smaps_rollup")) / ranks_in_process;
+  const double unshared = (memory("VmRSS") - memory("Pss", "/proc/self/smaps_rollup")) / ranks_in_process;
   const double share = peak - unshared;
   world.barrier();
 
@@ -101,8 +98,8 @@ void build(mh::Communicator& world, bool eager, int ranks_in_process) {
         "that files %.3f) | "
         "peak %.3f GB, its share %.3f GB, growth %.3f GB | largest difference from the whole model "
         "%g\n",
-        rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files,
-        peak, share, peak - resident, worst);
+        rank, world.size(), eager ? "eager" : "deferred", whole, owned, before, resident, files, peak, share,
+        peak - resident, worst);
     std::fflush(stdout);
   }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host time of sharded operators above plain ones on tensors so small that nothing else counts. One rank: what is
 // measured is the dispatcher, not communication.
-//   bench_dispatch                        times and allocations per call; medians of interleaved rounds. "first ns" is a
-//                                         whole call whose decision is not cached
+//   bench_dispatch                        times and allocations per call; medians of interleaved rounds. "first ns" is
+//                                         a whole call whose decision is not cached
 //   bench_dispatch --instructions [FILE]  instructions per call, the same at any load, against a recorded table; exit
 //                                         status 1 when an operator costs 10 % more above plain than recorded, 77 when
 //                                         the table was recorded with another LibTorch or compiler
-//   bench_dispatch --check [FILE]         the quick half of it, for CTest: only what no processor changes, which are the
-//                                         instructions of Moonhalo's own library and the allocations above plain; and
-//                                         that plain calls run nothing of Moonhalo's (S08)
+//   bench_dispatch --check [FILE]         the quick half of it, for CTest: only what no processor changes, which are
+//                                         the instructions of Moonhalo's own library and the allocations above plain;
+//                                         and that plain calls run nothing of Moonhalo's (S08)
 //   bench_dispatch --record [FILE]        writes that table (default: tests/bench/dispatch_instructions.txt)
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -59,7 +59,8 @@ struct Row {
   std::vector<int64_t> cut;  // per input: the dim that is cut, or kReplicated or kPlain
   Op op;
   bool grad = false;
-  int64_t plain_own = 0;  // instructions of Moonhalo's library that a call of plain tensors may run: it is met above autograd
+  int64_t plain_own =
+      0;  // instructions of Moonhalo's library that a call of plain tensors may run: it is met above autograd
 };
 
 std::vector<Row> rows() {
@@ -92,39 +93,98 @@ std::vector<Row> rows() {
       {"amax", kLocal, {x}, {0}, [](const Tensors& t) { t[0].amax(1); }},
       {"var", kLocal, {x}, {0}, [](const Tensors& t) { t[0].var(1); }},
       {"softmax", kLocal, {x}, {0}, [](const Tensors& t) { at::softmax(t[0], 1); }},
-      {"layer_norm", kLocal, {x, b, b}, {0, kReplicated, kReplicated},
+      {"layer_norm",
+       kLocal,
+       {x, b, b},
+       {0, kReplicated, kReplicated},
        [](const Tensors& t) { at::layer_norm(t[0], {4}, t[1], t[2]); }},
-      {"group_norm", kLocal, {batch, b, b}, {0, kReplicated, kReplicated},
+      {"group_norm",
+       kLocal,
+       {batch, b, b},
+       {0, kReplicated, kReplicated},
        [](const Tensors& t) { at::group_norm(t[0], 2, t[1], t[2]); }},
-      {"view", kLocal, {x}, {0}, [](const Tensors& t) { t[0].view({4, 2, 2}); }},
-      {"reshape", kLocal, {x}, {0}, [](const Tensors& t) { t[0].reshape({4, 2, 2}); }},
+      {"view",
+       kLocal,
+       {x},
+       {0},
+       [](const Tensors& t) {
+         t[0].view({4, 2, 2});
+       }},
+      {"reshape",
+       kLocal,
+       {x},
+       {0},
+       [](const Tensors& t) {
+         t[0].reshape({4, 2, 2});
+       }},
       {"transpose", kLocal, {x}, {0}, [](const Tensors& t) { t[0].transpose(0, 1); }},
-      {"permute", kLocal, {cube}, {0}, [](const Tensors& t) { t[0].permute({1, 0, 2}); }},
+      {"permute",
+       kLocal,
+       {cube},
+       {0},
+       [](const Tensors& t) {
+         t[0].permute({1, 0, 2});
+       }},
       {"slice", kLocal, {x}, {0}, [](const Tensors& t) { t[0].slice(1, 1, 3); }},
       {"select", kLocal, {x}, {0}, [](const Tensors& t) { t[0].select(1, 1); }},
       {"unsqueeze", kLocal, {x}, {0}, [](const Tensors& t) { t[0].unsqueeze(1); }},
-      {"expand", kLocal, {cube.slice(1, 0, 1)}, {0}, [](const Tensors& t) { t[0].expand({4, 3, 4}); }},
-      {"cat", kLocal, {x, y}, {0, 0}, [](const Tensors& t) { at::cat({t[0], t[1]}, 1); }},
-      {"stack", kLocal, {x, y}, {0, 0}, [](const Tensors& t) { at::stack({t[0], t[1]}, 1); }},
+      {"expand",
+       kLocal,
+       {cube.slice(1, 0, 1)},
+       {0},
+       [](const Tensors& t) {
+         t[0].expand({4, 3, 4});
+       }},
+      {"cat",
+       kLocal,
+       {x, y},
+       {0, 0},
+       [](const Tensors& t) {
+         at::cat({t[0], t[1]}, 1);
+       }},
+      {"stack",
+       kLocal,
+       {x, y},
+       {0, 0},
+       [](const Tensors& t) {
+         at::stack({t[0], t[1]}, 1);
+       }},
       {"clone", kLocal, {x}, {0}, [](const Tensors& t) { t[0].clone(); }},
       {"to_double", kLocal, {x}, {0}, [](const Tensors& t) { t[0].to(at::kDouble); }},
       {"zeros_like", kLocal, {x}, {0}, [](const Tensors& t) { at::zeros_like(t[0]); }},
       {"mm", kLocal, {x, y}, {0, kReplicated}, [](const Tensors& t) { at::mm(t[0], t[1]); }},
       {"matmul", kLocal, {x, y}, {0, kReplicated}, [](const Tensors& t) { at::matmul(t[0], t[1]); }, false, kOneCheck},
-      {"linear", kLocal, {x, y, b}, {0, kReplicated, kReplicated},
-       [](const Tensors& t) { at::linear(t[0], t[1], t[2]); }, false, kOneCheck},
-      {"linear_plain_weights", kLocal, {x, y, b}, {0, kPlain, kPlain},
-       [](const Tensors& t) { at::linear(t[0], t[1], t[2]); }, false, kOneCheck},
+      {"linear",
+       kLocal,
+       {x, y, b},
+       {0, kReplicated, kReplicated},
+       [](const Tensors& t) { at::linear(t[0], t[1], t[2]); },
+       false,
+       kOneCheck},
+      {"linear_plain_weights",
+       kLocal,
+       {x, y, b},
+       {0, kPlain, kPlain},
+       [](const Tensors& t) { at::linear(t[0], t[1], t[2]); },
+       false,
+       kOneCheck},
       {"index_select", kLocal, {x, index}, {0, kPlain}, [](const Tensors& t) { t[0].index_select(1, t[1]); }},
       {"embedding", kLocal, {y, index}, {kReplicated, 0}, [](const Tensors& t) { at::embedding(t[0], t[1]); }},
       {"dropout", kLocal, {x}, {0}, [](const Tensors& t) { at::dropout(t[0], 0.5, true); }},
-      {"conv2d", kConv, {image, kernel, one}, {2, kReplicated, kReplicated},
+      {"conv2d",
+       kConv,
+       {image, kernel, one},
+       {2, kReplicated, kReplicated},
        [](const Tensors& t) { at::conv2d(t[0], t[1], t[2], 1, 1); }},
       {"max_pool2d", kLocal, {image}, {2}, [](const Tensors& t) { at::max_pool2d(t[0], 2); }},
       {"mse_loss", kLocal, {x, y}, {0, 0}, [](const Tensors& t) { at::mse_loss(t[0], t[1]); }},
       // Three operators: the sum, the seed of the gradient and its expansion.
-      {"sum_backward", 3 * kLocal, {x}, {0},
-       [](const Tensors& t) { torch::autograd::grad({t[0].sum()}, {t[0]}); }, true},
+      {"sum_backward",
+       3 * kLocal,
+       {x},
+       {0},
+       [](const Tensors& t) { torch::autograd::grad({t[0].sum()}, {t[0]}); },
+       true},
   };
 }
 
@@ -152,8 +212,9 @@ void each_row(const std::function<void(const Row&, const Tensors& plain, const T
           for (size_t i = 0; i < row.inputs.size(); ++i) {
             const at::Tensor& input = plain.emplace_back(row.inputs[i].clone());
             const int64_t cut = row.cut[i];
-            sharded.push_back(cut == kPlain ? input
-                                            : mh::distribute_tensor(input, mesh, {cut < 0 ? mh::replicate() : mh::shard(cut)}));
+            sharded.push_back(cut == kPlain
+                                  ? input
+                                  : mh::distribute_tensor(input, mesh, {cut < 0 ? mh::replicate() : mh::shard(cut)}));
             if (row.grad) {
               sharded[i].requires_grad_();
               input.requires_grad_();
@@ -168,8 +229,8 @@ void each_row(const std::function<void(const Row&, const Tensors& plain, const T
 }
 
 int print_times(const std::string& only) {
-  std::printf("%-22s %9s %9s %9s %8s %9s %8s %8s\n", "operator", "plain ns", "shard ns", "above ns", "target", "first ns",
-              "allocs", "sharded");
+  std::printf("%-22s %9s %9s %9s %8s %9s %8s %8s\n", "operator", "plain ns", "shard ns", "above ns", "target",
+              "first ns", "allocs", "sharded");
   int over = 0;
   each_row([&](const Row& row, const Tensors& plain, const Tensors& sharded) {
     if (row.name.find(only) == std::string::npos) return;
@@ -193,9 +254,9 @@ int print_times(const std::string& only) {
     }
     const bool slow = median(above_ns) > row.target_ns || median(first_ns) > 20'000;
     over += slow;
-    std::printf("%-22s %9.0f %9.0f %9.0f %8.0f %9.0f %8ld %8ld%s\n", row.name.c_str(), median(plain_ns), median(shard_ns),
-                median(above_ns), row.target_ns, median(first_ns), plain_allocations, sharded_allocations,
-                slow ? "  *" : "");
+    std::printf("%-22s %9.0f %9.0f %9.0f %8.0f %9.0f %8ld %8ld%s\n", row.name.c_str(), median(plain_ns),
+                median(shard_ns), median(above_ns), row.target_ns, median(first_ns), plain_allocations,
+                sharded_allocations, slow ? "  *" : "");
   });
   std::printf("%d operators over a target (first: 20000 ns)\n", over);
   return 0;
@@ -228,20 +289,19 @@ Counted count_all(const Row& row, const Tensors& plain, const Tensors& sharded) 
   return counted;
 }
 
-std::string made_with() {
-  return std::string("LibTorch ") + TORCH_VERSION + ", compiler " + __VERSION__;
-}
+std::string made_with() { return std::string("LibTorch ") + TORCH_VERSION + ", compiler " + __VERSION__; }
 
 int record(const std::string& path) {
   std::ofstream file(path);
   TORCH_CHECK(file, "bench_dispatch: cannot write ", path);
-  file << "# Instructions per call: plain, sharded, sharded with no decision cached, of the sharded call those in Moonhalo's library;\n"
+  file << "# Instructions per call: plain, sharded, sharded with no decision cached, of the sharded call those in "
+          "Moonhalo's library;\n"
        << "# allocations above plain. Written by bench_dispatch --record.\n"
        << "# " << made_with() << "\n";
   each_row([&](const Row& row, const Tensors& plain, const Tensors& sharded) {
     const Counted counted = count_all(row, plain, sharded);
-    file << row.name << " " << counted.plain << " " << counted.sharded << " " << counted.first << " " << counted.own << " "
-         << counted.allocations << "\n";
+    file << row.name << " " << counted.plain << " " << counted.sharded << " " << counted.first << " " << counted.own
+         << " " << counted.allocations << "\n";
   });
   std::printf("recorded in %s\n", path.c_str());
   return 0;
@@ -294,20 +354,23 @@ int compare(const std::string& path) {
     const bool judged = row.name != "gelu";
     const bool fails = judged && (!known || grew(now.above(), before.above()) || grew(now.first, before.first));
     worse += fails;
-    std::printf("%-22s %8ld %8ld %8ld %8ld %7.2f %8ld %8ld %7.2f%s\n", row.name.c_str(), now.plain, now.sharded, now.above(),
-                before.above(), double(now.above()) / double(std::max<int64_t>(before.above(), 1)), now.first, before.first,
-                double(now.first) / double(std::max<int64_t>(before.first, 1)),
-                !known ? "  not recorded" : fails ? "  *" : "");
+    std::printf("%-22s %8ld %8ld %8ld %8ld %7.2f %8ld %8ld %7.2f%s\n", row.name.c_str(), now.plain, now.sharded,
+                now.above(), before.above(), double(now.above()) / double(std::max<int64_t>(before.above(), 1)),
+                now.first, before.first, double(now.first) / double(std::max<int64_t>(before.first, 1)),
+                !known  ? "  not recorded"
+                : fails ? "  *"
+                        : "");
   });
   return verdict(table, worse);
 }
 
-// S08: a call of plain tensors runs nothing of ours but the checks of what is intercepted, whichever compiler made the table.
+// S08: a call of plain tensors runs nothing of ours but the checks of what is intercepted, whichever compiler made the
+// table.
 int64_t plain_cost(const Row& row, const Tensors& plain) {
   const int64_t own = mh::bench::instructions_of([&] { row.op(plain); }).own;
   if (own <= row.plain_own && (own > 0 || row.plain_own == 0)) return 0;
-  std::printf("%s: a call of plain tensors runs %ld instructions of Moonhalo's, and may run %s%ld\n", row.name.c_str(), own,
-              row.plain_own == 0 ? "" : "1 to ", row.plain_own);
+  std::printf("%s: a call of plain tensors runs %ld instructions of Moonhalo's, and may run %s%ld\n", row.name.c_str(),
+              own, row.plain_own == 0 ? "" : "1 to ", row.plain_own);
   return 1;
 }
 
@@ -321,12 +384,16 @@ int check(const std::string& path) {
     if (found == table.rows.end() || found->second.plain <= kQuickPlain) dearer += plain_cost(row, plain);
     if (found != table.rows.end() && found->second.sharded > kQuick) return;
     ++judged;
-    const Counted before = found == table.rows.end() ? Counted{} : found->second, now = count_quick(row, plain, sharded);
+    const Counted before = found == table.rows.end() ? Counted{} : found->second,
+                  now = count_quick(row, plain, sharded);
     if (!grew(now.own, before.own) && now.allocations <= before.allocations) return;
     ++worse;
-    std::printf("%s: a cached call costs more than recorded\n  have  %ld instructions of Moonhalo's own (recorded %ld), %ld allocations "
-                "above plain (recorded %ld)\n  fix   make the hot path shorter; where the price is meant: ./dev bench dispatch --record\n",
-                row.name.c_str(), now.own, before.own, now.allocations, before.allocations);
+    std::printf(
+        "%s: a cached call costs more than recorded\n  have  %ld instructions of Moonhalo's own (recorded %ld), %ld "
+        "allocations "
+        "above plain (recorded %ld)\n  fix   make the hot path shorter; where the price is meant: ./dev bench dispatch "
+        "--record\n",
+        row.name.c_str(), now.own, before.own, now.allocations, before.allocations);
   });
   std::printf("%ld operators judged; plain calls of %ld cost more than they may\n", judged, dearer);
   return dearer > 0 ? 1 : verdict(table, static_cast<int>(worse));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fourier transforms of cut fields over thread ranks. For each: bytes that travelled against the fewest that its pencils
-// need (counted from the blocks' intersections), and the time against one local transform of the whole field on as many
-// cores. Medians of interleaved rounds.
+// Fourier transforms of cut fields over thread ranks. For each: bytes that travelled against the fewest that its
+// pencils need (counted from the blocks' intersections), and the time against one local transform of the whole field on
+// as many cores. Medians of interleaved rounds.
 //   bench_fft [ROUNDS] [RANKS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -22,7 +22,8 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// A field cut along `from`, whose pencils are cut along `through`; `halved`: the dim a real transform halves (-1: complex).
+// A field cut along `from`, whose pencils are cut along `through`; `halved`: the dim a real transform halves (-1:
+// complex).
 struct Field {
   const char* name;
   Sizes shape;
@@ -39,12 +40,12 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Elements that change hands when the balanced cut of dim `a` becomes that of dim `b`: all but those in both blocks of a rank.
+// Elements that change hands when the balanced cut of dim `a` becomes that of dim `b`: all but those in both blocks of
+// a rank.
 int64_t moved(const Sizes& shape, int64_t a, int64_t b, int64_t ranks) {
   int64_t all = 1, stay = 0;
   for (const int64_t extent : shape) all *= extent;
-  const auto rows = mh::balanced_sizes(shape[a], ranks),
-             columns = mh::balanced_sizes(shape[b], ranks);
+  const auto rows = mh::balanced_sizes(shape[a], ranks), columns = mh::balanced_sizes(shape[b], ranks);
   for (int64_t r = 0; r < ranks; ++r) stay += all / shape[a] / shape[b] * rows[r] * columns[r];
   return all - stay;
 }
@@ -54,8 +55,7 @@ int64_t fewest(const Field& field, int64_t ranks) {
   Sizes half = field.shape;
   if (field.halved < 0) return 2 * 8 * moved(half, field.from, field.through, ranks);
   half[field.halved] = half[field.halved] / 2 + 1;
-  return 8 * moved(half, field.from, field.through, ranks) +
-         4 * moved(field.shape, field.from, field.through, ranks);
+  return 8 * moved(half, field.from, field.through, ranks) + 4 * moved(field.shape, field.from, field.through, ranks);
 }
 
 void measure(const Field& field, int ranks, int rounds) {
@@ -91,9 +91,9 @@ void measure(const Field& field, int ranks, int rounds) {
     });
   }
   const int64_t least = fewest(field, ranks);
-  std::printf("%-34s %9.2f %9.2f %7.4f %9.2f %9.2f %7.2f\n", field.name, bytes / 1048576.0,
-              least / 1048576.0, static_cast<double>(bytes) / static_cast<double>(least),
-              median(sharded) * 1e3, median(local) * 1e3, median(sharded) / median(local));
+  std::printf("%-34s %9.2f %9.2f %7.4f %9.2f %9.2f %7.2f\n", field.name, bytes / 1048576.0, least / 1048576.0,
+              static_cast<double>(bytes) / static_cast<double>(least), median(sharded) * 1e3, median(local) * 1e3,
+              median(sharded) / median(local));
   std::fflush(stdout);
 }
 
@@ -103,12 +103,7 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 7,
             ranks = argc > 2 ? std::max(2, std::atoi(argv[2])) : 2;
   const Field fields[] = {
-      {"fft2 [1024, 1024] rows",
-       {1024, 1024},
-       0,
-       1,
-       -1,
-       [](const at::Tensor& x) { return at::fft_fft2(x); }},
+      {"fft2 [1024, 1024] rows", {1024, 1024}, 0, 1, -1, [](const at::Tensor& x) { return at::fft_fft2(x); }},
       {"fft along rows [1023, 4096]",
        {1023, 4096},
        0,
@@ -133,19 +128,13 @@ int main(int argc, char** argv) {
        0,
        3,
        [](const at::Tensor& x) { return at::fft_rfft2(x); }},
-      {"fftn [128, 128, 128] first",
-       {128, 128, 128},
-       0,
-       1,
-       -1,
-       [](const at::Tensor& x) { return at::fft_fftn(x); }},
+      {"fftn [128, 128, 128] first", {128, 128, 128}, 0, 1, -1, [](const at::Tensor& x) { return at::fft_fftn(x); }},
   };
   std::printf(
       "single precision, %d thread ranks of one core, one device on %d cores; medians of %d "
       "rounds\n",
       ranks, ranks, rounds);
-  std::printf("%-34s %9s %9s %7s %9s %9s %7s\n", "", "MiB", "fewest", "ratio", "ms", "local ms",
-              "ratio");
+  std::printf("%-34s %9s %9s %7s %9s %9s %7s\n", "", "MiB", "fewest", "ratio", "ms", "local ms", "ratio");
   for (const Field& field : fields) measure(field, ranks, rounds);
   return 0;
 }

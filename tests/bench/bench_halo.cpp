@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps (forward and backward, the U-Net also with its optimizer) on blocks against the unsharded step on the same cores: one
-// plain tensor with as many LibTorch threads as there are cores. Ranks are threads, 2 (blocks of rows) and 4 (a 2 x 2 grid), or
-// the processes of mpirun. The variants of one case take turns, step by step; medians are printed, of which one run's can be compared.
+// Steps (forward and backward, the U-Net also with its optimizer) on blocks against the unsharded step on the same
+// cores: one plain tensor with as many LibTorch threads as there are cores. Ranks are threads, 2 (blocks of rows) and 4
+// (a 2 x 2 grid), or the processes of mpirun. The variants of one case take turns, step by step; medians are printed,
+// of which one run's can be compared.
 //   ratio      unsharded / sharded time: above 1 the blocks are faster
 //   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
 //   hidden     share of the time that halos were under way in which the ranks computed
-//   kept       edges of one input stay for its next reader (set_halo{keep = true}): bytes / fewest and messages of that run
+//   kept       edges of one input stay for its next reader (set_halo{keep = true}): bytes / fewest and messages of that
+//              run
 //   unchecked  processes do not compare their calls (set_check_calls); threads always do
-// On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count as work.
+// On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count
+// as work.
 // usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
 #include <sched.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -72,8 +75,8 @@ struct UNetImpl : torch::nn::Module {
     int64_t n = 0;
     const auto stage = [&](int64_t in, int64_t out) {
       return register_module("stage" + std::to_string(n++),
-                             torch::nn::Sequential(conv(in, out), norm(out), torch::nn::GELU(),
-                                                   conv(out, out), norm(out), torch::nn::GELU()));
+                             torch::nn::Sequential(conv(in, out), norm(out), torch::nn::GELU(), conv(out, out),
+                                                   norm(out), torch::nn::GELU()));
     };
     down = {stage(4, 16), stage(16, 32), stage(32, 64)};
     rise = {stage(64, 32), stage(32, 16)};
@@ -166,9 +169,7 @@ const Case kCases[] = {
        return std::vector<int64_t>{1, h, w, 4, 32};
      },
      1, attention_step,
-     [](const Grid& grid, int64_t h, int64_t w) {
-       return 3 * 2 * 4 * 32 * borrowed(grid, h, w, 3);
-     }},
+     [](const Grid& grid, int64_t h, int64_t w) { return 3 * 2 * 4 * 32 * borrowed(grid, h, w, 3); }},
     {"unet", planes<4>, 2, unet_step, unet_fewest},
 };
 
@@ -192,25 +193,22 @@ const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
                              {"all_to_all", {true, mh::HaloBackend::kAllToAll}},
                              {"p2p, kept", {true, mh::HaloBackend::kP2p, true}},
-                            {"p2p, unchecked", {true, mh::HaloBackend::kP2p}, false}};
+                             {"p2p, unchecked", {true, mh::HaloBackend::kP2p}, false}};
 constexpr int kVariantCount = 5, kKept = 3;
 
 // `elsewhere`: runs the unsharded step.
 using Elsewhere = std::function<void(const std::function<void()>&)>;
 
-void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
-         const Elsewhere& elsewhere) {
+void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, const Elsewhere& elsewhere) {
   const int64_t height = grid.rows * kBlock, width = grid.columns * kBlock;
-  const auto mesh =
-      mh::init_device_mesh(world, "cpu", {grid.rows, grid.columns}, {"rows", "columns"});
+  const auto mesh = mh::init_device_mesh(world, "cpu", {grid.rows, grid.columns}, {"rows", "columns"});
   const std::vector<int64_t> shape = c.shape(height, width);
   const int64_t numel = c10::multiply_integers(shape);
   const at::Tensor full = (at::arange(numel, at::kFloat) * 0.37).sin_().view(shape);
-  const at::Tensor x =
-      mh::from_local(full.narrow(c.first_dim, mesh->coordinate(0) * kBlock, kBlock)
-                         .narrow(c.first_dim + 1, mesh->coordinate(1) * kBlock, kBlock)
-                         .contiguous(),
-                     mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
+  const at::Tensor x = mh::from_local(full.narrow(c.first_dim, mesh->coordinate(0) * kBlock, kBlock)
+                                          .narrow(c.first_dim + 1, mesh->coordinate(1) * kBlock, kBlock)
+                                          .contiguous(),
+                                      mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
   const Step plain = c.make(), sharded = c.make();
   const Step alone = [&](const at::Tensor& input) {
     if (world.rank() == 0) elsewhere([&] { plain(input); });
@@ -265,22 +263,20 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds,
   std::printf(
       "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
       "%.3f (kept %.3f)   %lld messages (kept %lld)   hidden %.0f %%\n",
-      c.name, world.size(), world.backend(), static_cast<long long>(kBlock),
-      static_cast<long long>(kBlock), median(unsharded.wall), median(unsharded.processor),
-      sum[kBytes] / fewest, sum[kBytes + 1] / fewest, static_cast<long long>(moved.messages),
-      static_cast<long long>(kept.messages), sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
+      c.name, world.size(), world.backend(), static_cast<long long>(kBlock), static_cast<long long>(kBlock),
+      median(unsharded.wall), median(unsharded.processor), sum[kBytes] / fewest, sum[kBytes + 1] / fewest,
+      static_cast<long long>(moved.messages), static_cast<long long>(kept.messages),
+      sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
   for (int v = 0; v < kVariantCount; ++v) {
-    std::printf(
-        "         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
-        kVariants[v].name, median(times[v].wall), 1e3 * sum[2 * v + 1] / rounds / world.size(),
-        median(unsharded.wall) / median(times[v].wall),
-        median(unsharded.processor) / median(times[v].processor));
+    std::printf("         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
+                kVariants[v].name, median(times[v].wall), 1e3 * sum[2 * v + 1] / rounds / world.size(),
+                median(unsharded.wall) / median(times[v].wall),
+                median(unsharded.processor) / median(times[v].processor));
   }
   std::fflush(stdout);
 }
 
-void run_all(mh::Communicator& world, int rounds, const std::string& only,
-             const Elsewhere& elsewhere) {
+void run_all(mh::Communicator& world, int rounds, const std::string& only, const Elsewhere& elsewhere) {
   const Grid grid = world.size() == 4 ? Grid{2, 2} : Grid{world.size(), 1};
   for (const Case& c : kCases) {
     if (only.empty() || only == c.name) run(c, grid, world, rounds, elsewhere);

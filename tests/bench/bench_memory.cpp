@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak memory of a rank against the whole on one device: two training steps (forward, backward, AdamW) of a 3-D U-Net on a
-// field of 96^3 points with 16 channels at the finest level, on one process and on four, cut into slabs and into columns of
-// 2 x 2. Target: a rank needs at most 0.30 of what one device needs. Then the same on four thread ranks of one process, which
-// together should need at most 1.25 of it, without and with checkpoints around every pair of convolution and norm.
+// Peak memory of a rank against the whole on one device: two training steps (forward, backward, AdamW) of a 3-D U-Net
+// on a field of 96^3 points with 16 channels at the finest level, on one process and on four, cut into slabs and into
+// columns of 2 x 2. Target: a rank needs at most 0.30 of what one device needs. Then the same on four thread ranks of
+// one process, which together should need at most 1.25 of it, without and with checkpoints around every pair of
+// convolution and norm.
 //
-// Two figures, each less what the same process held after a step on a tiny field (so that libraries and generated kernels are
-// in memory) and before the model was made:
-//   live      tensors: the most that LibTorch's allocator had given out at once, on the rank's thread or to all thread ranks
-//   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks. (tcmalloc, as
-//             in the moonhalo program; with glibc's malloc it is 1.3 to 1.6.)
+// Two figures, each less what the same process held after a step on a tiny field (so that libraries and generated
+// kernels are in memory) and before the model was made:
+//   live      tensors: the most that LibTorch's allocator had given out at once, on the rank's thread or to all thread
+//             ranks
+//   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks.
+//             (tcmalloc, as in the moonhalo program; with glibc's malloc it is 1.3 to 1.6.)
 //   bench_memory [POINTS [CHANNELS]]             needs mpirun
 //   bench_memory --check [POINTS [CHANNELS]]     thread ranks alone; status 1 where they need more than 1.25
 #include <ATen/ATen.h>
@@ -44,8 +46,7 @@ constexpr double kMB = 1e6;
 
 struct BlockImpl : nn::Module {
   BlockImpl(int64_t from, int64_t to, int64_t stride)
-      : conv(nn::Conv3dOptions(from, to, 3).stride(stride).padding(1)),
-        norm(nn::GroupNormOptions(4, to)) {
+      : conv(nn::Conv3dOptions(from, to, 3).stride(stride).padding(1)), norm(nn::GroupNormOptions(4, to)) {
     register_module("conv", conv);
     register_module("norm", norm);
   }
@@ -68,11 +69,8 @@ struct UNetImpl : nn::Module {
         up1(nn::ConvTranspose3dOptions(2 * width, width, 2).stride(2)),
         join1(2 * width, width, 1),
         leave(nn::Conv3dOptions(width, 1, 1)) {
-    for (const auto& [name, block] : std::map<std::string, Block>{{"enter", enter},
-                                                                  {"down1", down1},
-                                                                  {"down2", down2},
-                                                                  {"join2", join2},
-                                                                  {"join1", join1}}) {
+    for (const auto& [name, block] : std::map<std::string, Block>{
+             {"enter", enter}, {"down1", down1}, {"down2", down2}, {"join2", join2}, {"join1", join1}}) {
       register_module(name, block);
     }
     register_module("up2", up2);
@@ -100,8 +98,7 @@ struct UNetImpl : nn::Module {
 TORCH_MODULE(UNet);
 
 /// A field of `points`^3: whole, or this rank's block of it.
-at::Tensor field(int64_t points, const mh::MeshPtr& mesh,
-                 const std::vector<mh::Placement>& placements) {
+at::Tensor field(int64_t points, const mh::MeshPtr& mesh, const std::vector<mh::Placement>& placements) {
   const std::vector<int64_t> shape{1, 1, points, points, points};
   if (!mesh) return at::ones(shape);
   std::vector<int64_t> block = shape;
@@ -145,7 +142,8 @@ void measure(const Run& run, const std::string& cut, mh::Communicator* world, bo
     if (world != nullptr) world->barrier();
   };
   if (world != nullptr)
-    mesh = mh::init_device_mesh(*world, "cpu", cut == "columns" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{kRanks});
+    mesh = mh::init_device_mesh(*world, "cpu",
+                                cut == "columns" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{kRanks});
   train(run, 16, 1, mesh, placements);
   int64_t before = 0;
   all_wait();
@@ -166,7 +164,8 @@ void measure(const Run& run, const std::string& cut, mh::Communicator* world, bo
   std::fflush(stdout);
 }
 
-/// One process: "whole", one MPI rank with "slabs" or "columns", or four thread ranks with "threads-slabs" or "threads-columns".
+/// One process: "whole", one MPI rank with "slabs" or "columns", or four thread ranks with "threads-slabs" or
+/// "threads-columns".
 void measure(const Run& run, const std::string& how) {
   at::set_num_threads(1);
   at::manual_seed(1);  // plain weights are alike on all ranks
@@ -174,7 +173,8 @@ void measure(const Run& run, const std::string& how) {
   const std::string threads = "threads-";
   if (how.starts_with(threads)) {
     return mh::run_ranks(
-        kRanks, [&](mh::Communicator& world) { measure(run, how.substr(threads.size()), &world, world.rank() == 0, live); }, 1);
+        kRanks,
+        [&](mh::Communicator& world) { measure(run, how.substr(threads.size()), &world, world.rank() == 0, live); }, 1);
   }
   if (how == "whole") return measure(run, how, nullptr, true, live);
   const mh::CommunicatorPtr world = mh::make_world("", mh::detect_launch());
@@ -206,8 +206,8 @@ Peaks peaks_of(const std::string& command, int processes) {
 }
 
 void print(const char* what, const Peaks& peaks, const Peaks& whole) {
-  std::printf("  %-34s live %7.1f MB ratio %.3f   resident %7.1f MB ratio %.3f\n", what, peaks.live / kMB, peaks.live / whole.live,
-              peaks.resident / kMB, peaks.resident / whole.resident);
+  std::printf("  %-34s live %7.1f MB ratio %.3f   resident %7.1f MB ratio %.3f\n", what, peaks.live / kMB,
+              peaks.live / whole.live, peaks.resident / kMB, peaks.resident / whole.resident);
   std::fflush(stdout);
 }
 
@@ -221,7 +221,8 @@ bool report(const std::string& self, const std::string& size, bool threads_alone
   if (!threads_alone) print("one process, checkpoints", peaks_of(self + " whole " + size + " checkpoints", 1), whole);
   bool good = true;
   for (const std::string cut : {"slabs", "columns"}) {
-    if (!threads_alone) print(("rank of 4 " + cut).c_str(), peaks_of(ranks + self + " " + cut + " " + size, kRanks), whole);
+    if (!threads_alone)
+      print(("rank of 4 " + cut).c_str(), peaks_of(ranks + self + " " + cut + " " + size, kRanks), whole);
     for (const std::string checkpoints : {"", " checkpoints"}) {
       const Peaks peaks = peaks_of(self + " threads-" + cut + " " + size + checkpoints, 1);
       print(("4 thread ranks, " + cut + (checkpoints.empty() ? "" : "," + checkpoints)).c_str(), peaks, whole);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training steps (forward, backward, AdamW) of four small models, and single operators forward and backward, three ways that take
-// turns, round by round: plain tensors with as many LibTorch threads as there are cores, ShardTensors on a mesh of one rank with as
-// many, and ShardTensors cut by rows over as many thread ranks of one thread each. Medians of wall and of processor time (all
-// threads of the process); ratios are medians of each round's, to the plain step beside it.
+// Training steps (forward, backward, AdamW) of four small models, and single operators forward and backward, three ways
+// that take turns, round by round: plain tensors with as many LibTorch threads as there are cores, ShardTensors on a
+// mesh of one rank with as many, and ShardTensors cut by rows over as many thread ranks of one thread each. Medians of
+// wall and of processor time (all threads of the process); ratios are medians of each round's, to the plain step beside
+// it.
 //   mesh of 1 / plain    what the engine costs where nothing is cut; wanted: at most 1.03 of processor time
 //   ranks / plain        what cutting costs; wanted: at most 1.00
 // Run again with OMP_WAIT_POLICY=passive, which this program sets: threads that wait would count as work.
@@ -31,7 +32,7 @@ using Step = std::function<void()>;
 
 struct Case {
   std::string name;
-  std::vector<int64_t> shape;                  // of the input; its dim 2 is cut
+  std::vector<int64_t> shape;                   // of the input; its dim 2 is cut
   std::function<Step(const at::Tensor&)> make;  // a step on this input
   int repeats;                                  // per round
 };
@@ -72,15 +73,25 @@ const struct {
   const char* name;
   Operator f;
 } kOperators[] = {
-    {"group_norm", [](const at::Tensor& x) { return at::group_norm(x, 4, at::ones({x.size(1)}), at::zeros({x.size(1)})); }},
+    {"group_norm",
+     [](const at::Tensor& x) { return at::group_norm(x, 4, at::ones({x.size(1)}), at::zeros({x.size(1)})); }},
     {"bilinear x 2", [](const at::Tensor& x) { return mh::bench::UNetImpl::twice(x); }},
-    {"cat", [](const at::Tensor& x) { return at::cat({x, x}, 1); }},
-    {"mean {2, 3}", [](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); }},
+    {"cat",
+     [](const at::Tensor& x) {
+       return at::cat({x, x}, 1);
+     }},
+    {"mean {2, 3}",
+     [](const at::Tensor& x) {
+       return x.mean(at::IntArrayRef{2, 3});
+     }},
     {"mean", [](const at::Tensor& x) { return x.mean(); }},
     {"silu", [](const at::Tensor& x) { return at::silu(x); }},
     {"max_pool2d", [](const at::Tensor& x) { return at::max_pool2d(x, 2); }},
     {"softmax", [](const at::Tensor& x) { return at::softmax(x, 3); }},
-    {"pad", [](const at::Tensor& x) { return at::constant_pad_nd(x, {1, 1, 1, 1}); }},
+    {"pad",
+     [](const at::Tensor& x) {
+       return at::constant_pad_nd(x, {1, 1, 1, 1});
+     }},
     {"slice + add", [](const at::Tensor& x) { return x.slice(2, 1) + x.slice(2, 0, -1); }},
 };
 
@@ -124,7 +135,8 @@ double ratio(const std::vector<double>& mine, const std::vector<double>& plain) 
 }
 
 // `world` is of thread ranks; `alone` of one rank, used in the main thread.
-void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int rounds, mh::bench::MainThread& main_thread) {
+void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int rounds,
+         mh::bench::MainThread& main_thread) {
   const int64_t numel = c10::multiply_integers(c.shape);
   const at::Tensor full = (at::arange(numel, at::kFloat) * 0.37).sin_().view(c.shape);
   const auto mesh = mh::init_device_mesh(world, "cpu", {world.size()}, {"rows"});
@@ -162,9 +174,10 @@ void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int ro
     for (double& t : times[2].processor) t /= c.repeats;
     const auto &plain_times = times[0], &one = times[1], &ranks = times[2];
     std::printf("%-26s %8.2f %8.2f   %8.2f %8.2f   %8.2f %8.2f     %5.2f %5.2f     %5.2f %5.2f\n", c.name.c_str(),
-                mh::bench::median(plain_times.wall), mh::bench::median(plain_times.processor), mh::bench::median(one.wall),
-                mh::bench::median(one.processor), mh::bench::median(ranks.wall), mh::bench::median(ranks.processor),
-                ratio(one.wall, plain_times.wall), ratio(one.processor, plain_times.processor), ratio(ranks.wall, plain_times.wall),
+                mh::bench::median(plain_times.wall), mh::bench::median(plain_times.processor),
+                mh::bench::median(one.wall), mh::bench::median(one.processor), mh::bench::median(ranks.wall),
+                mh::bench::median(ranks.processor), ratio(one.wall, plain_times.wall),
+                ratio(one.processor, plain_times.processor), ratio(ranks.wall, plain_times.wall),
                 ratio(ranks.processor, plain_times.processor));
     std::fflush(stdout);
   }
@@ -180,16 +193,21 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
   const std::string only = argc > 2 ? argv[2] : "";
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  std::printf("medians of %d rounds, ms          plain: wall, processor   mesh of 1 rank      %d thread ranks      mesh of 1 / plain   ranks / plain\n",
-              rounds, cores);
+  std::printf(
+      "medians of %d rounds, ms          plain: wall, processor   mesh of 1 rank      %d thread ranks      mesh of 1 / "
+      "plain   ranks / plain\n",
+      rounds, cores);
   const mh::CommunicatorPtr alone = mh::make_world("", mh::detect_launch());
   mh::bench::MainThread main_thread;
   std::thread others([&] {
-    mh::run_ranks(cores, [&](mh::Communicator& world) {
-      for (const Case& c : cases()) {
-        if (c.name.find(only) != std::string::npos) run(c, world, *alone, rounds, main_thread);
-      }
-    }, 1);
+    mh::run_ranks(
+        cores,
+        [&](mh::Communicator& world) {
+          for (const Case& c : cases()) {
+            if (c.name.find(only) != std::string::npos) run(c, world, *alone, rounds, main_thread);
+          }
+        },
+        1);
     main_thread.end();
   });
   main_thread.serve();

@@ -40,18 +40,15 @@ at::Tensor searched(const at::Tensor& query, const at::Tensor& points, int64_t k
 
 using Search = at::Tensor (*)(const at::Tensor&, const at::Tensor&, int64_t);
 
-double timed(Search search, const at::Tensor& query, const at::Tensor& points, int64_t k,
-             bool backward) {
-  const at::Tensor q = query.detach().requires_grad_(backward),
-                   p = points.detach().requires_grad_(backward);
+double timed(Search search, const at::Tensor& query, const at::Tensor& points, int64_t k, bool backward) {
+  const at::Tensor q = query.detach().requires_grad_(backward), p = points.detach().requires_grad_(backward);
   return seconds([&] {
     const at::Tensor distances = search(q, p, k);
     if (backward) distances.sum().backward();
   });
 }
 
-double timed_on_ranks(const at::Tensor& query, const at::Tensor& points, int64_t k, bool backward,
-                      int ranks) {
+double timed_on_ranks(const at::Tensor& query, const at::Tensor& points, int64_t k, bool backward, int ranks) {
   double taken = 0;
   mh::run_ranks(ranks, [&](mh::Communicator& world) {
     at::set_num_threads(1);
@@ -82,8 +79,8 @@ int main(int argc, char** argv) {
       "float32, as many queries as points, %d threads, and %d thread ranks of one; medians of %d "
       "rounds, ms\n",
       threads, threads, rounds);
-  std::printf("%8s %3s %3s %-9s %12s %10s %8s %10s\n", "points", "D", "k", "", "cdist+topk", "knn",
-              "faster", "on ranks");
+  std::printf("%8s %3s %3s %-9s %12s %10s %8s %10s\n", "points", "D", "k", "", "cdist+topk", "knn", "faster",
+              "on ranks");
   for (const auto& c : cases) {
     const at::Tensor query = mh::testing::make_tensor({c.points, c.features}, 1, at::kFloat),
                      points = mh::testing::make_tensor({c.points, c.features}, 2, at::kFloat);
@@ -101,12 +98,10 @@ int main(int argc, char** argv) {
         ours.push_back(b * 1e3);
         cut.push_back(r * 1e3);
       }
-      std::printf("%8lld %3lld %3lld %-9s ", static_cast<long long>(c.points),
-                  static_cast<long long>(c.features), static_cast<long long>(c.k),
-                  backward ? "with grad" : "forward");
+      std::printf("%8lld %3lld %3lld %-9s ", static_cast<long long>(c.points), static_cast<long long>(c.features),
+                  static_cast<long long>(c.k), backward ? "with grad" : "forward");
       if (all) {
-        std::printf("%12.1f %10.2f %8.1f", median(theirs), median(ours),
-                    median(theirs) / median(ours));
+        std::printf("%12.1f %10.2f %8.1f", median(theirs), median(ours), median(theirs) / median(ours));
       } else {
         std::printf("%12s %10.2f %8s", "not run", median(ours), "-");
       }

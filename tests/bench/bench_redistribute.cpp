@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redistributes a 64 MiB float32 tensor over four thread ranks, on a line and on a square, between every pair of a table
-// of placements. For each pair: bytes that travelled against the fewest possible (counted element by element from the
-// intervals, tests/support/fewest.h), the time, and its ratio to a plain memcpy of the same bytes by the same four
-// threads, and of the bytes of the four results (what stays on a rank must be copied too). Medians of interleaved rounds.
+// Redistributes a 64 MiB float32 tensor over four thread ranks, on a line and on a square, between every pair of a
+// table of placements. For each pair: bytes that travelled against the fewest possible (counted element by element from
+// the intervals, tests/support/fewest.h), the time, and its ratio to a plain memcpy of the same bytes by the same four
+// threads, and of the bytes of the four results (what stays on a rank must be copied too). Medians of interleaved
+// rounds.
 //   bench_redistribute [ROUNDS]
 #include <ATen/ATen.h>
 
@@ -91,13 +92,17 @@ void measure(const std::vector<int64_t>& mesh_shape, const std::vector<Placement
           all_bytes.push_back(timed(world, [&] { plain.copy(results / kRanks); }));
         }
         if (world.rank() != 0) continue;
-        const int64_t fewest = 4 * kScale * kScale *
-                               mh::testing::fewest_elements(*mh::make_spec(mesh, small, from), *mh::make_spec(mesh, small, to), there);
+        const int64_t fewest =
+            4 * kScale * kScale *
+            mh::testing::fewest_elements(*mh::make_spec(mesh, small, from), *mh::make_spec(mesh, small, to), there);
         const double mib = 1 << 20;
-        std::printf("%-8s %-8s %8.0f %8.0f %8s %9.2f %9s %9.2f\n", text(from).c_str(), text(to).c_str(), moved / mib, fewest / mib,
-                    fewest == 0 ? (moved == 0 ? "1.00" : "inf") : std::to_string(double(moved) / fewest).substr(0, 4).c_str(),
-                    median(seconds) * 1e3, moved == 0 ? "-" : std::to_string(median(seconds) / median(same_bytes)).substr(0, 5).c_str(),
-                    median(seconds) / median(all_bytes));
+        std::printf(
+            "%-8s %-8s %8.0f %8.0f %8s %9.2f %9s %9.2f\n", text(from).c_str(), text(to).c_str(), moved / mib,
+            fewest / mib,
+            fewest == 0 ? (moved == 0 ? "1.00" : "inf") : std::to_string(double(moved) / fewest).substr(0, 4).c_str(),
+            median(seconds) * 1e3,
+            moved == 0 ? "-" : std::to_string(median(seconds) / median(same_bytes)).substr(0, 5).c_str(),
+            median(seconds) / median(all_bytes));
         std::fflush(stdout);
       }
     }
@@ -109,11 +114,23 @@ void measure(const std::vector<int64_t>& mesh_shape, const std::vector<Placement
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 7;
   const auto r = mh::replicate(), p = mh::partial();
-  std::printf("64 MiB float32 [4096, 4096], four thread ranks, medians of %d rounds; u: blocks of 1/16, 9/16, 2/16, 4/16 (or 5/16, 11/16)\n",
-              rounds);
-  std::printf("%-8s %-8s %8s %8s %8s %9s %9s %9s\n", "from", "to", "MiB", "fewest", "ratio", "ms", "/memcpy", "/results");
-  measure({4}, {{r}, {p}, {mh::shard(0)}, {mh::shard(0, {1, 9, 2, 4})}, {mh::shard(1)}, {mh::shard(1, {1, 9, 2, 4})}}, rounds);
-  measure({2, 2}, {{r, mh::shard(0)}, {mh::shard(0), r}, {mh::shard(0), mh::shard(1)}, {mh::shard(1, {5, 11}), mh::shard(0)},
-                   {mh::shard(0), mh::shard(0)}, {p, mh::shard(1)}, {p, p}, {r, r}}, rounds);
+  std::printf(
+      "64 MiB float32 [4096, 4096], four thread ranks, medians of %d rounds; u: blocks of 1/16, 9/16, 2/16, 4/16 (or "
+      "5/16, 11/16)\n",
+      rounds);
+  std::printf("%-8s %-8s %8s %8s %8s %9s %9s %9s\n", "from", "to", "MiB", "fewest", "ratio", "ms", "/memcpy",
+              "/results");
+  measure({4}, {{r}, {p}, {mh::shard(0)}, {mh::shard(0, {1, 9, 2, 4})}, {mh::shard(1)}, {mh::shard(1, {1, 9, 2, 4})}},
+          rounds);
+  measure({2, 2},
+          {{r, mh::shard(0)},
+           {mh::shard(0), r},
+           {mh::shard(0), mh::shard(1)},
+           {mh::shard(1, {5, 11}), mh::shard(0)},
+           {mh::shard(0), mh::shard(0)},
+           {p, mh::shard(1)},
+           {p, p},
+           {r, r}},
+          rounds);
   return 0;
 }

@@ -60,8 +60,7 @@ Measured read_plainly(const std::string& path) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   const hid_t dataset = H5Dopen2(file, "x", H5P_DEFAULT);
   const at::Tensor whole = at::empty(kShape, at::kFloat);
-  const herr_t status =
-      H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, whole.mutable_data_ptr());
+  const herr_t status = H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, whole.mutable_data_ptr());
   TORCH_CHECK(status >= 0, "bench_scatter: H5Dread failed");
   H5Dclose(dataset);
   H5Fclose(file);
@@ -89,8 +88,7 @@ Measured read_blocks(const std::string& path, const Case& c) {
     TORCH_CHECK(mh::io::bytes_read() - before == block, "bench_scatter: a rank read ",
                 mh::io::bytes_read() - before, " bytes for a block of ", block);
     if (world.rank() == 0) {
-      measured = {seconds, cpu_seconds() - cpu,
-                  mh::testing::process_memory("VmHWM") - resident - x.numel() * 4};
+      measured = {seconds, cpu_seconds() - cpu, mh::testing::process_memory("VmHWM") - resident - x.numel() * 4};
     }
     world.barrier();
   });
@@ -100,8 +98,7 @@ Measured read_blocks(const std::string& path, const Case& c) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::filesystem::path folder =
-      argc > 1 ? argv[1] : std::filesystem::temp_directory_path().string();
+  const std::filesystem::path folder = argc > 1 ? argv[1] : std::filesystem::temp_directory_path().string();
   const std::string path = folder / ("bench_scatter_" + std::to_string(getpid()) + ".h5");
   {
     mh::io::File file = mh::io::open(path, "w");
@@ -118,9 +115,8 @@ int main(int argc, char** argv) {
   read_plainly(path);
   std::printf("1 GiB float32 %s, %d thread ranks, page cache warm, medians of %d rounds\n",
               mh::shape_string(kShape).c_str(), kRanks, kRounds);
-  std::printf("%-20s %14s %14s %6s %7s %13s %13s %10s %7s\n", "placements", "H5Dread GiB/s",
-              "scatter GiB/s", "ratio", "target", "H5Dread CPU s", "scatter CPU s", "extra MiB",
-              "target");
+  std::printf("%-20s %14s %14s %6s %7s %13s %13s %10s %7s\n", "placements", "H5Dread GiB/s", "scatter GiB/s", "ratio",
+              "target", "H5Dread CPU s", "scatter CPU s", "extra MiB", "target");
   for (const Case& c : cases) {
     std::vector<double> plain, plain_cpu, blocks, blocks_cpu, extra;
     for (int round = 0; round < kRounds; ++round) {
@@ -133,9 +129,8 @@ int main(int argc, char** argv) {
       extra.push_back(static_cast<double>(measured.extra_bytes) / (1 << 20));
     }
     const double gib = static_cast<double>(kShape[0] * kShape[1] * kShape[2] * 4) / kGiB;
-    std::printf("%-20s %14.2f %14.2f %6.2f %7.2f %13.3f %13.3f %10.1f %7.0f\n", c.name.c_str(),
-                gib / median(plain), gib / median(blocks), median(plain) / median(blocks), 0.9,
-                median(plain_cpu), median(blocks_cpu),
+    std::printf("%-20s %14.2f %14.2f %6.2f %7.2f %13.3f %13.3f %10.1f %7.0f\n", c.name.c_str(), gib / median(plain),
+                gib / median(blocks), median(plain) / median(blocks), 0.9, median(plain_cpu), median(blocks_cpu),
                 *std::max_element(extra.begin(), extra.end()), 32.0);
   }
   std::filesystem::remove(path);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// Small models of four kinds, for fields [N, kFieldChannels, H, W] whose sides are multiples of 32. Each gives one channel of the
-// field's size, the classifiers ten numbers; all weights are the same in every instance.
+// Small models of four kinds, for fields [N, kFieldChannels, H, W] whose sides are multiples of 32. Each gives one
+// channel of the field's size, the classifiers ten numbers; all weights are the same in every instance.
 namespace moonhalo::bench {
 
 constexpr int64_t kFieldChannels = 3;
@@ -26,7 +26,8 @@ inline void same_weights(nn::Module& module) {
   }
 }
 
-inline nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t padding = 0, int64_t groups = 1) {
+inline nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t padding = 0,
+                       int64_t groups = 1) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).groups(groups));
 }
 
@@ -34,9 +35,9 @@ inline nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride =
 struct UNetImpl : nn::Module {
   UNetImpl() {
     const auto stage = [&](int64_t in, int64_t out) {
-      stages.push_back(register_module(
-          "stage" + std::to_string(stages.size()),
-          nn::Sequential(conv(in, out, 3, 1, 1), nn::GroupNorm(4, out), nn::SiLU(), conv(out, out, 3, 1, 1), nn::GroupNorm(4, out), nn::SiLU())));
+      stages.push_back(register_module("stage" + std::to_string(stages.size()),
+                                       nn::Sequential(conv(in, out, 3, 1, 1), nn::GroupNorm(4, out), nn::SiLU(),
+                                                      conv(out, out, 3, 1, 1), nn::GroupNorm(4, out), nn::SiLU())));
     };
     stage(kFieldChannels, 16);
     stage(16, 32);
@@ -94,7 +95,8 @@ struct FnoImpl : nn::Module {
 };
 TORCH_MODULE(Fno);
 
-/// Patches of 8 x 8 (16 x 16 from 256 on), four blocks of attention among all of them. Source: A. Dosovitskiy et al., arXiv:2010.11929.
+/// Patches of 8 x 8 (16 x 16 from 256 on), four blocks of attention among all of them. Source: A. Dosovitskiy et al.,
+/// arXiv:2010.11929.
 struct VisionTransformerImpl : nn::Module {
   static constexpr int64_t kWidth = 128, kHeads = 4;
   static constexpr int kBlocks = 4;
@@ -108,7 +110,8 @@ struct VisionTransformerImpl : nn::Module {
       second.push_back(register_module("second" + n, nn::LayerNorm(nn::LayerNormOptions({kWidth}))));
       qkv.push_back(register_module("qkv" + n, nn::Linear(kWidth, 3 * kWidth)));
       out.push_back(register_module("out" + n, nn::Linear(kWidth, kWidth)));
-      mlp.push_back(register_module("mlp" + n, nn::Sequential(nn::Linear(kWidth, 4 * kWidth), nn::GELU(), nn::Linear(4 * kWidth, kWidth))));
+      mlp.push_back(register_module(
+          "mlp" + n, nn::Sequential(nn::Linear(kWidth, 4 * kWidth), nn::GELU(), nn::Linear(4 * kWidth, kWidth))));
     }
     head = register_module("head", nn::Linear(kWidth, 10));
   }
@@ -116,7 +119,9 @@ struct VisionTransformerImpl : nn::Module {
     at::Tensor x = patches->forward(field).flatten(2).transpose(1, 2) + places;
     for (int i = 0; i < kBlocks; ++i) {
       const auto parts = qkv[i]->forward(first[i]->forward(x)).chunk(3, -1);
-      const auto heads = [&](const at::Tensor& t) { return t.unflatten(-1, {kHeads, kWidth / kHeads}).transpose(1, 2); };
+      const auto heads = [&](const at::Tensor& t) {
+        return t.unflatten(-1, {kHeads, kWidth / kHeads}).transpose(1, 2);
+      };
       const at::Tensor mixed = at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]));
       x = x + out[i]->forward(mixed.transpose(1, 2).flatten(2));
       x = x + mlp[i]->forward(second[i]->forward(x));
@@ -132,18 +137,21 @@ struct VisionTransformerImpl : nn::Module {
 };
 TORCH_MODULE(VisionTransformer);
 
-/// Three stages of two blocks: depthwise 7 x 7, LayerNorm over channels, two linear layers. Source: Z. Liu et al., arXiv:2201.03545.
+/// Three stages of two blocks: depthwise 7 x 7, LayerNorm over channels, two linear layers. Source: Z. Liu et al.,
+/// arXiv:2201.03545.
 struct ConvNextImpl : nn::Module {
   ConvNextImpl() {
     int64_t in = kFieldChannels;
     for (const int64_t width : {32, 64, 128}) {
       const std::string n = std::to_string(enter.size());
-      enter.push_back(register_module("enter" + n, in == kFieldChannels ? conv(in, width, 4, 4) : conv(in, width, 2, 2)));
+      enter.push_back(
+          register_module("enter" + n, in == kFieldChannels ? conv(in, width, 4, 4) : conv(in, width, 2, 2)));
       for (int i = 0; i < 2; ++i) {
         const std::string at = std::to_string(deep.size());
         deep.push_back(register_module("deep" + at, conv(width, width, 7, 1, 3, width)));
         norm.push_back(register_module("norm" + at, nn::LayerNorm(nn::LayerNormOptions({width}))));
-        mlp.push_back(register_module("mlp" + at, nn::Sequential(nn::Linear(width, 4 * width), nn::GELU(), nn::Linear(4 * width, width))));
+        mlp.push_back(register_module(
+            "mlp" + at, nn::Sequential(nn::Linear(width, 4 * width), nn::GELU(), nn::Linear(4 * width, width))));
       }
       in = width;
     }

@@ -23,8 +23,8 @@ inline double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from step to
-/// step, as it would be without ranks.
+/// Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from
+/// step to step, as it would be without ranks.
 class MainThread {
  public:
   void run(const std::function<void()>& task) {

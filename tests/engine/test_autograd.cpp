@@ -48,37 +48,100 @@ const std::vector<Program1> kTwiceDifferentiable = {
     {"matmul_over_rows", [](X x) { return List{x.transpose(-1, -2).matmul(x)}; }},
     {"softmax_of_rows", [](X x) { return List{x.softmax(2)}; }},
     {"log_softmax_of_columns", [](X x) { return List{x.log_softmax(3)}; }},
-    {"logsumexp", [](X x) { return List{x.logsumexp({2, 3})}; }},
-    {"layer_norm", [](X x) { return List{at::layer_norm(x, {7, 5})}; }},
-    {"layer_norm_of_columns", [](X x) { return List{at::layer_norm(x, {5}, make_tensor({5}, 8), make_tensor({5}, 9))}; }},
+    {"logsumexp",
+     [](X x) {
+       return List{x.logsumexp({2, 3})};
+     }},
+    {"layer_norm",
+     [](X x) {
+       return List{at::layer_norm(x, {7, 5})};
+     }},
+    {"layer_norm_of_columns",
+     [](X x) { return List{at::layer_norm(x, {5}, make_tensor({5}, 8), make_tensor({5}, 9))}; }},
     {"group_norm", [](X x) { return List{at::group_norm(x, 2, make_tensor({4}, 8), make_tensor({4}, 9))}; }},
-    {"batch_norm", [](X x) { return List{at::batch_norm(x, make_tensor({4}, 8), {}, {}, {}, true, 0.1, 1e-5, false)}; }},
-    {"avg_pool", [](X x) { return List{at::avg_pool2d(x, {3, 2}, {2, 1}, {1, 0})}; }},
-    {"max_pool", [](X x) { return List{at::max_pool2d(x.square(), {3, 3}, {2, 2}, {1, 1})}; }},
-    {"adaptive_pool", [](X x) { return List{at::adaptive_avg_pool2d(x.square(), {3, 2})}; }},
-    {"conv", [](X x) { return List{at::conv2d(x.square(), make_tensor({2, 4, 3, 3}, 8), make_tensor({2}, 9), {2, 1}, {1, 1})}; }},
-    {"conv_transposed", [](X x) { return List{at::conv_transpose2d(x.square(), make_tensor({4, 2, 3, 2}, 8), {}, {2, 1})}; }},
-    {"upsampled", [](X x) { return List{at::upsample_bilinear2d(x.square(), {9, 8}, false)}; }},
-    {"padded", [](X x) { return List{at::pad(x, {1, 2, 2, 1}, "circular").pow(3)}; }},
-    {"index", [](X x) { return List{x.index({at::tensor({2, 0, 2}), {}, at::tensor({6, 1, 6})}).pow(3)}; }},
-    {"index_select", [](X x) { return List{x.index_select(2, at::tensor({6, 0, 6, 3})).pow(3)}; }},
-    {"gather", [](X x) { return List{x.gather(2, make_tensor({3, 4, 2, 5}, 8, at::kLong).abs()).pow(3)}; }},
+    {"batch_norm",
+     [](X x) { return List{at::batch_norm(x, make_tensor({4}, 8), {}, {}, {}, true, 0.1, 1e-5, false)}; }},
+    {"avg_pool",
+     [](X x) {
+       return List{at::avg_pool2d(x, {3, 2}, {2, 1}, {1, 0})};
+     }},
+    {"max_pool",
+     [](X x) {
+       return List{at::max_pool2d(x.square(), {3, 3}, {2, 2}, {1, 1})};
+     }},
+    {"adaptive_pool",
+     [](X x) {
+       return List{at::adaptive_avg_pool2d(x.square(), {3, 2})};
+     }},
+    {"conv",
+     [](X x) {
+       return List{at::conv2d(x.square(), make_tensor({2, 4, 3, 3}, 8), make_tensor({2}, 9), {2, 1}, {1, 1})};
+     }},
+    {"conv_transposed",
+     [](X x) {
+       return List{at::conv_transpose2d(x.square(), make_tensor({4, 2, 3, 2}, 8), {}, {2, 1})};
+     }},
+    {"upsampled",
+     [](X x) {
+       return List{at::upsample_bilinear2d(x.square(), {9, 8}, false)};
+     }},
+    {"padded",
+     [](X x) {
+       return List{at::pad(x, {1, 2, 2, 1}, "circular").pow(3)};
+     }},
+    {"index",
+     [](X x) {
+       return List{x.index({at::tensor({2, 0, 2}), {}, at::tensor({6, 1, 6})}).pow(3)};
+     }},
+    {"index_select",
+     [](X x) {
+       return List{x.index_select(2, at::tensor({6, 0, 6, 3})).pow(3)};
+     }},
+    {"gather",
+     [](X x) {
+       return List{x.gather(2, make_tensor({3, 4, 2, 5}, 8, at::kLong).abs()).pow(3)};
+     }},
     {"slices", [](X x) { return List{(x.slice(2, 1, 6) * x.slice(2, 2, 7) * x.select(2, 0).unsqueeze(2)).pow(2)}; }},
-    {"masked", [](X x) { return List{x.masked_fill(x < 0.2, 3).pow(3), at::where(x > 0, x.exp(), x * x)}; }},
-    {"joined", [](X x) { return List{at::cat({x, x.flip({2}), x.roll(2, 3)}, 2).pow(3)}; }},
-    {"std_and_norm", [](X x) { return List{x.std({2, 3}), x.var({0}), at::norm(x, 2, {2}), x.norm()}; }},
-    {"prod_and_cumulatives", [](X x) { return List{x.prod(2), x.cumsum(2).pow(3), x.cumprod(3), x.logcumsumexp(2)}; }},
-    {"ordered", [](X x) { return List{std::get<0>(x.sort(2)).pow(3), std::get<0>(x.topk(2, 2)).pow(2), x.amax({2, 3}).pow(2)}; }},
-    {"losses", [](X x) { return List{at::mse_loss(x, x.tanh()), at::smooth_l1_loss(x, x.square()), at::huber_loss(x, x.exp()),
-                                     at::binary_cross_entropy_with_logits(x, x.sigmoid().detach())}; }},
-    {"activations", [](X x) { return List{at::gelu(x), at::silu(x), at::softplus(x), at::elu(x), at::mish(x), x.sigmoid().log()}; }},
-    {"complex", [](X x) { return List{at::view_as_real(at::complex(x, x.square()).pow(2)), at::complex(x, x.sin()).abs()}; }},
+    {"masked",
+     [](X x) {
+       return List{x.masked_fill(x < 0.2, 3).pow(3), at::where(x > 0, x.exp(), x * x)};
+     }},
+    {"joined",
+     [](X x) {
+       return List{at::cat({x, x.flip({2}), x.roll(2, 3)}, 2).pow(3)};
+     }},
+    {"std_and_norm",
+     [](X x) {
+       return List{x.std({2, 3}), x.var({0}), at::norm(x, 2, {2}), x.norm()};
+     }},
+    {"prod_and_cumulatives",
+     [](X x) {
+       return List{x.prod(2), x.cumsum(2).pow(3), x.cumprod(3), x.logcumsumexp(2)};
+     }},
+    {"ordered",
+     [](X x) {
+       return List{std::get<0>(x.sort(2)).pow(3), std::get<0>(x.topk(2, 2)).pow(2), x.amax({2, 3}).pow(2)};
+     }},
+    {"losses",
+     [](X x) {
+       return List{at::mse_loss(x, x.tanh()), at::smooth_l1_loss(x, x.square()), at::huber_loss(x, x.exp()),
+                   at::binary_cross_entropy_with_logits(x, x.sigmoid().detach())};
+     }},
+    {"activations",
+     [](X x) { return List{at::gelu(x), at::silu(x), at::softplus(x), at::elu(x), at::mish(x), x.sigmoid().log()}; }},
+    {"complex",
+     [](X x) {
+       return List{at::view_as_real(at::complex(x, x.square()).pow(2)), at::complex(x, x.sin()).abs()};
+     }},
 };
 
 TEST(Autograd, SecondDerivatives) {  // S07, S14
   for (const Program1& row : kTwiceDifferentiable) {
     expect_on_ways({{row.name, [&](const List& t) { return row.run(t[0]); }}},
-                   [](const Way& way) { return std::vector<Input>{{kField, way.placements}}; }, {.double_backward = true});
+                   [](const Way& way) {
+                     return std::vector<Input>{{kField, way.placements}};
+                   },
+                   {.double_backward = true});
   }
 }
 
@@ -249,8 +312,8 @@ const std::vector<ProgramN> kAsked = {
 TEST(Autograd, GradAndBackwardAndHooks) {  // S14, S27
   expect_on_ways(kAsked,
                  [](const Way& way) {
-                   return std::vector<Input>{{kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true},
-                                             {make_tensor({6}, 3)}};
+                   return std::vector<Input>{
+                       {kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
                  },
                  {.backward = false});
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users bring: derivatives of their own, operators without a rule, writes through views, tools of torch::nn::utils.
+// What users bring: derivatives of their own, operators without a rule, writes through views, tools of
+// torch::nn::utils.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +29,9 @@ using torch::autograd::variable_list;
 namespace nn = torch::nn;
 
 at::Tensor leaf(const at::Tensor& tensor) { return tensor.detach().requires_grad_(); }
-at::Tensor whole(const at::Tensor& tensor) { return tensor.defined() && is_shard_tensor(tensor) ? full_tensor(tensor) : tensor; }
+at::Tensor whole(const at::Tensor& tensor) {
+  return tensor.defined() && is_shard_tensor(tensor) ? full_tensor(tensor) : tensor;
+}
 
 std::vector<Input> field_and_weights(const Way& way) {
   return {{kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
@@ -77,7 +80,8 @@ struct ScaleInPlace : Function<ScaleInPlace> {
 TEST(AutogradOfUsers, FunctionsWithDerivativesOfTheirOwn) {  // V13
   const std::vector<ProgramN> rows = {
       {"cube", [](const List& t) { return List{Cube::apply(t[0], make_tensor({5}, 4) + t[1].mean(0))}; }},
-      {"in_place", [](const List& t) {
+      {"in_place",
+       [](const List& t) {
          const at::Tensor x = t[0] * 2;
          const auto results = ScaleInPlace::apply(x, 3.0);
          EXPECT_FALSE(results[1].requires_grad());
@@ -100,7 +104,9 @@ at::Tensor running_product(const at::Tensor& x, const at::Tensor& w) {
   return result;
 }
 at::Tensor call_running_product(const at::Tensor& x, const at::Tensor& w) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo_test::running_product", "").typed<decltype(running_product)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moonhalo_test::running_product", "")
+                             .typed<decltype(running_product)>();
   return op.call(x, w);
 }
 struct RunningProduct : Function<RunningProduct> {
@@ -142,18 +148,27 @@ TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
   // Without the wrapper: refused, or gathered.
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = leaf(shard_of(kField, mesh, {shard(2, {2, 5})})), w = make_tensor({5}, 2);
-    EXPECT_THAT(message_of([&] { call_running_product(x, w); }), HasSubstr("moonhalo_test::running_product: no rule for these placements"));
+    EXPECT_THAT(message_of([&] { call_running_product(x, w); }),
+                HasSubstr("moonhalo_test::running_product: no rule for these placements"));
     set_fallback(Fallback::kReplicate);
     EXPECT_EQ(difference(full_tensor(call_running_product(x, w).detach()), call_running_product(kField, w), 1e-12), "");
 
     const LocalMapOptions rows{.in_placements = {Placements{shard(1)}}, .out_placements = {Placements{shard(2)}}};
     const auto same = [](const List& in) { return in; };
-    EXPECT_THAT(message_of([&] { local_map(same, {x}, rows); }), HasSubstr("local_map: input 0 has placements {Shard(2, {2, 5})}, in_placements says {Shard(1)}"));
-    EXPECT_THAT(message_of([&] { local_map([](const List&) { return List{}; }, {x}, {.out_placements = {Placements{shard(2)}}}); }),
+    EXPECT_THAT(message_of([&] { local_map(same, {x}, rows); }),
+                HasSubstr("local_map: input 0 has placements {Shard(2, {2, 5})}, in_placements says {Shard(1)}"));
+    EXPECT_THAT(message_of([&] {
+                  local_map([](const List&) { return List{}; }, {x}, {.out_placements = {Placements{shard(2)}}});
+                }),
                 HasSubstr("out_placements is for 1 results, there are 0"));
     const at::Tensor r = leaf(shard_of(make_tensor({5}, 2), mesh, {}));
-    EXPECT_THAT(message_of([&] { local_map([](const List& in) { return List{in[0] * in[1], in[1] * 2}; }, {x, r},
-                                           {.out_placements = {Placements{shard(2)}, Placements{replicate()}}}); }),
+    EXPECT_THAT(message_of([&] {
+                  local_map(
+                      [](const List& in) {
+                        return List{in[0] * in[1], in[1] * 2};
+                      },
+                      {x, r}, {.out_placements = {Placements{shard(2)}, Placements{replicate()}}});
+                }),
                 HasSubstr("local_map: input 1 is replicated and needs a gradient"));
   });
 }
@@ -161,39 +176,45 @@ TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
 // ---- Writes through views -------------------------------------------------------------------------------------------
 
 const std::vector<ProgramN> kViewsWritten = {
-    {"select_and_slice", [](const List& t) {
+    {"select_and_slice",
+     [](const List& t) {
        at::Tensor y = t[0] * 1;
        y.select(2, 3).mul_(2);
        y.slice(2, 1, 6).add_(1).sin_();
        y.select(3, 2).exp_();
        return List{y};
      }},
-    {"permuted_chain", [](const List& t) {
+    {"permuted_chain",
+     [](const List& t) {
        at::Tensor y = t[0] * 1;
        const at::Tensor a = y.permute({2, 0, 1, 3}), b = a.slice(0, 1, 5), c = b.unsqueeze(0);
        c.mul_(t[2].sum() + b.detach());
        return List{y, a.sum(0), b, c.square()};
      }},
-    {"flattened", [](const List& t) {
+    {"flattened",
+     [](const List& t) {
        at::Tensor y = t[0] * 1;
        at::Tensor flat = y.flatten(0, 1);
        flat.mul_(3);
        y.view({12, 7, 5}).mul_(2).sub_(flat.detach());
        return List{y, flat};
      }},
-    {"base_after_view", [](const List& t) {
+    {"base_after_view",
+     [](const List& t) {
        at::Tensor y = t[0] * 1;
        const at::Tensor v = y.transpose(1, 2).slice(1, 0, 4);
        y.mul_(y.detach() + 2);
        return List{v.square(), y.sum(2)};
      }},
-    {"copied_into_a_view", [](const List& t) {
+    {"copied_into_a_view",
+     [](const List& t) {
        at::Tensor y = at::zeros_like(t[0]);
        y.slice(3, 0, 2).copy_(t[0].slice(3, 3, 5) * 2);
        y.slice(2, 2, 7).slice(3, 2, 5).copy_(t[0].slice(2, 0, 5).slice(3, 1, 4));
        return List{y};
      }},
-    {"filled_and_masked", [](const List& t) {
+    {"filled_and_masked",
+     [](const List& t) {
        at::Tensor y = t[0].sin();
        y.slice(2, 0, 2).zero_();
        y.select(2, 5).fill_(3);
@@ -201,14 +222,16 @@ const std::vector<ProgramN> kViewsWritten = {
        y.select(3, 0).add_(t[0].select(3, 1), 2);
        return List{y.square()};
      }},
-    {"after_joining_and_splitting", [](const List& t) {  // unbind, split, chunk and cat over and off the cut dim
+    {"after_joining_and_splitting",
+     [](const List& t) {  // unbind, split, chunk and cat over and off the cut dim
        const auto rows = t[0].unbind(2);
        const auto parts = t[0].split({3, 4}, 2);
        at::Tensor y = at::cat({parts[1], parts[0] * 2, at::stack({rows[0], rows[6]}, 2)}, 2);
        y.narrow(2, 2, 4).mul_(t[0].chunk(2, 2)[0]).relu_();
        return List{y, y.chunk(3, 3)[1].pow(2)};
      }},
-    {"rows_of_zeros_filled_in_a_loop", [](const List& t) {
+    {"rows_of_zeros_filled_in_a_loop",
+     [](const List& t) {
        at::Tensor y = at::zeros_like(t[0]), state = t[0].select(2, 0);
        for (int64_t i = 0; i < 7; ++i) {
          y.select(2, i).copy_(state);
@@ -222,14 +245,16 @@ TEST(AutogradOfUsers, S26_WritesThroughViews) {
   expect_on_ways(kViewsWritten, field_and_weights, {.double_backward = true});
 }
 
-// ---- torch::nn::utils, parametrisations, copies of state --------------------------------------------------------------
+// ---- torch::nn::utils, parametrisations, copies of state
+// --------------------------------------------------------------
 
 at::Tensor loss_of(const at::Tensor& x, const at::Tensor& w, const at::Tensor& r) {
   return (at::linear(x, w) * r).tanh().square().sum();
 }
 
 const std::vector<ProgramN> kTools = {
-    {"clip_grad_norm", [](const List& t) {
+    {"clip_grad_norm",
+     [](const List& t) {
        List seen;
        for (const double kind : {2.0, 1.0, double{INFINITY}}) {
          const at::Tensor x = leaf(t[0]), w = leaf(t[1]), r = leaf(t[2]);
@@ -240,13 +265,15 @@ const std::vector<ProgramN> kTools = {
        }
        return seen;
      }},
-    {"clip_grad_value", [](const List& t) {
+    {"clip_grad_value",
+     [](const List& t) {
        const at::Tensor x = leaf(t[0]), w = leaf(t[1]), r = leaf(t[2]);
        loss_of(x, w, r).backward();
        nn::utils::clip_grad_value_(List{x, w, r}, 0.1);
        return List{x.grad(), w.grad(), r.grad()};
      }},
-    {"one_vector_of_parameters", [](const List& t) {
+    {"one_vector_of_parameters",
+     [](const List& t) {
        const at::Tensor x = leaf(t[0]), r = leaf(t[2]);
        const at::Tensor vector = nn::utils::parameters_to_vector({x, r});
        const at::Tensor slope = grad({(vector * vector).sum()}, {x})[0];
@@ -254,14 +281,16 @@ const std::vector<ProgramN> kTools = {
        loss_of(x, t[1], r).backward();
        return List{vector.detach(), slope, x.detach(), r.detach(), x.grad(), r.grad()};
      }},
-    {"weight_norm", [](const List& t) {
+    {"weight_norm",
+     [](const List& t) {
        const at::Tensor v = leaf(t[0]), g = leaf(t[2]);
        const at::Tensor w = g.slice(0, 0, 5) * v / at::linalg_vector_norm(v, 2, at::IntArrayRef{1, 2, 3}, true);
        const at::Tensor u = at::_weight_norm(v, v.detach().square().sum({1, 2, 3}, true), 0);
        (w.sin().sum() + u.cos().sum()).backward();
        return List{v.grad(), g.grad()};
      }},
-    {"spectral_norm", [](const List& t) {
+    {"spectral_norm",
+     [](const List& t) {
        const at::Tensor w = leaf(t[0]);
        const at::Tensor matrix = w.permute({2, 0, 1, 3}).reshape({7, 60});
        at::Tensor u = at::ones({7}, at::kDouble), v;
@@ -278,20 +307,22 @@ const std::vector<ProgramN> kTools = {
        (w / sigma).exp().sum().backward();
        return List{sigma.detach(), w.grad()};
      }},
-    {"copies_of_state", [](const List& t) {
+    {"copies_of_state",
+     [](const List& t) {
        const at::Tensor x = leaf(t[0]), w = leaf(t[1].clone()), r = leaf(t[2].clone());
        const List state = {x.detach().clone(), w.detach().clone(), r.detach().clone()};
        {
          const at::NoGradGuard off;
          for (const at::Tensor& one : {x, w, r}) at::Tensor(one).mul_(3);
          at::Tensor(x).copy_(state[0]);
-         at::Tensor(w).copy_(state[1] + r.sum() * 0);  // a ShardTensor into a plain tensor
-         at::Tensor(r).copy_(w.detach().select(1, 2));   // and the other way
+         at::Tensor(w).copy_(state[1] + r.sum() * 0);   // a ShardTensor into a plain tensor
+         at::Tensor(r).copy_(w.detach().select(1, 2));  // and the other way
        }
        loss_of(x, w, r).backward();
        return List{x.grad(), w.grad(), r.grad(), w.detach()};
      }},
-    {"data_of_another_cut", [](const List& t) {
+    {"data_of_another_cut",
+     [](const List& t) {
        at::Tensor x = leaf(t[0]);
        loss_of(x, t[1], t[2]).backward();
        const at::Tensor first = x.grad().clone();
@@ -303,7 +334,8 @@ const std::vector<ProgramN> kTools = {
        if (is_shard_tensor(x)) EXPECT_EQ(without_partial(spec(x.grad())), spec(x));
        return List{first, x.grad(), x.detach()};
      }},
-    {"detached_in_place", [](const List& t) {
+    {"detached_in_place",
+     [](const List& t) {
        const at::Tensor x = leaf(t[0]);
        at::Tensor state = at::zeros_like(t[0]);
        List seen;
@@ -350,7 +382,8 @@ TEST(AutogradOfUsers, V18_LayerNormAndDropoutOnACutSequence) {
       const auto plainly = [](const at::Tensor& t) { return t; };
       const List expected = train(full, plainly);
       const at::Tensor x = shard_of(full, mesh, {shard(1, sizes)});
-      for (const List& actual : {train(x, plainly), train(x, [&](const at::Tensor& t) { return shard_of(t, mesh, {}); })}) {
+      for (const List& actual :
+           {train(x, plainly), train(x, [&](const at::Tensor& t) { return shard_of(t, mesh, {}); })}) {
         for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(difference(actual[i], expected[i], 1e-12), "") << i;
       }
     });

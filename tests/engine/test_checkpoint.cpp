@@ -139,12 +139,14 @@ TEST(Checkpoint, GivesWhatTheSegmentGives) {
   for (const Row& row : kRows) {
     // Random numbers of plain tensors are drawn otherwise outside of ranks.
     if (std::string(row.name) != "random_numbers_repeat") {
-      expect_on_ways({{row.name, [&](const List& t) { return row.run(checkpointed, t); }}}, inputs_of, {.backward = false});
+      expect_on_ways({{row.name, [&](const List& t) { return row.run(checkpointed, t); }}}, inputs_of,
+                     {.backward = false});
     }
     for (const Way& way : kFieldWays) {
       SCOPED_TRACE(std::string(row.name) + " beside itself " + way.name);
       on_mesh(way.mesh, [&](const MeshPtr& mesh) {
-        const List t = {shard_of(kField, mesh, way.placements), make_tensor({6, 5}, 2), shard_of(make_tensor({6}, 3), mesh, {})};
+        const List t = {shard_of(kField, mesh, way.placements), make_tensor({6, 5}, 2),
+                        shard_of(make_tensor({6}, 3), mesh, {})};
         const List with = row.run(checkpointed, t), without = row.run(directly, t);
         for (size_t i = 0; i < with.size(); ++i) {
           const auto whole = [](const at::Tensor& x) { return is_shard_tensor(x) ? full_tensor(x) : x; };
@@ -167,12 +169,20 @@ TEST(Checkpoint, KeepsNothingOfTheSegment) {
         for (const at::Tensor& one : {h, k}) made.emplace_back(one.getIntrusivePtr());
         return List{k.square().sum(2)};
       };
-      const at::Tensor y = call(block, {call([&](const List& in) { return block({in[0], in[0]}); }, {x})[0].unsqueeze(2)})[0];
+      const at::Tensor y = call(block, {call(
+                                            [&](const List& in) {
+                                              return block({in[0], in[0]});
+                                            },
+                                            {x})[0]
+                                            .unsqueeze(2)})[0];
 
       const auto alive = std::count_if(made.begin(), made.end(), [](const auto& one) { return !one.expired(); });
       const bool plain = runs == 2 && alive == 4;
       const bool dropped = runs == 2 && alive == 0;
-      EXPECT_TRUE(call.target<List (*)(const Segment&, const List&)>() && *call.target<List (*)(const Segment&, const List&)>() == directly ? plain : dropped)
+      EXPECT_TRUE(call.target<List (*)(const Segment&, const List&)>() &&
+                          *call.target<List (*)(const Segment&, const List&)>() == directly
+                      ? plain
+                      : dropped)
           << alive << " of " << made.size() << " are alive";
       y.sum().backward();
     }
@@ -187,11 +197,13 @@ TEST(Checkpoint, AutocastIsAsInTheFirstRun) {
       const at::Tensor x = leaf(shard_of(full, mesh, {shard(2, {2, 5})})), w = leaf(make_tensor({6, 5}, 2, at::kFloat));
       std::vector<at::ScalarType> dtypes;
       at::autocast::set_autocast_enabled(at::kCPU, true);
-      const at::Tensor y = call([&](const List& in) {
-        const at::Tensor h = at::linear(in[0], w);
-        dtypes.push_back(h.scalar_type());
-        return List{h.tanh()};
-      }, {x})[0];
+      const at::Tensor y = call(
+          [&](const List& in) {
+            const at::Tensor h = at::linear(in[0], w);
+            dtypes.push_back(h.scalar_type());
+            return List{h.tanh()};
+          },
+          {x})[0];
       at::autocast::set_autocast_enabled(at::kCPU, false);
       at::autocast::clear_cache();
       y.to(at::kFloat).sum().backward();
@@ -207,7 +219,8 @@ TEST(Checkpoint, OtherTensorsInTheSecondRunAreRefused) {
   bool first = true;
   const at::Tensor y = checkpoint([&](const at::Tensor& in) { return in * (std::exchange(first, false) ? a : b); }, x);
 
-  EXPECT_THAT(message_of([&] { y.sum().backward(); }), HasSubstr("checkpoint: the segment used other tensors when it was run again"));
+  EXPECT_THAT(message_of([&] { y.sum().backward(); }),
+              HasSubstr("checkpoint: the segment used other tensors when it was run again"));
 }
 
 TEST(Checkpoint, InputsWrittenSinceAreRefused) {

@@ -23,9 +23,9 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::on_ranks;
 using ::testing::StartsWith;
-using testing::message_of;
 using testing::verb_cases;
 using Clock = std::chrono::steady_clock;
 
@@ -62,8 +62,7 @@ struct Mismatch {
   const char* text;
 };
 
-void reduce(Communicator& comm, int64_t n, at::ScalarType dtype = at::kFloat,
-            ReduceOp op = ReduceOp::kSum) {
+void reduce(Communicator& comm, int64_t n, at::ScalarType dtype = at::kFloat, ReduceOp op = ReduceOp::kSum) {
   at::Tensor data = at::ones({n}, dtype);
   comm.all_reduce(data, op);
 }
@@ -77,16 +76,15 @@ void receive_from_0(Communicator& comm, int64_t n) {
 }
 
 const Mismatch kMismatches[] = {
-    {"barrier_and_all_reduce", [](Communicator& c) { c.barrier(); },
-     [](Communicator& c) { reduce(c, 3); }, "ranks 0 and 1 of this group make different calls"},
-    {"sizes", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 4); },
-     "3 elements"},
-    {"small_and_large", [](Communicator& c) { reduce(c, 3); },
-     [](Communicator& c) { reduce(c, 400000); }, "400000 elements"},
-    {"dtypes", [](Communicator& c) { reduce(c, 3); },
-     [](Communicator& c) { reduce(c, 3, at::kInt); }, "all_reduce of Int"},
-    {"ops", [](Communicator& c) { reduce(c, 3); },
-     [](Communicator& c) { reduce(c, 3, at::kFloat, ReduceOp::kMax); }, "op max"},
+    {"barrier_and_all_reduce", [](Communicator& c) { c.barrier(); }, [](Communicator& c) { reduce(c, 3); },
+     "ranks 0 and 1 of this group make different calls"},
+    {"sizes", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 4); }, "3 elements"},
+    {"small_and_large", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 400000); },
+     "400000 elements"},
+    {"dtypes", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 3, at::kInt); },
+     "all_reduce of Int"},
+    {"ops", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 3, at::kFloat, ReduceOp::kMax); },
+     "op max"},
     {"roots",
      [](Communicator& c) {
        at::Tensor data = at::ones({3});
@@ -118,8 +116,7 @@ const Mismatch kMismatches[] = {
      },
      [](Communicator& c) {
        at::Tensor out = at::ones({0});
-       c.all_to_all(at::ones({0}), std::vector<int64_t>(c.size(), 0), out,
-                    std::vector<int64_t>(c.size(), 0));
+       c.all_to_all(at::ones({0}), std::vector<int64_t>(c.size(), 0), out, std::vector<int64_t>(c.size(), 0));
      },
      "send_counts [0, 2"},
     {"extra_exchange", [](Communicator& c) { c.barrier(); },
@@ -128,12 +125,11 @@ const Mismatch kMismatches[] = {
        c.barrier();
      },
      "call 2 of this group"},
-    {"exchange_and_all_reduce", [](Communicator& c) { send_to_1(c, 100000); },
-     [](Communicator& c) { reduce(c, 3); }, "call 1 of this group is "},
-    {"message_sizes", [](Communicator& c) { send_to_1(c, 100000); },
-     [](Communicator& c) { receive_from_0(c, 7); }, "100000 x Float sent, 7 x Float expected"},
-    {"one_rank_ends", [](Communicator& c) { reduce(c, 3); }, [](Communicator&) {},
-     "ended without joining all_reduce"},
+    {"exchange_and_all_reduce", [](Communicator& c) { send_to_1(c, 100000); }, [](Communicator& c) { reduce(c, 3); },
+     "call 1 of this group is "},
+    {"message_sizes", [](Communicator& c) { send_to_1(c, 100000); }, [](Communicator& c) { receive_from_0(c, 7); },
+     "100000 x Float sent, 7 x Float expected"},
+    {"one_rank_ends", [](Communicator& c) { reduce(c, 3); }, [](Communicator&) {}, "ended without joining all_reduce"},
     {"sender_ends", [](Communicator&) {}, [](Communicator& c) { receive_from_0(c, 7); },
      "rank 0 ended without joining exchange"},
     {"receiver_ends", [](Communicator& c) { send_to_1(c, 100000); }, [](Communicator&) {},
@@ -166,8 +162,7 @@ TEST_P(Mismatched, CallsThrowOnAllRanksThatWait) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Mismatched,
-                         ::testing::Combine(::testing::ValuesIn(kMismatches),
-                                            ::testing::Values(2, 4)),
+                         ::testing::Combine(::testing::ValuesIn(kMismatches), ::testing::Values(2, 4)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param).name) + "_on_" +
                                   std::to_string(std::get<1>(info.param));
@@ -212,8 +207,7 @@ TEST(CommunicatorErrors, TimeoutNamesTheVerbAndWhoDidNotCome) {
     });
 
     EXPECT_THAT(message,
-                AllOf(HasSubstr(collective ? "barrier timed out after 0.2 s"
-                                           : "exchange timed out after 0.2 s"),
+                AllOf(HasSubstr(collective ? "barrier timed out after 0.2 s" : "exchange timed out after 0.2 s"),
                       HasSubstr("rank 2 did not come"), HasSubstr("no call of this group yet")));
     EXPECT_EQ(late_threw.load(), 1);
     EXPECT_LT(Clock::now() - start, 3s);
@@ -295,14 +289,11 @@ void expect_rethrown(Throw throw_it, const std::string& text) {
 }
 
 TEST(CommunicatorErrors, AnExceptionOnOneRankStopsTheOthersAndKeepsItsType) {
-  expect_rethrown<c10::ValueError>([] { TORCH_CHECK_VALUE(false, "conv2d: window 9"); },
-                                   "rank 1: conv2d: window 9");
-  expect_rethrown<c10::NotImplementedError>([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "later"); },
-                                            "rank 1: later");
+  expect_rethrown<c10::ValueError>([] { TORCH_CHECK_VALUE(false, "conv2d: window 9"); }, "rank 1: conv2d: window 9");
+  expect_rethrown<c10::NotImplementedError>([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "later"); }, "rank 1: later");
   expect_rethrown<c10::Error>([] { TORCH_CHECK(false, "oops"); }, "rank 1: oops");
   expect_rethrown<CommError>([] { throw CommError("lost"); }, "rank 1: lost");
-  expect_rethrown<std::runtime_error>([] { throw std::runtime_error("train.lua:7: x"); },
-                                      "rank 1: train.lua:7: x");
+  expect_rethrown<std::runtime_error>([] { throw std::runtime_error("train.lua:7: x"); }, "rank 1: train.lua:7: x");
   expect_rethrown<std::invalid_argument>([] { throw std::invalid_argument("bad"); }, "rank 1: bad");
   expect_rethrown<Special>([] { throw Special("kept whole"); }, "kept whole");
 }
@@ -385,11 +376,9 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
 }
 
 TEST(ReduceOps, ParseTheirNamesAndSuggest) {
-  for (const char* text : {"sum", "avg", "max", "min", "product"})
-    EXPECT_STREQ(name(parse_reduce_op(text)), text);
-  EXPECT_THAT(
-      message_of([] { parse_reduce_op("mean"); }),
-      AllOf(StartsWith("reduce op: unknown name \"mean\""), HasSubstr("did you mean \"avg\"?")));
+  for (const char* text : {"sum", "avg", "max", "min", "product"}) EXPECT_STREQ(name(parse_reduce_op(text)), text);
+  EXPECT_THAT(message_of([] { parse_reduce_op("mean"); }),
+              AllOf(StartsWith("reduce op: unknown name \"mean\""), HasSubstr("did you mean \"avg\"?")));
 }
 
 }  // namespace

@@ -35,19 +35,58 @@ Tensor ortho(int64_t rows, int64_t columns) {
 }
 
 const std::vector<Maker> kMakers = {
-    {"empty_uniform", [] { return at::empty({9, 7}, at::kDouble).uniform_(-1, 2); }},
-    {"zeros", [] { return at::zeros({9, 7}); }},
-    {"ones", [] { return at::ones({9, 7}, at::kDouble); }},
-    {"full", [] { return at::full({9, 7}, 2.5); }},
-    {"rand", [] { return at::rand({9, 7}, at::kDouble); }},
-    {"randn", [] { return at::randn({9, 7}); }},
-    {"randint", [] { return at::randint(-3, 9, {9, 7}); }},
-    {"normal", [] { return at::normal(1, 2, {9, 7}); }},
-    {"strided", [] { return at::empty_strided({9, 7}, {1, 9}, at::kDouble).normal_(); }},
-    {"scaled", [] { return at::randn({9, 7}, at::kDouble) * 0.02 + 1; }},
-    {"truncated", [] { return at::empty({9, 7}, at::kDouble).uniform_(-0.9, 0.9).erfinv_().mul_(0.02).clamp_(-0.03, 0.03); }},
-    {"two_draws", [] { return at::rand({9, 7}, at::kDouble) - at::randn({9, 7}, at::kDouble); }},
-    {"second_of_two", [] { return at::rand({4, 4}), at::rand({9, 7}); }},
+    {"empty_uniform",
+     [] {
+       return at::empty({9, 7}, at::kDouble).uniform_(-1, 2);
+     }},
+    {"zeros",
+     [] {
+       return at::zeros({9, 7});
+     }},
+    {"ones",
+     [] {
+       return at::ones({9, 7}, at::kDouble);
+     }},
+    {"full",
+     [] {
+       return at::full({9, 7}, 2.5);
+     }},
+    {"rand",
+     [] {
+       return at::rand({9, 7}, at::kDouble);
+     }},
+    {"randn",
+     [] {
+       return at::randn({9, 7});
+     }},
+    {"randint",
+     [] {
+       return at::randint(-3, 9, {9, 7});
+     }},
+    {"normal",
+     [] {
+       return at::normal(1, 2, {9, 7});
+     }},
+    {"strided",
+     [] {
+       return at::empty_strided({9, 7}, {1, 9}, at::kDouble).normal_();
+     }},
+    {"scaled",
+     [] {
+       return at::randn({9, 7}, at::kDouble) * 0.02 + 1;
+     }},
+    {"truncated",
+     [] {
+       return at::empty({9, 7}, at::kDouble).uniform_(-0.9, 0.9).erfinv_().mul_(0.02).clamp_(-0.03, 0.03);
+     }},
+    {"two_draws",
+     [] {
+       return at::rand({9, 7}, at::kDouble) - at::randn({9, 7}, at::kDouble);
+     }},
+    {"second_of_two",
+     [] {
+       return at::rand({4, 4}), at::rand({9, 7});
+     }},
     {"padding_row",
      [] {
        Tensor w = at::randn({9, 7}, at::kDouble);
@@ -68,15 +107,39 @@ const std::vector<Maker> kMakers = {
        w[3].add_(1);
        return w;
      }},
-    {"joined", [] { return at::cat({at::rand({4, 7}), at::randn({5, 7})}); }},
-    {"transposed", [] { return at::rand({7, 9}, at::kDouble).t(); }},
-    {"converted", [] { return at::randn({9, 7}, at::kDouble).to(at::kFloat); }},
-    {"like", [] { return at::randn_like(at::empty({9, 7}, at::kDouble)); }},
-    {"dropped", [] { return at::dropout(at::ones({9, 7}), 0.5, true); }},
+    {"joined",
+     [] {
+       return at::cat({at::rand({4, 7}), at::randn({5, 7})});
+     }},
+    {"transposed",
+     [] {
+       return at::rand({7, 9}, at::kDouble).t();
+     }},
+    {"converted",
+     [] {
+       return at::randn({9, 7}, at::kDouble).to(at::kFloat);
+     }},
+    {"like",
+     [] {
+       return at::randn_like(at::empty({9, 7}, at::kDouble));
+     }},
+    {"dropped",
+     [] {
+       return at::dropout(at::ones({9, 7}), 0.5, true);
+     }},
     {"orthogonal", [] { return ortho(9, 7); }},
-    {"unsqueezed", [] { return at::rand({63}).unsqueeze_(0).view({9, 7}); }},
-    {"with_a_generator", [] { return at::empty({9, 7}).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(4)); }},
-    {"not_deferrable", [] { return at::arange(63).view({9, 7}); }},
+    {"unsqueezed",
+     [] {
+       return at::rand({63}).unsqueeze_(0).view({9, 7});
+     }},
+    {"with_a_generator",
+     [] {
+       return at::empty({9, 7}).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(4));
+     }},
+    {"not_deferrable",
+     [] {
+       return at::arange(63).view({9, 7});
+     }},
 };
 
 const std::vector<Held> kWays = {
@@ -237,7 +300,7 @@ TEST(Deferred, V12_ConvertedModulesStayDeferred) {
 
 TEST(Deferred, V12_FactoriesOnAMesh) {
   const std::pair<const char*, std::function<Tensor()>> factories[] = {
-      {"randn", [] { return at::randn({6, 5}); }},       {"rand", [] { return at::rand({6, 5}, at::kDouble); }},
+      {"randn", [] { return at::randn({6, 5}); }},        {"rand", [] { return at::rand({6, 5}, at::kDouble); }},
       {"randint", [] { return at::randint(9, {6, 5}); }}, {"zeros", [] { return at::zeros({6, 5}); }},
       {"full", [] { return at::full({6, 5}, 3); }},       {"eye", [] { return at::eye(6, 5); }},
       {"arange", [] { return at::arange(6); }},           {"scalar", [] { return at::scalar_tensor(2.0); }},

@@ -49,10 +49,23 @@ TEST(DispatchCache, PlansOncePerSpecAndArguments) {
       return dispatch.counts.planned - before;
     };
 
-    EXPECT_EQ(planned([&] { for (int i = 0; i < 5; ++i) x.sum(1); }), 1);
-    EXPECT_EQ(planned([&] { for (int i = 0; i < 5; ++i) x.sum(0); }), 1);
-    EXPECT_EQ(planned([&] { for (int i = 0; i < 5; ++i) x.add(i); }), 1) << "plans of pointwise operators read no numbers";
-    EXPECT_EQ(planned([&] { for (int i = 0; i < 5; ++i) x.add(x); }), 1);
+    EXPECT_EQ(planned([&] {
+                for (int i = 0; i < 5; ++i) x.sum(1);
+              }),
+              1);
+    EXPECT_EQ(planned([&] {
+                for (int i = 0; i < 5; ++i) x.sum(0);
+              }),
+              1);
+    EXPECT_EQ(planned([&] {
+                for (int i = 0; i < 5; ++i) x.add(i);
+              }),
+              1)
+        << "plans of pointwise operators read no numbers";
+    EXPECT_EQ(planned([&] {
+                for (int i = 0; i < 5; ++i) x.add(x);
+              }),
+              1);
     EXPECT_EQ(planned([&] { x.add(x.to(at::kDouble)); }), 2);
     dispatch.clear();
     EXPECT_EQ(planned([&] { x.sum(1); }), 1);
@@ -66,28 +79,51 @@ struct Pair {
   Call one, other;
 };
 
-// Each call is made before and after the other, on the same ShardTensor, so that a decision of one could serve the other.
+// Each call is made before and after the other, on the same ShardTensor, so that a decision of one could serve the
+// other.
 TEST(DispatchCache, CallsThatDifferInOneArgumentAreDifferentDecisions) {
   const std::vector<Pair> pairs = {
-      {"no dim, dim -3", [](const at::Tensor& x) { return x.argmax(); }, [](const at::Tensor& x) { return x.argmax(-3); }},
-      {"no dim, dim -2", [](const at::Tensor& x) { return at::count_nonzero(x); }, [](const at::Tensor& x) { return at::count_nonzero(x, std::optional<int64_t>(-2)); }},
+      {"no dim, dim -3", [](const at::Tensor& x) { return x.argmax(); },
+       [](const at::Tensor& x) { return x.argmax(-3); }},
+      {"no dim, dim -2", [](const at::Tensor& x) { return at::count_nonzero(x); },
+       [](const at::Tensor& x) { return at::count_nonzero(x, std::optional<int64_t>(-2)); }},
       {"True, one", [](const at::Tensor& x) { return at::full_like(x, true, at::TensorOptions(at::kDouble)); },
        [](const at::Tensor& x) { return at::full_like(x, 1, at::TensorOptions(at::kDouble)); }},
-      {"dims in a list", [](const at::Tensor& x) { return x.sum(at::IntArrayRef({0, 1})); }, [](const at::Tensor& x) { return x.sum(at::IntArrayRef({0, 2})); }},
-      {"keepdim", [](const at::Tensor& x) { return x.mean(1, true); }, [](const at::Tensor& x) { return x.mean(1, false); }},
+      {"dims in a list",
+       [](const at::Tensor& x) {
+         return x.sum(at::IntArrayRef({0, 1}));
+       },
+       [](const at::Tensor& x) {
+         return x.sum(at::IntArrayRef({0, 2}));
+       }},
+      {"keepdim", [](const at::Tensor& x) { return x.mean(1, true); },
+       [](const at::Tensor& x) { return x.mean(1, false); }},
       {"eps", [](const at::Tensor& x) { return at::layer_norm(x, {2}, at::Tensor(), at::Tensor(), 1e-5); },
        [](const at::Tensor& x) { return at::layer_norm(x, {2}, at::Tensor(), at::Tensor(), 1.0); }},
       {"normalized shape", [](const at::Tensor& x) { return at::layer_norm(x, {2}); },
-       [](const at::Tensor& x) { return at::layer_norm(x, {4, 2}); }},
-      {"mode", [](const at::Tensor& x) { return at::div(x, 0.3, "floor"); }, [](const at::Tensor& x) { return at::div(x, 0.3, "trunc"); }},
+       [](const at::Tensor& x) {
+         return at::layer_norm(x, {4, 2});
+       }},
+      {"mode", [](const at::Tensor& x) { return at::div(x, 0.3, "floor"); },
+       [](const at::Tensor& x) { return at::div(x, 0.3, "trunc"); }},
       {"lower bound, upper bound", [](const at::Tensor& x) { return at::clamp(x, x.mul(0.5), {}); },
        [](const at::Tensor& x) { return at::clamp(x, std::optional<at::Tensor>(), x.mul(0.5)); }},
-      {"lists of one, of two", [](const at::Tensor& x) { return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, {2}, at::IntArrayRef({1, 1})); },
-       [](const at::Tensor& x) { return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, at::IntArrayRef({2, 1}), {1}); }},
+      {"lists of one, of two",
+       [](const at::Tensor& x) {
+         return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, {2}, at::IntArrayRef({1, 1}));
+       },
+       [](const at::Tensor& x) {
+         return at::conv2d(x.unsqueeze(1), at::ones({1, 1, 2, 1}, at::kDouble), {}, at::IntArrayRef({2, 1}), {1});
+       }},
       {"a number, one with the same bits", [](const at::Tensor& x) { return at::norm(x, 2.0, 1); },
        [](const at::Tensor& x) { return at::norm(x, int64_t{0x4000000000000000}, 1); }},
-      {"window", [](const at::Tensor& x) { return at::max_pool2d(x, {2, 2}, {1, 1}); },
-       [](const at::Tensor& x) { return at::max_pool2d(x, {1, 2}, {1, 1}); }},
+      {"window",
+       [](const at::Tensor& x) {
+         return at::max_pool2d(x, {2, 2}, {1, 1});
+       },
+       [](const at::Tensor& x) {
+         return at::max_pool2d(x, {1, 2}, {1, 1});
+       }},
   };
   const at::Tensor full = make_tensor({5, 4, 2}, 1);
   on_mesh({2}, [&](const MeshPtr& mesh) {

@@ -22,8 +22,7 @@ struct WithHalo {
   HaloOptions before;
 };
 
-std::function<std::vector<Need>(int64_t)> around(const SpecPtr& spec, int64_t low, int64_t high,
-                                                 Edge edge) {
+std::function<std::vector<Need>(int64_t)> around(const SpecPtr& spec, int64_t low, int64_t high, Edge edge) {
   return [=](int64_t rank) {
     std::vector<Need> needs;
     for (int64_t d = 0; d < spec->ndim(); ++d) {
@@ -48,7 +47,8 @@ const HaloCase kCases[] = {
     {"replicated_beside_cut", {2, 2}, {6, 3}, {replicate(), shard(0, {2, 4})}},
 };
 
-// Two tensors forward over two maps, and a gradient home, in one exchange: the same bits by every back end, and as one by one.
+// Two tensors forward over two maps, and a gradient home, in one exchange: the same bits by every back end, and as one
+// by one.
 TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
   for (const HaloCase& row : kCases) {
     for (const Edge edge : {Edge::kZero, Edge::kCircular, Edge::kReflect}) {
@@ -59,8 +59,7 @@ TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
           return to_local(shard_of(make_tensor(row.shape, seed), mesh, row.placements));
         };
         const at::Tensor x = local(1), y = local(2);
-        const IntervalMap narrow(spec, around(spec, 1, 1, edge)),
-            wide(spec, around(spec, 0, 3, edge));
+        const IntervalMap narrow(spec, around(spec, 1, 1, edge)), wide(spec, around(spec, 0, 3, edge));
         const at::Tensor grad = make_tensor(wide.needed_shape(), 3 + mesh->rank());
         const at::Tensor expected[] = {narrow.apply(x, 7), wide.apply(y), wide.adjoint(grad)};
 
@@ -72,10 +71,8 @@ TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
                                  exchange.give_back(wide, grad)};
           exchange.start();
           exchange.wait();
-          const at::Tensor got[] = {exchange.borrowed(legs[0]), exchange.borrowed(legs[1]),
-                                    exchange.returned(legs[2])};
-          for (int i = 0; i < 3; ++i)
-            EXPECT_TRUE(at::equal(got[i], expected[i])) << row.name << " leg " << i;
+          const at::Tensor got[] = {exchange.borrowed(legs[0]), exchange.borrowed(legs[1]), exchange.returned(legs[2])};
+          for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << row.name << " leg " << i;
           const auto after = mesh->group().stats().total();
           EXPECT_EQ(after.calls - before.calls, narrow.exchanges() || wide.exchanges() ? 1 : 0);
           EXPECT_LT(after.messages - before.messages,
@@ -93,11 +90,8 @@ TEST(HaloExchange, S16_TheBackEndIsTheOneAskedFor) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const SpecPtr spec = make_spec(mesh, {4}, {shard(0)});
     const IntervalMap map(spec, around(spec, 1, 1, Edge::kZero));
-    const auto calls = [&](CommStats::Kind kind) {
-      return mesh->group().stats().by_kind[kind].calls;
-    };
-    const int64_t exchanges = calls(CommStats::kExchange),
-                  collectives = calls(CommStats::kAllToAll);
+    const auto calls = [&](CommStats::Kind kind) { return mesh->group().stats().by_kind[kind].calls; };
+    const int64_t exchanges = calls(CommStats::kExchange), collectives = calls(CommStats::kAllToAll);
 
     map.apply(at::ones({2}));
     {
@@ -118,9 +112,8 @@ TEST(HaloExchange, S16_RanksThatDifferAreToldAlike) {
     const HaloOptions wanted{.overlap = mesh->rank() != 2};
     EXPECT_THAT(
         message_of([&] { set_halo(wanted, &mesh->group()); }),
-        ::testing::StartsWith(
-            "set_halo: ranks 0 and 2 want different settings\n  have  rank 0: overlap = true, "
-            "exchange = p2p, keep = false; rank 2: overlap = false, exchange = p2p, keep = false"));
+        ::testing::StartsWith("set_halo: ranks 0 and 2 want different settings\n  have  rank 0: overlap = true, "
+                              "exchange = p2p, keep = false; rank 2: overlap = false, exchange = p2p, keep = false"));
     EXPECT_EQ(halo_options(), before);
     EXPECT_EQ(set_halo({.overlap = false}, &mesh->group()), before);
     EXPECT_FALSE(set_halo(before, &mesh->group()).overlap);

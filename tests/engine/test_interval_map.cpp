@@ -34,8 +34,16 @@ const std::vector<MapCase>& cases() {
       {"periodic_over_the_whole_domain", {3}, {5}, {shard(0)}, {{7, 6, Edge::kCircular}}},
       {"replicate_edge", {2}, {6, 2}, {shard(0, {1, 5})}, {{3, 2, Edge::kReplicate}, {0, 0, Edge::kZero}}},
       {"reflect_far", {2}, {4}, {shard(0, {2, 2})}, {{3, 3, Edge::kReflect}}},
-      {"two_dims_with_corners", {2, 2}, {5, 7}, {shard(0, {1, 4}), shard(1, {4, 3})}, {{2, 1, Edge::kZero}, {1, 3, Edge::kCircular}}},
-      {"replicated_beside_cut", {2, 2}, {5, 3}, {replicate(), shard(0, {2, 3})}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"two_dims_with_corners",
+       {2, 2},
+       {5, 7},
+       {shard(0, {1, 4}), shard(1, {4, 3})},
+       {{2, 1, Edge::kZero}, {1, 3, Edge::kCircular}}},
+      {"replicated_beside_cut",
+       {2, 2},
+       {5, 3},
+       {replicate(), shard(0, {2, 3})},
+       {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
       {"nested_cut", {2, 2}, {9}, {shard(0), shard(0)}, {{2, 2, Edge::kReflect}}},
       {"more_ranks_than_rows", {4}, {2, 2}, {shard(0)}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
       {"padded_uncut_dim", {2}, {4, 3}, {shard(0)}, {{0, 0, Edge::kZero}, {2, 1, Edge::kCircular}}},
@@ -45,10 +53,14 @@ const std::vector<MapCase>& cases() {
 
 int64_t row_by_hand(int64_t i, int64_t extent, Edge edge) {
   switch (edge) {
-    case Edge::kZero: return i >= 0 && i < extent ? i : -1;
-    case Edge::kCircular: return ((i % extent) + extent) % extent;
-    case Edge::kReplicate: return std::clamp<int64_t>(i, 0, extent - 1);
-    case Edge::kReflect: break;
+    case Edge::kZero:
+      return i >= 0 && i < extent ? i : -1;
+    case Edge::kCircular:
+      return ((i % extent) + extent) % extent;
+    case Edge::kReplicate:
+      return std::clamp<int64_t>(i, 0, extent - 1);
+    case Edge::kReflect:
+      break;
   }
   while (i < 0 || i >= extent) i = i < 0 ? -i : 2 * (extent - 1) - i;
   return i;
@@ -103,7 +115,8 @@ TEST(IntervalMap, BringsTheNeededRowsAndItsAdjointAddsThemBack) {  // S04, S05, 
 }
 
 TEST(IntervalMap, SourceRowsBeyondTheEnds) {
-  const std::pair<Edge, std::vector<int64_t>> cases[] = {  // rows -4 to 6 of 3
+  const std::pair<Edge, std::vector<int64_t>> cases[] = {
+      // rows -4 to 6 of 3
       {Edge::kZero, {-1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1}},
       {Edge::kCircular, {2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0}},
       {Edge::kReflect, {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2}},
@@ -127,25 +140,36 @@ TEST(IntervalMap, ReadsBackwards) {
 void check_all_pairs(std::vector<int64_t> mesh_shape, const std::vector<std::vector<Placement>>& all) {
   for (const auto& from : all) {
     for (const auto& to : all) {
-      expect_same_as_plain(mesh_shape, {{make_tensor({7, 5}, 5), from}},
-                           [&](const std::vector<at::Tensor>& t) {
-                             if (!is_shard_tensor(t[0])) return std::vector<at::Tensor>{t[0] * t[0]};
-                             const at::Tensor moved = redistribute(t[0], to);
-                             EXPECT_EQ(spec(moved), make_spec(spec(t[0])->mesh(), t[0].sizes(), to));
-                             return std::vector<at::Tensor>{moved * moved};
-                           });
+      expect_same_as_plain(mesh_shape, {{make_tensor({7, 5}, 5), from}}, [&](const std::vector<at::Tensor>& t) {
+        if (!is_shard_tensor(t[0])) return std::vector<at::Tensor>{t[0] * t[0]};
+        const at::Tensor moved = redistribute(t[0], to);
+        EXPECT_EQ(spec(moved), make_spec(spec(t[0])->mesh(), t[0].sizes(), to));
+        return std::vector<at::Tensor>{moved * moved};
+      });
     }
   }
 }
 
 TEST(Redistribute, EveryPairOfPlacementsOnALine) {  // D04
-  check_all_pairs({3}, {{replicate()}, {partial()}, {shard(0)}, {shard(0, {1, 5, 1})}, {shard(0, {4, 0, 3})}, {shard(1)}, {shard(1, {0, 0, 5})}});
+  check_all_pairs({3}, {{replicate()},
+                        {partial()},
+                        {shard(0)},
+                        {shard(0, {1, 5, 1})},
+                        {shard(0, {4, 0, 3})},
+                        {shard(1)},
+                        {shard(1, {0, 0, 5})}});
 }
 
 TEST(Redistribute, EveryPairOfPlacementsOnASquare) {  // D04
-  check_all_pairs({2, 2}, {{replicate(), replicate()}, {replicate(), partial()}, {partial(), partial()},
-                           {partial(), shard(0, {6, 1})}, {shard(0, {2, 5}), replicate()}, {shard(1), shard(0, {3, 4})},
-                           {shard(0), shard(0)}, {shard(0, {3, 4}), shard(0, {1, 2, 4, 0})}, {shard(1), partial()}});
+  check_all_pairs({2, 2}, {{replicate(), replicate()},
+                           {replicate(), partial()},
+                           {partial(), partial()},
+                           {partial(), shard(0, {6, 1})},
+                           {shard(0, {2, 5}), replicate()},
+                           {shard(1), shard(0, {3, 4})},
+                           {shard(0), shard(0)},
+                           {shard(0, {3, 4}), shard(0, {1, 2, 4, 0})},
+                           {shard(1), partial()}});
 }
 
 TEST(Redistribute, MovesOnlyWhatMustMove) {

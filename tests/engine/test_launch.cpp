@@ -36,24 +36,18 @@ Variables operator+(Variables a, const Variables& b) {
   return a;
 }
 
-const Variables kTorchrun = {{"RANK", "5"},
-                             {"WORLD_SIZE", "8"},
-                             {"MASTER_ADDR", "node1"},
-                             {"MASTER_PORT", "29500"},
-                             {"LOCAL_RANK", "1"},
-                             {"LOCAL_WORLD_SIZE", "4"}};
+const Variables kTorchrun = {
+    {"RANK", "5"},       {"WORLD_SIZE", "8"},      {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"},
+    {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
                             {"OMPI_COMM_WORLD_SIZE", "3"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
-const Variables kHydra = {
-    {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-const Variables kPals = {
-    {"PMI_RANK", "6"}, {"PMI_SIZE", "7"}, {"PMI_LOCAL_RANK", "2"}, {"PMI_LOCAL_SIZE", "4"}};
+const Variables kHydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kPals = {{"PMI_RANK", "6"}, {"PMI_SIZE", "7"}, {"PMI_LOCAL_RANK", "2"}, {"PMI_LOCAL_SIZE", "4"}};
 const Variables kMvapich = {
     {"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "0"}};
-const Variables kStep = {
-    {"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "7"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_ID", "0"}};
+const Variables kStep = {{"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "7"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_ID", "0"}};
 const Variables kTasks = {{"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}, {"SLURM_NODEID", "2"}};
 
 struct LaunchCase {
@@ -73,17 +67,9 @@ const LaunchCase kCases[] = {
     {"mvapich", kMvapich, Launch::kPmi, 0, 2, 0, -1, "MV2_COMM_WORLD_SIZE=2"},
     {"slurm_step", kStep, Launch::kSlurm, 4, 7, 0, -1, "SLURM_STEP_ID=0"},
     {"slurm_third_node", kStep + kTasks, Launch::kSlurm, 4, 7, 0, 2, "SLURM_PROCID=4"},
-    {"slurm_last_node",
-     kStep + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}, {"SLURM_NODEID", "3"}},
+    {"slurm_last_node", kStep + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}, {"SLURM_NODEID", "3"}},
      Launch::kSlurm, 4, 7, 0, 1, ""},
-    {"slurm_batch_shell",
-     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
-     Launch::kSingle,
-     0,
-     1,
-     0,
-     1,
-     "not Slurm"},
+    {"slurm_batch_shell", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}, Launch::kSingle, 0, 1, 0, 1, "not Slurm"},
     {"slurm_batch_script",
      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_ID", "4294967291"}},
      Launch::kSingle,
@@ -100,26 +86,11 @@ const LaunchCase kCases[] = {
      0,
      1,
      "not Slurm"},
-    {"torchrun_incomplete",
-     {{"RANK", "3"}, {"WORLD_SIZE", "4"}},
-     Launch::kSingle,
-     0,
-     1,
-     0,
-     1,
-     "not torchrun"},
+    {"torchrun_incomplete", {{"RANK", "3"}, {"WORLD_SIZE", "4"}}, Launch::kSingle, 0, 1, 0, 1, "not torchrun"},
     {"torchrun_before_mpi", kTorchrun + kOpenMpi, Launch::kTorchrun, 5, 8, 1, 4, "RANK=5"},
-    {"open_mpi_before_pmi_and_slurm", kOpenMpi + kHydra + kStep, Launch::kOpenMpi, 2, 3, 0, 1,
-     "OMPI"},
+    {"open_mpi_before_pmi_and_slurm", kOpenMpi + kHydra + kStep, Launch::kOpenMpi, 2, 3, 0, 1, "OMPI"},
     {"pmi_before_slurm", kHydra + kStep, Launch::kPmi, 1, 4, 1, 2, "PMI"},
-    {"empty_is_unset",
-     {{"PMI_RANK", ""}, {"PMI_SIZE", "4"}},
-     Launch::kSingle,
-     0,
-     1,
-     0,
-     1,
-     "no launcher"},
+    {"empty_is_unset", {{"PMI_RANK", ""}, {"PMI_SIZE", "4"}}, Launch::kSingle, 0, 1, 0, 1, "no launcher"},
 };
 
 class DetectLaunch : public ::testing::TestWithParam<LaunchCase> {};
@@ -166,14 +137,10 @@ TEST(MakeWorld, FitsTheLaunchOrSaysWhyNot) {
   EXPECT_EQ(make_world("fake", torchrun)->rank(), 5);
   EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("threads", mpi); }),
               HasSubstr("cannot reach the other 2 processes"));
-  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("thread", single); }),
-              HasSubstr("did you mean \"threads\"?"));
-  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("carrier pigeon", single); }),
-              HasSubstr("unknown backend"));
-  EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("nccl", single); }),
-              HasSubstr("nccl"));
-  EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("", torchrun); }),
-              HasSubstr("torchrun"));
+  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("thread", single); }), HasSubstr("did you mean \"threads\"?"));
+  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("carrier pigeon", single); }), HasSubstr("unknown backend"));
+  EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("nccl", single); }), HasSubstr("nccl"));
+  EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("", torchrun); }), HasSubstr("torchrun"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conjugations, signs and zeros that LibTorch has put off are not in a tensor's memory: wherever a plain tensor becomes a
-// block, travels or meets ShardTensors, its values count.
+// Conjugations, signs and zeros that LibTorch has put off are not in a tensor's memory: wherever a plain tensor becomes
+// a block, travels or meets ShardTensors, its values count.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,8 @@ TEST(LazyBits, PlainOperandsCountByTheirValues) {
       for (const Placement& cut : {shard(0, {1, 3}), shard(1, {3, 0}), replicate(), partial()}) {
         const at::Tensor x = shard_of(full, mesh, {cut});
         const auto check = [&](const at::Tensor& actual, const at::Tensor& expected) {
-          EXPECT_EQ(difference(is_shard_tensor(actual) ? full_tensor(actual) : actual, expected, 1e-12), "") << lazy.name << ", " << cut.to_string();
+          EXPECT_EQ(difference(is_shard_tensor(actual) ? full_tensor(actual) : actual, expected, 1e-12), "")
+              << lazy.name << ", " << cut.to_string();
         };
         const at::Tensor row = lazy.tensor.unsqueeze(0), values = lazy.values.unsqueeze(0);
         check(at::mm(row, x), at::mm(values, full));
@@ -113,9 +114,12 @@ TEST(LazyBits, CollectivesRefuseThem) {
           message_of([&] { world.broadcast(in_place, 0); }),
           message_of([&] { world.reduce_scatter(lazy.tensor, halves, out, ReduceOp::kSum); }),
           message_of([&] { world.all_to_all(lazy.tensor, halves, out, halves); }),
-          message_of([&] { world.exchange({{1 - world.rank(), lazy.tensor}}, {{1 - world.rank(), out}}); })};
+          message_of([&] {
+            world.exchange({{1 - world.rank(), lazy.tensor}}, {{1 - world.rank(), out}});
+          })};
       for (const std::string& text : messages) {
-        EXPECT_NE(text.find("is conjugated, negated or zero by a mark alone"), std::string::npos) << lazy.name << ": " << text;
+        EXPECT_NE(text.find("is conjugated, negated or zero by a mark alone"), std::string::npos)
+            << lazy.name << ": " << text;
         EXPECT_NE(text.find("resolve_conj()"), std::string::npos) << text;
       }
     }

@@ -85,7 +85,9 @@ at::Tensor whole(const at::Tensor& tensor) { return (is_shard_tensor(tensor) ? f
 Parameters trained_pairs(const Case& kind, int steps) {
   const Parameters leaves = {leaf(at::view_as_real(kField)), leaf(at::view_as_real(kBias)), leaf(kScale)};
   const auto optimizer = kind.make(leaves);
-  const auto loss = [&] { return loss_of({at::view_as_complex(leaves[0]), at::view_as_complex(leaves[1]), leaves[2]}, kFactor, kTarget); };
+  const auto loss = [&] {
+    return loss_of({at::view_as_complex(leaves[0]), at::view_as_complex(leaves[1]), leaves[2]}, kFactor, kTarget);
+  };
   train(*optimizer, loss, steps, takes_closure(kind));
   return {at::view_as_complex(leaves[0].detach()), at::view_as_complex(leaves[1].detach()), leaves[2].detach()};
 }
@@ -94,7 +96,9 @@ void expect_trained(const Parameters& parameters, const Parameters& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor actual = whole(parameters[i]);
     ASSERT_EQ(actual.scalar_type(), expected[i].scalar_type());
-    EXPECT_EQ(difference(at::view_as_real(actual.to(at::kComplexDouble)), at::view_as_real(expected[i].to(at::kComplexDouble)), 1e-10), "")
+    EXPECT_EQ(difference(at::view_as_real(actual.to(at::kComplexDouble)),
+                         at::view_as_real(expected[i].to(at::kComplexDouble)), 1e-10),
+              "")
         << "parameter " << i;
   }
 }
@@ -105,7 +109,8 @@ TEST(OptimizerStep, PlainComplexParametersAreTrainedAsPairsOfReals) {
     const Parameters parameters = {leaf(kField), leaf(kBias), leaf(kScale)};
     const auto optimizer = kind.make(parameters);
 
-    train(*optimizer, [&] { return loss_of(parameters, kFactor, kTarget); }, 5, takes_closure(kind));
+    train(
+        *optimizer, [&] { return loss_of(parameters, kFactor, kTarget); }, 5, takes_closure(kind));
 
     expect_trained(parameters, trained_pairs(kind, 5));
   }
@@ -149,18 +154,21 @@ TEST(OptimizerStep, BlocksOfComplexParametersAreTrainedAsTheWhole) {
     for (const Way& way : ways) {
       SCOPED_TRACE(std::string(kind.name) + " on " + std::to_string(way.mesh[0]));
       on_mesh(way.mesh, [&](const MeshPtr& mesh) {
-        const Parameters parameters = {shard_of(kField, mesh, way.field).requires_grad_(), shard_of(kBias, mesh, way.bias).requires_grad_(),
+        const Parameters parameters = {shard_of(kField, mesh, way.field).requires_grad_(),
+                                       shard_of(kBias, mesh, way.bias).requires_grad_(),
                                        shard_of(kScale, mesh, way.scale).requires_grad_()};
         const at::Tensor factor = shard_of(kFactor, mesh, way.field), target = shard_of(kTarget, mesh, way.field);
         const SpecPtr before = spec(parameters[0]);
         const auto optimizer = kind.make(parameters);
 
-        train(*optimizer, [&] { return loss_of(parameters, factor, target); }, 3, takes_closure(kind));
+        train(
+            *optimizer, [&] { return loss_of(parameters, factor, target); }, 3, takes_closure(kind));
 
         expect_trained(parameters, expected);
         EXPECT_EQ(spec(parameters[0]), before);
         if (kind.name == std::string("Adam_amsgrad")) {
-          const auto& state = static_cast<to::AdamParamState&>(*optimizer->state().at(parameters[0].unsafeGetTensorImpl()));
+          const auto& state =
+              static_cast<to::AdamParamState&>(*optimizer->state().at(parameters[0].unsafeGetTensorImpl()));
           EXPECT_EQ(spec(state.max_exp_avg_sq()), before);
         }
       });
@@ -171,7 +179,8 @@ TEST(OptimizerStep, BlocksOfComplexParametersAreTrainedAsTheWhole) {
 // A gradient that is a lazy conjugate, a parameter without gradient, and one that lost it between two steps.
 TEST(OptimizerStep, GradientsMayBeLazyConjugatesOrAbsent) {
   const at::Tensor one = leaf(kField), other = leaf(kBias), pairs = leaf(at::view_as_real(kField));
-  to::RMSprop optimizer(Parameters{one, other}, to::RMSpropOptions(0.1)), reference(Parameters{pairs}, to::RMSpropOptions(0.1));
+  to::RMSprop optimizer(Parameters{one, other}, to::RMSpropOptions(0.1)),
+      reference(Parameters{pairs}, to::RMSpropOptions(0.1));
   one.mutable_grad() = kFactor.conj();
   pairs.mutable_grad() = at::view_as_real(kFactor.conj().resolve_conj());
 
@@ -187,9 +196,11 @@ TEST(OptimizerStep, GradientsMayBeLazyConjugatesOrAbsent) {
 TEST(OptimizerStep, AnErrorOfTheClosureLeavesTheParametersInPlace) {
   const Parameters parameters = {leaf(kField)};
   to::Adam optimizer(parameters, to::AdamOptions(0.1));
-  train(optimizer, [&] { return energy(parameters[0]); }, 1, false);
+  train(
+      optimizer, [&] { return energy(parameters[0]); }, 1, false);
 
-  EXPECT_THAT(message_of([&] { optimizer_step(optimizer, []() -> at::Tensor { TORCH_CHECK(false, "no data"); }); }), HasSubstr("no data"));
+  EXPECT_THAT(message_of([&] { optimizer_step(optimizer, []() -> at::Tensor { TORCH_CHECK(false, "no data"); }); }),
+              HasSubstr("no data"));
 
   EXPECT_TRUE(optimizer.param_groups()[0].params()[0].is_same(parameters[0]));
   EXPECT_EQ(optimizer.state().count(parameters[0].unsafeGetTensorImpl()), 1u);
@@ -197,9 +208,13 @@ TEST(OptimizerStep, AnErrorOfTheClosureLeavesTheParametersInPlace) {
 
 TEST(OptimizerStep, AdagradBeginsItsSumsByGroupAndForGroupsAddedLater) {
   const at::Tensor one = leaf(kScale), two = leaf(kScale), late = leaf(kScale);
-  to::Adagrad optimizer(std::vector<to::OptimizerParamGroup>{{{one}}, {{two}, std::make_unique<to::AdagradOptions>(to::AdagradOptions(0.5).initial_accumulator_value(2.0))}},
-                        to::AdagradOptions(0.5));
-  optimizer.add_param_group({{late}, std::make_unique<to::AdagradOptions>(to::AdagradOptions(0.5).initial_accumulator_value(2.0))});
+  to::Adagrad optimizer(
+      std::vector<to::OptimizerParamGroup>{
+          {{one}},
+          {{two}, std::make_unique<to::AdagradOptions>(to::AdagradOptions(0.5).initial_accumulator_value(2.0))}},
+      to::AdagradOptions(0.5));
+  optimizer.add_param_group(
+      {{late}, std::make_unique<to::AdagradOptions>(to::AdagradOptions(0.5).initial_accumulator_value(2.0))});
   for (const at::Tensor& parameter : {one, two, late}) parameter.mutable_grad() = at::ones_like(parameter);
 
   optimizer_step(optimizer);
@@ -217,7 +232,8 @@ struct Stranger final : to::Optimizer {
 
 TEST(OptimizerStep, WhatCannotBeTrainedAsPairsIsRefused) {
   Stranger complex({leaf(kField)}), real({leaf(kScale)});
-  EXPECT_THAT(message_of([&] { optimizer_step(complex); }), HasSubstr("an optimizer that is not LibTorch's own has complex parameters"));
+  EXPECT_THAT(message_of([&] { optimizer_step(complex); }),
+              HasSubstr("an optimizer that is not LibTorch's own has complex parameters"));
   EXPECT_EQ(message_of([&] { optimizer_step(real); }), "");
 
   to::Adam lazy(Parameters{kField.conj().requires_grad_()}, to::AdamOptions(0.1));

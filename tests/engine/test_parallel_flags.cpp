@@ -17,11 +17,14 @@ namespace {
 namespace nn = torch::nn;
 using ::testing::HasSubstr;
 
-at::Tensor whole(const at::Tensor& tensor) { return is_shard_tensor(tensor) ? full_tensor(tensor.detach()) : tensor.detach(); }
+at::Tensor whole(const at::Tensor& tensor) {
+  return is_shard_tensor(tensor) ? full_tensor(tensor.detach()) : tensor.detach();
+}
 
 struct MlpImpl : nn::Module {
   MlpImpl(int64_t features, int64_t hidden)
-      : fc1(register_module("fc1", nn::Linear(features, hidden))), fc2(register_module("fc2", nn::Linear(hidden, features))) {
+      : fc1(register_module("fc1", nn::Linear(features, hidden))),
+        fc2(register_module("fc2", nn::Linear(hidden, features))) {
     to(at::kDouble);
     const at::NoGradGuard no_grad;
     int64_t seed = 1;
@@ -60,7 +63,8 @@ TEST(ParallelFlags, V24_GradientsComeBackAsThePlanSays) {
 
     const at::Tensor input = shard_of(x, mesh, {shard(1)}).requires_grad_();
     const Named found = gradients(net, input);
-    for (const auto& [name, gradient] : expected) EXPECT_EQ(difference(whole(found.at(name)), gradient, 1e-12), "") << name;
+    for (const auto& [name, gradient] : expected)
+      EXPECT_EQ(difference(whole(found.at(name)), gradient, 1e-12), "") << name;
     EXPECT_TRUE(spec(found.at("fc1.weight"))->is_replicate());
     EXPECT_TRUE(spec(found.at("fc2.weight"))->is_replicate());
     EXPECT_TRUE(spec(found.at("fc2.bias"))->is_replicate());
@@ -79,8 +83,10 @@ TEST(ParallelFlags, V24_AsyncMovesGiveTheSameBits) {
     for (const char* async : {"false", "true"}) {
       Mlp net(6, 7);
       const std::string flag = std::string(", \"async\": ") + async + "}]";
-      const std::string plan = std::string(R"json({"parameter": {"fc1.weight": "S(0)", "fc1.bias": "S(0)", "fc2.weight": "S(1)"},
-        "forward": {"fc1.input": [{"placements": "R")json") + flag + R"json(, "fc2.output": [{"placements": "S(0)")json" + flag + "}}";
+      const std::string plan =
+          std::string(R"json({"parameter": {"fc1.weight": "S(0)", "fc1.bias": "S(0)", "fc2.weight": "S(1)"},
+        "forward": {"fc1.input": [{"placements": "R")json") +
+          flag + R"json(, "fc2.output": [{"placements": "S(0)")json" + flag + "}}";
       parallelize_module(net.ptr(), mesh, parse_plan(plan));
       const at::Tensor x = shard_of(make_tensor({5, 6}, 9), mesh, {shard(0, {4, 0, 1})}).requires_grad_();
       const Named found = gradients(net, x);
@@ -92,10 +98,12 @@ TEST(ParallelFlags, V24_AsyncMovesGiveTheSameBits) {
       EXPECT_TRUE(whole(gradient).equal(whole(runs[1].at(name)))) << name;
     }
     // Several at once travel together.
-    const at::Tensor a = shard_of(make_tensor({5, 6}, 1), mesh, {shard(0)}), b = shard_of(make_tensor({5, 6}, 2), mesh, {shard(1)});
+    const at::Tensor a = shard_of(make_tensor({5, 6}, 1), mesh, {shard(0)}),
+                     b = shard_of(make_tensor({5, 6}, 2), mesh, {shard(1)});
     const ArgumentPlan plan{.wanted = Placements{replicate()}, .async = true};
     const auto moved = move_arguments({a, {}, b}, mesh, {plan, plan, plan}, "here");
-    EXPECT_TRUE(to_local(moved[0]).equal(make_tensor({5, 6}, 1)) && !moved[1].defined() && to_local(moved[2]).equal(make_tensor({5, 6}, 2)));
+    EXPECT_TRUE(to_local(moved[0]).equal(make_tensor({5, 6}, 1)) && !moved[1].defined() &&
+                to_local(moved[2]).equal(make_tensor({5, 6}, 2)));
   });
 }
 
@@ -108,13 +116,21 @@ TEST(ParallelFlags, V24_FlagsAreReadAndWritten) {
 
   EXPECT_THAT(message_of([] { parse_plan(R"json({"parameter": {"w": {"placement": "R", "grad": "R"}}})json"); }),
               HasSubstr("unknown key 'placement' (did you mean \"placements\"?)"));
-  EXPECT_THAT(message_of([] { parse_plan(R"json({"parameter": {"w": {"placements": "R", "async": true}}})json"); }), HasSubstr("async is for the inputs and outputs"));
-  EXPECT_THAT(message_of([] { parse_plan(R"json({"forward": {"fc.input": [{"async": "yes"}]}})json"); }), HasSubstr("async: Expect true or false, found string"));
+  EXPECT_THAT(message_of([] { parse_plan(R"json({"parameter": {"w": {"placements": "R", "async": true}}})json"); }),
+              HasSubstr("async is for the inputs and outputs"));
+  EXPECT_THAT(message_of([] { parse_plan(R"json({"forward": {"fc.input": [{"async": "yes"}]}})json"); }),
+              HasSubstr("async: Expect true or false, found string"));
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
     Mlp net(6, 7);
-    EXPECT_THAT(message_of([&] { parallelize_module(net.ptr(), mesh, parse_plan(R"json({"parameter": {"fc1.weight": {"grad": "R"}}})json")); }),
+    EXPECT_THAT(message_of([&] {
+                  parallelize_module(net.ptr(), mesh,
+                                     parse_plan(R"json({"parameter": {"fc1.weight": {"grad": "R"}}})json"));
+                }),
                 HasSubstr("the gradient of 'fc1.weight' has 1 placements"));
-    EXPECT_THAT(message_of([&] { parallelize_module(net.ptr(), mesh, parse_plan(R"json({"parameter": {"fc3.weight": {"grad": ["R", "R"]}}})json")); }),
+    EXPECT_THAT(message_of([&] {
+                  parallelize_module(net.ptr(), mesh,
+                                     parse_plan(R"json({"parameter": {"fc3.weight": {"grad": ["R", "R"]}}})json"));
+                }),
                 HasSubstr("'fc3.weight' matches no parameter"));
   });
 }
@@ -123,7 +139,8 @@ TEST(ParallelFlags, V25_ModelsThatComeInBlocks) {
   const at::Tensor x = make_tensor({5, 6}, 9);
   Mlp single(6, 7);
   const Named expected = gradients(single, x);
-  const char* const plan = R"j({"parameter": {"fc1.weight": "S(0)", "fc1.bias": "S(0)", "fc2.weight": "S(1)"}, "forward": {"fc2.output": ["R"]}})j";
+  const char* const plan =
+      R"j({"parameter": {"fc1.weight": "S(0)", "fc1.bias": "S(0)", "fc2.weight": "S(1)"}, "forward": {"fc2.output": ["R"]}})j";
   const std::vector<int64_t> widths = {4, 0, 3};
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const int64_t width = widths[mesh->rank()], start = mesh->rank() == 0 ? 0 : 4;
@@ -147,10 +164,14 @@ TEST(ParallelFlags, V25_ModelsThatComeInBlocks) {
       EXPECT_TRUE(whole(net->named_parameters()[p.key()]).equal(p.value().detach())) << p.key();
     }
     const Named found = gradients(net, x);
-    for (const auto& [name, gradient] : expected) EXPECT_EQ(difference(whole(found.at(name)), gradient, 1e-12), "") << name;
+    for (const auto& [name, gradient] : expected)
+      EXPECT_EQ(difference(whole(found.at(name)), gradient, 1e-12), "") << name;
 
     Mlp other(6, 7);
-    EXPECT_THAT(message_of([&] { parallelize_module(other.ptr(), mesh, parse_plan(R"json({"fc1": "ColwiseParallel"})json"), {.is_model_sharded = true}); }),
+    EXPECT_THAT(message_of([&] {
+                  parallelize_module(other.ptr(), mesh, parse_plan(R"json({"fc1": "ColwiseParallel"})json"),
+                                     {.is_model_sharded = true});
+                }),
                 HasSubstr("is_model_sharded needs a plan of placements"));
   });
 }
@@ -161,9 +182,18 @@ struct MakesTensorsImpl : nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const auto options = x.options().requires_grad(false);
     at::Tensor state = at::zeros(x.sizes(), options), noise = at::randn(x.sizes(), options);
-    const at::Tensor ramp = at::arange(6, options), mask = at::ones({5, 6}, options).triu(), picks = at::randint(3, 9, x.sizes(), options);
-    made = {state, noise, ramp, mask, picks, at::eye(6, options), at::full({5, 1}, 2.5, options), at::linspace(0, 1, 5, options),
-            at::rand({2}, options), at::tensor({1.0, 2.0})};
+    const at::Tensor ramp = at::arange(6, options), mask = at::ones({5, 6}, options).triu(),
+                     picks = at::randint(3, 9, x.sizes(), options);
+    made = {state,
+            noise,
+            ramp,
+            mask,
+            picks,
+            at::eye(6, options),
+            at::full({5, 1}, 2.5, options),
+            at::linspace(0, 1, 5, options),
+            at::rand({2}, options),
+            at::tensor({1.0, 2.0})};
     for (int64_t i = 0; i < 3; ++i) state = (state + x * scale + noise * 0.1).tanh() * mask;
     return state + ramp * picks;
   }
@@ -193,12 +223,13 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
     cut["randn"] = {shard(1)};
     cut["randint"] = {shard(0)};
     cut["eye"] = {shard(1)};
-    const auto plain = run(std::nullopt, full), off = run(std::nullopt, x), on = run(replicated_factories(*mesh), x), planned = run(cut, x);
+    const auto plain = run(std::nullopt, full), off = run(std::nullopt, x), on = run(replicated_factories(*mesh), x),
+               planned = run(cut, x);
 
     for (size_t i = 0; i < plain.size(); ++i) {
       for (const auto* seen : {&off, &on, &planned}) EXPECT_EQ(difference(whole((*seen)[i]), plain[i], 1e-12), "") << i;
       if (i < 2) continue;
-      EXPECT_FALSE(is_shard_tensor(off[i])) << i;  // off by default
+      EXPECT_FALSE(is_shard_tensor(off[i])) << i;   // off by default
       const bool constant = i + 1 == plain.size();  // at::tensor is no factory
       EXPECT_EQ(is_shard_tensor(on[i]), !constant) << i;
       if (!constant) EXPECT_TRUE(spec(on[i])->is_replicate()) << i;
@@ -207,9 +238,18 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
     EXPECT_EQ(spec(planned[3])->placements()[0].to_string(), "Shard(1, {2, 2, 2})");
     EXPECT_EQ(spec(planned[7])->placements()[0].to_string(), "Shard(1, {2, 2, 2})");
 
-    EXPECT_THAT(message_of([&] { run(FactoryPlan{{"zeroes", {replicate()}}}, x); }), HasSubstr("factory: 'zeroes' cannot be captured (did you mean \"zeros\"?)"));
-    EXPECT_THAT(message_of([&] { run(FactoryPlan{{"zeros", {replicate(), replicate()}}}, x); }), HasSubstr("factory: 'zeros' has 2 placements for"));
-    EXPECT_THAT(message_of([&] { run(FactoryPlan{{"arange", {shard(1)}}}, x); }), HasSubstr("arange: the tensor cannot be Shard(1), as the factory plan wants"));
+    EXPECT_THAT(message_of([&] {
+                  run(FactoryPlan{{"zeroes", {replicate()}}}, x);
+                }),
+                HasSubstr("factory: 'zeroes' cannot be captured (did you mean \"zeros\"?)"));
+    EXPECT_THAT(message_of([&] {
+                  run(FactoryPlan{{"zeros", {replicate(), replicate()}}}, x);
+                }),
+                HasSubstr("factory: 'zeros' has 2 placements for"));
+    EXPECT_THAT(message_of([&] {
+                  run(FactoryPlan{{"arange", {shard(1)}}}, x);
+                }),
+                HasSubstr("arange: the tensor cannot be Shard(1), as the factory plan wants"));
     EXPECT_FALSE(is_shard_tensor(at::zeros({2})));
   });
 }

@@ -28,8 +28,8 @@ std::vector<ModuleFacts> model() {
 }
 
 MeshPtr fake_mesh(std::vector<int64_t> shape) {
-  const auto world = make_fake_communicator(0, static_cast<int>(std::accumulate(shape.begin(), shape.end(), int64_t{1},
-                                                                                std::multiplies<>())));
+  const auto world = make_fake_communicator(
+      0, static_cast<int>(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
   return init_device_mesh(*world, "cpu", std::move(shape));
 }
 
@@ -77,35 +77,47 @@ const PlanCase kPlans[] = {
     {"Empty", "{}", ""},
     {"V05Exact", R"json({"parameter": {"blocks.0.fc1.weight": ["S(0)"], "scale": "S(-1)"}})json",
      "scale Shard(-1)\nblocks.0.fc1.weight Shard(0)\n"},
-    {"V22Star", R"json({"parameter": {"blocks.*.fc1.b*": "S(0)"}})json", "blocks.0.fc1.bias Shard(0)\nblocks.1.fc1.bias Shard(0)\n"},
-    {"V22Regex", R"json({"parameter": {"blocks\\.\\d+\\.fc[12]\\.bias": "R", "blocks%.[1-9]%.fc1%.weight": "S(1)"}})json",
+    {"V22Star", R"json({"parameter": {"blocks.*.fc1.b*": "S(0)"}})json",
+     "blocks.0.fc1.bias Shard(0)\nblocks.1.fc1.bias Shard(0)\n"},
+    {"V22Regex",
+     R"json({"parameter": {"blocks\\.\\d+\\.fc[12]\\.bias": "R", "blocks%.[1-9]%.fc1%.weight": "S(1)"}})json",
      "blocks.1.fc1.weight Shard(1)\n"},
     {"TheExactNameWins", R"json({"parameter": {"blocks.*.fc1.bias": "S(0)", "blocks.1.fc1.bias": "R"}})json",
      "blocks.0.fc1.bias Shard(0)\n"},
-    {"TheCloserPatternWins", R"json({"parameter": {"*.*.fc1.bias": "S(0)", "*.1.fc1.bias": "R"}})json", "blocks.0.fc1.bias Shard(0)\n"},
-    {"Sizes", R"json({"parameter": {"blocks.0.fc1.weight": ["S(0, {4, 0, 3})"]}})json", "blocks.0.fc1.weight Shard(0, {4, 0, 3})\n"},
-    {"V06Forward", R"json({"forward": {"blocks.0.input": [null, ["S(1)"]], "blocks.*.output": ["R"], "input": ["P"]}})json",
-     "input [Partial(sum)]\nblocks.0.input [] [Shard(1)]\nblocks.0.output [Replicate()]\nblocks.1.output [Replicate()]\n"},
-    {"V23ByName", R"json({"forward": {"words.input": {"0": "R", "mask": ["S(1)"]}}})json", "words.input [Replicate()] mask [Shard(1)]\n"},
-    {"V17TwoMeshDims", R"json({"parameter": {"blocks.0.fc1.weight": ["S(0)", "S(1)"]}, "forward": {"words.output": [["R", "S(0)"]]}})json",
-     "blocks.0.fc1.weight Shard(0) Shard(1)\nwords.output [Replicate() Shard(0)]\n", {2, 2}},
+    {"TheCloserPatternWins", R"json({"parameter": {"*.*.fc1.bias": "S(0)", "*.1.fc1.bias": "R"}})json",
+     "blocks.0.fc1.bias Shard(0)\n"},
+    {"Sizes", R"json({"parameter": {"blocks.0.fc1.weight": ["S(0, {4, 0, 3})"]}})json",
+     "blocks.0.fc1.weight Shard(0, {4, 0, 3})\n"},
+    {"V06Forward",
+     R"json({"forward": {"blocks.0.input": [null, ["S(1)"]], "blocks.*.output": ["R"], "input": ["P"]}})json",
+     "input [Partial(sum)]\nblocks.0.input [] [Shard(1)]\nblocks.0.output [Replicate()]\nblocks.1.output "
+     "[Replicate()]\n"},
+    {"V23ByName", R"json({"forward": {"words.input": {"0": "R", "mask": ["S(1)"]}}})json",
+     "words.input [Replicate()] mask [Shard(1)]\n"},
+    {"V17TwoMeshDims",
+     R"json({"parameter": {"blocks.0.fc1.weight": ["S(0)", "S(1)"]}, "forward": {"words.output": [["R", "S(0)"]]}})json",
+     "blocks.0.fc1.weight Shard(0) Shard(1)\nwords.output [Replicate() Shard(0)]\n",
+     {2, 2}},
     {"P05Colwise", R"json({"blocks.0.fc1": "ColwiseParallel"})json",
      "blocks.0.fc1.bias Shard(0)\nblocks.0.fc1.weight Shard(0)\n"
      "blocks.0.fc1.input [Replicate() as Replicate()]\nblocks.0.fc1.output [Shard(-1) as Shard(-1), local]\n"},
-    {"P06RowwiseOfASubclass", R"json({"blocks.1.fc2": {"style": "RowwiseParallel", "output_layouts": "S(1)", "use_local_output": false}})json",
+    {"P06RowwiseOfASubclass",
+     R"json({"blocks.1.fc2": {"style": "RowwiseParallel", "output_layouts": "S(1)", "use_local_output": false}})json",
      "blocks.1.fc2.weight Shard(1)\n"
      "blocks.1.fc2.input [Shard(-1, {3, 2, 2}) as Shard(-1, {3, 2, 2})]\nblocks.1.fc2.output [Shard(1) as Shard(1)]\n"},
     {"P05ColwiseEmbedding", R"json({"words": "ColwiseParallel"})json",
      "words.weight Shard(1)\nwords.input [Replicate() as Replicate()]\nwords.output [Shard(-1) as Shard(-1), local]\n"},
     {"P06RowwiseEmbedding", R"json({"words": {"style": "RowwiseParallel", "input_layouts": "R"}})json",
-     "words.weight Shard(0)\nwords.input [Replicate() as Replicate()]\nwords.output [Replicate() as Replicate(), local]\n"},
+     "words.weight Shard(0)\nwords.input [Replicate() as Replicate()]\nwords.output [Replicate() as Replicate(), "
+     "local]\n"},
     {"SequenceParallel", R"json({"blocks.*": {"style": "SequenceParallel", "sequence_dim": 2}})json",
      "blocks.0.input [Shard(2) as Shard(2)]\nblocks.0.output [Shard(2) as is]\n"
      "blocks.1.input [Shard(2) as Shard(2)]\nblocks.1.output [Shard(2) as is]\n"},
     {"P01OneStyleIsForTheRoot",
      R"json({"style": "PrepareModuleInput", "input_layouts": ["S(0)", null], "desired_input_layouts": ["R", null], "use_local_output": true})json",
      "input [Shard(0) as Replicate(), local] []\n"},
-    {"PrepareOutput", R"json({"words": {"style": "PrepareModuleOutput", "output_layouts": "S(0)", "desired_output_layouts": "R"}})json",
+    {"PrepareOutput",
+     R"json({"words": {"style": "PrepareModuleOutput", "output_layouts": "S(0)", "desired_output_layouts": "R"}})json",
      "words.output [Shard(0) as Replicate(), local]\n"},
     {"Keywords", R"json({"words": {"style": "PrepareModuleInput", "input_kwarg_layouts": {"mask": "S(0)", "k": null},
                    "desired_input_kwarg_layouts": {"mask": "R", "k": null}}})json",
@@ -132,40 +144,61 @@ struct RefusedCase {
 
 const RefusedCase kRefused[] = {
     {"NoJson", "{", "plan: this is no valid JSON"},
-    {"P13Number", "3", "Expect ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}, found number"},
+    {"P13Number", "3",
+     "Expect ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}, found number"},
     {"NumberForAName", R"json({"words": 3})json", "plan[\"words\"]: Expect ParallelStyle, found number"},
     {"V09UnknownKey", R"json({"paramter": {}})json", "unknown key 'paramter' (did you mean \"parameter\"?)"},
-    {"UnknownStyle", R"json({"words": "RowiseParallel"})json", "unknown style 'RowiseParallel' (did you mean \"RowwiseParallel\"?)"},
+    {"UnknownStyle", R"json({"words": "RowiseParallel"})json",
+     "unknown style 'RowiseParallel' (did you mean \"RowwiseParallel\"?)"},
     {"UnknownOption", R"json({"words": {"style": "RowwiseParallel", "output_layout": "R"}})json",
      "unknown key 'output_layout' (did you mean \"output_layouts\"?)"},
-    {"NoPlacement", R"json({"parameter": {"scale": "Shrad(0)"}})json", "plan.parameter[\"scale\"]: 'Shrad(0)' is no placement"},
+    {"NoPlacement", R"json({"parameter": {"scale": "Shrad(0)"}})json",
+     "plan.parameter[\"scale\"]: 'Shrad(0)' is no placement"},
     {"NoReduction", R"json({"forward": {"words.input": ["P(mean)"]}})json", "mean"},
-    {"Side", R"json({"forward": {"words.ouput": ["R"]}})json", "neither in .input nor in .output (did you mean \"output\"?)"},
+    {"Side", R"json({"forward": {"words.ouput": ["R"]}})json",
+     "neither in .input nor in .output (did you mean \"output\"?)"},
     {"Unmatched", R"json({"parameter": {"blocks.0.fc1.wight": "R"}})json",
      "'blocks.0.fc1.wight' matches no parameter (did you mean \"blocks.0.fc1.weight\"?)"},
-    {"UnmatchedPattern", R"json({"parameter": {"blocks.*.fc3.weight": "R"}})json", "'blocks.*.fc3.weight' matches no parameter"},
+    {"UnmatchedPattern", R"json({"parameter": {"blocks.*.fc3.weight": "R"}})json",
+     "'blocks.*.fc3.weight' matches no parameter"},
     {"RegexOfAnotherName", R"json({"parameter": {"blocks\\.0\\.fc[^1-9]\\.weight": "R"}})json", "matches no parameter"},
-    {"BadRange", R"json({"parameter": {"fc[9-1]\\d": "R"}})json", "'fc[9-1]\\d' is no valid pattern: a range without an end at character 5"},
-    {"ReferenceBack", R"json({"parameter": {"(a)\\1": "R"}})json", "is no valid pattern: \\1 is not known at character 6"},
-    {"TooManyRepeats", R"json({"parameter": {"((\\d{100}){100}){100}": "R"}})json", "it repeats to more than 4000 characters"},
+    {"BadRange", R"json({"parameter": {"fc[9-1]\\d": "R"}})json",
+     "'fc[9-1]\\d' is no valid pattern: a range without an end at character 5"},
+    {"ReferenceBack", R"json({"parameter": {"(a)\\1": "R"}})json",
+     "is no valid pattern: \\1 is not known at character 6"},
+    {"TooManyRepeats", R"json({"parameter": {"((\\d{100}){100}){100}": "R"}})json",
+     "it repeats to more than 4000 characters"},
     {"EmptySize", R"json({"parameter": {"scale": "S(0, {4, })"}})json",
      "plan.parameter[\"scale\"]: 'S(0, {4, })' is no placement: a block size is wanted at character 10"},
-    {"LargeSize", R"json({"parameter": {"scale": "S(0, {9223372036854775808})"}})json", "a block size has at most 15 digits at character 22"},
+    {"LargeSize", R"json({"parameter": {"scale": "S(0, {9223372036854775808})"}})json",
+     "a block size has at most 15 digits at character 22"},
     {"MoreText", R"json({"parameter": {"scale": "S(0) S(1)"}})json", "nothing more is wanted at character 6"},
-    {"KeyTwice", R"json({"parameter": {"scale": "R", "scale": "S(0)"}})json", "plan: the key 'scale' stands twice in one table"},
+    {"KeyTwice", R"json({"parameter": {"scale": "R", "scale": "S(0)"}})json",
+     "plan: the key 'scale' stands twice in one table"},
     {"LargeInteger", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 18446744073709551615}})json",
      "plan[\"words\"].sequence_dim: 18446744073709551615 is no integer of 64 bits"},
-    {"LargeNumber", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 1e999}})json", "plan: a number does not fit 64 bits"},
+    {"LargeNumber", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 1e999}})json",
+     "plan: a number does not fit 64 bits"},
     {"StarIsOnePart", R"json({"parameter": {"blocks.*.weight": "R"}})json", "matches no parameter"},
-    {"Ambiguous", R"json({"parameter": {"blocks.?.fc1.bias": "R", "blocks.*.fc1.bias": "S(0)"}})json", "both match parameter"},
+    {"Ambiguous", R"json({"parameter": {"blocks.?.fc1.bias": "R", "blocks.*.fc1.bias": "S(0)"}})json",
+     "both match parameter"},
     {"BadPattern", R"json({"parameter": {"blocks\\.(": "R"}})json", "is no valid pattern"},
     {"Dim", R"json({"parameter": {"scale": "S(1)"}})json", "'scale' cannot be Shard(1), its shape is [4]"},
     {"PartialParameter", R"json({"parameter": {"scale": "P"}})json", "'scale' cannot be Partial(sum)"},
-    {"OnePlacementPerMeshDim", R"json({"forward": {"words.input": ["R"]}})json", "the input of 'words', a Embedding, has 1 placements", {2, 2}},
-    {"P10StylesWantOneMeshDim", R"json({"words": "ColwiseParallel"})json", "parallel styles are for a mesh of one dimension", {2, 2}},
-    {"P14WholeBlock", R"json({"blocks.0": "ColwiseParallel"})json", "fix   name what is inside it ('blocks.0.fc1', 'blocks.0.fc2')"},
-    {"TwoLayoutsForALinear", R"json({"words": {"style": "ColwiseParallel", "input_layouts": ["R", "R"]}})json", "takes one layout"},
-    {"PrepareNeedsBoth", R"json({"words": {"style": "PrepareModuleInput", "input_layouts": "R"}})json", "needs both input_layouts and"},
+    {"OnePlacementPerMeshDim",
+     R"json({"forward": {"words.input": ["R"]}})json",
+     "the input of 'words', a Embedding, has 1 placements",
+     {2, 2}},
+    {"P10StylesWantOneMeshDim",
+     R"json({"words": "ColwiseParallel"})json",
+     "parallel styles are for a mesh of one dimension",
+     {2, 2}},
+    {"P14WholeBlock", R"json({"blocks.0": "ColwiseParallel"})json",
+     "fix   name what is inside it ('blocks.0.fc1', 'blocks.0.fc2')"},
+    {"TwoLayoutsForALinear", R"json({"words": {"style": "ColwiseParallel", "input_layouts": ["R", "R"]}})json",
+     "takes one layout"},
+    {"PrepareNeedsBoth", R"json({"words": {"style": "PrepareModuleInput", "input_layouts": "R"}})json",
+     "needs both input_layouts and"},
     {"PrepareLengths",
      R"json({"words": {"style": "PrepareModuleOutput", "output_layouts": ["R", "R"], "desired_output_layouts": "R"}})json",
      "has 2 output_layouts and 1 desired_output_layouts"},
@@ -217,18 +250,23 @@ TEST(ParallelPlan, PatternsTakeLinearTime) {
 
 TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
   const std::tuple<const char*, const char*, bool> cases[] = {
-      {"a\\.b", "a.b", true},         {"a\\.b", "axb", false},          {"a\\.b", "a.bc", false},      {"%a+%.%d", "ab.3", true},
-      {"(ab|c|)\\d", "ab1", true},    {"(ab|c|)\\d", "1", true},        {"(ab|c|)\\d", "abc1", false}, {"x{2,3}\\w", "xxx", true},
-      {"x{2,3}\\w", "xxxxx", false},  {"x{2,}\\d", "xxxxx1", true},     {"x{2}\\d", "xx1", true},      {"x{2}\\d", "x1", false},
-      {"[^.]+\\.w?", "blocks.", true}, {"[^.]+\\.w?", "a.b.w", false},  {"[a-c_%d]*", "ab_9", true},   {"[a-c-]\\w?", "-", true},
-      {"^a\\d$", "a1", true},         {"a^\\d", "a1", false},           {".*\\.bias", "0.fc.bias", true}, {"(?:ab)+?\\W", "abab.", true},
-      {"(a|b(c|d)*)+\\S", "abcdcbx", true}, {"%l%u%s%D", "aB .", true}, {"()*%d", "7", true},          {"(){1000}\\d", "7", true},
+      {"a\\.b", "a.b", true},           {"a\\.b", "axb", false},        {"a\\.b", "a.bc", false},
+      {"%a+%.%d", "ab.3", true},        {"(ab|c|)\\d", "ab1", true},    {"(ab|c|)\\d", "1", true},
+      {"(ab|c|)\\d", "abc1", false},    {"x{2,3}\\w", "xxx", true},     {"x{2,3}\\w", "xxxxx", false},
+      {"x{2,}\\d", "xxxxx1", true},     {"x{2}\\d", "xx1", true},       {"x{2}\\d", "x1", false},
+      {"[^.]+\\.w?", "blocks.", true},  {"[^.]+\\.w?", "a.b.w", false}, {"[a-c_%d]*", "ab_9", true},
+      {"[a-c-]\\w?", "-", true},        {"^a\\d$", "a1", true},         {"a^\\d", "a1", false},
+      {".*\\.bias", "0.fc.bias", true}, {"(?:ab)+?\\W", "abab.", true}, {"(a|b(c|d)*)+\\S", "abcdcbx", true},
+      {"%l%u%s%D", "aB .", true},       {"()*%d", "7", true},           {"(){1000}\\d", "7", true},
   };
-  for (const auto& [pattern, name, fits] : cases) EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
-  for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "a{,2}\\d", "^*\\d", "(?=a)\\d", "[[:alpha:]]\\d", "\\b"}) {
+  for (const auto& [pattern, name, fits] : cases)
+    EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
+  for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "a{,2}\\d",
+                            "^*\\d", "(?=a)\\d", "[[:alpha:]]\\d", "\\b"}) {
     EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is no valid pattern: ")) << wrong;
   }
-  EXPECT_THAT(message_of([] { NameRegex regex(std::string(100000, '(')); }), HasSubstr("nested deeper than 100 levels"));
+  EXPECT_THAT(message_of([] { NameRegex regex(std::string(100000, '(')); }),
+              HasSubstr("nested deeper than 100 levels"));
 }
 
 TEST(ParallelPlan, FilesAreRefusedByName) {
@@ -239,11 +277,15 @@ TEST(ParallelPlan, FilesAreRefusedByName) {
   };
 
   EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr(path + ": this is no valid JSON"));
-  EXPECT_THAT(refused(std::string(1000000, '[') + std::string(1000000, ']')), HasSubstr(path + ": Expect ParallelStyle or table"));
-  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": 1}})"), HasSubstr(path + "[\"a\"]: a style written in Lua cannot come from a file"));
-  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": "x"}})"), HasSubstr(path + "[\"a\"].number: Expect an integer, found string"));
+  EXPECT_THAT(refused(std::string(1000000, '[') + std::string(1000000, ']')),
+              HasSubstr(path + ": Expect ParallelStyle or table"));
+  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": 1}})"),
+              HasSubstr(path + "[\"a\"]: a style written in Lua cannot come from a file"));
+  EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": "x"}})"),
+              HasSubstr(path + "[\"a\"].number: Expect an integer, found string"));
   EXPECT_THAT(refused(""), HasSubstr("cannot read '" + path));
-  EXPECT_THAT(message_of([] { load_plan("/nowhere/a.json"); }), HasSubstr("cannot open '/nowhere/a.json': No such file or directory"));
+  EXPECT_THAT(message_of([] { load_plan("/nowhere/a.json"); }),
+              HasSubstr("cannot open '/nowhere/a.json': No such file or directory"));
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ TORCH_MODULE(Head);
 
 nn::Sequential convolutional() {
   return with_values(nn::Sequential(nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)), nn::BatchNorm2d(4), nn::GELU(),
-                                    Head(nn::Flatten(), nn::Linear(4 * 5 * 3, 7)), nn::LayerNorm(nn::LayerNormOptions({7}))));
+                                    Head(nn::Flatten(), nn::Linear(4 * 5 * 3, 7)),
+                                    nn::LayerNorm(nn::LayerNormOptions({7}))));
 }
 
 TEST(Parallelize, ASequentialIsCalledChildByChild) {
@@ -208,7 +209,8 @@ TEST(Parallelize, RefusesWhatCallCannotDo) {
       return message_of([&] { parallelize_module(linear.ptr(), mesh, parse_plan(json)); });
     };
 
-    EXPECT_THAT(refusal(R"json({"forward": {"input": {"x": "R"}}})json"), HasSubstr("arguments of C++ modules have no names"));
+    EXPECT_THAT(refusal(R"json({"forward": {"input": {"x": "R"}}})json"),
+                HasSubstr("arguments of C++ modules have no names"));
     EXPECT_THAT(refusal(R"json({"forward": {"input": ["R", "R"]}})json"), HasSubstr("lists 2 tensors"));
     EXPECT_FALSE(is_shard_tensor(linear->weight));
   });
@@ -229,7 +231,8 @@ TEST(Parallelize, ASecondCallWarnsAndChangesNothing) {  // V27
     }
 
     EXPECT_EQ(heard.texts.size(), mesh->rank() == 0 ? 1 : 0);
-    if (mesh->rank() == 0) EXPECT_THAT(heard.texts[0], HasSubstr("this Mlp was parallelized before, nothing is changed"));
+    if (mesh->rank() == 0)
+      EXPECT_THAT(heard.texts[0], HasSubstr("this Mlp was parallelized before, nothing is changed"));
     EXPECT_TRUE(net->fc1->weight.is_same(before));
   });
 }
@@ -245,7 +248,8 @@ TEST(Parallelize, SharedTensorsStayShared) {
   });
 }
 
-// LibTorch's clone() makes plain tensors first and then gives them the data of ShardTensors, which is refused when they are used.
+// LibTorch's clone() makes plain tensors first and then gives them the data of ShardTensors, which is refused when they
+// are used.
 TEST(Parallelize, ClonesAreMadeBeforeAModelIsDivided) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     nn::Sequential net(with_values(nn::Linear(4, 3)));
@@ -258,7 +262,8 @@ TEST(Parallelize, ClonesAreMadeBeforeAModelIsDivided) {
 
     parallelize_module(copy, mesh, plan);
     for (const auto& parameter : net->named_parameters())
-      EXPECT_TRUE(at::equal(to_local(copy->named_parameters()[parameter.key()]), to_local(parameter.value()))) << parameter.key();
+      EXPECT_TRUE(at::equal(to_local(copy->named_parameters()[parameter.key()]), to_local(parameter.value())))
+          << parameter.key();
     EXPECT_NE(to_local(copy->parameters()[0]).data_ptr(), to_local(net->parameters()[0]).data_ptr());
     // Of a tensor there is no doubt.
     const at::Tensor weight = net->parameters()[0].clone();
@@ -277,7 +282,8 @@ TEST(Parallelize, FinishGradSyncReducesInOneMessage) {  // V11
     for (size_t i = 0; i < addends.size(); ++i) {
       at::Tensor grad = from_local(addends[i], mesh, placements[i]);
       expected.push_back(full_tensor(grad.clone()));
-      parameters.push_back(from_local(at::zeros_like(addends[i]), mesh, {i == 2 ? shard(0) : replicate(), replicate()}));
+      parameters.push_back(
+          from_local(at::zeros_like(addends[i]), mesh, {i == 2 ? shard(0) : replicate(), replicate()}));
       parameters.back().mutable_grad() = grad;
     }
     parameters.push_back(at::zeros({2}));  // plain, without a gradient

@@ -17,8 +17,8 @@ namespace moonhalo {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using testing::harmless_cases;
+using ::testing::HasSubstr;
 using testing::message_of;
 using testing::on_ranks;
 using testing::parting_cases;
@@ -44,7 +44,8 @@ TEST_P(Parting, IsAnErrorOnEveryRankThatNamesBothCalls) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Parting, ::testing::ValuesIn(parting_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, Parting, ::testing::ValuesIn(parting_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 class NoParting : public ::testing::TestWithParam<PartingCase> {};
 
@@ -52,7 +53,8 @@ TEST_P(NoParting, IsNoError) {
   for (const int ranks : {2, 3, 4}) on_ranks(ranks, GetParam().program, 5s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, NoParting, ::testing::ValuesIn(harmless_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, NoParting, ::testing::ValuesIn(harmless_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 // No two of these calls are in one group, so that no comparing could find them.
 TEST(StuckRanks, WaitForEachOtherInDifferentGroupsAndAreTold) {

@@ -22,7 +22,8 @@ TEST(KeepSizes, CountsNegativeDimsAndLeavesGivenSizes) {
 
     EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(1)}, *own)), own);
     EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(-1)}, *own)), own);
-    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(-1, {3, 4})}, *own)), make_spec(mesh, {3, 7}, {shard(1, {3, 4})}));
+    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(-1, {3, 4})}, *own)),
+              make_spec(mesh, {3, 7}, {shard(1, {3, 4})}));
     EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(0)}, *own)), make_spec(mesh, {3, 7}, {shard(0)}));
   });
 }
@@ -93,13 +94,14 @@ TEST(GuardGradient, EveryResultOfAPlainLeafsViewIsReduced) {
 TEST(ToLocalWithAGradient, RefusesPlacementsThatCutOtherwise) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({4, 3}, 1), mesh, {shard(0)});
-    EXPECT_THAT(message_of([&] { to_local(x, Placements{replicate()}); }), HasSubstr("to_local: a gradient of placements that cut otherwise"));
+    EXPECT_THAT(message_of([&] { to_local(x, Placements{replicate()}); }),
+                HasSubstr("to_local: a gradient of placements that cut otherwise"));
     EXPECT_THAT(message_of([&] { to_local(x, Placements{shard(1)}); }), HasSubstr("to_local"));
   });
 }
 
-// A plan that places an argument's gradient hands out an alias of a tensor that is still a sum: whoever resolves or writes
-// one of the two must not change what the other means.
+// A plan that places an argument's gradient hands out an alias of a tensor that is still a sum: whoever resolves or
+// writes one of the two must not change what the other means.
 TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
   const at::Tensor full = make_tensor({4, 3}, 1);
   on_mesh({2}, [&](const MeshPtr& mesh) {
@@ -117,7 +119,8 @@ TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
 
     at::Tensor written = shard_of(full, mesh, {partial()});
     const at::Tensor alias = move_argument(written, mesh, plan, "x");
-    EXPECT_THAT(message_of([&] { written.add_(1); }), HasSubstr("a Partial ShardTensor that shares memory with another"));
+    EXPECT_THAT(message_of([&] { written.add_(1); }),
+                HasSubstr("a Partial ShardTensor that shares memory with another"));
     EXPECT_EQ(difference(full_tensor(alias), full, 1e-12), "");
   });
 }

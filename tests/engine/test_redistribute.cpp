@@ -42,27 +42,52 @@ std::vector<int64_t> uneven(int64_t extent, int64_t n, int variant) {
 }
 
 std::vector<Way> ways_on_a_line(int64_t n) {
-  return {{{replicate()}}, {{partial()}}, {{partial(kAvg)}}, {{partial(kMax)}}, {{partial(kMin)}}, {{partial(kProduct)}},
-          {{shard(0)}}, {{shard(0, uneven(7, n, 0))}}, {{shard(0, uneven(7, n, 1))}}, {{shard(1)}}, {{shard(1, uneven(5, n, 0))}}};
+  return {{{replicate()}},
+          {{partial()}},
+          {{partial(kAvg)}},
+          {{partial(kMax)}},
+          {{partial(kMin)}},
+          {{partial(kProduct)}},
+          {{shard(0)}},
+          {{shard(0, uneven(7, n, 0))}},
+          {{shard(0, uneven(7, n, 1))}},
+          {{shard(1)}},
+          {{shard(1, uneven(5, n, 0))}}};
 }
 
 std::vector<Way> ways_on_a_grid(int64_t a, int64_t b) {
   const Placement r = replicate(), p = partial();
   std::vector<int64_t> nested(a * b, 0);
   nested[0] = 2, nested[1] = 1, nested[a * b - 1] = 4;
-  return {{{r, r}}, {{r, p}}, {{p, r}}, {{p, p}}, {{partial(kAvg), p}}, {{partial(kMax), partial(kMax)}},
-          {{p, shard(0, uneven(7, b, 0))}}, {{shard(0, uneven(7, a, 0)), p}}, {{shard(1), partial(kMin)}},
-          {{partial(kProduct), shard(1, uneven(5, b, 1))}}, {{shard(0), r}}, {{shard(0, uneven(7, a, 1)), r}}, {{r, shard(0)}},
-          {{r, shard(1, uneven(5, b, 0))}}, {{shard(0), shard(1)}}, {{shard(1, uneven(5, a, 0)), shard(0)}},
-          {{shard(0), shard(0)}}, {{shard(0, uneven(7, a, 0)), shard(0)}}, {{shard(0), shard(0, nested)}},
-          {{}, Cut{{1, 0}, balanced_sizes(7, a * b)}}, {{}, Cut{{1, 0}, nested}}};
+  return {{{r, r}},
+          {{r, p}},
+          {{p, r}},
+          {{p, p}},
+          {{partial(kAvg), p}},
+          {{partial(kMax), partial(kMax)}},
+          {{p, shard(0, uneven(7, b, 0))}},
+          {{shard(0, uneven(7, a, 0)), p}},
+          {{shard(1), partial(kMin)}},
+          {{partial(kProduct), shard(1, uneven(5, b, 1))}},
+          {{shard(0), r}},
+          {{shard(0, uneven(7, a, 1)), r}},
+          {{r, shard(0)}},
+          {{r, shard(1, uneven(5, b, 0))}},
+          {{shard(0), shard(1)}},
+          {{shard(1, uneven(5, a, 0)), shard(0)}},
+          {{shard(0), shard(0)}},
+          {{shard(0, uneven(7, a, 0)), shard(0)}},
+          {{shard(0), shard(0, nested)}},
+          {{}, Cut{{1, 0}, balanced_sizes(7, a * b)}},
+          {{}, Cut{{1, 0}, nested}}};
 }
 
 std::vector<Way> ways_on(const std::vector<int64_t>& shape) {
   return shape.size() == 1 ? ways_on_a_line(shape[0]) : ways_on_a_grid(shape[0], shape[1]);
 }
 
-// ---- Values, gradients, second gradients ------------------------------------------------------------------------------
+// ---- Values, gradients, second gradients
+// ------------------------------------------------------------------------------
 
 // From every way to every other, all targets in one program; `there` makes the mesh of the targets.
 void check_values(const std::vector<int64_t>& mesh_shape, const std::vector<Way>& targets,
@@ -103,8 +128,9 @@ TEST(Redistribute, D04_EveryPairOnAGrid) {
 }
 
 TEST(Redistribute, SumsOfMaximaAreReducedFromTheLastMeshDim) {
-  const std::vector<Way> mixed = {{{partial(), partial(kMax)}}, {{partial(kMax), partial()}}, {{partial(kProduct), partial(kAvg)}},
-                                  {{replicate(), partial(kMin)}}, {{replicate(), replicate()}}, {{shard(0), partial()}}};
+  const std::vector<Way> mixed = {{{partial(), partial(kMax)}},         {{partial(kMax), partial()}},
+                                  {{partial(kProduct), partial(kAvg)}}, {{replicate(), partial(kMin)}},
+                                  {{replicate(), replicate()}},         {{shard(0), partial()}}};
   for (const Way& from : mixed) {
     for (const Way& to : mixed) {
       expect_same_as_plain({2, 2}, {{make_tensor(kShape, 6), from.placements}}, [&](const std::vector<at::Tensor>& t) {
@@ -130,7 +156,8 @@ TEST(Redistribute, D04_EveryDtypeIsMovedAsItIs) {
           const at::Tensor back = full_tensor(redistribute(x, to.placements));
 
           // The average of three equal numbers may differ in the last bit.
-          EXPECT_EQ(difference(back, full, op == kAvg ? 1e-6 : 0), "") << dtype << ": " << spec(x)->to_string() << " to " << to.placements[0].to_string();
+          EXPECT_EQ(difference(back, full, op == kAvg ? 1e-6 : 0), "")
+              << dtype << ": " << spec(x)->to_string() << " to " << to.placements[0].to_string();
         }
       }
     });
@@ -153,7 +180,8 @@ TEST(Redistribute, LargeBlocksAreSummedAlike) {
           for (const Placement& to : targets) {
             if (to.is_partial() && op != ReduceOp::kSum) continue;
             const at::Tensor result = full_tensor(redistribute(x, {to})).to(at::kDouble);
-            EXPECT_TRUE(at::allclose(result, wanted, dtype == at::kHalf ? 2e-3 : 1e-14, dtype == at::kHalf ? 2e-3 : 1e-14))
+            EXPECT_TRUE(
+                at::allclose(result, wanted, dtype == at::kHalf ? 2e-3 : 1e-14, dtype == at::kHalf ? 2e-3 : 1e-14))
                 << dtype << " " << name(op) << " to " << to.to_string();
           }
           EXPECT_TRUE(addend.equal(before));
@@ -172,7 +200,8 @@ TEST(Redistribute, AddendsMayLieInOtherStridesOnEveryRank) {
       const at::Tensor lies = world.rank() == 1 ? addend(1).t().contiguous().t() : addend(world.rank());
       const at::Tensor sum = addend(0) + addend(1) + addend(2);
       const at::Tensor x = from_local(lies, mesh, {partial()});
-      for (const Placement& to : {replicate(), shard(0), shard(1), shard(0, {0, shape[0] - 1, 1}), shard(1, {2, 0, shape[1] - 2})})
+      for (const Placement& to :
+           {replicate(), shard(0), shard(1), shard(0, {0, shape[0] - 1, 1}), shard(1, {2, 0, shape[1] - 2})})
         EXPECT_EQ(difference(full_tensor(redistribute(x, {to})), sum, 1e-12), "") << to.to_string();
     });
   }
@@ -188,13 +217,15 @@ TEST(Redistribute, TheResultIsNoViewOfTheSource) {
 
         redistribute(x, to.placements).zero_();
 
-        EXPECT_EQ(difference(full_tensor(x), full, 1e-14), "") << spec(x)->to_string() << " to " << to.placements[0].to_string();
+        EXPECT_EQ(difference(full_tensor(x), full, 1e-14), "")
+            << spec(x)->to_string() << " to " << to.placements[0].to_string();
       }
     }
   });
 }
 
-// ---- Bytes ------------------------------------------------------------------------------------------------------------
+// ---- Bytes
+// ------------------------------------------------------------------------------------------------------------
 
 void check_bytes(const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& target_shape,
                  const std::function<MeshPtr(const MeshPtr&)>& there) {
@@ -247,7 +278,8 @@ TEST(Redistribute, NoCallWhereNothingMoves) {
   });
 }
 
-// ---- Between meshes ---------------------------------------------------------------------------------------------------
+// ---- Between meshes
+// ---------------------------------------------------------------------------------------------------
 
 // A mesh of the same ranks: of this shape, and rank r of `mesh` standing at place order[r].
 std::function<MeshPtr(const MeshPtr&)> arranged(std::vector<int64_t> shape, std::vector<int64_t> order = {}) {
@@ -260,9 +292,9 @@ std::function<MeshPtr(const MeshPtr&)> arranged(std::vector<int64_t> shape, std:
 struct OtherMesh {
   std::vector<int64_t> from, to, order;
 };
-const std::vector<OtherMesh> kOtherMeshes = {{{4}, {2, 2}, {}},           {{2, 2}, {4}, {}},     {{2, 2}, {2, 2}, {0, 2, 1, 3}},
-                                             {{3}, {3}, {2, 0, 1}}, {{6}, {2, 3}, {}},     {{2, 3}, {3, 2}, {}},
-                                             {{2, 3}, {6}, {5, 3, 4, 0, 2, 1}}};
+const std::vector<OtherMesh> kOtherMeshes = {
+    {{4}, {2, 2}, {}}, {{2, 2}, {4}, {}},    {{2, 2}, {2, 2}, {0, 2, 1, 3}},   {{3}, {3}, {2, 0, 1}},
+    {{6}, {2, 3}, {}}, {{2, 3}, {3, 2}, {}}, {{2, 3}, {6}, {5, 3, 4, 0, 2, 1}}};
 
 TEST(Redistribute, D04_FromOneMeshToAnotherOfTheSameRanks) {
   for (const auto& [from, to, order] : kOtherMeshes) check_values(from, ways_on(to), arranged(to, order));
@@ -278,18 +310,24 @@ TEST(Redistribute, MeshesOfOtherRanksAreRefusedOnEveryRank) {
     const at::Tensor wide = shard_of(make_tensor({4}, 1), mesh, {shard(0), replicate()});
     const at::Tensor narrow = shard_of(make_tensor({4}, 1), rows, {shard(0)});
 
-    EXPECT_THAT(message_of([&] { redistribute(wide, rows, {shard(0)}); }),
-                StartsWith("redistribute: the target mesh does not hold the same ranks as the tensor's mesh\n  have  [4] on mesh(2x2: "
-                           "dim_0, dim_1): Shard(0, {2, 2}), Replicate() (4 ranks), target mesh(2: dim_0) (2 ranks)\n  fix  "));
-    EXPECT_THAT(message_of([&] { redistribute(narrow, columns, {shard(0)}); }), HasSubstr("does not hold the same ranks"));
-    EXPECT_THAT(message_of([&] { redistribute(narrow, columns, {shard(0), replicate()}); }),
+    EXPECT_THAT(
+        message_of([&] { redistribute(wide, rows, {shard(0)}); }),
+        StartsWith(
+            "redistribute: the target mesh does not hold the same ranks as the tensor's mesh\n  have  [4] on mesh(2x2: "
+            "dim_0, dim_1): Shard(0, {2, 2}), Replicate() (4 ranks), target mesh(2: dim_0) (2 ranks)\n  fix  "));
+    EXPECT_THAT(message_of([&] { redistribute(narrow, columns, {shard(0)}); }),
+                HasSubstr("does not hold the same ranks"));
+    EXPECT_THAT(message_of([&] {
+                  redistribute(narrow, columns, {shard(0), replicate()});
+                }),
                 HasSubstr("redistribute: 2 placements for mesh(2: dim_1), which has 1 dimensions"));
     EXPECT_THAT(message_of([&] { redistribute(narrow, make_spec(rows, {5}, {shard(0)})); }),
                 HasSubstr("redistribute: the target is of another shape"));
   });
 }
 
-// ---- Asynchronous -----------------------------------------------------------------------------------------------------
+// ---- Asynchronous
+// -----------------------------------------------------------------------------------------------------
 
 TEST(Redistribute, V24_AsyncFlagGivesTheSame) {
   check_values({3}, ways_on_a_line(3), same, /*async=*/true);

@@ -24,10 +24,21 @@ TEST(CommunicatorRefusals, TypesAndCountsThatDoNotFit) {
     Communicator& group = mesh->group();
     at::Tensor in = at::ones({2}, at::kDouble), narrow = at::ones({1}, at::kFloat), out = at::ones({2}, at::kDouble);
 
-    EXPECT_THAT(message_of([&] { group.reduce_scatter(in, Counts{1, 1}, narrow, ReduceOp::kSum); }), HasSubstr("reduce_scatter: `in` is Double"));
-    EXPECT_THAT(message_of([&] { group.all_gather(in.narrow(0, 0, 1), Counts{1, 1}, narrow); }), HasSubstr("all_gather"));
-    EXPECT_THAT(message_of([&] { group.all_to_all(in, Counts{3, -1}, out, Counts{1, 1}); }), HasSubstr("all_to_all: a negative count"));
-    EXPECT_THAT(message_of([&] { group.all_to_all(in, Counts{1, 1}, out, mesh->rank() == 0 ? Counts{2, 0} : Counts{0, 2}); }),
+    EXPECT_THAT(message_of([&] {
+                  group.reduce_scatter(in, Counts{1, 1}, narrow, ReduceOp::kSum);
+                }),
+                HasSubstr("reduce_scatter: `in` is Double"));
+    EXPECT_THAT(message_of([&] {
+                  group.all_gather(in.narrow(0, 0, 1), Counts{1, 1}, narrow);
+                }),
+                HasSubstr("all_gather"));
+    EXPECT_THAT(message_of([&] {
+                  group.all_to_all(in, Counts{3, -1}, out, Counts{1, 1});
+                }),
+                HasSubstr("all_to_all: a negative count"));
+    EXPECT_THAT(message_of([&] {
+                  group.all_to_all(in, Counts{1, 1}, out, mesh->rank() == 0 ? Counts{2, 0} : Counts{0, 2});
+                }),
                 HasSubstr("expects"));
     // The group still works.
     group.all_reduce(out);
@@ -58,7 +69,8 @@ TEST(Redistribution, D04_TinySumsOfMaxima) {
     for (const int64_t elements : {1, 2, 3}) {
       const at::Tensor mine = at::full({elements}, values[mesh->rank()], at::kDouble);
       const auto whole = [&](ReduceOp rows, ReduceOp columns) {
-        return full_tensor(from_local(mine, make_spec(mesh, {elements}, {partial(rows), partial(columns)})))[0].item<double>();
+        return full_tensor(from_local(mine, make_spec(mesh, {elements}, {partial(rows), partial(columns)})))[0]
+            .item<double>();
       };
       EXPECT_EQ(whole(ReduceOp::kSum, ReduceOp::kMax), 12);  // max(1, 5) + max(7, 2)
       EXPECT_EQ(whole(ReduceOp::kMax, ReduceOp::kSum), 9);   // max(1 + 5, 7 + 2)
@@ -77,9 +89,11 @@ TEST(Redistribution, D04_OneOfTwoReductionsThatDoNotCommute) {
       return full_tensor(redistribute(from_local(mine, make_spec(mesh, {8}, from)), to))[0].item<double>();
     };
     const Placement sum = partial(), max = partial(ReduceOp::kMax), none = replicate();
-    for (const auto& [rows, columns] : {std::pair{sum, none}, {none, max}, {none, none}, {shard(0), max}, {sum, shard(0)}})
+    for (const auto& [rows, columns] :
+         {std::pair{sum, none}, {none, max}, {none, none}, {shard(0), max}, {sum, shard(0)}})
       EXPECT_EQ(reduced({sum, max}, {rows, columns}), 12) << rows.to_string() << ", " << columns.to_string();
-    for (const auto& [rows, columns] : {std::pair{max, none}, {none, sum}, {none, none}, {shard(0), sum}, {max, shard(0)}})
+    for (const auto& [rows, columns] :
+         {std::pair{max, none}, {none, sum}, {none, none}, {shard(0), sum}, {max, shard(0)}})
       EXPECT_EQ(reduced({max, sum}, {rows, columns}), 9) << rows.to_string() << ", " << columns.to_string();
   });
 }
@@ -106,26 +120,28 @@ TEST(GatherFallback, RefusesOperatorsThatResizeTheirArgument) {
   const auto op = c10::Dispatcher::singleton()
                       .findSchemaOrThrow("moonhalo_test_refusals::grow", "")
                       .typed<at::Tensor&(at::Tensor&)>();
-  on_mesh({2}, [&](const MeshPtr& mesh) {
-    at::Tensor x = shard_of(make_tensor({4, 3}, 1), mesh, {shard(0)});
-    EXPECT_THAT(message_of([&] { op.call(x); }), HasSubstr("cannot be resized in place"));
-    EXPECT_EQ(x.sizes(), at::IntArrayRef({4, 3}));
-  }, Fallback::kReplicate);
+  on_mesh(
+      {2},
+      [&](const MeshPtr& mesh) {
+        at::Tensor x = shard_of(make_tensor({4, 3}, 1), mesh, {shard(0)});
+        EXPECT_THAT(message_of([&] { op.call(x); }), HasSubstr("cannot be resized in place"));
+        EXPECT_EQ(x.sizes(), at::IntArrayRef({4, 3}));
+      },
+      Fallback::kReplicate);
 }
 
 TEST(DeferredTensors, OfTwoThreadsDoNotMeet) {
   at::Tensor theirs;
   std::thread other([&] { theirs = deferred_init([] { return at::randn({3, 2}); }, 0); });
   other.join();
-  const std::string message = message_of([&] {
-    deferred_init([&] { return at::randn({3, 2}) + theirs; }, 0);
-  });
+  const std::string message = message_of([&] { deferred_init([&] { return at::randn({3, 2}) + theirs; }, 0); });
   EXPECT_THAT(message, HasSubstr("deferred tensors of two threads meet"));
 }
 
 TEST(CapturedFactories, GiveThePlainCallsDtype) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    const CaptureFactories capture(mesh, FactoryPlan{{"randint", {shard(0)}}, {"rand", {shard(0)}}, {"zeros", {shard(0)}}});
+    const CaptureFactories capture(mesh,
+                                   FactoryPlan{{"randint", {shard(0)}}, {"rand", {shard(0)}}, {"zeros", {shard(0)}}});
     EXPECT_EQ(at::randint(0, 9, {4}).scalar_type(), at::kLong);
     EXPECT_EQ(at::randint(0, 9, {4}, at::kDouble).scalar_type(), at::kDouble);
     EXPECT_EQ(at::rand({4}).scalar_type(), at::kFloat);

@@ -20,21 +20,31 @@ const Make kTurned[] = {
     [](const Tensor& x) { return x.t().to(at::kFloat); },
     [](const Tensor& x) { return at::zeros_like(x.t()) + x.t(); },
     [](const Tensor& x) { return x.t() + x.t().sum(0, /*keepdim=*/true); },
-    [](const Tensor& x) { return x.t() + at::ones({7, 9}, at::kDouble); },
-    [](const Tensor& x) { return at::ones({9, 7}, at::kDouble).t() * x.t(); },
-    [](const Tensor& x) { return at::cat({x.t(), x.t()}, 1); },
+    [](const Tensor& x) {
+      return x.t() + at::ones({7, 9}, at::kDouble);
+    },
+    [](const Tensor& x) {
+      return at::ones({9, 7}, at::kDouble).t() * x.t();
+    },
+    [](const Tensor& x) {
+      return at::cat({x.t(), x.t()}, 1);
+    },
     [](const Tensor& x) { return at::gelu(x.t()).pow(2).clamp(0, 1); },
     [](const Tensor& x) { return at::softmax(x.t(), 0); },
     [](const Tensor& x) { return x.t().cumsum(1); },
     [](const Tensor& x) { return x.t().flip(0).roll(1, 1); },
-    [](const Tensor& x) { return at::constant_pad_nd(x.t(), {1, 0, 0, 1}); },
+    [](const Tensor& x) {
+      return at::constant_pad_nd(x.t(), {1, 0, 0, 1});
+    },
     [](const Tensor& x) { return std::get<0>(x.t().sort(1)); },
     [](const Tensor& x) { return std::get<0>(x.t().topk(2, 1)); },
     [](const Tensor& x) { return at::lerp(x.t(), x.t() + 1, 0.5); },
     [](const Tensor& x) { return at::mm(x.t(), x); },
     [](const Tensor& x) { return at::layer_norm(x.t(), {9}); },
     [](const Tensor& x) { return x.t().index_select(0, at::arange(3)); },
-    [](const Tensor& x) { return x.t().sum(0, true).expand({7, 9}) + x.t(); },
+    [](const Tensor& x) {
+      return x.t().sum(0, true).expand({7, 9}) + x.t();
+    },
 };
 
 // What is written to contiguous() and reshape() stays out of the tensor, and what is written to the tensor out of them.
@@ -50,7 +60,8 @@ TEST(ResultStrides, D08_S26_ContiguousCopiesWhereThePlainOneDoes) {
           return std::vector{y, copy.mul_(2), flat.add_(5)};
         };
         const std::vector<Tensor> actual = outcome(shard_of(full, mesh, {placement})), expected = outcome(full.clone());
-        for (size_t r = 0; r < actual.size(); ++r) EXPECT_EQ(difference(full_tensor(actual[r]), expected[r], 1e-12), "") << i << ", " << r;
+        for (size_t r = 0; r < actual.size(); ++r)
+          EXPECT_EQ(difference(full_tensor(actual[r]), expected[r], 1e-12), "") << i << ", " << r;
         EXPECT_EQ(actual[0].strides(), expected[0].strides()) << i;
       }
     }

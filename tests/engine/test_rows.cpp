@@ -42,7 +42,8 @@ std::string source_folder() {
   return here.substr(0, here.rfind("tests/engine/test_rows.cpp"));
 }
 
-// Whether a kernel is ours: `origin` is what the dispatcher knows of it, "registered at FILE:LINE". Folders may have any name.
+// Whether a kernel is ours: `origin` is what the dispatcher knows of it, "registered at FILE:LINE". Folders may have
+// any name.
 bool is_ours(const std::string& origin, const std::string& folder) {
   if (origin.rfind("moonhalo [", 0) == 0) return true;  // claim_operators
   for (const char* part : {"engine/", "ops/", "io/", "scripting/"}) {
@@ -85,15 +86,16 @@ std::vector<std::string> words_of(std::string_view text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// S09: the list of what is intercepted is in one place, and says what LibTorch's own tables of kernels say; S08: so plain
-// tensors meet nothing of ours but what is on it.
+// S09: the list of what is intercepted is in one place, and says what LibTorch's own tables of kernels say; S08: so
+// plain tensors meet nothing of ours but what is on it.
 TEST(Rows, S08_S09_TheListOfInterceptionsIsWhatTheDispatcherHolds) {
   std::set<std::string> listed;
   for (const Interception& row : interceptions()) {
     EXPECT_FALSE(row.when.empty() || row.why.empty()) << row.operators;
     for (const std::string& name : words_of(row.operators)) {
       for (const std::string& key : words_of(row.keys))
-        EXPECT_TRUE(listed.insert((name == "*" ? name : "aten::" + name) + " on " + key).second) << name << " on " << key;
+        EXPECT_TRUE(listed.insert((name == "*" ? name : "aten::" + name) + " on " + key).second)
+            << name << " on " << key;
     }
   }
 
@@ -101,7 +103,8 @@ TEST(Rows, S08_S09_TheListOfInterceptionsIsWhatTheDispatcherHolds) {
   const std::set<std::string> found = kernels_of_ours(&operators);
 
   for (const std::string& one : found) EXPECT_TRUE(listed.count(one)) << "not in ops/interceptions.cpp: " << one;
-  for (const std::string& one : listed) EXPECT_TRUE(found.count(one)) << "the dispatcher has nothing of ours for " << one;
+  for (const std::string& one : listed)
+    EXPECT_TRUE(found.count(one)) << "the dispatcher has nothing of ours for " << one;
   EXPECT_GT(operators, 2500);
 }
 
@@ -183,8 +186,7 @@ TEST(Rows, S25_OrIsRefusedWithNamePlacementsAndRemedy) {
 
     const std::string text = message_of([&] { sums_of_segments(x); });
 
-    EXPECT_EQ(text.rfind("aten::segment_reduce: no rule for these placements\n  have  ", 0), 0u)
-        << text;
+    EXPECT_EQ(text.rfind("aten::segment_reduce: no rule for these placements\n  have  ", 0), 0u) << text;
     EXPECT_NE(text.find("[4, 4] on mesh(3: "), std::string::npos) << text;
     EXPECT_NE(text.find("Shard(0, {1, 3, 0})"), std::string::npos) << text;
     EXPECT_NE(text.find("\n  fix   redistribute the cut dims first"), std::string::npos) << text;
@@ -208,16 +210,15 @@ TEST(Rows, X01_UnmodifiedCodeRunsOnShards) {
   }
 }
 
-// S13: the Partial of a pool over the cut dim is reduced when a layer needs it, once, and only the pooled values travel.
+// S13: the Partial of a pool over the cut dim is reduced when a layer needs it, once, and only the pooled values
+// travel.
 TEST(Rows, S13_APartialIsResolvedByItsConsumer) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({2, 6, 9}, 1), mesh, {shard(2, {1, 5, 3})});
     const Tensor weight = make_tensor({4, 6}, 2);
     const Tensor pooled = x.mean(2);
     ASSERT_TRUE(spec(pooled)->has_partial());
-    const auto reduces = [&] {
-      return mesh->group(0).stats().by_kind[CommStats::kAllReduce].calls;
-    };
+    const auto reduces = [&] { return mesh->group(0).stats().by_kind[CommStats::kAllReduce].calls; };
     pooled.relu();
     const int64_t before = reduces();
 

@@ -81,8 +81,7 @@ TEST(ShardTensor, BlocksThatFormNoGridAreRefusedOnEveryRank) {
 
     const std::string message = message_of([&] { from_local(block, mesh, {shard(0)}); });
 
-    EXPECT_THAT(message,
-                HasSubstr("from_local: the blocks do not form a grid: rank 1 has 3 along dim 1"));
+    EXPECT_THAT(message, HasSubstr("from_local: the blocks do not form a grid: rank 1 has 3 along dim 1"));
   });
 }
 
@@ -130,8 +129,7 @@ TEST(ShardTensor, DistributeFromOneRank) {  // D06
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor full = at::full({4}, 8, at::kLong);
 
-    const at::Tensor x =
-        distribute_tensor(mesh->rank() == 0 ? full : at::Tensor(), mesh, {shard(0)});
+    const at::Tensor x = distribute_tensor(mesh->rank() == 0 ? full : at::Tensor(), mesh, {shard(0)});
 
     EXPECT_EQ(to_local(x).numel(), mesh->rank() == 0 ? 2 : 1);
     EXPECT_TRUE(full_tensor(x).equal(full));
@@ -189,8 +187,7 @@ TEST(ShardTensor, ToLocalAndFullTensorAreDifferentiable) {  // D05, S23
 
 TEST(ShardTensor, GradientsComeBackAsTheLeafIsCut) {  // S14
   on_mesh({3}, [](const MeshPtr& mesh) {
-    const at::Tensor x =
-        shard_of(make_tensor({7, 2}, 1), mesh, {shard(0, {1, 5, 1})}).requires_grad_();
+    const at::Tensor x = shard_of(make_tensor({7, 2}, 1), mesh, {shard(0, {1, 5, 1})}).requires_grad_();
 
     redistribute(x, {shard(1, {2, 0, 0})}).mul(3).sum().backward();
 
@@ -231,8 +228,7 @@ TEST(ShardTensor, ReplicatedParametersKeepASumUntilItIsUsed) {  // V11
 
 TEST(ShardTensor, DataOfAnotherKindIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    at::Tensor x = shard_of(make_tensor({4}, 1), mesh, {shard(0)}),
-               plain = at::zeros({4}, at::kDouble);
+    at::Tensor x = shard_of(make_tensor({4}, 1), mesh, {shard(0)}), plain = at::zeros({4}, at::kDouble);
 
     EXPECT_THAT(message_of([&] { x.set_data(plain); }), HasSubstr("set_data"));
     EXPECT_THAT(message_of([&] {
@@ -259,26 +255,21 @@ TEST(Specs, AreInternedAndChecked) {
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
     EXPECT_EQ(make_spec(mesh, {5, 4}, {shard(0, {3, 2}), replicate()}),
               make_spec(mesh, {5, 4}, {shard(-2), replicate()}));
-    EXPECT_NE(make_spec(mesh, {5, 4}, {shard(0), replicate()}),
-              make_spec(mesh, {5, 4}, {replicate(), shard(0)}));
+    EXPECT_NE(make_spec(mesh, {5, 4}, {shard(0), replicate()}), make_spec(mesh, {5, 4}, {replicate(), shard(0)}));
     EXPECT_EQ((*mesh)["dim_1"], (*mesh)["dim_1"]);
     const auto nested = make_spec(mesh, {9}, {shard(0, {6, 3}), shard(0)});
     EXPECT_EQ(nested->block_sizes(0), (std::vector<int64_t>{3, 3, 2, 1}));
     EXPECT_EQ(make_spec(mesh, {9}, nested->placements()), nested);
 
-    EXPECT_THAT(
-        message_of([&] {
-          make_spec(mesh, {9}, {shard(0, {4, 4}), replicate()});
-        }),
-        HasSubstr("Shard(0, {4, 4}): block sizes add up to 8, the tensor has 9 along dim 0"));
+    EXPECT_THAT(message_of([&] {
+                  make_spec(mesh, {9}, {shard(0, {4, 4}), replicate()});
+                }),
+                HasSubstr("Shard(0, {4, 4}): block sizes add up to 8, the tensor has 9 along dim 0"));
     EXPECT_THAT(message_of([&] {
                   make_spec(mesh, {9}, {shard(0, {4, 4, 1}), replicate()});
                 }),
                 HasSubstr("3 block sizes for 2 ranks"));
-    EXPECT_THAT(message_of([&] {
-                  make_spec(mesh, {9}, {shard(1), replicate()});
-                }),
-                HasSubstr("dim 1 is out of range"));
+    EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(1), replicate()}); }), HasSubstr("dim 1 is out of range"));
     EXPECT_THAT(message_of([&] { make_spec(mesh, {9}, {shard(0)}); }),
                 HasSubstr("1 placements for mesh(2x2: dim_0, dim_1)"));
     EXPECT_THAT(message_of([&] { mesh->mesh_dim("dim_2"); }), HasSubstr("did you mean"));

@@ -13,9 +13,8 @@ namespace {
 void expect_refused(const std::string& name, const std::function<void()>& call) {
   const std::string text = message_of(call);
   EXPECT_NE(text.find("layout"), std::string::npos) << name << ": " << text;
-  EXPECT_NE(
-      text.find("\n  fix   make it dense first (to_dense()), or leave the mesh: full_tensor(x)"),
-      std::string::npos)
+  EXPECT_NE(text.find("\n  fix   make it dense first (to_dense()), or leave the mesh: full_tensor(x)"),
+            std::string::npos)
       << name << ": " << text;
 }
 
@@ -47,8 +46,7 @@ TEST(Sparse, ResultsAreRefused) {
         expect_refused("to_sparse", [&] { x.to_sparse(); });
         expect_refused("to_sparse_csr", [&] { x.to_sparse_csr(); });
         expect_refused("gradient", [&] {
-          const at::Tensor rows =
-              shard_of(make_tensor({4, 4}, 1), mesh, {replicate()}).requires_grad_();
+          const at::Tensor rows = shard_of(make_tensor({4, 4}, 1), mesh, {replicate()}).requires_grad_();
           const at::Tensor which = shard_of(at::zeros({4}, at::kLong), mesh, {shard(0)});
           at::embedding(rows, which, -1, false, /*sparse=*/true).sum().backward();
         });
@@ -56,7 +54,8 @@ TEST(Sparse, ResultsAreRefused) {
       Fallback::kReplicate);
 }
 
-// Operators with kernels for sparse tensors, which would come before ours, and those that make sparse tensors of blocks.
+// Operators with kernels for sparse tensors, which would come before ours, and those that make sparse tensors of
+// blocks.
 TEST(Sparse, OperatorsWithSparseKernelsRefuse) {
   const at::Tensor eye = at::eye(4, at::kDouble), full = make_tensor({4, 4}, 1);
   for (const at::Tensor& sparse :
@@ -89,8 +88,7 @@ TEST(Sparse, OperatorsWithSparseKernelsRefuse) {
 
 TEST(Sparse, TensorsOfBlocksAreRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    const at::Tensor values = shard_of(make_tensor({4}, 2), mesh, {shard(0)}),
-                     at = at::arange(4).repeat({2, 1});
+    const at::Tensor values = shard_of(make_tensor({4}, 2), mesh, {shard(0)}), at = at::arange(4).repeat({2, 1});
     expect_refused("sparse_coo_tensor", [&] { at::sparse_coo_tensor(at, values, {4, 4}); });
     expect_refused("sparse_coo_tensor of indices", [&] {
       at::sparse_coo_tensor(shard_of(at, mesh, {shard(1)}), at::ones({4}), {4, 4});
@@ -106,8 +104,7 @@ TEST(Sparse, PlainOnesWorkAsBefore) {
   const at::Tensor eye = at::eye(4, at::kDouble), dense = make_tensor({4, 4}, 1);
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const at::Tensor product = at::mm(eye.to_sparse(), dense) + eye.to_sparse_csr().to_dense();
-    EXPECT_EQ(difference(full_tensor(distribute_tensor(product, mesh, {shard(0)})), dense + eye, 0),
-              "");
+    EXPECT_EQ(difference(full_tensor(distribute_tensor(product, mesh, {shard(0)})), dense + eye, 0), "");
   });
 }
 

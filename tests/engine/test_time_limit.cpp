@@ -27,9 +27,11 @@ TEST(TimeLimit, IsANumberOfSecondsFromAMillisecondOn) {
   EXPECT_EQ(parse_time_limit("5"), 5000ms);
   EXPECT_EQ(parse_time_limit("0.001"), 1ms);
   EXPECT_EQ(parse_time_limit("1e9"), std::chrono::milliseconds(int64_t{1000000000000}));
-  for (const char* text : {"", "0", "0.0009", "-1", "nan", "inf", "5s", "1e10", "soon"}) EXPECT_FALSE(parse_time_limit(text)) << text;
+  for (const char* text : {"", "0", "0.0009", "-1", "nan", "inf", "5s", "1e10", "soon"})
+    EXPECT_FALSE(parse_time_limit(text)) << text;
   ::setenv("MOONHALO_TIMEOUT_S", "0.0009", 1);
-  EXPECT_THAT(message_of([] { make_self_communicator(); }), HasSubstr("MOONHALO_TIMEOUT_S: not a number of seconds from 0.001"));
+  EXPECT_THAT(message_of([] { make_self_communicator(); }),
+              HasSubstr("MOONHALO_TIMEOUT_S: not a number of seconds from 0.001"));
   ::unsetenv("MOONHALO_TIMEOUT_S");
 }
 
@@ -94,12 +96,14 @@ void be_short_of_threads(int more) {
 TEST(RunRanksDeathTest, SaysWhichThreadCannotBeStartedAndRunsNone) {
   const auto start = [] {
     be_short_of_threads(1);
-    const std::string message = message_of([] { run_ranks(4, [](Communicator&) { std::fprintf(stderr, "a rank ran\n"); }); });
+    const std::string message =
+        message_of([] { run_ranks(4, [](Communicator&) { std::fprintf(stderr, "a rank ran\n"); }); });
     std::fprintf(stderr, "%s\n", message.c_str());
     std::_Exit(message.find("a rank") == std::string::npos ? 0 : 1);
   };
 
-  EXPECT_EXIT(start(), ::testing::ExitedWithCode(0), "^run_ranks: cannot start the thread of rank 1 of 4\n  have  .*\n  fix   use fewer ranks");
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(0),
+              "^run_ranks: cannot start the thread of rank 1 of 4\n  have  .*\n  fix   use fewer ranks");
 }
 
 }  // namespace

@@ -32,14 +32,28 @@ const std::vector<Case>& cases() {
       {"add.out", {x, y}, {zeros({9, 4})}, [](R r, W w) { at::add_out(w[0], r[0], r[1], 2); }},
       {"add.out float", {x, y}, {zeros({9, 4}, at::kFloat)}, [](R r, W w) { at::add_out(w[0], r[0], r[1]); }},
       {"sum.out", {x}, {zeros({4})}, [](R r, W w) { at::sum_out(w[0], r[0], {0}); }},
-      {"sort.values", {x}, {zeros({9, 4}), zeros({9, 4}, at::kLong)},
+      {"sort.values",
+       {x},
+       {zeros({9, 4}), zeros({9, 4}, at::kLong)},
        [](R r, W w) { at::sort_out(w[0], w[1], r[0], 0, true); }},
       {"index_select.out", {x}, {zeros({4, 4})}, [](R r, W w) { at::index_select_out(w[0], r[0], 0, rows); }},
       {"where.self_out", {x, y}, {zeros({9, 4})}, [](R r, W w) { at::where_out(w[0], coin, r[0], r[1]); }},
       {"matmul.out", {x, y}, {zeros({9, 9})}, [](R r, W w) { at::matmul_out(w[0], r[0], r[1].t()); }},
-      {"cat.out", {x, y}, {zeros({18, 4})}, [](R r, W w) { at::cat_out(w[0], {r[0], r[1]}, 0); }},
-      {"view_copy.out", {x}, {zeros({6, 6})}, [](R r, W w) { at::view_copy_out(w[0], r[0], {6, 6}); }},
-      {"split_copy.Tensor_out", {x}, {zeros({3, 4}), zeros({3, 4}), zeros({3, 4})},
+      {"cat.out",
+       {x, y},
+       {zeros({18, 4})},
+       [](R r, W w) {
+         at::cat_out(w[0], {r[0], r[1]}, 0);
+       }},
+      {"view_copy.out",
+       {x},
+       {zeros({6, 6})},
+       [](R r, W w) {
+         at::view_copy_out(w[0], r[0], {6, 6});
+       }},
+      {"split_copy.Tensor_out",
+       {x},
+       {zeros({3, 4}), zeros({3, 4}), zeros({3, 4})},
        [](R r, W w) { at::split_copy_out(w, r[0], 3); }},
       {"cumsum_", {}, {x}, [](R, W w) { w[0].cumsum_(0).cumsum_(1); }},
       {"cumprod_", {}, {x}, [](R, W w) { w[0].cumprod_(0); }},
@@ -56,17 +70,16 @@ TEST(Variants, WrittenTensorsKeepTheirCut) {
     std::vector<int64_t> mesh;
     std::vector<Placement> read, written;
   };
-  const std::vector<Way> ways = {{{2}, {shard(0, {3, 6})}, {shard(0)}},
-                                 {{3}, {shard(1, {3, 0, 1})}, {replicate()}},
-                                 {{4}, {replicate()}, {shard(0)}},
-                                 {{2, 2}, {shard(0, {4, 5}), shard(1)}, {replicate(), shard(0)}},
-                                 {{2}, {partial()}, {shard(0)}},
-                                 {{2}, {shard(0)}, {partial()}}};
+  const std::vector<Way> ways = {
+      {{2}, {shard(0, {3, 6})}, {shard(0)}}, {{3}, {shard(1, {3, 0, 1})}, {replicate()}},
+      {{4}, {replicate()}, {shard(0)}},      {{2, 2}, {shard(0, {4, 5}), shard(1)}, {replicate(), shard(0)}},
+      {{2}, {partial()}, {shard(0)}},        {{2}, {shard(0)}, {partial()}}};
   for (const Case& row : cases()) {
     for (const Way& way : ways) {
       std::vector<Input> inputs;
       for (const Tensor& tensor : row.read) inputs.push_back({.full = tensor, .placements = way.read, .grad = false});
-      for (const Tensor& tensor : row.written) inputs.push_back({.full = tensor, .placements = way.written, .grad = false});
+      for (const Tensor& tensor : row.written)
+        inputs.push_back({.full = tensor, .placements = way.written, .grad = false});
       const auto program = [&](const Tensors& t) {
         const auto split = t.begin() + static_cast<std::ptrdiff_t>(row.read.size());
         Tensors written;
@@ -108,8 +121,10 @@ TEST(Variants, WrongTargetsAreRefused) {
     const std::string shape = message_of([&] { at::add_out(narrow, a, a); });
     const std::string type = message_of([&] { at::add_out(whole, a, a); });
 
-    EXPECT_NE(shape.find("the result has shape [9, 4], the tensor that it is written to [9]"), std::string::npos) << shape;
-    EXPECT_NE(type.find("a result of type Double cannot be written to a tensor of type Long"), std::string::npos) << type;
+    EXPECT_NE(shape.find("the result has shape [9, 4], the tensor that it is written to [9]"), std::string::npos)
+        << shape;
+    EXPECT_NE(type.find("a result of type Double cannot be written to a tensor of type Long"), std::string::npos)
+        << type;
   });
 }
 

@@ -25,15 +25,18 @@ std::pair<size_t, size_t> piece(const std::string& bytes, Random& random) {
 }
 
 void overwrite(std::string& bytes, Random& random) {
-  constexpr int64_t kNumbers[] = {0,   -1,         1,       2,          7,          127,          128,       255,
-                                  256, 0x7fffffff, -1 << 8, 0xffffffff, 1ll << 31,  INT64_MAX,    INT64_MIN, 1ll << 40,
-                                  65535, 1ll << 60, 1000,   4096,       0x100000000, 0x0101010101, 3,        100000};
+  constexpr int64_t kNumbers[] = {
+      0,     -1,         1,       2,          7,           127,          128,       255,
+      256,   0x7fffffff, -1 << 8, 0xffffffff, 1ll << 31,   INT64_MAX,    INT64_MIN, 1ll << 40,
+      65535, 1ll << 60,  1000,    4096,       0x100000000, 0x0101010101, 3,         100000};
   const size_t at = below(random, bytes.size());
   if (random() % 3 != 0) {
     bytes[at] = static_cast<char>(bytes[at] ^ (random() % 2 ? 1 << random() % 8 : 1 + random() % 255));
     return;
   }
-  const int64_t number = random() % 4 == 0 ? static_cast<int64_t>(bytes.size()) + static_cast<int64_t>(random() % 17) - 8 : one_of(kNumbers, random);
+  const int64_t number = random() % 4 == 0
+                             ? static_cast<int64_t>(bytes.size()) + static_cast<int64_t>(random() % 17) - 8
+                             : one_of(kNumbers, random);
   const size_t length = std::min<size_t>(size_t{1} << random() % 4, bytes.size() - at);
   std::memcpy(bytes.data() + at, &number, length);
 }
@@ -41,15 +44,23 @@ void overwrite(std::string& bytes, Random& random) {
 void change_bytes(std::string& bytes, const std::string& other, Random& random) {
   const auto [begin, length] = piece(bytes, random);
   switch (random() % 8) {
-    case 0: bytes.erase(begin, length); break;
-    case 1: bytes.insert(begin, bytes.substr(below(random, bytes.size()), length)); break;
-    case 2: bytes.insert(begin, length, static_cast<char>(random())); break;
+    case 0:
+      bytes.erase(begin, length);
+      break;
+    case 1:
+      bytes.insert(begin, bytes.substr(below(random, bytes.size()), length));
+      break;
+    case 2:
+      bytes.insert(begin, length, static_cast<char>(random()));
+      break;
     case 3: {
       const auto [from, count] = piece(other, random);
       bytes.replace(begin, random() % 2 ? length : 0, other.substr(from, count));
       break;
     }
-    default: overwrite(bytes, random); break;
+    default:
+      overwrite(bytes, random);
+      break;
   }
 }
 
@@ -69,9 +80,15 @@ void change_text(std::string& text, const std::string& other, const std::vector<
   const auto [begin, length] = token(text, random);
   const std::string& word = one_of(words, random);
   switch (random() % 8) {
-    case 0: text.erase(begin, length); break;
-    case 1: text.insert(begin, word); break;
-    case 2: text.replace(begin, length, word); break;
+    case 0:
+      text.erase(begin, length);
+      break;
+    case 1:
+      text.insert(begin, word);
+      break;
+    case 2:
+      text.replace(begin, length, word);
+      break;
     case 3: {
       const auto [from, count] = token(other, random);
       text.replace(begin, length, other.substr(from, count));
@@ -95,13 +112,16 @@ void change_text(std::string& text, const std::string& other, const std::vector<
       text.insert(from, text.substr(from, count));
       break;
     }
-    default: change_bytes(text, other, random); break;
+    default:
+      change_bytes(text, other, random);
+      break;
   }
 }
 
 }  // namespace
 
-InputFiles damaged(const InputFiles& input, const std::vector<InputFiles>& others, const std::vector<std::string>& words, Random& random) {
+InputFiles damaged(const InputFiles& input, const std::vector<InputFiles>& others,
+                   const std::vector<std::string>& words, Random& random) {
   InputFiles made = input;
   auto& [name, bytes] = *std::next(made.files.begin(), static_cast<std::ptrdiff_t>(below(random, made.files.size())));
   const std::string& other = one_of(one_of(others, random).files, random).second;

@@ -63,7 +63,8 @@ void make_latest(const std::string& path) {
   file.floats("grid", numbers({5, 4}));
   file.floats("packed", numbers({12, 9}), {.chunks = {5, 4}, .gzip = 4});
   for (int i = 0; i < 12; ++i) file.floats("x" + std::to_string(i), numbers({2}), {.compact = true});
-  for (int i = 0; i < 12; ++i) file.number<double>("grid", "n" + std::to_string(i), H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {1.5 * i});
+  for (int i = 0; i < 12; ++i)
+    file.number<double>("grid", "n" + std::to_string(i), H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {1.5 * i});
 }
 
 void make_ours(const std::string& path) {
@@ -76,8 +77,10 @@ void make_ours(const std::string& path) {
 }
 
 void make_safetensors(const std::string& path) {
-  io::save_safetensors(path, {{"net.weight", numbers({3, 4})}, {"net.bias", numbers({3}).to(at::kHalf)}, {"step", at::full({}, 7, at::kLong)}},
-                       {{"format", "pt"}, {"note", "a run"}});
+  io::save_safetensors(
+      path,
+      {{"net.weight", numbers({3, 4})}, {"net.bias", numbers({3}).to(at::kHalf)}, {"step", at::full({}, 7, at::kLong)}},
+      {{"format", "pt"}, {"note", "a run"}});
 }
 
 std::vector<InputFiles> valid(const std::string& folder) {

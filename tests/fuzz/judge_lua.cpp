@@ -33,17 +33,22 @@ std::string call(const std::string& chunk, const std::string& folder) {
 // ---- Settings -------------------------------------------------------------------------------------------------------
 
 const char* const kLuaSettings[] = {
-    "-- a run\nreturn {\n  steps = 20,        -- optimizer steps\n  lr = 2e-3, amp = false,\n  name = 'small', cut = {5, 4},\n"
+    "-- a run\nreturn {\n  steps = 20,        -- optimizer steps\n  lr = 2e-3, amp = false,\n  name = 'small', cut = "
+    "{5, 4},\n"
     "  net = {width = 2 * 16, act = \"gelu\"},\n}\n",
     "local width = math.floor(7.5) + 0x1F\nlocal t = {}\nfor i = 1, 3 do t[i] = i * width // 2 end\n"
-    "if width > 3 then t[#t + 1] = 7 end\nwhile #t < 5 do t[#t + 1] = #t end\nreturn {cut = t, lr = math.pi / 4, net = {width = width}}\n",
+    "if width > 3 then t[#t + 1] = 7 end\nwhile #t < 5 do t[#t + 1] = #t end\nreturn {cut = t, lr = math.pi / 4, net = "
+    "{width = width}}\n",
 };
-const char* const kJsonSettings = "{\n  // a run\n  \"steps\": 3 /* years */, \"lr\": 1e-3, \"amp\": true, \"name\": \"s\\u00e4ule\",\n"
-                                  "  \"cut\": [1, 2, 3],\n  \"net\": {\"act\": \"relu\", \"width\": 8}\n}\n";
+const char* const kJsonSettings =
+    "{\n  // a run\n  \"steps\": 3 /* years */, \"lr\": 1e-3, \"amp\": true, \"name\": \"s\\u00e4ule\",\n"
+    "  \"cut\": [1, 2, 3],\n  \"net\": {\"act\": \"relu\", \"width\": 8}\n}\n";
 const std::string kLuaFile = std::string(kInputName) + ".lua", kJsonFile = std::string(kInputName) + ".json";
 
 std::vector<InputFiles> valid_settings(const std::string&) {
-  return {{.files = {{kLuaFile, kLuaSettings[0]}}}, {.files = {{kLuaFile, kLuaSettings[1]}}}, {.files = {{kJsonFile, kJsonSettings}}}};
+  return {{.files = {{kLuaFile, kLuaSettings[0]}}},
+          {.files = {{kLuaFile, kLuaSettings[1]}}},
+          {.files = {{kJsonFile, kJsonSettings}}}};
 }
 
 std::string judge_settings(const std::string& folder, const InputFiles& original) {
@@ -79,7 +84,8 @@ net(mh.ones({1, 3})):sum():backward()
 opt:step()
 local state = {net = net, step = 7, list = {1, 2, {a = 1 / 0}}, best = 0.5, name = "a run"}
 if what == "opt" then state.opt = opt end
-mh.checkpoint.save(folder .. "/)lua" + kFolder + R"lua(", state)
+mh.checkpoint.save(folder .. "/)lua" + kFolder +
+                                      R"lua(", state)
 return "saved")lua",
                                   folder);
     if (said != "saved") throw std::runtime_error(said);
@@ -92,7 +98,8 @@ std::string judge_checkpoint(const std::string& folder, const InputFiles& origin
   const bool opt = original.files.count(kFolder + "/opt.safetensors") != 0;
   return call(std::string("local has_opt = ") + (opt ? "true" : "false") + R"lua(
 local mh = require "moonhalo"
-local folder = ... .. "/)lua" + kFolder + R"lua("
+local folder = ... .. "/)lua" +
+                  kFolder + R"lua("
 local net = mh.nn.Linear(3, 2)
 local opt = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
 local wrong, refused
@@ -115,28 +122,116 @@ return refused and "refused" or "read")lua",
 }  // namespace
 
 const InputKind& configs_kind() {
-  static const InputKind kind{
-      .name = "configs",
-      .valid = valid_settings,
-      .words = {"{", "}", "(", ")", "[", "]", ",", "=", ":", "'", "\"", "[[", "]]", "--[[", "/*", "//", "return ", "local s = ", "function f() ",
-                " end ", "while true do ", "for i = 1, math.huge do ", "goto a ", "::a::", "if ", "..", "...", "#", "~=", "//", "^", "<<", "%", "nil",
-                "true", "1e999", "9223372036854775807", "-9223372036854775808", "18446744073709551615", "0x", "0/0", "math", "math.floor",
-                "math.huge", "math.random", "_ENV", "_G", "string", ":rep(", "os.exit()", "t[#t + 1] = t ", "s = s .. s ", "t = {t, t} ", "null",
-                "\\u0000", "\\x00", "steps", "net", "width", "lr", "cut", "name", "f()", ";"},
-      .judge = judge_settings,
-      .once = 4000};
+  static const InputKind kind{.name = "configs",
+                              .valid = valid_settings,
+                              .words = {"{",
+                                        "}",
+                                        "(",
+                                        ")",
+                                        "[",
+                                        "]",
+                                        ",",
+                                        "=",
+                                        ":",
+                                        "'",
+                                        "\"",
+                                        "[[",
+                                        "]]",
+                                        "--[[",
+                                        "/*",
+                                        "//",
+                                        "return ",
+                                        "local s = ",
+                                        "function f() ",
+                                        " end ",
+                                        "while true do ",
+                                        "for i = 1, math.huge do ",
+                                        "goto a ",
+                                        "::a::",
+                                        "if ",
+                                        "..",
+                                        "...",
+                                        "#",
+                                        "~=",
+                                        "//",
+                                        "^",
+                                        "<<",
+                                        "%",
+                                        "nil",
+                                        "true",
+                                        "1e999",
+                                        "9223372036854775807",
+                                        "-9223372036854775808",
+                                        "18446744073709551615",
+                                        "0x",
+                                        "0/0",
+                                        "math",
+                                        "math.floor",
+                                        "math.huge",
+                                        "math.random",
+                                        "_ENV",
+                                        "_G",
+                                        "string",
+                                        ":rep(",
+                                        "os.exit()",
+                                        "t[#t + 1] = t ",
+                                        "s = s .. s ",
+                                        "t = {t, t} ",
+                                        "null",
+                                        "\\u0000",
+                                        "\\x00",
+                                        "steps",
+                                        "net",
+                                        "width",
+                                        "lr",
+                                        "cut",
+                                        "name",
+                                        "f()",
+                                        ";"},
+                              .judge = judge_settings,
+                              .once = 4000};
   return kind;
 }
 
 const InputKind& checkpoints_kind() {
-  static const InputKind kind{
-      .name = "checkpoints",
-      .valid = valid_checkpoints,
-      .words = {"{", "}", "[", "]", ",", ":", "null", "true", "-1", "0", "1e999", "18446744073709551615", "\"\"", "\"$tensor\"", "\"$number\"",
-                "\"inf\"", "\"..\"", "\"../../x\"", "\"/etc/passwd\"", "\"entries\"", "\"format\"", "\"net\"", "\"opt\"", "\"weight\"", "\"state\"",
-                "\"param_groups\"", "\"F64\"", "\"shape\"", "\"data_offsets\"", "\\u0000", "/*", "\"1\"", "1", "7.5"},
-      .judge = judge_checkpoint,
-      .once = 2500};
+  static const InputKind kind{.name = "checkpoints",
+                              .valid = valid_checkpoints,
+                              .words = {"{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        ",",
+                                        ":",
+                                        "null",
+                                        "true",
+                                        "-1",
+                                        "0",
+                                        "1e999",
+                                        "18446744073709551615",
+                                        "\"\"",
+                                        "\"$tensor\"",
+                                        "\"$number\"",
+                                        "\"inf\"",
+                                        "\"..\"",
+                                        "\"../../x\"",
+                                        "\"/etc/passwd\"",
+                                        "\"entries\"",
+                                        "\"format\"",
+                                        "\"net\"",
+                                        "\"opt\"",
+                                        "\"weight\"",
+                                        "\"state\"",
+                                        "\"param_groups\"",
+                                        "\"F64\"",
+                                        "\"shape\"",
+                                        "\"data_offsets\"",
+                                        "\\u0000",
+                                        "/*",
+                                        "\"1\"",
+                                        "1",
+                                        "7.5"},
+                              .judge = judge_checkpoint,
+                              .once = 2500};
   return kind;
 }
 

@@ -27,7 +27,8 @@ std::vector<InputFiles> valid(const std::string&) {
 }
 
 std::vector<ModuleFacts> model() {
-  std::vector<ModuleFacts> modules = {{"", {"Net", "Module"}, {{"scale", {4}}}}, {"words", {"Embedding"}, {{"weight", {9, 4}}}}};
+  std::vector<ModuleFacts> modules = {{"", {"Net", "Module"}, {{"scale", {4}}}},
+                                      {"words", {"Embedding"}, {{"weight", {9, 4}}}}};
   for (const char* block : {"blocks.0", "blocks.1"}) {
     const std::string name = block;
     modules.push_back({name, {"Block"}, {}});
@@ -51,7 +52,8 @@ std::string judge(const std::string& folder, const InputFiles&) {
     resolve(plan, model(), *init_device_mesh(*world, "cpu", {3}));
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
-    return message.starts_with("parallelize_module: ") ? "refused" : "an error without its call: " + message.substr(0, 400);
+    return message.starts_with("parallelize_module: ") ? "refused"
+                                                       : "an error without its call: " + message.substr(0, 400);
   }
   return "read";
 }
@@ -60,13 +62,56 @@ std::string judge(const std::string& folder, const InputFiles&) {
 
 const InputKind& plans_kind() {
   static const InputKind kind{.name = "plans",
-                         .valid = valid,
-                         .words = {"\"S(0)\"", "\"R\"", "\"P\"", "\"S(-1, {3, 2, 2})\"", "{", "}", "[", "]", ",", ":", "null", "true", "-1",
-                                   "1e999", "18446744073709551616", "\"*\"", "*", "?", "a*", "(a*)*", "(", ")", "|", "\\\\d", "%d", "%", "{9}",
-                                   "[^a-", "\\\\", "\\u0000", "\"\"", "\"style\"", "\"parameter\"", "\"forward\"", "\"async\"", "\"grad\"",
-                                   "\"placements\"", "\"custom\"", "\"number\"", ".input", ".", "blocks", "/*", "//", "\"0\"", "\"999\"", "9"},
-                         .judge = judge,
-                         .once = 4000};
+                              .valid = valid,
+                              .words = {"\"S(0)\"",
+                                        "\"R\"",
+                                        "\"P\"",
+                                        "\"S(-1, {3, 2, 2})\"",
+                                        "{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        ",",
+                                        ":",
+                                        "null",
+                                        "true",
+                                        "-1",
+                                        "1e999",
+                                        "18446744073709551616",
+                                        "\"*\"",
+                                        "*",
+                                        "?",
+                                        "a*",
+                                        "(a*)*",
+                                        "(",
+                                        ")",
+                                        "|",
+                                        "\\\\d",
+                                        "%d",
+                                        "%",
+                                        "{9}",
+                                        "[^a-",
+                                        "\\\\",
+                                        "\\u0000",
+                                        "\"\"",
+                                        "\"style\"",
+                                        "\"parameter\"",
+                                        "\"forward\"",
+                                        "\"async\"",
+                                        "\"grad\"",
+                                        "\"placements\"",
+                                        "\"custom\"",
+                                        "\"number\"",
+                                        ".input",
+                                        ".",
+                                        "blocks",
+                                        "/*",
+                                        "//",
+                                        "\"0\"",
+                                        "\"999\"",
+                                        "9"},
+                              .judge = judge,
+                              .once = 4000};
   return kind;
 }
 

@@ -23,7 +23,8 @@ void write_bytes(const std::string& path, const std::string& bytes) {
 InputFiles read_input(const std::string& folder) {
   InputFiles input;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file()) input.files[fs::relative(entry.path(), folder).string()] = read_bytes(entry.path().string());
+    if (entry.is_regular_file())
+      input.files[fs::relative(entry.path(), folder).string()] = read_bytes(entry.path().string());
   }
   return input;
 }

@@ -23,7 +23,8 @@ struct InputKind {
   std::vector<InputFiles> (*valid)(const std::string& folder);
   /// What edits of text put in; none: the files are bytes.
   std::vector<std::string> words;
-  /// Uses the input that lies in `folder`, as a program would. "read", "refused" (with an error that names it) or what is wrong.
+  /// Uses the input that lies in `folder`, as a program would. "read", "refused" (with an error that names it) or what
+  /// is wrong.
   /// `original` is the valid one that it was made of.
   std::string (*judge)(const std::string& folder, const InputFiles& original);
   size_t once;  ///< inputs of a run with --once: some ten seconds

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damages valid files and gives them to what reads them: `./dev fuzz --files`, --plans, --configs, --checkpoints. Every input is read
-// in a process that may crash or hang; those that do, are read wrong, or are refused without their name, are kept. Exit status 1 if
-// there were any. What was found and mended lies in tests/fuzz/found and is tried first in every run.
+// Damages valid files and gives them to what reads them: `./dev fuzz --files`, --plans, --configs, --checkpoints. Every
+// input is read in a process that may crash or hang; those that do, are read wrong, or are refused without their name,
+// are kept. Exit status 1 if there were any. What was found and mended lies in tests/fuzz/found and is tried first in
+// every run.
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -44,40 +45,52 @@ struct Options {
 };
 
 int usage() {
-  std::fputs("usage: moonhalo_fuzz_input --files | --plans | --configs | --checkpoints [options]\n"
-             "  --minutes M   how long (default 1)\n"
-             "  --count N     this many inputs, however long it takes\n"
-             "  --seed S      another sequence (default: drawn, and printed)\n"
-             "  --once        the sequence of seed 1, some ten seconds of it\n"
-             "  --found DIR   inputs tried first, DIR/KIND/NAME/files\n"
-             "  --keep DIR    where inputs that fail are kept (default build/fuzz)\n",
-             stderr);
+  std::fputs(
+      "usage: moonhalo_fuzz_input --files | --plans | --configs | --checkpoints [options]\n"
+      "  --minutes M   how long (default 1)\n"
+      "  --count N     this many inputs, however long it takes\n"
+      "  --seed S      another sequence (default: drawn, and printed)\n"
+      "  --once        the sequence of seed 1, some ten seconds of it\n"
+      "  --found DIR   inputs tried first, DIR/KIND/NAME/files\n"
+      "  --keep DIR    where inputs that fail are kept (default build/fuzz)\n",
+      stderr);
   return 2;
 }
 
 class Fuzzer {
  public:
   explicit Fuzzer(const Options& options)
-      : options_(options), kind_(*options.kind), work_(fs::temp_directory_path() / ("moonhalo-fuzz-" + std::to_string(getpid()))) {}
+      : options_(options),
+        kind_(*options.kind),
+        work_(fs::temp_directory_path() / ("moonhalo-fuzz-" + std::to_string(getpid()))) {}
   ~Fuzzer() { fs::remove_all(work_); }
 
   int run() {
     fs::create_directories(work_);
     valid_ = kind_.valid(work_ / "valid");
     for (size_t i = 0; i < valid_.size(); ++i) {
-      judge(1, [&](size_t) { return std::pair(valid_[i], i); }, [&](size_t) { return "valid-" + std::to_string(i); }, "read");
+      judge(
+          1, [&](size_t) { return std::pair(valid_[i], i); }, [&](size_t) { return "valid-" + std::to_string(i); },
+          "read");
     }
     const std::vector<InputFiles> found = found_inputs();
-    judge(found.size(), [&](size_t i) { return std::pair(found[i], like(found[i])); }, [](size_t i) { return "found-" + std::to_string(i); });
+    judge(
+        found.size(), [&](size_t i) { return std::pair(found[i], like(found[i])); },
+        [](size_t i) { return "found-" + std::to_string(i); });
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.minutes * 60);
     size_t drawn = 0;
     while (options_.count ? drawn < options_.count : std::chrono::steady_clock::now() < end) {
       const size_t batch = options_.count ? std::min(kBatch, options_.count - drawn) : kBatch;
-      judge(batch, [&](size_t i) { return draw(drawn + i); }, [&](size_t i) { return std::to_string(options_.seed) + "-" + std::to_string(drawn + i); });
+      judge(
+          batch, [&](size_t i) { return draw(drawn + i); },
+          [&](size_t i) { return std::to_string(options_.seed) + "-" + std::to_string(drawn + i); });
       drawn += batch;
     }
-    std::printf("fuzz %s: %zu valid, %zu found earlier, %zu drawn with seed %llu: %zu read, %zu refused, %zu crashes that HDF5's tools share, %zu wrong\n",
-                kind_.name, valid_.size(), found.size(), drawn, static_cast<unsigned long long>(options_.seed), read_, refused_, shared_, wrong_);
+    std::printf(
+        "fuzz %s: %zu valid, %zu found earlier, %zu drawn with seed %llu: %zu read, %zu refused, %zu crashes that "
+        "HDF5's tools share, %zu wrong\n",
+        kind_.name, valid_.size(), found.size(), drawn, static_cast<unsigned long long>(options_.seed), read_, refused_,
+        shared_, wrong_);
     return wrong_ == 0 ? 0 : 1;
   }
 
@@ -124,25 +137,31 @@ class Fuzzer {
         return std::string("an exception of no call: ") + error.what();
       }
     };
-    run_apart(count, task, [&](size_t i, const std::string& text, const std::string& ended) {
-      if (text == "read") {
-        ++read_;
-      } else if (text == "refused") {
-        ++refused_;
-      } else {
-        failed(make(i).first, name(i), ended.empty() ? text : ended, !ended.empty(), [&] { return task(i); });
-      }
-    }, kPatienceMs);
+    run_apart(
+        count, task,
+        [&](size_t i, const std::string& text, const std::string& ended) {
+          if (text == "read") {
+            ++read_;
+          } else if (text == "refused") {
+            ++refused_;
+          } else {
+            failed(make(i).first, name(i), ended.empty() ? text : ended, !ended.empty(), [&] { return task(i); });
+          }
+        },
+        kPatienceMs);
   }
 
   // A machine that stood still looks like an input that hangs, so that is tried again.
-  void failed(const InputFiles& input, const std::string& name, std::string problem, bool ended, const std::function<std::string()>& again) {
+  void failed(const InputFiles& input, const std::string& name, std::string problem, bool ended,
+              const std::function<std::string()>& again) {
     if (ended) {
       std::ostringstream said;
       said << std::ifstream(errors()).rdbuf();
       if (problem.starts_with("hangs")) {
         bool hangs = false;
-        run_apart(1, [&](size_t) { return again(); }, [&](size_t, const std::string&, const std::string& second) { hangs = !second.empty(); }, kPatienceMs);
+        run_apart(
+            1, [&](size_t) { return again(); },
+            [&](size_t, const std::string&, const std::string& second) { hangs = !second.empty(); }, kPatienceMs);
         if (!hangs) {
           ++refused_;
           return;
@@ -161,7 +180,8 @@ class Fuzzer {
     std::fflush(stdout);
   }
 
-  // Whether one of HDF5's own tools crashes or hangs on it too; where libhdf5 uses what it never filled, with memory that held something.
+  // Whether one of HDF5's own tools crashes or hangs on it too; where libhdf5 uses what it never filled, with memory
+  // that held something.
   bool tools_share(const InputFiles& input) const {
     for (const auto& [name, bytes] : input.files) {
       if (!name.ends_with(".h5")) continue;
@@ -169,7 +189,8 @@ class Fuzzer {
       write_bytes(path, bytes);
       for (const char* tool : {"h5dump", "h5ls -rvd"}) {
         for (const char* memory : {"", "MALLOC_PERTURB_=165 "}) {
-          const int status = std::system((std::string(memory) + "timeout -s KILL 20 " + tool + " '" + path + "' > /dev/null 2>&1").c_str());
+          const int status = std::system(
+              (std::string(memory) + "timeout -s KILL 20 " + tool + " '" + path + "' > /dev/null 2>&1").c_str());
           if (WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) > 128)) return true;
         }
       }
@@ -197,7 +218,8 @@ int main(int count, char** words) {
     const std::string word = words[i];
     const char* value = i + 1 < count ? words[i + 1] : nullptr;
     const InputKind* const kinds[] = {&files_kind(), &plans_kind(), &configs_kind(), &checkpoints_kind()};
-    const auto* const kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const InputKind* one) { return word == std::string("--") + one->name; });
+    const auto* const kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                          [&](const InputKind* one) { return word == std::string("--") + one->name; });
     if (kind != std::end(kinds)) {
       options.kind = *kind;
     } else if (word == "--once") {

@@ -26,12 +26,11 @@ class NeighborhoodCuda : public ::testing::Test {
 
 at::Tensor on_gpu(const at::Tensor& t) { return t.to(at::kCUDA); }
 
-NeighborhoodResults attend(const Tensors& inputs, const NeighborhoodCall& call,
-                           const NeighborhoodCotangents& given) {
+NeighborhoodResults attend(const Tensors& inputs, const NeighborhoodCall& call, const NeighborhoodCotangents& given) {
   NeighborhoodResults r;
   std::tie(r.output, r.logsumexp) = neighborhood_forward(inputs[0], inputs[1], inputs[2], call);
-  std::tie(r.query, r.key, r.value) = neighborhood_backward(
-      given.output, given.logsumexp, inputs[0], inputs[1], inputs[2], r.output, r.logsumexp, call);
+  std::tie(r.query, r.key, r.value) = neighborhood_backward(given.output, given.logsumexp, inputs[0], inputs[1],
+                                                            inputs[2], r.output, r.logsumexp, call);
   return r;
 }
 
@@ -46,13 +45,11 @@ void expect_as_on_the_cpu(const Case& c, const std::vector<std::vector<int64_t>>
       doubles.push_back(t.to(at::kDouble));
       moved.push_back(on_gpu(t));
     }
-    const auto call =
-        check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n, c.scale);
+    const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n, c.scale);
     const NeighborhoodResults expected =
         attend(doubles, call, {given.output.to(at::kDouble), given.logsumexp.to(at::kDouble)});
-    expect_near(
-        in_blocks(moved, call, blocks, {on_gpu(given.output), on_gpu(given.logsumexp)}, attend),
-        expected, tolerance, c.name);
+    expect_near(in_blocks(moved, call, blocks, {on_gpu(given.output), on_gpu(given.logsumexp)}, attend), expected,
+                tolerance, c.name);
   }
 }
 
@@ -75,20 +72,17 @@ TEST_F(NeighborhoodCuda, X04_AutogradOnAStream) {
     const NeighborhoodCotangents given = cotangents_of(c, type);
     const auto outcome = [&] {
       const auto [output, logsumexp] = neighborhood_attention(inputs[0], inputs[1], inputs[2], c.n);
-      const auto grads = torch::autograd::grad({output, logsumexp}, inputs,
-                                               {on_gpu(given.output), on_gpu(given.logsumexp)});
+      const auto grads =
+          torch::autograd::grad({output, logsumexp}, inputs, {on_gpu(given.output), on_gpu(given.logsumexp)});
       return NeighborhoodResults{output.detach(), logsumexp.detach(), grads[0], grads[1], grads[2]};
     };
     const NeighborhoodResults first = outcome();
     for (int round = 0; round < 3; ++round) expect_near(outcome(), first, 0, "again");
     Tensors doubles;
     for (const at::Tensor& t : inputs) doubles.push_back(t.detach().to(at::kCPU).to(at::kDouble));
-    const auto call = check_neighborhood(doubles[0].sizes(), doubles[1].sizes(), doubles[2].sizes(),
-                                         c.n, c.scale);
-    expect_near(
-        first,
-        attend(doubles, call, {given.output.to(at::kDouble), given.logsumexp.to(at::kDouble)}),
-        type == at::kHalf ? 1e-2 : 1e-5, "operator");
+    const auto call = check_neighborhood(doubles[0].sizes(), doubles[1].sizes(), doubles[2].sizes(), c.n, c.scale);
+    expect_near(first, attend(doubles, call, {given.output.to(at::kDouble), given.logsumexp.to(at::kDouble)}),
+                type == at::kHalf ? 1e-2 : 1e-5, "operator");
   }
 }
 

@@ -59,11 +59,10 @@ class RawFile {
   hid_t id() const { return file_; }
 
   /// Writes `data` (memory type `memory`) as a dataset of type `stored`.
-  void dataset(const std::string& name, hid_t stored, hid_t memory,
-               const std::vector<hsize_t>& shape, const void* data, const Layout& layout) {
+  void dataset(const std::string& name, hid_t stored, hid_t memory, const std::vector<hsize_t>& shape, const void* data,
+               const Layout& layout) {
     const hid_t space =
-        shape.empty() ? H5Screate(H5S_SCALAR)
-                      : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+        shape.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
     const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     if (!layout.chunks.empty()) {
       good(H5Pset_chunk(list, static_cast<int>(layout.chunks.size()), layout.chunks.data()));
@@ -71,23 +70,20 @@ class RawFile {
     if (layout.compact) good(H5Pset_layout(list, H5D_COMPACT));
     if (layout.checksum) good(H5Pset_fletcher32(list));
     if (layout.gzip > 0) good(H5Pset_deflate(list, static_cast<unsigned>(layout.gzip)));
-    const hid_t id =
-        good(H5Dcreate2(file_, name.c_str(), stored, space, H5P_DEFAULT, list, H5P_DEFAULT));
+    const hid_t id = good(H5Dcreate2(file_, name.c_str(), stored, space, H5P_DEFAULT, list, H5P_DEFAULT));
     if (data) good(H5Dwrite(id, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data));
     H5Dclose(id);
     H5Pclose(list);
     H5Sclose(space);
   }
-  void dataset(const std::string& name, hid_t stored, hid_t memory,
-               const std::vector<hsize_t>& shape, const void* data) {
+  void dataset(const std::string& name, hid_t stored, hid_t memory, const std::vector<hsize_t>& shape,
+               const void* data) {
     dataset(name, stored, memory, shape, data, Layout());
   }
   void floats(const std::string& name, const at::Tensor& values) { floats(name, values, Layout()); }
-  void floats(const std::string& name, const at::Tensor& values, const Layout& layout,
-              hid_t stored = H5T_IEEE_F32LE) {
+  void floats(const std::string& name, const at::Tensor& values, const Layout& layout, hid_t stored = H5T_IEEE_F32LE) {
     const at::Tensor data = values.to(at::kFloat).contiguous();
-    dataset(name, stored, H5T_NATIVE_FLOAT, {data.sizes().begin(), data.sizes().end()},
-            data.const_data_ptr(), layout);
+    dataset(name, stored, H5T_NATIVE_FLOAT, {data.sizes().begin(), data.sizes().end()}, data.const_data_ptr(), layout);
   }
 
   template <typename T>
@@ -115,8 +111,7 @@ class RawFile {
       lists[i] = {1, &references[i]};
     }
     const hsize_t count = names.size();
-    attribute(dataset, "DIMENSION_LIST", type, type, H5Screate_simple(1, &count, nullptr),
-              lists.data());
+    attribute(dataset, "DIMENSION_LIST", type, type, H5Screate_simple(1, &count, nullptr), lists.data());
     H5Tclose(type);
   }
 
@@ -126,8 +121,8 @@ class RawFile {
     if (status < 0) throw std::runtime_error("the test could not make its file");
     return status;
   }
-  void attribute(const std::string& object, const std::string& name, hid_t stored, hid_t memory,
-                 hid_t space, const void* data) {
+  void attribute(const std::string& object, const std::string& name, hid_t stored, hid_t memory, hid_t space,
+                 const void* data) {
     const hid_t owner = good(H5Oopen(file_, object.c_str(), H5P_DEFAULT));
     const hid_t id = good(H5Acreate2(owner, name.c_str(), stored, space, H5P_DEFAULT, H5P_DEFAULT));
     good(H5Awrite(id, memory, data));

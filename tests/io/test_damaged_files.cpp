@@ -46,7 +46,8 @@ std::string make_file(const std::string& path) {
     H5Dwrite(id, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
     for (int j = 0; j < 12; ++j) {
       const hid_t one = H5Screate(H5S_SCALAR);
-      const hid_t attribute = H5Acreate2(id, ("note" + std::to_string(j)).c_str(), H5T_NATIVE_INT, one, H5P_DEFAULT, H5P_DEFAULT);
+      const hid_t attribute =
+          H5Acreate2(id, ("note" + std::to_string(j)).c_str(), H5T_NATIVE_INT, one, H5P_DEFAULT, H5P_DEFAULT);
       H5Awrite(attribute, H5T_NATIVE_INT, &j);
       H5Aclose(attribute);
       H5Sclose(one);
@@ -125,16 +126,19 @@ TEST(DamagedFiles, X16_ClaimsOfMoreThanThereIsAreErrors) {
   const std::string path = folder / "x.h5";
   {
     RawFile file(path);
-    file.dataset("chunks", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {hsize_t{1} << 30, 1 << 20}, nullptr, {.chunks = {1024, 256}});
+    file.dataset("chunks", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {hsize_t{1} << 30, 1 << 20}, nullptr,
+                 {.chunks = {1024, 256}});
     file.dataset("contiguous", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {hsize_t{1} << 50}, nullptr);
-    file.dataset("beyond", H5T_STD_I8LE, H5T_NATIVE_CHAR, {hsize_t{1} << 40, hsize_t{1} << 40}, nullptr, {.chunks = {16, 16}});
+    file.dataset("beyond", H5T_STD_I8LE, H5T_NATIVE_CHAR, {hsize_t{1} << 40, hsize_t{1} << 40}, nullptr,
+                 {.chunks = {16, 16}});
   }
   const File file = open(path);
-  for (const auto& [name, size] : {std::pair("chunks", "4.0 PiB"), {"contiguous", "8.0 PiB"}, {"beyond", "1048576.0 EiB"}}) {
+  for (const auto& [name, size] :
+       {std::pair("chunks", "4.0 PiB"), {"contiguous", "8.0 PiB"}, {"beyond", "1048576.0 EiB"}}) {
     const std::string message = testing::message_of([&] { file[name].read(); });
 
-    EXPECT_EQ(testing::first_line(message), "read: dataset \"" + std::string(name) + "\" of file \"" + path + "\": its " + size +
-                                                " do not fit into memory");
+    EXPECT_EQ(testing::first_line(message), "read: dataset \"" + std::string(name) + "\" of file \"" + path +
+                                                "\": its " + size + " do not fit into memory");
     EXPECT_NE(message.find(" available\n  fix   read a part of it"), std::string::npos) << message;
   }
   EXPECT_TRUE(at::equal(file["chunks"]["7, 5:8"].read(), at::zeros({3})));

@@ -25,10 +25,8 @@ struct DecodeCase {
 };
 
 template <typename T>
-void put(RawFile& file, const std::string& dataset, const char* name, hid_t type,
-         std::vector<T> values) {
-  file.number(dataset, name, type, std::is_same_v<T, double> ? H5T_NATIVE_DOUBLE : H5T_NATIVE_LLONG,
-              values);
+void put(RawFile& file, const std::string& dataset, const char* name, hid_t type, std::vector<T> values) {
+  file.number(dataset, name, type, std::is_same_v<T, double> ? H5T_NATIVE_DOUBLE : H5T_NATIVE_LLONG, values);
 }
 
 std::vector<DecodeCase> cases() {
@@ -81,9 +79,7 @@ std::vector<DecodeCase> cases() {
       {"packed_short_of_float_scale",
        H5T_STD_I16LE,
        {1, 2, 3},
-       [](RawFile& f, const std::string& d) {
-         put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5});
-       },
+       [](RawFile& f, const std::string& d) { put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5}); },
        at::kFloat,
        {0.5, 1, 1.5}},
       {"valid_range_of_stored_numbers",
@@ -131,12 +127,7 @@ std::vector<DecodeCase> cases() {
        },
        at::kDouble,
        {9007199254740992., kNan, 5}},
-      {"nothing_to_decode",
-       H5T_STD_I16LE,
-       {1, 2, 3},
-       [](RawFile&, const std::string&) {},
-       at::kShort,
-       {1, 2, 3}},
+      {"nothing_to_decode", H5T_STD_I16LE, {1, 2, 3}, [](RawFile&, const std::string&) {}, at::kShort, {1, 2, 3}},
   };
 }
 
@@ -165,8 +156,7 @@ TEST(Decode, AppliesTheConventionsOfClimateFiles) {
     EXPECT_TRUE(at::allclose(decoded.to(at::kDouble), expected, 1e-6, 1e-9, true)) << decoded;
     EXPECT_TRUE(at::allclose(wide, expected, 1e-12, 1e-12, true)) << wide;
     EXPECT_TRUE(at::allclose(narrow, expected.to(at::kFloat), 1e-6, 0, true)) << narrow;
-    EXPECT_TRUE(
-        at::allclose(plain.to(at::kDouble), at::tensor(c.values, at::kDouble), 1e-7, 0, true));
+    EXPECT_TRUE(at::allclose(plain.to(at::kDouble), at::tensor(c.values, at::kDouble), 1e-7, 0, true));
   }
 }
 
@@ -174,8 +164,7 @@ TEST(Decode, AppliesTheConventionsOfClimateFiles) {
 TEST(Decode, InPiecesIsAsInOne) {
   const Folder folder;
   const std::string path = folder / "long.nc";
-  const at::Tensor raw_values =
-      at::arange(50 * 301 * 300, at::kInt).view({50, 301, 300}).remainder(30000);
+  const at::Tensor raw_values = at::arange(50 * 301 * 300, at::kInt).view({50, 301, 300}).remainder(30000);
   {
     RawFile raw(path);
     raw.dataset("x", H5T_STD_I16LE, H5T_NATIVE_INT32, {50, 301, 300}, raw_values.const_data_ptr(),
@@ -226,8 +215,7 @@ TEST(Decode, RefusesIntegersAndTextualMissingValues) {
   EXPECT_EQ(first_line(message_of([&] { file["x"].read({.dtype = at::kInt, .decode = true}); })),
             "read: dataset \"x\" of file \"" + path + "\": decoded values cannot be int32");
   EXPECT_EQ(first_line(message_of([&] { file["y"].read({.decode = true}); })),
-            "read: dataset \"y\" of file \"" + path +
-                "\": attribute \"missing_value\" is text and cannot be decoded");
+            "read: dataset \"y\" of file \"" + path + "\": attribute \"missing_value\" is text and cannot be decoded");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A write that fails (a full disk, by a limit on file sizes) leaves half a file, which never takes the place of a good one.
+// A write that fails (a full disk, by a limit on file sizes) leaves half a file, which never takes the place of a good
+// one.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -30,8 +31,11 @@ struct FailedWrite {
   bool sharded;
 };
 
-const FailedWrite cases[] = {{"plain_new", 1, "w", false},   {"plain_added", 1, "a", false},    {"one_rank", 1, "w", true},
-                             {"three_ranks", 3, "w", true}, {"three_ranks_adding", 3, "a", true}};
+const FailedWrite cases[] = {{"plain_new", 1, "w", false},
+                             {"plain_added", 1, "a", false},
+                             {"one_rank", 1, "w", true},
+                             {"three_ranks", 3, "w", true},
+                             {"three_ranks_adding", 3, "a", true}};
 
 /// Writes "x" into `out` while the disk is full; the message, or what it did instead.
 std::string fail_to_write(File& out, const MeshPtr& mesh, const FailedWrite& c) {
@@ -61,7 +65,8 @@ TEST(FailedWrite, X16_CloseRefusesAndTheGoodFileStays) {
       const std::string close = message_of([&] { out.close(); });
 
       EXPECT_EQ(first_line(write), "write: dataset \"x\" of file \"" + path + "\": cannot write it");
-      const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " + first_line(write) + ": File too large";
+      const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " +
+                              first_line(write) + ": File too large";
       if (mesh->rank() == 0) {  // plain tensors are rank 0's
         EXPECT_EQ(again.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << again;
       }

@@ -34,8 +34,11 @@ TEST(ExternalLinks, AreReadFromTheFileTheyLeadTo) {
     master.floats("grid", field({200, 50}, 4));
     for (int i = 0; i < 2; ++i) {
       const std::string year = "year" + std::to_string(i);
-      ASSERT_GE(H5Lcreate_external((year + ".h5").c_str(), "/t", master.id(), year.c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
-      ASSERT_GE(H5Lcreate_external((year + ".h5").c_str(), "/", master.id(), (year + "_all").c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
+      ASSERT_GE(H5Lcreate_external((year + ".h5").c_str(), "/t", master.id(), year.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+                0);
+      ASSERT_GE(H5Lcreate_external((year + ".h5").c_str(), "/", master.id(), (year + "_all").c_str(), H5P_DEFAULT,
+                                   H5P_DEFAULT),
+                0);
     }
     ASSERT_GE(H5Lcreate_soft("/year1", master.id(), "soft", H5P_DEFAULT, H5P_DEFAULT), 0);
   }
@@ -78,7 +81,8 @@ void virtual_dataset(RawFile& file, const std::string& name, const std::string& 
   H5Sclose(space);
 }
 
-/// A folder with x.h5, which leads to files in its folder and to secret.h5 and secret.raw outside, in every way there is.
+/// A folder with x.h5, which leads to files in its folder and to secret.h5 and secret.raw outside, in every way there
+/// is.
 struct Leading {
   Folder outside;
   std::string path = outside / "in/x.h5";
@@ -128,12 +132,14 @@ TEST(OtherFiles, OfTheFoldersAreRead) {
 TEST(OtherFiles, X16_FromElsewhereAreRefusedUnlessAllowed) {
   const Leading files;
   const File file = open(files.path), allowed = open(files.path, "r", {.allow_external = true});
-  const std::string outside = "\" leads outside the file's folder", group = "open: a link in group \"/\" of file \"" + files.path + outside;
+  const std::string outside = "\" leads outside the file's folder",
+                    group = "open: a link in group \"/\" of file \"" + files.path + outside;
   const std::string in_other = "open: a link in group \"/\" of file \"" + (files.outside / "in/other.h5") + outside;
   const auto dataset = [&](const std::string& name, const std::string& text) {
     return "open: dataset \"" + name + "\" of file \"" + files.path + "\": " + text;
   };
-  const std::string raw = "its elements are the bytes of another file", source = "it is virtual, and a source is outside the file's folder";
+  const std::string raw = "its elements are the bytes of another file",
+                    source = "it is virtual, and a source is outside the file's folder";
   const std::pair<std::string, std::string> cases[] = {
       {"link", group},
       {"link_up", group},
@@ -155,7 +161,8 @@ TEST(OtherFiles, X16_FromElsewhereAreRefusedUnlessAllowed) {
 
     EXPECT_EQ(first_line(message), text);
     EXPECT_NE(message.find(name == "link_by_symlink" ? "symlink.h5" : "secret"), std::string::npos) << message;
-    EXPECT_NE(message.find("\n  fix   if you trust the file, open it with allow_external = true"), std::string::npos) << message;
+    EXPECT_NE(message.find("\n  fix   if you trust the file, open it with allow_external = true"), std::string::npos)
+        << message;
     EXPECT_TRUE(at::equal(allowed[name].read(), files.values));
     EXPECT_EQ(message_of([&] { file["own"].read(); }), "");
   }
@@ -175,11 +182,13 @@ TEST(OtherFiles, X16_AreNotWrittenThroughALink) {
   EXPECT_NE(message_of([&] { file.write("other/group/new", ones); }).find(text), std::string::npos);
 
   file.write("new", ones);  // nothing has failed halfway
-  for (const char* name : {"good_link", "good_virtual", "good_self"}) EXPECT_TRUE(at::equal(file[name].read(), files.values)) << name;
+  for (const char* name : {"good_link", "good_virtual", "good_self"})
+    EXPECT_TRUE(at::equal(file[name].read(), files.values)) << name;
   file.close();
   EXPECT_TRUE(at::equal(open(files.path)["good_link"].read(), files.values));
   EXPECT_TRUE(at::equal(open(files.path)["new"].read(), ones));
-  EXPECT_EQ(message_of([&] { open(files.outside / "in/other.h5")["new"]; }).find("not"), std::string::npos) << "it was written";
+  EXPECT_EQ(message_of([&] { open(files.outside / "in/other.h5")["new"]; }).find("not"), std::string::npos)
+      << "it was written";
 }
 
 TEST(OtherFiles, AMissingSourceIsNoFillValue) {
@@ -190,10 +199,12 @@ TEST(OtherFiles, AMissingSourceIsNoFillValue) {
     virtual_dataset(file, "v", "gone.h5", "/t");
     external_link(file, "link", "gone.h5", "/t");
   }
-  EXPECT_EQ(first_line(message_of([&] { open(path)["v"]; })),
-            "open: dataset \"v\" of file \"" + path + "\": it is virtual, and a source is missing in the file's folder");
-  EXPECT_EQ(first_line(message_of([&] { open(path)["link"]; })),
-            "open: a link in group \"/\" of file \"" + path + "\" leads to a file that is missing in the file's folder");
+  EXPECT_EQ(
+      first_line(message_of([&] { open(path)["v"]; })),
+      "open: dataset \"v\" of file \"" + path + "\": it is virtual, and a source is missing in the file's folder");
+  EXPECT_EQ(
+      first_line(message_of([&] { open(path)["link"]; })),
+      "open: a link in group \"/\" of file \"" + path + "\" leads to a file that is missing in the file's folder");
 }
 
 }  // namespace

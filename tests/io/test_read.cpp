@@ -37,11 +37,9 @@ TEST(File, NamesDatasetsDimensionsUnitsAndAttributes) {
 
   const Dataset air = file["air"];
 
-  EXPECT_EQ(file.keys(),
-            (std::vector<std::string>{"air", "latitude", "longitude", "ocean", "time"}));
+  EXPECT_EQ(file.keys(), (std::vector<std::string>{"air", "latitude", "longitude", "ocean", "time"}));
   EXPECT_EQ(file.keys("ocean"), std::vector<std::string>{"sst"});
-  EXPECT_EQ(file.datasets(),
-            (std::vector<std::string>{"air", "latitude", "longitude", "ocean/sst", "time"}));
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"air", "latitude", "longitude", "ocean/sst", "time"}));
   EXPECT_TRUE(file.has("/ocean/sst") && file.has("ocean") && file.is_group("ocean"));
   EXPECT_FALSE(file.has("ocean/air") || file.has("air/x") || file.is_group("air"));
   EXPECT_EQ(std::get<std::string>(file.attr("Conventions")), "CF-1.5");
@@ -72,30 +70,19 @@ TEST(File, ReadsEveryNumberType) {
       {"uint8", H5T_STD_U8LE, H5T_STD_U8BE, H5T_NATIVE_DOUBLE, at::kByte, {0, 1, 255}},
       {"int16", H5T_STD_I16LE, H5T_STD_I16BE, H5T_NATIVE_DOUBLE, at::kShort, {-32768, 5, 32767}},
       {"uint16", H5T_STD_U16LE, H5T_STD_U16BE, H5T_NATIVE_DOUBLE, at::kUInt16, {0, 258, 65535}},
-      {"int32",
-       H5T_STD_I32LE,
-       H5T_STD_I32BE,
-       H5T_NATIVE_DOUBLE,
-       at::kInt,
-       {-2147483648., 7, 2147483647}},
+      {"int32", H5T_STD_I32LE, H5T_STD_I32BE, H5T_NATIVE_DOUBLE, at::kInt, {-2147483648., 7, 2147483647}},
       {"uint32", H5T_STD_U32LE, H5T_STD_U32BE, H5T_NATIVE_DOUBLE, at::kUInt32, {0, 7, 4294967295}},
       {"int64", H5T_STD_I64LE, H5T_STD_I64BE, H5T_NATIVE_DOUBLE, at::kLong, {-9e15, 7, 9e15}},
       {"uint64", H5T_STD_U64LE, H5T_STD_U64BE, H5T_NATIVE_DOUBLE, at::kUInt64, {0, 7, 9e15}},
       {"float32", H5T_IEEE_F32LE, H5T_IEEE_F32BE, H5T_NATIVE_DOUBLE, at::kFloat, {-1.5, 0, 3e38f}},
-      {"float64",
-       H5T_IEEE_F64LE,
-       H5T_IEEE_F64BE,
-       H5T_NATIVE_DOUBLE,
-       at::kDouble,
-       {-1.5, 0.1, 1e300}},
+      {"float64", H5T_IEEE_F64LE, H5T_IEEE_F64BE, H5T_NATIVE_DOUBLE, at::kDouble, {-1.5, 0.1, 1e300}},
   };
   const std::string path = folder / "types.h5";
   {
     RawFile raw(path);
     for (const auto& c : cases) {
       raw.dataset(std::string(c.name) + "_le", c.little, c.memory, {3}, c.values.data());
-      raw.dataset(std::string(c.name) + "_be", c.big, c.memory, {3}, c.values.data(),
-                  {.chunks = {2}, .gzip = 1});
+      raw.dataset(std::string(c.name) + "_be", c.big, c.memory, {3}, c.values.data(), {.chunks = {2}, .gzip = 1});
     }
     raw.dataset("scalar", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {}, cases.back().values.data());
     raw.dataset("empty", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {0, 4}, nullptr);
@@ -165,8 +152,7 @@ TEST(Selection, ReadsWhatPyTorchSlices) {
     }
   }
   const Selection part = file["gzip"]["2:11, :, ::2"].narrow(-1, 3, 20)["1:, 0"];
-  EXPECT_TRUE(
-      at::equal(part.read(), x.slice(0, 3, 11).select(1, 0).slice(1, 0, 40, 2).slice(2, 3, 23)));
+  EXPECT_TRUE(at::equal(part.read(), x.slice(0, 3, 11).select(1, 0).slice(1, 0, 40, 2).slice(2, 3, 23)));
 }
 
 TEST(Selection, ReadsIntoATensorOfTheCaller) {
@@ -184,8 +170,7 @@ TEST(Selection, ReadsIntoATensorOfTheCaller) {
             })),
             "read: dataset \"air\" of file \"" + file.path() + "\": `out` does not fit");
   EXPECT_EQ(first_line(message_of([&] { part.read({.dtype = at::kFloat, .out = out}); })),
-            "read: dataset \"air\" of file \"" + file.path() +
-                "\": `out` has another dtype than asked for");
+            "read: dataset \"air\" of file \"" + file.path() + "\": `out` has another dtype than asked for");
 }
 
 TEST(File, RefusesWithTheNameAndTheRemedy) {
@@ -198,23 +183,19 @@ TEST(File, RefusesWithTheNameAndTheRemedy) {
   const File file = open(path);
   const auto in = [&](const std::string& name) { return "file \"" + (folder / name) + "\""; };
   const std::vector<std::pair<std::function<void()>, std::string>> cases = {
-      {[&] { open(folder / "aire.nc"); },
-       "open: " + in("aire.nc") + " does not exist (did you mean \"air.nc\"?)"},
+      {[&] { open(folder / "aire.nc"); }, "open: " + in("aire.nc") + " does not exist (did you mean \"air.nc\"?)"},
       {[&] { open(folder / "no/where.nc"); }, "open: " + in("no/where.nc") + " does not exist"},
       {[&] { open(folder / ""); }, "open: \"" + (folder / "") + "\" is a folder"},
       {[&] { open(folder / "text.nc"); }, "open: " + in("text.nc") + " is not an HDF5 file"},
       {[&] { open(folder / "classic.nc"); }, "open: " + in("classic.nc") + " is not an HDF5 file"},
       {[&] { open(folder / "short.nc"); }, "open: " + in("short.nc") + " is cut short"},
       {[&] { open(path, "rw"); }, "open: " + in("air.nc") + ": unknown mode \"rw\""},
-      {[&] { file["airr"]; },
-       "open: no dataset \"airr\" in " + in("air.nc") + " (did you mean \"air\"?)"},
+      {[&] { file["airr"]; }, "open: no dataset \"airr\" in " + in("air.nc") + " (did you mean \"air\"?)"},
       {[&] { file["ocean"]; }, "open: \"ocean\" is a group of " + in("air.nc")},
-      {[&] { file.keys("oceans"); },
-       "keys: group \"oceans\" of " + in("air.nc") + ": there is no such group"},
-      {[&] { file["air"].attr("unit"); }, "attrs: dataset \"air\" of " + in("air.nc") +
-                                              ": no attribute \"unit\" (did you mean \"units\"?)"},
-      {[&] { file["air"]["6"]; },
-       "select: \"6\" on dataset \"air\": index 6 is out of range for dim 0 of size 6"},
+      {[&] { file.keys("oceans"); }, "keys: group \"oceans\" of " + in("air.nc") + ": there is no such group"},
+      {[&] { file["air"].attr("unit"); },
+       "attrs: dataset \"air\" of " + in("air.nc") + ": no attribute \"unit\" (did you mean \"units\"?)"},
+      {[&] { file["air"]["6"]; }, "select: \"6\" on dataset \"air\": index 6 is out of range for dim 0 of size 6"},
       {[&] { Selection(file["air"]).narrow(1, 4, 2); },
        "narrow: dataset \"air\" of " + in("air.nc") + ": rows 4 to 6 of dim 1 are out of range"},
       {[&] { file["air"].read({.dtype = at::kComplexFloat}); },
@@ -239,13 +220,13 @@ TEST(File, RefusesWithTheNameAndTheRemedy) {
   File many = open(folder / "many.h5", "w");
   for (int i = 10; i < 40; ++i) many.write("run" + std::to_string(i) + "/data", at::zeros({2}));
   EXPECT_EQ(message_of([&] { many["run12/date"]; }),
-            "open: no dataset \"run12/date\" in " + in("many.h5") + " (did you mean \"run12/data\"?)\n"
-            "  have  30 datasets, such as run10/data, run11/data, run12/data, run13/data, run14/data\n"
-            "  fix   name a dataset; keys() lists them");
+            "open: no dataset \"run12/date\" in " + in("many.h5") +
+                " (did you mean \"run12/data\"?)\n"
+                "  have  30 datasets, such as run10/data, run11/data, run12/data, run13/data, run14/data\n"
+                "  fix   name a dataset; keys() lists them");
   EXPECT_EQ(message_of([&] { many["run17"]; }).find("\n  have  30 datasets, such as run17/data, run10/data"),
             ("open: \"run17\" is a group of " + in("many.h5")).size());
-  EXPECT_NE(message_of([&] { open(folder / "classic.nc"); }).find("nccopy -k nc4"),
-            std::string::npos);
+  EXPECT_NE(message_of([&] { open(folder / "classic.nc"); }).find("nccopy -k nc4"), std::string::npos);
 }
 
 TEST(File, RefusesTypesThatNoTensorHolds) {
@@ -270,8 +251,7 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
     H5Pset_chunk(list, 1, &chunk);
     H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
     const hid_t space = H5Screate_simple(1, &chunk, nullptr);
-    const hid_t id =
-        H5Dcreate2(raw.id(), "lzf", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    const hid_t id = H5Dcreate2(raw.id(), "lzf", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, list, H5P_DEFAULT);
     const hsize_t offset = 0;
     const char bytes[8] = {};
     ASSERT_GE(H5Dwrite_chunk(id, H5P_DEFAULT, 0, &offset, sizeof bytes, bytes), 0);

@@ -33,22 +33,28 @@ TEST(Safetensors, RefusesHeadersThatCannotBe) {
       {R"({"w": {"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]}})", "a broken entry 'w': -2 is no size"},
       {R"({"w": {"dtype": "F32", "shape": [2, -2], "data_offsets": [0, 16]}})", "a broken entry 'w': -2 is no size"},
       {R"({"w": {"dtype": "F32", "shape": [2.5, 2], "data_offsets": [0, 16]}})", "a broken entry 'w': 2.5 is no size"},
-      {R"({"w": {"dtype": "F32", "shape": ["2", 2], "data_offsets": [0, 16]}})", "a broken entry 'w': \"2\" is no size"},
-      {R"({"w": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 16]}})", "18446744073709551615 is no size"},
+      {R"({"w": {"dtype": "F32", "shape": ["2", 2], "data_offsets": [0, 16]}})",
+       "a broken entry 'w': \"2\" is no size"},
+      {R"({"w": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 16]}})",
+       "18446744073709551615 is no size"},
       {R"({"w": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 16]}})", "is no safetensors file"},
-      {R"({"w": {"dtype": "F32", "shape": 4, "data_offsets": [0, 16]}})", "a broken entry 'w': shape and data_offsets are lists"},
+      {R"({"w": {"dtype": "F32", "shape": 4, "data_offsets": [0, 16]}})",
+       "a broken entry 'w': shape and data_offsets are lists"},
       {R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16.0]}})", "16.0 is no size"},
       {R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 12]}})", "'w': its offsets do not fit its shape"},
       {R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 0]}})", "'w': its offsets do not fit its shape"},
       {R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [-16, 0]}})", "a broken entry 'w': -16 is no size"},
-      {R"({"w": {"dtype": "F32", "shape": [1073741824, 4294967296, 4], "data_offsets": [0, 0]}})", "'w': its offsets do not fit its shape"},
+      {R"({"w": {"dtype": "F32", "shape": [1073741824, 4294967296, 4], "data_offsets": [0, 0]}})",
+       "'w': its offsets do not fit its shape"},
       {R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}})",
        "'w': its data ends after that of the file, which is cut short"},
-      {R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [4, 16]}})", "'w': its data begins at byte 4, that before ends at 0"},
+      {R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [4, 16]}})",
+       "'w': its data begins at byte 4, that before ends at 0"},
       {R"({"a": {"dtype": "F32", "shape": [3], "data_offsets": [4, 16]}, "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})",
        "'a': its data begins at byte 4, that before ends at 8"},
       {R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}})", "has 4 bytes that belong to no tensor"},
-      {R"({"w": {"dtype": "F31", "shape": [2, 2], "data_offsets": [0, 16]}})", "a broken entry 'w': 'F31' is no dtype of the format"},
+      {R"({"w": {"dtype": "F31", "shape": [2, 2], "data_offsets": [0, 16]}})",
+       "a broken entry 'w': 'F31' is no dtype of the format"},
       {R"({"w": {"shape": [2, 2], "data_offsets": [0, 16]}})", "a broken entry 'w': key 'dtype' not found"},
       {R"({"w": {"dtype": 32, "shape": [2, 2], "data_offsets": [0, 16]}})", "a broken entry 'w'"},
       {R"({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
@@ -94,11 +100,13 @@ TEST(Safetensors, SaysWhyAFileCannotBeOpened) {
   EXPECT_EQ(saving(folder / "none/x"), written("none/x") + "No such file or directory\n  fix   make its folder first");
   EXPECT_EQ(saving(folder / "file/x"), written("file/x") + "Not a directory\n  fix   choose another name");
   EXPECT_THAT(saving(folder / "inside"), ::testing::HasSubstr("': Is a directory\n  fix   choose another name"));
-  EXPECT_EQ(loading(folder / "none"), "safetensors: cannot open '" + (folder / "none") + "': No such file or directory");
+  EXPECT_EQ(loading(folder / "none"),
+            "safetensors: cannot open '" + (folder / "none") + "': No such file or directory");
   EXPECT_EQ(loading(folder / "inside"), "safetensors: cannot open '" + (folder / "inside") + "': it is a folder");
   if (geteuid() != 0) {
     std::filesystem::permissions(folder / "inside", std::filesystem::perms::owner_read);
-    EXPECT_THAT(saving(folder / "inside/x"), ::testing::HasSubstr("': Permission denied\n  fix   change the permissions"));
+    EXPECT_THAT(saving(folder / "inside/x"),
+                ::testing::HasSubstr("': Permission denied\n  fix   change the permissions"));
   }
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"file", "inside"}));
 }

@@ -83,12 +83,11 @@ TEST(ScatterFromFile, TakesSelectionsDtypesAndDecoding) {
     raw.number<double>("x", "scale_factor", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {2});
   }
   on_mesh({2}, [&](const MeshPtr& mesh) {
-    const at::Tensor x = scatter_tensor(open(path)["x"]["2, 1:, ::2"], mesh, {shard(0, {3, 5})},
-                                        {.dtype = at::kDouble, .decode = true});
+    const at::Tensor x =
+        scatter_tensor(open(path)["x"]["2, 1:, ::2"], mesh, {shard(0, {3, 5})}, {.dtype = at::kDouble, .decode = true});
 
     EXPECT_EQ(x.scalar_type(), at::kDouble);
-    EXPECT_TRUE(at::equal(full_tensor(x),
-                          full.select(0, 2).slice(0, 1).slice(1, 0, 7, 2).to(at::kDouble) * 2));
+    EXPECT_TRUE(at::equal(full_tensor(x), full.select(0, 2).slice(0, 1).slice(1, 0, 7, 2).to(at::kDouble) * 2));
   });
 }
 
@@ -101,8 +100,7 @@ TEST(ScatterFromFile, S18ABlockWithItsHaloReadsNoMore) {
     const SpecPtr spec = make_spec(mesh, {3, 9, 7}, {shard(1, {4, 1, 4})});
     const int64_t before = bytes_read();
 
-    const at::Tensor block =
-        read_block(open(path)["x"], *spec, {}, {.lo = {0, 2, 0}, .hi = {9, 1, 9}});
+    const at::Tensor block = read_block(open(path)["x"], *spec, {}, {.lo = {0, 2, 0}, .hi = {9, 1, 9}});
 
     const std::vector<std::pair<int64_t, int64_t>> rows = {{0, 5}, {2, 6}, {3, 9}};
     const auto [begin, end] = rows[static_cast<size_t>(mesh->rank())];
@@ -127,9 +125,7 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
       {start + "Partial(sum) is not a way to hold a dataset",
        [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["x"], mesh, {partial()}); }},
       {start + "halo 1 is not 0",
-       [](const MeshPtr& mesh, const File& file) {
-         scatter_tensor(file["x"], mesh, {shard(0)}, {.halo = 1});
-       }},
+       [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["x"], mesh, {shard(0)}, {.halo = 1}); }},
       {start + "the ranks selected different data",
        [](const MeshPtr& mesh, const File& file) {
          scatter_tensor(file["x"][mesh->rank() == 1 ? "1:" : ":63"], mesh, {shard(0)});
@@ -150,10 +146,7 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
     });
   }
   on_mesh({3}, [&](const MeshPtr& mesh) {  // block sizes that do not add up
-    EXPECT_NE(message_of([&] {
-                scatter_tensor(open(path)["x"], mesh, {shard(0, {1, 2, 3})});
-              }),
-              "");
+    EXPECT_NE(message_of([&] { scatter_tensor(open(path)["x"], mesh, {shard(0, {1, 2, 3})}); }), "");
   });
   on_mesh({3}, [&](const MeshPtr& mesh) {  // only the last rank's block is missing from the file
     const File file = open(short_path);
@@ -161,8 +154,7 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
     if (mesh->rank() == 0) std::filesystem::resize_file(short_path, 200 << 10);
     mesh->group().barrier();
     const std::string message = message_of([&] { scatter_tensor(file["x"], mesh, {shard(0)}); });
-    EXPECT_EQ(first_line(message),
-              "read: dataset \"x\" of file \"" + short_path + "\": the file is cut short");
+    EXPECT_EQ(first_line(message), "read: dataset \"x\" of file \"" + short_path + "\": the file is cut short");
     EXPECT_NE(message.find("\n  rank  2 of 3"), std::string::npos) << message;
   });
 }
@@ -183,8 +175,7 @@ TEST(WriteShards, MakesOneOrdinaryFile) {
       out.set_attr("title", std::string("shards"));
       out.close();
 
-      const File file =
-          open(path);  // it stands under its name as soon as any rank has left close()
+      const File file = open(path);  // it stands under its name as soon as any rank has left close()
       EXPECT_TRUE(at::equal(file["x"].read(), full));
       EXPECT_TRUE(at::equal(file["group/squeezed"].read(), full.to(at::kDouble)));
       EXPECT_EQ(file["x"].units(), "K");
@@ -221,13 +212,11 @@ TEST(WriteShards, FailsOnEveryRankAlike) {
     const std::string start = "write: dataset \"x\" of file \"" + path + "\": ";
     EXPECT_EQ(first_line(message_of([&] { adding.write("x", x); })), start + "it exists already");
     adding.discard();
-    EXPECT_EQ(first_line(message_of([&] { open(path).write("x", x); })),
-              start + "the file is open for reading only");
+    EXPECT_EQ(first_line(message_of([&] { open(path).write("x", x); })), start + "the file is open for reading only");
     File out = open(path, "w");
     out.write("y", x);
-    EXPECT_EQ(
-        first_line(message_of([&] { out.keys(); })),
-        "keys: group \"/\" of file \"" + path + "\": the file is being written by several ranks");
+    EXPECT_EQ(first_line(message_of([&] { out.keys(); })),
+              "keys: group \"/\" of file \"" + path + "\": the file is being written by several ranks");
     out.discard();
   });
   EXPECT_TRUE(at::equal(open(path)["x"].read(), field({3})));

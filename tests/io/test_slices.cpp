@@ -33,8 +33,7 @@ const SliceCase kCases[] = {
     {"-3:-1", [](const at::Tensor& x) { return x.slice(0, -3, -1); }},
     {"::2, :, 1::4", [](const at::Tensor& x) { return x.slice(0, 0, 4, 2).slice(2, 1, 10, 4); }},
     {"3:1", [](const at::Tensor& x) { return x.slice(0, 3, 1); }},
-    {"0, 0, 0, 0",
-     [](const at::Tensor& x) { return x.select(0, 0).select(0, 0).select(0, 0).select(0, 0); }},
+    {"0, 0, 0, 0", [](const at::Tensor& x) { return x.select(0, 0).select(0, 0).select(0, 0).select(0, 0); }},
     {"-99:99", [](const at::Tensor& x) { return x; }},
     {"+3", [](const at::Tensor& x) { return x.select(0, 3); }},
     {"+1:+3, :, +2::+4", [](const at::Tensor& x) { return x.slice(0, 1, 3).slice(2, 2, 10, 4); }},
@@ -59,8 +58,7 @@ TEST(Slices, OfSlicesAreTheSlicesOfTheResult) {
   const auto outer = parse_slices("3:19:2, 4, 1:", x.sizes(), "x");
   const auto inner = parse_slices("-5::2, 1:3", sliced_shape(outer), "x");
 
-  const at::Tensor expected =
-      x.slice(0, 3, 19, 2).select(1, 4).slice(1, 1).slice(0, -5, 8, 2).slice(1, 1, 3);
+  const at::Tensor expected = x.slice(0, 3, 19, 2).select(1, 4).slice(1, 1).slice(0, -5, 8, 2).slice(1, 1, 3);
   EXPECT_TRUE(at::equal(taken(x, compose(outer, inner)), expected));
 }
 

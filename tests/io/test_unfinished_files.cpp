@@ -96,8 +96,8 @@ TEST(UnfinishedFiles, OfOtherFilesAndHostsStay) {
   const std::string path = folder / "out.h5";
   std::string mine;
   { mine = make_unfinished(folder / "also_out.h5", {"write", path}).path; }
-  std::vector<std::string> names = {"out.h5", std::filesystem::path(mine).filename(), "out.h5.unfinished-00000000-00000000",
-                                    "out.h5.unfinished-notes.txt"};
+  std::vector<std::string> names = {"out.h5", std::filesystem::path(mine).filename(),
+                                    "out.h5.unfinished-00000000-00000000", "out.h5.unfinished-notes.txt"};
   for (size_t i = 2; i < names.size(); ++i) std::ofstream(folder / names[i]) << "x";
 
   write_and_close(path, "w", 1);

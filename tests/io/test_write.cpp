@@ -20,9 +20,8 @@ at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 3, 
 
 TEST(Write, EveryDtypeComesBack) {
   const Folder folder;
-  const std::vector<at::ScalarType> dtypes = {at::kByte, at::kChar,   at::kShort,  at::kUInt16,
-                                              at::kInt,  at::kUInt32, at::kLong,   at::kUInt64,
-                                              at::kHalf, at::kFloat,  at::kDouble, at::kBool};
+  const std::vector<at::ScalarType> dtypes = {at::kByte, at::kChar,   at::kShort, at::kUInt16, at::kInt,    at::kUInt32,
+                                              at::kLong, at::kUInt64, at::kHalf,  at::kFloat,  at::kDouble, at::kBool};
   File out = open(folder / "out.h5", "w");
   for (const auto dtype : dtypes) {
     out.write(c10::toString(dtype), at::arange(6).view({2, 3}).to(dtype));
@@ -36,9 +35,7 @@ TEST(Write, EveryDtypeComesBack) {
   for (const auto dtype : dtypes) {
     const at::Tensor read = file[c10::toString(dtype)].read();
     EXPECT_EQ(read.scalar_type(), dtype);
-    EXPECT_TRUE(
-        at::equal(read.to(at::kDouble), at::arange(6).view({2, 3}).to(dtype).to(at::kDouble)))
-        << dtype;
+    EXPECT_TRUE(at::equal(read.to(at::kDouble), at::arange(6).view({2, 3}).to(dtype).to(at::kDouble))) << dtype;
     EXPECT_TRUE(at::equal(file[c10::toString(dtype)].read({.dtype = at::kFloat}),
                           at::arange(6).view({2, 3}).to(dtype).to(at::kFloat)))
         << dtype;
@@ -103,8 +100,8 @@ TEST(Write, BlocksFillADataset) {
   File out = open(folder / "out.h5", "w");
 
   for (const int compression : {0, 1}) {
-    const Dataset made = out.create_dataset("x" + std::to_string(compression), {7, 9}, at::kDouble,
-                                            {.compression = compression});
+    const Dataset made =
+        out.create_dataset("x" + std::to_string(compression), {7, 9}, at::kDouble, {.compression = compression});
     made.write_block({0, 0}, x.slice(0, 0, 4));
     made.write_block({4, 0}, x.slice(0, 4).slice(1, 0, 5));
     made.write_block({4, 5}, x.slice(0, 4).slice(1, 5));
@@ -209,10 +206,8 @@ TEST(Write, AFullDiskHarmsNothing) {
   }
 
   EXPECT_EQ(first_line(plain), "write: dataset \"y\" of file \"" + path + "\": cannot write it");
-  EXPECT_NE(plain.find("\n  have  File too large\n  fix   raise the limit"), std::string::npos)
-      << plain;
-  EXPECT_EQ(first_line(compressed),
-            "write: dataset \"y1\" of file \"" + path + "\": cannot write it");
+  EXPECT_NE(plain.find("\n  have  File too large\n  fix   raise the limit"), std::string::npos) << plain;
+  EXPECT_EQ(first_line(compressed), "write: dataset \"y1\" of file \"" + path + "\": cannot write it");
   EXPECT_EQ(first_line(late), "close: file \"" + path + "\": cannot write it");
   EXPECT_EQ(first_line(picture), "write_png: file \"" + (folder / "x.png") + "\": cannot write it");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"out.h5"});
@@ -236,13 +231,11 @@ TEST(Write, RefusesWithTheNameAndTheRemedy) {
       {write(x, {.chunks = {4, 0}}), start + "chunks [4, 0] do not fit"},
       {write(x, {.compression = 10}), start + "compression 10 is not a gzip level"},
       {write(x, {.dims = {"y"}}), start + "1 names for 2 dimensions"},
-      {[&] { out.write("/", x); },
-       "write: dataset \"/\" of file \"" + path + "\": a dataset needs a name"},
+      {[&] { out.write("/", x); }, "write: dataset \"/\" of file \"" + path + "\": a dataset needs a name"},
       {[&] { out.set_attr("a", 1.0, "nothing"); },
        "set_attr: object \"nothing\" of file \"" + path + "\": it does not exist"},
       {[&] { open(folder / "no/out.h5", "w"); },
-       "open: file \"" + (folder / "no/out.h5") +
-           "\" cannot be written: its folder does not exist"},
+       "open: file \"" + (folder / "no/out.h5") + "\" cannot be written: its folder does not exist"},
       {[&] { open(folder / "", "w"); }, "open: \"" + (folder / "") + "\" is a folder"},
       {[&] {
          File closed = out;
@@ -262,8 +255,7 @@ TEST(Write, RefusesWithTheNameAndTheRemedy) {
 TEST(Png, HoldsThePixelsGiven) {
   const Folder folder;
   const std::string path = folder / "x.png";
-  const at::Tensor image =
-      at::arange(5 * 7 * 3).view({5, 3, 7}).mul(2).to(at::kByte).transpose(1, 2);
+  const at::Tensor image = at::arange(5 * 7 * 3).view({5, 3, 7}).mul(2).to(at::kByte).transpose(1, 2);
 
   write_png(path, image);
 
@@ -286,8 +278,7 @@ TEST(Png, RefusesWhatIsNoPicture) {
 
   EXPECT_EQ(message(at::zeros({4, 4, 3})), start + "the image is not uint8");
   EXPECT_EQ(message(at::zeros({4, 4}, at::kByte)), start + "the image is not [height, width, 3]");
-  EXPECT_EQ(message(at::zeros({4, 4, 4}, at::kByte)),
-            start + "the image is not [height, width, 3]");
+  EXPECT_EQ(message(at::zeros({4, 4, 4}, at::kByte)), start + "the image is not [height, width, 3]");
   EXPECT_EQ(first_line(message_of([&] {
               write_png(folder / "no/x.png", at::zeros({4, 4, 3}, at::kByte));
             })),

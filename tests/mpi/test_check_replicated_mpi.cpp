@@ -29,7 +29,8 @@ TEST(CheckReplicatedMpi, ADifferingTensorIsFoundOnEveryRank) {
 
   EXPECT_THAT(message, AllOf(HasSubstr("aten::mm: argument 'mat2', a plain weight, is not the same on all ranks"),
                              HasSubstr("rank " + std::to_string(last) + " holds others: element [3, 1] is 7")));
-  EXPECT_THAT(message_of([&] { x.sum(1) + labels; }), HasSubstr("element [1] is 2, on rank 0 1; 6 of 7 numbers differ, by up to 6"));
+  EXPECT_THAT(message_of([&] { x.sum(1) + labels; }),
+              HasSubstr("element [1] is 2, on rank 0 1; 6 of 7 numbers differ, by up to 6"));
   EXPECT_EQ(message_of([&] { x.sum(1) + at::arange(7); }), "");
 }
 

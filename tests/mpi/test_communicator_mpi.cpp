@@ -93,9 +93,7 @@ TEST(MpiWorld, TakesTheCallersCommunicatorAndKeepsItsMessagesApart) {
 TEST(MpiWorld, GivesTheSameBitsAsThreads) {
   const int n = world->size();
   for (const int64_t elements : {100, 30000}) {
-    const auto part = [&](int rank) {
-      return (at::arange(elements, at::kFloat) * 0.37 + rank * 1.1).sin();
-    };
+    const auto part = [&](int rank) { return (at::arange(elements, at::kFloat) * 0.37 + rank * 1.1).sin(); };
     at::Tensor with_mpi = part(world->rank()), with_threads;
     world->all_reduce(with_mpi, ReduceOp::kAvg);
     testing::on_ranks(n, [&](Communicator& comm) {
@@ -133,14 +131,8 @@ TEST(MpiErrors, MessagesOfTheWrongSizeAreRefused) {
   if (world->rank() == 0) {
     part->exchange({{1, at::ones({5})}, {1, at::ones({5})}}, {});
   } else if (world->rank() == 1) {
-    EXPECT_THAT(message_of([&] {
-                  part->exchange({}, {{0, longer}});
-                }),
-                HasSubstr("20 bytes sent, 32 expected"));
-    EXPECT_THAT(message_of([&] {
-                  part->exchange({}, {{0, shorter}});
-                }),
-                HasSubstr("MPI_ERR_TRUNCATE"));
+    EXPECT_THAT(message_of([&] { part->exchange({}, {{0, longer}}); }), HasSubstr("20 bytes sent, 32 expected"));
+    EXPECT_THAT(message_of([&] { part->exchange({}, {{0, shorter}}); }), HasSubstr("MPI_ERR_TRUNCATE"));
   } else {
     part->exchange({}, {});
   }
@@ -152,7 +144,8 @@ TEST(MpiCommGiven, IsTakenItselfOrByItsAddressAndRefusedWhereItBecameAnAddress) 
   MPI_Comm other = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &other);
 
-  for (const CommunicatorPtr& made : {make_mpi_communicator(MPI_COMM_WORLD), make_mpi_communicator(other), make_mpi_communicator(&other)}) {
+  for (const CommunicatorPtr& made :
+       {make_mpi_communicator(MPI_COMM_WORLD), make_mpi_communicator(other), make_mpi_communicator(&other)}) {
     made->barrier();
     EXPECT_EQ(made->size(), world->size());
   }
@@ -200,8 +193,8 @@ void misbehave(const std::string& how) {
 class FailuresOnly : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    std::fprintf(stderr, "rank %d: %s:%d: %s\n", world->rank(), result.file_name(),
-                 result.line_number(), result.message());
+    std::fprintf(stderr, "rank %d: %s:%d: %s\n", world->rank(), result.file_name(), result.line_number(),
+                 result.message());
   }
 };
 

@@ -69,8 +69,7 @@ TEST_F(MpiFiles, X16_ARankThatCannotReadStopsAll) {
 
   const auto message = message_of([&] { scatter_tensor(file["x"], mesh, {shard(0)}); });
 
-  EXPECT_EQ(first_line(message),
-            "read: dataset \"x\" of file \"" + path + "\": the file is cut short");
+  EXPECT_EQ(first_line(message), "read: dataset \"x\" of file \"" + path + "\": the file is cut short");
   const std::string last = std::to_string(world->size() - 1);
   EXPECT_NE(message.find("rank  " + last + " of "), std::string::npos) << message;
 }
@@ -92,8 +91,8 @@ TEST_F(MpiFiles, X16_ARankThatCannotWriteStopsAllAndHarmsNothing) {
   // The disk is in order again, but half a file never takes the place of a good one.
   const std::string late = message_of([&] { out.write("y", testing::shard_of(full, mesh, {shard(0)})); });
   const std::string closed = message_of([&] { out.close(); });
-  const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " + first_line(message) +
-                          ": File too large (rank " + std::to_string(world->size() - 1) + " of ";
+  const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " +
+                          first_line(message) + ": File too large (rank " + std::to_string(world->size() - 1) + " of ";
   EXPECT_EQ(late.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << late;
   EXPECT_EQ(closed.find("close: file \"" + path + "\"" + why), 0) << closed;
   EXPECT_TRUE(at::equal(open(path)["old"].read(), full));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// X11: fields larger than a rank may hold: read, trained on and written back, with the peak memory of every process measured.
+// X11: fields larger than a rank may hold: read, trained on and written back, with the peak memory of every process
+// measured.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -37,11 +38,8 @@ at::Tensor trained(const at::Tensor& field) {
   {
     const at::NoGradGuard no_grad;  // the same weights on every rank
     for (auto* conv : {&enter, &leave}) {
-      (*conv)->weight.copy_(at::arange((*conv)->weight.numel(), at::kFloat)
-                                .mul_(0.7)
-                                .cos_()
-                                .mul_(0.1)
-                                .view_as((*conv)->weight));
+      (*conv)->weight.copy_(
+          at::arange((*conv)->weight.numel(), at::kFloat).mul_(0.7).cos_().mul_(0.1).view_as((*conv)->weight));
       (*conv)->bias.zero_();
     }
   }
@@ -83,19 +81,15 @@ TEST(MpiMemory, X11_AFieldIsReadTrainedOnAndWrittenByBlocksAlone) {
   const int64_t mine = rows[world->rank()];
   const auto bytes = [](int64_t r) { return static_cast<double>(r * kColumns * kChannels * 4); };
   const double block = bytes(mine), with_halo = bytes(mine + 2 * kHalo), whole = bytes(kRows);
-  const double spare =
-      24 * kMiB;  // buffers of HDF5, of MPI and of the kernels; code that is run for the first time
+  const double spare = 24 * kMiB;  // buffers of HDF5, of MPI and of the kernels; code that is run for the first time
   trained(at::ones({1, kChannels, 64, 64}));
   trained(from_local(at::ones({1, kChannels, 64, 64}), mesh, {shard(2)}));
 
   at::Tensor field;
   const double made = growth([&] {
     File out = open(file.path, "w");
-    at::Tensor values = at::arange(kColumns, at::kFloat)
-                            .mul_(0.01f)
-                            .sin_()
-                            .expand({1, kChannels, mine, kColumns})
-                            .contiguous();
+    at::Tensor values =
+        at::arange(kColumns, at::kFloat).mul_(0.01f).sin_().expand({1, kChannels, mine, kColumns}).contiguous();
     out.write("field", from_local(values, mesh, {shard(2, rows)}));
     out.close();
   });
@@ -127,8 +121,8 @@ TEST(MpiMemory, X11_AFieldIsReadTrainedOnAndWrittenByBlocksAlone) {
   std::printf(
       "[ figures  ] rank %d of %d: block %.0f MiB of %.0f; written %.0f, read %.0f, trained %.0f "
       "(plain %.0f), saved %.0f\n",
-      world->rank(), world->size(), block / kMiB, whole / kMiB, made / kMiB, read / kMiB,
-      sharded / kMiB, plain / kMiB, saved / kMiB);
+      world->rank(), world->size(), block / kMiB, whole / kMiB, made / kMiB, read / kMiB, sharded / kMiB, plain / kMiB,
+      saved / kMiB);
   world->barrier();
 }
 

@@ -18,8 +18,8 @@ namespace moonhalo {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using testing::harmless_cases;
+using ::testing::HasSubstr;
 using testing::message_of;
 using testing::parting_cases;
 using testing::PartingCase;
@@ -46,13 +46,15 @@ TEST_P(MpiParting, IsAnErrorOnEveryRankThatNamesBothCalls) {
   testing::mpi_world().barrier();
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, MpiParting, ::testing::ValuesIn(parting_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, MpiParting, ::testing::ValuesIn(parting_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 class MpiNoParting : public ::testing::TestWithParam<PartingCase> {};
 
 TEST_P(MpiNoParting, IsNoError) { GetParam().program(*own_group()); }
 
-INSTANTIATE_TEST_SUITE_P(Cases, MpiNoParting, ::testing::ValuesIn(harmless_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, MpiNoParting, ::testing::ValuesIn(harmless_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 // No two of these calls are in one group, so that no comparing could find them.
 TEST(MpiStuckRanks, WaitForEachOtherInDifferentGroupsAndAreTold) {

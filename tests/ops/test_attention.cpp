@@ -45,9 +45,7 @@ TEST(Attention, DropoutInsideTheKernelIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor q = shard_of(make_tensor({2, 1, 3, 4}, 1), mesh, {shard(0)});
 
-    const std::string message = message_of([&] {
-      at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.5);
-    });
+    const std::string message = message_of([&] { at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.5); });
 
     EXPECT_THAT(message, ::testing::HasSubstr("no rule for this random operator"));
   });

@@ -28,8 +28,7 @@ TEST(AttentionRing, X07_DrawnCalls) {
     const int64_t key_heads = 1 + draw.below(2), groups = draw.percent(30) ? 2 : 1;
     const bool causal = draw.percent(50), masked = !causal && draw.percent(50);
     const bool boolean = draw.percent(40), mask_grad = !boolean && draw.percent(50);
-    const auto placements = [&](const Sizes& shape, int64_t rows, bool alike,
-                                const Placements& other) {
+    const auto placements = [&](const Sizes& shape, int64_t rows, bool alike, const Placements& other) {
       if (alike) return other;
       Placements result;
       for (const int64_t ranks : mesh) {
@@ -40,9 +39,8 @@ TEST(AttentionRing, X07_DrawnCalls) {
           result.push_back(partial());
         } else {
           const int64_t dim = kind == 2 ? draw.below(4) : rows;
-          const bool cut_before =
-              std::any_of(result.begin(), result.end(),
-                          [&](const Placement& p) { return p.is_shard() && p.dim == dim; });
+          const bool cut_before = std::any_of(result.begin(), result.end(),
+                                              [&](const Placement& p) { return p.is_shard() && p.dim == dim; });
           Sizes sizes(ranks);
           for (int64_t left = shape[dim]; left > 0; --left) ++sizes[draw.below(ranks)];
           result.push_back(cut_before ? shard(dim) : shard(dim, sizes));
@@ -57,12 +55,10 @@ TEST(AttentionRing, X07_DrawnCalls) {
     };
     const Sizes query = {2, key_heads * groups, queries, 4}, key = {2, key_heads, keys, 4};
     const Placements of_queries = placements(query, 2, false, {});
-    const Placements of_keys =
-        placements(key, 2, keys == queries && groups == 1 && draw.percent(50), of_queries);
-    std::vector<Input> inputs = {
-        {make_tensor(query, i) * 2, of_queries},
-        {make_tensor(key, i + 1) * 2, of_keys},
-        {make_tensor(key, i + 2), placements(key, 2, draw.percent(80), of_keys)}};
+    const Placements of_keys = placements(key, 2, keys == queries && groups == 1 && draw.percent(50), of_queries);
+    std::vector<Input> inputs = {{make_tensor(query, i) * 2, of_queries},
+                                 {make_tensor(key, i + 1) * 2, of_keys},
+                                 {make_tensor(key, i + 2), placements(key, 2, draw.percent(80), of_keys)}};
     if (masked) {
       const Sizes shape = {draw.percent(50) ? 2 : 1, draw.percent(50) ? key_heads * groups : 1,
                            draw.percent(70) ? queries : 1, draw.percent(90) ? keys : 1};
@@ -72,8 +68,7 @@ TEST(AttentionRing, X07_DrawnCalls) {
       if (draw.percent(60)) held.back() = shard(2 + draw.below(2));
       inputs.push_back({mask, held, mask_grad});
     }
-    std::string text =
-        "draw " + std::to_string(i) + (causal ? " causal" : "") + (groups > 1 ? " groups" : "");
+    std::string text = "draw " + std::to_string(i) + (causal ? " causal" : "") + (groups > 1 ? " groups" : "");
     for (const Input& input : inputs) {
       text += "; " + shape_string(input.full.sizes());
       for (const Placement& p : input.placements) text += " " + p.to_string();
@@ -82,8 +77,7 @@ TEST(AttentionRing, X07_DrawnCalls) {
     const std::string thrown = message_of([&] {
       expect_same_as_plain(mesh, inputs, [&](const Tensors& t) {
         const auto mask = masked ? std::optional(t[3]) : std::nullopt;
-        return Tensors{
-            at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, causal, {}, groups > 1)};
+        return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, causal, {}, groups > 1)};
       });
     });
     EXPECT_EQ(thrown, "");

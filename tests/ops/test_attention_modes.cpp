@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// scaled_dot_product_attention over cut sequences: dropout, second derivatives, modes, types, what travels, how work is shared.
+// scaled_dot_product_attention over cut sequences: dropout, second derivatives, modes, types, what travels, how work is
+// shared.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -27,8 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 Tensors three(at::IntArrayRef shape, at::ScalarType type = at::kDouble) {
-  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2,
-          make_tensor(shape, 3, type)};
+  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2, make_tensor(shape, 3, type)};
 }
 
 Tensors held(const Tensors& tensors, const MeshPtr& mesh, const Placements& placements) {
@@ -46,13 +46,11 @@ Tensors dropped(const Sizes& mesh, const Placements& placements, bool causal, do
     Tensors t = held(three({2, 3, 9, 4}), made, placements);
     for (at::Tensor& x : t) x.requires_grad_();
     const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, p, causal);
-    const at::Tensor cotangent =
-        shard_of(make_tensor(output.sizes(), 9), made, Placements(mesh.size(), replicate()));
+    const at::Tensor cotangent = shard_of(make_tensor(output.sizes(), 9), made, Placements(mesh.size(), replicate()));
     const auto first = torch::autograd::grad({output}, t, {cotangent}, /*retain_graph=*/true);
     const auto again = torch::autograd::grad({output}, t, {cotangent}, {}, /*create_graph=*/true);
     at::Tensor penalty;
-    for (const at::Tensor& g : again)
-      penalty = penalty.defined() ? penalty + g.sin().sum() : g.sin().sum();
+    for (const at::Tensor& g : again) penalty = penalty.defined() ? penalty + g.sin().sum() : g.sin().sum();
     Tensors whole = {full_tensor(output.detach())};
     for (const at::Tensor& x : first) whole.push_back(full_tensor(x));
     for (const at::Tensor& x : torch::autograd::grad({penalty}, t)) whole.push_back(full_tensor(x));
@@ -85,8 +83,7 @@ TEST(AttentionModes, X07_DropoutIsTheSameForAnyCutAndAnyNumberOfRanks) {
         EXPECT_EQ(difference(many[i], one[i], 1e-10), "") << placements.back().to_string() << i;
       // Nothing is kept: no draw is made, and no gradient is NaN.
       const Tensors nothing = dropped(mesh, placements, causal, 1);
-      for (size_t i = 0; i + 1 < nothing.size(); ++i)
-        EXPECT_EQ(nothing[i].count_nonzero().item<int64_t>(), 0) << i;
+      for (size_t i = 0; i + 1 < nothing.size(); ++i) EXPECT_EQ(nothing[i].count_nonzero().item<int64_t>(), 0) << i;
       EXPECT_TRUE(at::equal(nothing.back(), undrawn));
       EXPECT_FALSE(at::equal(many.back(), undrawn));
     }
@@ -104,12 +101,7 @@ TEST(AttentionModes, X07_SecondDerivatives) {
       {"ring", {2}, {shard(2, {3, 6})}, {shard(2, {3, 6})}, false, false},
       {"causal", {3}, {shard(2, {4, 0, 5})}, {shard(2, {4, 0, 5})}, true, false},
       {"keys cut", {2}, {replicate()}, {shard(2, {3, 6})}, true, false},
-      {"groups on a grid",
-       {2, 2},
-       {shard(0), shard(2, {3, 6})},
-       {shard(0), shard(2, {3, 6})},
-       false,
-       true},
+      {"groups on a grid", {2, 2}, {shard(0), shard(2, {3, 6})}, {shard(0), shard(2, {3, 6})}, false, true},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -119,15 +111,14 @@ TEST(AttentionModes, X07_SecondDerivatives) {
                                        {make_tensor(keys, 3), c.keys},
                                        {make_tensor({9, 9}, 4)}};
     // A mask with a gradient sends plain tensors to LibTorch's composite, which can be differentiated twice.
-    expect_same_as_plain(c.mesh, inputs,
-                         [&](const Tensors& t) {
-                           const at::Tensor unseen = at::ones({9, 9}, at::kBool).triu(1);
-                           const at::Tensor mask =
-                               c.causal ? t[3].masked_fill(unseen, -INFINITY) : t[3];
-                           return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask,
-                                                                           0, false, {}, c.groups)};
-                         },
-                         {.double_backward = true});
+    expect_same_as_plain(
+        c.mesh, inputs,
+        [&](const Tensors& t) {
+          const at::Tensor unseen = at::ones({9, 9}, at::kBool).triu(1);
+          const at::Tensor mask = c.causal ? t[3].masked_fill(unseen, -INFINITY) : t[3];
+          return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0, false, {}, c.groups)};
+        },
+        {.double_backward = true});
   }
 }
 
@@ -139,41 +130,33 @@ TEST(AttentionModes, X07_SecondDerivativesOfCausalAttention) {
     at::Tensor output;
     if (by_hand) {
       const at::Tensor scores = t[0].matmul(t[1].transpose(-1, -2)) / std::sqrt(3.0);
-      output = scores.masked_fill(at::ones({7, 7}, at::kBool).triu(1), -INFINITY)
-                   .softmax(-1)
-                   .matmul(t[2]);
+      output = scores.masked_fill(at::ones({7, 7}, at::kBool).triu(1), -INFINITY).softmax(-1).matmul(t[2]);
     } else {
       output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, true);
     }
     const auto first = torch::autograd::grad({output.sin().sum()}, {t[0], t[1]}, {}, std::nullopt,
                                              /*create_graph=*/true);
-    return torch::autograd::grad({first[0].square().sum() + first[1].square().sum()},
-                                 {t[0], t[1], t[2]});
+    return torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {t[0], t[1], t[2]});
   };
   const auto expected = penalty(plain, true);
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const auto actual = penalty(held(plain, mesh, {shard(2, {1, 4, 2})}), false);
-    for (int i = 0; i < 3; ++i)
-      EXPECT_EQ(difference(full_tensor(actual[i]), expected[i], 1e-10), "") << i;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(difference(full_tensor(actual[i]), expected[i], 1e-10), "") << i;
   });
 }
 
 TEST(AttentionModes, X07_InferenceModeNoGradAndTypes) {
-  for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-10},
-                                        {at::kFloat, 1e-5},
-                                        {at::kBFloat16, 2e-2},
-                                        {at::kHalf, 3e-3}}) {
+  for (const auto& [type, tolerance] :
+       {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}, {at::kHalf, 3e-3}}) {
     const Tensors plain = three({2, 2, 9, 8}, type);
     for (const bool causal : {false, true}) {
       const at::Tensor expected =
-          at::scaled_dot_product_attention(plain[0], plain[1], plain[2], {}, 0, causal)
-              .to(at::kDouble);
+          at::scaled_dot_product_attention(plain[0], plain[1], plain[2], {}, 0, causal).to(at::kDouble);
       on_mesh({3}, [&](const MeshPtr& mesh) {
         const Placements cut = {shard(2, {2, 3, 4})};
         Tensors t = held(plain, mesh, cut);
         const auto attend = [&] {
-          const at::Tensor output =
-              at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
+          const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
           EXPECT_EQ(output.scalar_type(), type);
           EXPECT_EQ(spec(output)->placements()[0].to_string(), "Shard(2, {2, 3, 4})");
           return full_tensor(output.detach()).to(at::kDouble);
@@ -194,37 +177,29 @@ TEST(AttentionModes, X07_InferenceModeNoGradAndTypes) {
   }
 }
 
-// Queries that travel take sum(grad * output) of theirs along. All values are alike, so scores have no gradient, unless those sums
-// were made in the type of the tensors: 3 (1 + epsilon) has no room there, and times 2^15 no float16 at all.
+// Queries that travel take sum(grad * output) of theirs along. All values are alike, so scores have no gradient, unless
+// those sums were made in the type of the tensors: 3 (1 + epsilon) has no room there, and times 2^15 no float16 at all.
 TEST(AttentionModes, X07_SumsOfGradientsAndOutputsInHalfTypes) {
   for (const auto& [type, epsilon] : {std::pair{at::kHalf, 0x1p-10}, {at::kBFloat16, 0x1p-7}}) {
     const at::Tensor q = make_tensor({1, 2, 9, 3}, 1, type), k = make_tensor({1, 2, 9, 3}, 2, type),
                      v = at::full({1, 2, 9, 3}, 0x1p7 * (1 + epsilon), type),
                      grad = at::full({1, 2, 9, 3}, 0x1p8, type);
     for (const bool causal : {false, true}) {
-      const at::Tensor scores =
-          q.to(at::kDouble).matmul(k.to(at::kDouble).transpose(-1, -2)) / std::sqrt(3.0);
-      const at::Tensor unseen =
-          at::ones({9, 9}, at::kBool).triu(1).logical_and(at::full({}, causal));
-      const at::Tensor by_value = scores.masked_fill(unseen, -INFINITY)
-                                      .softmax(-1)
-                                      .transpose(-1, -2)
-                                      .matmul(grad.to(at::kDouble));
-      for (const Placements& keys :
-           {Placements{shard(2, {4, 5})}, {shard(2, {0, 9})}, {replicate()}}) {
+      const at::Tensor scores = q.to(at::kDouble).matmul(k.to(at::kDouble).transpose(-1, -2)) / std::sqrt(3.0);
+      const at::Tensor unseen = at::ones({9, 9}, at::kBool).triu(1).logical_and(at::full({}, causal));
+      const at::Tensor by_value =
+          scores.masked_fill(unseen, -INFINITY).softmax(-1).transpose(-1, -2).matmul(grad.to(at::kDouble));
+      for (const Placements& keys : {Placements{shard(2, {4, 5})}, {shard(2, {0, 9})}, {replicate()}}) {
         on_mesh({2}, [&](const MeshPtr& mesh) {
           const Placements rows = {shard(2, {4, 5})};
           Tensors t = {shard_of(q, mesh, rows), shard_of(k, mesh, keys), shard_of(v, mesh, keys)};
           for (at::Tensor& x : t) x.requires_grad_();
-          const at::Tensor output =
-              at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
+          const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, causal);
           const auto g = torch::autograd::grad({output}, t, {shard_of(grad, mesh, rows)});
           EXPECT_TRUE(at::equal(full_tensor(output.detach()), v)) << type;
           for (const int i : {0, 1})
-            EXPECT_LT(full_tensor(g[i]).abs().max().item<double>(), 1e-3 * 0x1p15 * epsilon)
-                << type << i;
-          EXPECT_EQ(difference(full_tensor(g[2]).to(at::kDouble), by_value, 8 * epsilon), "")
-              << type;
+            EXPECT_LT(full_tensor(g[i]).abs().max().item<double>(), 1e-3 * 0x1p15 * epsilon) << type << i;
+          EXPECT_EQ(difference(full_tensor(g[2]).to(at::kDouble), by_value, 8 * epsilon), "") << type;
         });
       }
     }
@@ -272,8 +247,7 @@ TEST(AttentionModes, X07_CheckpointsOfDropout) {
       return whole;
     };
     const Tensors kept = run(false), recomputed = run(true);
-    for (size_t i = 0; i < kept.size(); ++i)
-      EXPECT_EQ(difference(recomputed[i], kept[i], 1e-14), "") << i;
+    for (size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(difference(recomputed[i], kept[i], 1e-14), "") << i;
   });
 }
 
@@ -288,8 +262,7 @@ TEST(AttentionModes, X07_ForwardMode) {
     at::Tensor mask = at::zeros({9, 9}, at::kDouble);
     if (causal) mask.masked_fill_(at::ones({9, 9}, at::kBool).triu(1), -INFINITY);
     const at::Tensor y = at::scaled_dot_product_attention(
-        t[0], dual, t[2], masked ? std::optional(mask.requires_grad_()) : std::nullopt, 0,
-        causal && !masked);
+        t[0], dual, t[2], masked ? std::optional(mask.requires_grad_()) : std::nullopt, 0, causal && !masked);
     return std::get<1>(at::_unpack_dual(y, level)).detach();
   };
   for (const bool causal : {false, true}) {
@@ -297,8 +270,7 @@ TEST(AttentionModes, X07_ForwardMode) {
     for (const bool masked : {false, true}) {
       on_mesh({2}, [&](const MeshPtr& mesh) {
         const Placements cut = {shard(2, {3, 6})};
-        const at::Tensor actual =
-            derivative(held(plain, mesh, cut), shard_of(tangent, mesh, cut), masked, causal);
+        const at::Tensor actual = derivative(held(plain, mesh, cut), shard_of(tangent, mesh, cut), masked, causal);
         EXPECT_EQ(difference(full_tensor(actual), expected, 1e-10), "") << causal << masked;
       });
     }
@@ -345,12 +317,9 @@ TEST(AttentionModes, X07_WhatTravels) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     on_mesh(c.mesh, [&](const MeshPtr& mesh) {
-      const at::Tensor q =
-          shard_of(make_tensor({2, 3, c.queries, 4}, 1), mesh, c.query).requires_grad_();
-      const at::Tensor k =
-          shard_of(make_tensor({2, 3, c.keys_count, 4}, 2), mesh, c.keys).requires_grad_();
-      const at::Tensor v =
-          shard_of(make_tensor({2, 3, c.keys_count, 4}, 3), mesh, c.keys).requires_grad_();
+      const at::Tensor q = shard_of(make_tensor({2, 3, c.queries, 4}, 1), mesh, c.query).requires_grad_();
+      const at::Tensor k = shard_of(make_tensor({2, 3, c.keys_count, 4}, 2), mesh, c.keys).requires_grad_();
+      const at::Tensor v = shard_of(make_tensor({2, 3, c.keys_count, 4}, 3), mesh, c.keys).requires_grad_();
       const auto sent_by_all = [&](const std::function<void()>& what) {
         const int64_t before = bytes_sent_by_this_thread();
         what();
@@ -359,14 +328,9 @@ TEST(AttentionModes, X07_WhatTravels) {
         return elements.item<int64_t>();
       };
       at::Tensor output;
-      EXPECT_EQ(
-          sent_by_all([&] { output = at::scaled_dot_product_attention(q, k, v, {}, 0, c.causal); }),
-          c.forward);
+      EXPECT_EQ(sent_by_all([&] { output = at::scaled_dot_product_attention(q, k, v, {}, 0, c.causal); }), c.forward);
       const at::Tensor cotangent = output.detach();
-      EXPECT_EQ(sent_by_all([&] {
-                  torch::autograd::grad({output}, {q, k, v}, {cotangent});
-                }),
-                c.backward);
+      EXPECT_EQ(sent_by_all([&] { torch::autograd::grad({output}, {q, k, v}, {cotangent}); }), c.backward);
     });
   }
 }
@@ -412,9 +376,8 @@ TEST(AttentionModes, X07_MemoryIsLinearInTheSequence) {
 
 // Causal work: the busiest rank against the mean, or against what its own queries and keys alone make.
 TEST(AttentionWorkTest, X07_CausalWorkIsBalanced) {
-  const std::vector<Sizes> cases = {{512, 512},      {256, 256, 256, 256},
-                                    {100, 100, 100}, {300, 100, 100, 12},
-                                    {100, 0, 300},   {64, 64, 64, 64, 64, 64, 64, 64},
+  const std::vector<Sizes> cases = {{512, 512},          {256, 256, 256, 256}, {100, 100, 100},
+                                    {300, 100, 100, 12}, {100, 0, 300},        {64, 64, 64, 64, 64, 64, 64, 64},
                                     {100, 300, 200}};
   for (const Sizes& sizes : cases) {
     std::vector<SequenceRows> blocks;
@@ -432,8 +395,7 @@ TEST(AttentionWorkTest, X07_CausalWorkIsBalanced) {
     const auto n = static_cast<double>(begin);
     EXPECT_EQ(sum, n * (n + 1) / 2);
     const auto largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
-    EXPECT_LE(most,
-              1.05 * std::max(sum / static_cast<double>(work.size()), largest * (largest + 1) / 2))
+    EXPECT_LE(most, 1.05 * std::max(sum / static_cast<double>(work.size()), largest * (largest + 1) / 2))
         << shape_string(sizes);
   }
 }
@@ -444,18 +406,16 @@ TEST(AttentionModes, X07_Refusals) {
       return shard_of(make_tensor(shape, 1, type), mesh, {shard(2)});
     };
     const at::Tensor x = cut({1, 4, 6, 8});
-    const auto message = [&](const at::Tensor& k, const at::Tensor& v,
-                             const std::optional<at::Tensor>& mask = {}, bool groups = false) {
-      return message_of(
-          [&] { at::scaled_dot_product_attention(x, k, v, mask, 0, false, {}, groups); });
+    const auto message = [&](const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask = {},
+                             bool groups = false) {
+      return message_of([&] { at::scaled_dot_product_attention(x, k, v, mask, 0, false, {}, groups); });
     };
     EXPECT_THAT(message(cut({1, 4, 6, 7}), x),
                 StartsWith("scaled_dot_product_attention: 8 features of queries meet 7 of keys"));
     EXPECT_THAT(message(x, cut({1, 4, 5, 8})), HasSubstr("6 keys meet 5 values"));
     EXPECT_THAT(message(cut({1, 4, 6, 8}, at::kFloat), x),
                 StartsWith("scaled_dot_product_attention: query is Double, key Float"));
-    EXPECT_THAT(message(cut({1, 3, 6, 8}), cut({1, 3, 6, 8}), {}, true),
-                HasSubstr("do not divide those of queries"));
+    EXPECT_THAT(message(cut({1, 3, 6, 8}), cut({1, 3, 6, 8}), {}, true), HasSubstr("do not divide those of queries"));
     EXPECT_THAT(message(x, x, at::ones({5, 6}, at::kDouble)),
                 StartsWith("scaled_dot_product_attention: a mask [5, 6]"));
     EXPECT_THAT(message(x, x, at::ones({6, 6}, at::kLong)), HasSubstr("the mask is Long"));

@@ -56,13 +56,9 @@ const Named kNamed[] = {
      {3, 2, 3, 4, 3},
      {2, 4, 2, 2, 2},
      [](auto& x, auto& w, auto& b) {
-       return at::slow_conv_transpose3d(x, w, {2, 2, 2}, b, {2, 1, 1}, {0, 0, 0}, {0, 0, 0},
-                                        {1, 1, 1});
+       return at::slow_conv_transpose3d(x, w, {2, 2, 2}, b, {2, 1, 1}, {0, 0, 0}, {0, 0, 0}, {1, 1, 1});
      }},
-    {"conv_tbc",
-     {7, 3, 2},
-     {3, 2, 4},
-     [](auto& x, auto& w, auto& b) { return at::conv_tbc(x, w, b, 1); }},
+    {"conv_tbc", {7, 3, 2}, {3, 2, 4}, [](auto& x, auto& w, auto& b) { return at::conv_tbc(x, w, b, 1); }},
 };
 
 TEST(ConvNames, EveryOneEqualsTheWholeTensor) {
@@ -114,10 +110,8 @@ TEST(ConvNames, SequencesThatDoNotFitAreRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({7, 3, 2}, 1), mesh, {shard(1)});
     for (const Ints& weight : {Ints{3, 3, 4}, Ints{8, 2, 4}, Ints{3, 2, 5}}) {
-      EXPECT_THAT(
-          message_of([&] { at::conv_tbc(x, make_tensor(weight, 2), make_tensor({4}, 3), 0); }),
-          ::testing::StartsWith("conv_tbc: an input of shape [7, 3, 2], a weight of " +
-                                shape_string(weight)));
+      EXPECT_THAT(message_of([&] { at::conv_tbc(x, make_tensor(weight, 2), make_tensor({4}, 3), 0); }),
+                  ::testing::StartsWith("conv_tbc: an input of shape [7, 3, 2], a weight of " + shape_string(weight)));
     }
   });
 }

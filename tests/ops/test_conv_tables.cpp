@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel, stride, dilation, padding, padding mode and grouping of convolutions of 1 to 3 dims on uneven, empty and thin
-// blocks, against the whole tensor: values and the gradients of input, weight and bias.
+// Every kernel, stride, dilation, padding, padding mode and grouping of convolutions of 1 to 3 dims on uneven, empty
+// and thin blocks, against the whole tensor: values and the gradients of input, weight and bias.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -63,10 +63,9 @@ struct Geometry {
 };
 
 std::string text(const Geometry& g, const Cut& cut) {
-  return std::to_string(g.dims) + "-D kernel " + std::to_string(g.kernel) + " stride " +
-         std::to_string(g.stride) + " dilation " + std::to_string(g.dilation) + " padding " +
-         std::to_string(g.padding) + " " + g.mode + " groups " + std::to_string(g.groups) +
-         (g.transposed ? " transposed" : "") + ", blocks " + cut.name;
+  return std::to_string(g.dims) + "-D kernel " + std::to_string(g.kernel) + " stride " + std::to_string(g.stride) +
+         " dilation " + std::to_string(g.dilation) + " padding " + std::to_string(g.padding) + " " + g.mode +
+         " groups " + std::to_string(g.groups) + (g.transposed ? " transposed" : "") + ", blocks " + cut.name;
 }
 
 // The geometry is that of the rows; columns and layers have windows of their own.
@@ -76,10 +75,8 @@ Sizes with_others(int64_t rows, int64_t dims, const Sizes& others) {
   return all;
 }
 
-at::Tensor convolve(const Geometry& g, const at::Tensor& x, const at::Tensor& w,
-                    const at::Tensor& b) {
-  const Sizes stride = with_others(g.stride, g.dims, {1, 2}),
-              dilation = with_others(g.dilation, g.dims, {2, 1});
+at::Tensor convolve(const Geometry& g, const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+  const Sizes stride = with_others(g.stride, g.dims, {1, 2}), dilation = with_others(g.dilation, g.dims, {2, 1});
   Sizes padding = with_others(g.padding, g.dims, {1, 1});
   const Sizes output_padding = with_others(g.output_padding, g.dims, {0, 1});
   if (g.mode == "constant") {
@@ -88,8 +85,8 @@ at::Tensor convolve(const Geometry& g, const at::Tensor& x, const at::Tensor& w,
   }
   Sizes both;  // from the last dim to the first
   for (int64_t d = g.dims - 1; d >= 0; --d) both.insert(both.end(), {padding[d], padding[d]});
-  return at::convolution(at::pad(x, both, g.mode), w, b, stride, Sizes(g.dims), dilation, false,
-                         Sizes(g.dims), g.groups);
+  return at::convolution(at::pad(x, both, g.mode), w, b, stride, Sizes(g.dims), dilation, false, Sizes(g.dims),
+                         g.groups);
 }
 
 // Cases in turn on every cut, collected by mesh.
@@ -102,17 +99,15 @@ class Table {
     const int64_t reach = g.dilation * (g.kernel - 1) + 1;
     const int64_t factor = g.transposed || reach <= cut->extent(1) + 2 * g.padding ? 1 : 3;
     const int64_t batch = cut->name == std::string("batch and 1+7") ? 3 : 1 + count_ % 2;
-    Sizes x = {batch, g.in},
-          w = {g.transposed ? g.in : g.out, g.transposed ? g.out / g.groups : g.in / g.groups};
+    Sizes x = {batch, g.in}, w = {g.transposed ? g.in : g.out, g.transposed ? g.out / g.groups : g.in / g.groups};
     for (const int64_t size : with_others(cut->extent(factor), g.dims, {4, 3})) x.push_back(size);
     for (const int64_t size : with_others(g.kernel, g.dims, {2, 2})) w.push_back(size);
     const bool plain = count_++ % 3 == 0;
-    cases_[cut->mesh].push_back(
-        {text(g, *cut),
-         {{.full = make_tensor(x, count_), .placements = cut->placements(factor)},
-          {.full = make_tensor(w, count_ + 1), .plain = plain},
-          {.full = make_tensor({g.out}, count_ + 2), .plain = plain}},
-         [g](const Tensors& t) { return Tensors{convolve(g, t[0], t[1], t[2])}; }});
+    cases_[cut->mesh].push_back({text(g, *cut),
+                                 {{.full = make_tensor(x, count_), .placements = cut->placements(factor)},
+                                  {.full = make_tensor(w, count_ + 1), .plain = plain},
+                                  {.full = make_tensor({g.out}, count_ + 2), .plain = plain}},
+                                 [g](const Tensors& t) { return Tensors{convolve(g, t[0], t[1], t[2])}; }});
   }
 
   void check(const Oracle& options = {}) {
@@ -147,8 +142,7 @@ const Grouping kGroupings[] = {{1, 2, 3}, {2, 4, 2}, {3, 3, 6}};  // the last is
 // A window and mode meet every grouping, each in one number of dims; all in all with
 // MOONHALO_SWEEP.
 std::vector<Grouping> groupings(int64_t turn) {
-  if (std::getenv("MOONHALO_SWEEP") != nullptr)
-    return {std::begin(kGroupings), std::end(kGroupings)};
+  if (std::getenv("MOONHALO_SWEEP") != nullptr) return {std::begin(kGroupings), std::end(kGroupings)};
   return {kGroupings[turn % std::size(kGroupings)]};
 }
 
@@ -213,13 +207,13 @@ TEST(ConvTables, X03_PaddingSameOfEveryKernelAndDilation) {
                            : dims == 2 ? at::conv2d(t[0], t[1], t[2], 1, "same", along)
                                        : at::conv3d(t[0], t[1], t[2], 1, "same", along)};
           };
-          cases[cut.mesh].push_back(
-              {"same, kernel " + std::to_string(kernel) + " dilation " + std::to_string(dilation) +
-                   " of " + std::to_string(dims) + " dims, blocks " + cut.name,
-               {{.full = make_tensor(x, kernel), .placements = cut.placements(1)},
-                {.full = make_tensor(w, dilation)},
-                {.full = make_tensor({3}, 3), .plain = true}},
-               program});
+          cases[cut.mesh].push_back({"same, kernel " + std::to_string(kernel) + " dilation " +
+                                         std::to_string(dilation) + " of " + std::to_string(dims) + " dims, blocks " +
+                                         cut.name,
+                                     {{.full = make_tensor(x, kernel), .placements = cut.placements(1)},
+                                      {.full = make_tensor(w, dilation)},
+                                      {.full = make_tensor({3}, 3), .plain = true}},
+                                     program});
         }
       }
     }
@@ -235,15 +229,11 @@ TEST(ConvTables, S15_X05_GradientsAtEveryEdge) {
       for (int64_t kernel = 1; kernel <= 2 * extent; ++kernel) {
         for (const int64_t stride : {1, 2}) {
           const int64_t padding = kernel / 2;
-          cases.push_back({"blocks " + std::to_string(first) + "+" +
-                               std::to_string(extent - first) + " kernel " +
+          cases.push_back({"blocks " + std::to_string(first) + "+" + std::to_string(extent - first) + " kernel " +
                                std::to_string(kernel) + " stride " + std::to_string(stride),
-                           {{.full = make_tensor({1, 1, extent}, 1),
-                             .placements = {shard(2, {first, extent - first})}},
+                           {{.full = make_tensor({1, 1, extent}, 1), .placements = {shard(2, {first, extent - first})}},
                             {.full = make_tensor({1, 1, kernel}, 2)}},
-                           [=](const Tensors& t) {
-                             return Tensors{at::conv1d(t[0], t[1], {}, stride, padding)};
-                           }});
+                           [=](const Tensors& t) { return Tensors{at::conv1d(t[0], t[1], {}, stride, padding)}; }});
         }
       }
     }

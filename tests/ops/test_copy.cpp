@@ -41,8 +41,7 @@ TEST(Copy, D05_ClonesAndCastsEqualThoseOfOneDevice) {
            [](const Tensor& x) {
              return List{x.to(at::kDouble) * 2, x.contiguous() * 2, x.type_as(x) * 2};
            }},
-          {"contiguous",
-           [](const Tensor& x) { return List{bent(x.transpose(0, 1).contiguous())}; }},
+          {"contiguous", [](const Tensor& x) { return List{bent(x.transpose(0, 1).contiguous())}; }},
           {"lift",
            [](const Tensor& x) {
              return List{at::lift_fresh(x.detach()), at::lift(x.detach())};
@@ -80,8 +79,7 @@ TEST(Copy, D08_FactoriesFollowTheirModel) {
              Tensor y = bent(x), z = x * 2;
              y.fill_(3);
              z.zero_();
-             return List{y * x, z + x, at::fill(x, 2),
-                         x.detach().clone().fill_(at::scalar_tensor(7.0, at::kDouble))};
+             return List{y * x, z + x, at::fill(x, 2), x.detach().clone().fill_(at::scalar_tensor(7.0, at::kDouble))};
            }},
       },
       make_tensor({9, 7, 2}, 2));
@@ -100,33 +98,26 @@ TEST(Copy, D08_FactoriesFollowTheirModel) {
 
 TEST(Copy, S17_CopiesBetweenAnyTwoPlacements) {
   const std::vector<std::pair<const char*, std::vector<Placement>>> ways{
-      {"rows", {shard(0, {5, 4})}},    {"other_rows", {shard(0, {0, 9})}},
-      {"columns", {shard(1, {1, 3})}}, {"replicated", {replicate()}},
-      {"partial", {partial()}},        {"plain", {}}};
+      {"rows", {shard(0, {5, 4})}},  {"other_rows", {shard(0, {0, 9})}}, {"columns", {shard(1, {1, 3})}},
+      {"replicated", {replicate()}}, {"partial", {partial()}},           {"plain", {}}};
   for (const auto& [to_name, to] : ways) {
     for (const auto& [from_name, from] : ways) {
       if (to.empty() && from.empty()) continue;
       SCOPED_TRACE(std::string(from_name) + " into " + to_name);
-      const auto input = [](int64_t seed, at::IntArrayRef shape,
-                            const std::vector<Placement>& placements) {
-        return Input{.full = make_tensor(shape, seed),
-                     .placements = placements,
-                     .plain = placements.empty()};
+      const auto input = [](int64_t seed, at::IntArrayRef shape, const std::vector<Placement>& placements) {
+        return Input{.full = make_tensor(shape, seed), .placements = placements, .plain = placements.empty()};
       };
       const std::string thrown = message_of([&] {
-        expect_same_as_plain({2}, {input(1, {9, 4}, to), input(2, {9, 4}, from)},
-                             [](const List& x) {
-                               Tensor y = bent(x[0]);
-                               y.copy_(bent(x[1]));
-                               return List{y * y};
-                             });
+        expect_same_as_plain({2}, {input(1, {9, 4}, to), input(2, {9, 4}, from)}, [](const List& x) {
+          Tensor y = bent(x[0]);
+          y.copy_(bent(x[1]));
+          return List{y * y};
+        });
         expect_same_as_plain(
             {2}, {input(1, {9, 4}, to), input(2, {9, 4}, from)},
             [](const List& x) {
               Tensor y = x[0].detach().clone();
-              y.copy_(x[1].detach().narrow(0, 2, 1))
-                  .narrow(1, 0, 2)
-                  .copy_(x[1].detach().narrow(1, 2, 2));
+              y.copy_(x[1].detach().narrow(0, 2, 1)).narrow(1, 0, 2).copy_(x[1].detach().narrow(1, 2, 2));
               return List{y};
             },
             kForward);
@@ -143,8 +134,7 @@ TEST(Copy, D08_NumbersAndComparisonsAreReadOnEveryRank) {
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(full, mesh, held.placements);
       EXPECT_NEAR(x.sum().item<double>(), full.sum().item<double>(), 1e-10);
-      EXPECT_DOUBLE_EQ(x.narrow(0, 4, 1).narrow(1, 2, 1).narrow(2, 1, 1).item<double>(),
-                       full[4][2][1].item<double>());
+      EXPECT_DOUBLE_EQ(x.narrow(0, 4, 1).narrow(1, 2, 1).narrow(2, 1, 1).item<double>(), full[4][2][1].item<double>());
       EXPECT_TRUE(x.gt(-2).all().item<bool>());
       EXPECT_TRUE(x.abs().max().is_nonzero());
       Tensor other = full.clone();
@@ -164,12 +154,9 @@ TEST(Copy, D08_NumbersAndComparisonsAreReadOnEveryRank) {
 TEST(Copy, NewStorageIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     Tensor x = shard_of(make_tensor({9, 7}, 2), mesh, {shard(0)});
-    for (const std::string& text :
-         {message_of([&] { x.resize_({3}); }), message_of([&] { x.set_(x.clone()); }),
-          message_of([&] { x.resize_as_(x.select(1, 0)); })}) {
-      EXPECT_NE(text.find(": a ShardTensor has no storage of its own to replace or resize"),
-                std::string::npos)
-          << text;
+    for (const std::string& text : {message_of([&] { x.resize_({3}); }), message_of([&] { x.set_(x.clone()); }),
+                                    message_of([&] { x.resize_as_(x.select(1, 0)); })}) {
+      EXPECT_NE(text.find(": a ShardTensor has no storage of its own to replace or resize"), std::string::npos) << text;
     }
   });
 }

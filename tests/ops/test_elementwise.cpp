@@ -44,10 +44,9 @@ TEST(Elementwise, ActivationsAndTheirDerivatives) {
         make_tensor({9, 7, 2}, 1), kWays);
   for (const Held& held : kWays) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(
-        held.mesh,
-        {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7}, 2), {}, true, true}},
-        [](const List& t) { return List{at::prelu(t[0], t[1])}; });
+    expect_same_as_plain(held.mesh,
+                         {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7}, 2), {}, true, true}},
+                         [](const List& t) { return List{at::prelu(t[0], t[1])}; });
   }
 }
 
@@ -66,8 +65,8 @@ TEST(Elementwise, InPlaceForms) {
           }},
          {"comparisons",
           [](const Tensor& x) {
-            return List{(x * 1).ge_(0.2), (x * 1).lt_(x * x), (x * 1).abs_(),
-                        (x * 1).copysign_(-x * x), (x * 9).floor_divide_(2)};
+            return List{(x * 1).ge_(0.2), (x * 1).lt_(x * x), (x * 1).abs_(), (x * 1).copysign_(-x * x),
+                        (x * 9).floor_divide_(2)};
           },
           {.backward = false}},
          {"rsub", [](const Tensor& x) { return List{at::rsub(x, x * x)}; }}},

@@ -74,8 +74,7 @@ TEST(Fft, X08_RealTransformsHalveTheirLastDimAndBack) {
           {.double_backward = true}},
          {"two",
           [](X x) {
-            return List{at::fft_irfft2(x, {}, {0, 1}),
-                        at::fft_irfftn(x, Sizes{6, 13}, {0, 1}, "forward")};
+            return List{at::fft_irfft2(x, {}, {0, 1}), at::fft_irfftn(x, Sizes{6, 13}, {0, 1}, "forward")};
           },
           {.double_backward = true}},
          {"all",
@@ -87,17 +86,15 @@ TEST(Fft, X08_RealTransformsHalveTheirLastDimAndBack) {
 
 TEST(Fft, OneDimAndSinglePrecision) {
   const auto program = [](const List& t) {
-    return List{at::fft_fft(t[0]),
-                at::fft_irfft(at::fft_rfft(t[0], {}, -1, "ortho"), 11, -1, "ortho"),
+    return List{at::fft_fft(t[0]), at::fft_irfft(at::fft_rfft(t[0], {}, -1, "ortho"), 11, -1, "ortho"),
                 at::fft_ihfft(t[0])};
   };
-  for (const auto& placements : {std::vector{shard(0, {3, 6, 2})},
-                                 std::vector{shard(0, {11, 0, 0})}, std::vector{partial()}}) {
+  for (const auto& placements :
+       {std::vector{shard(0, {3, 6, 2})}, std::vector{shard(0, {11, 0, 0})}, std::vector{partial()}}) {
     expect_same_as_plain({3}, {{.full = make_tensor({11}, 1), .placements = placements}}, program,
                          {.double_backward = true});
-    expect_same_as_plain({3},
-                         {{.full = make_tensor({11}, 1, at::kFloat), .placements = placements}},
-                         program, {.tolerance = 1e-5});
+    expect_same_as_plain({3}, {{.full = make_tensor({11}, 1, at::kFloat), .placements = placements}}, program,
+                         {.tolerance = 1e-5});
   }
 }
 
@@ -106,10 +103,9 @@ TEST(Fft, ThreeCutDimsOverACubeOfRanks) {
     return List{at::fft_rfftn(t[0], {}, {1, 2, 3}), at::fft_fftn(t[0], {}, {2, 1})};
   };
   for (const int64_t batch : {1, 8}) {
-    expect_same_as_plain({2, 2, 2},
-                         {{.full = make_tensor({batch, 5, 6, 3}, 1),
-                           .placements = {shard(1, {4, 1}), shard(2), shard(3)}}},
-                         program);
+    expect_same_as_plain(
+        {2, 2, 2}, {{.full = make_tensor({batch, 5, 6, 3}, 1), .placements = {shard(1, {4, 1}), shard(2), shard(3)}}},
+        program);
   }
 }
 
@@ -125,28 +121,18 @@ struct Route {
 };
 
 TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
-  const auto forward = [](Sizes dims) {
-    return [dims](X x) { return at::_fft_c2c(x, dims, 0, true); };
-  };
-  const auto halved = [](Sizes dims) {
-    return [dims](X x) { return at::_fft_r2c(x, dims, 0, true); };
-  };
+  const auto forward = [](Sizes dims) { return [dims](X x) { return at::_fft_c2c(x, dims, 0, true); }; };
+  const auto halved = [](Sizes dims) { return [dims](X x) { return at::_fft_r2c(x, dims, 0, true); }; };
   const std::vector<Placement> rows{shard(0, {5, 4})}, columns{shard(1, {4, 3})};
   const Route routes[] = {
       {"uncut_dims_stay", {2}, {9, 7}, forward({1}), {{{9, 7}, rows}}},
       {"one_dim", {2}, {9, 7}, forward({0}), {{{9, 7}, rows}, {{9, 7}, columns}, {{9, 7}, rows}}},
-      {"both_dims",
-       {2},
-       {9, 7},
-       forward({0, 1}),
-       {{{9, 7}, rows}, {{9, 7}, columns}, {{9, 7}, rows}}},
+      {"both_dims", {2}, {9, 7}, forward({0, 1}), {{{9, 7}, rows}, {{9, 7}, columns}, {{9, 7}, rows}}},
       {"over_three",
        {3},
        {9, 7},
        forward({0}),
-       {{{9, 7}, {shard(0, {4, 0, 5})}},
-        {{9, 7}, {shard(1, {3, 2, 2})}},
-        {{9, 7}, {shard(0, {4, 0, 5})}}}},
+       {{{9, 7}, {shard(0, {4, 0, 5})}}, {{9, 7}, {shard(1, {3, 2, 2})}}, {{9, 7}, {shard(0, {4, 0, 5})}}}},
       {"onto_the_batch",
        {2, 2},
        {4, 9, 7},
@@ -181,8 +167,8 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
     on_mesh(route.mesh, [&](const MeshPtr& mesh) {
       const bool real = route.bytes_before == 8 || route.stages[0].first != route.shape;
       const auto& placements = route.stages[0].second;
-      const at::Tensor x = shard_of(
-          make_tensor(route.shape, 1, real ? at::kDouble : at::kComplexDouble), mesh, placements);
+      const at::Tensor x =
+          shard_of(make_tensor(route.shape, 1, real ? at::kDouble : at::kComplexDouble), mesh, placements);
       mesh->group().reset_stats();
       const at::Tensor y = route.run(x);
       sent += mesh->group().stats().total().bytes;
@@ -196,8 +182,7 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
         const auto& [b, to] = route.stages[i + 1];
         if (a != b) continue;
         const bool before = a == route.shape && route.bytes_before == 8;
-        least += fewest_elements(*make_spec(mesh, a, from), *make_spec(mesh, b, to), there) *
-                 (before ? 8 : 16);
+        least += fewest_elements(*make_spec(mesh, a, from), *make_spec(mesh, b, to), there) * (before ? 8 : 16);
       }
     });
     EXPECT_EQ(sent, least) << route.name;
@@ -212,23 +197,18 @@ TEST(Fft, ShortTimeTransformsOfSignalsCutAnywhere) {
                 at::stft(t[0], 8, std::nullopt, 6, t[1], true, "constant", false, false, false)};
   };
   const auto back = [](const List& t) {
-    return List{at::istft(t[0], 6, 2, 6, t[1]),
-                at::istft(t[0], 6, 2, 6, t[1], true, true, true, 15)};
+    return List{at::istft(t[0], 6, 2, 6, t[1]), at::istft(t[0], 6, 2, 6, t[1], true, true, true, 15)};
   };
-  for (const auto& placements :
-       {std::vector{shard(0)}, std::vector{shard(1, {5, 14})}, std::vector{partial()}}) {
+  for (const auto& placements : {std::vector{shard(0)}, std::vector{shard(1, {5, 14})}, std::vector{partial()}}) {
     expect_same_as_plain({2},
-                         {{.full = make_tensor({2, 19}, 1), .placements = placements},
-                          {.full = window, .plain = true}},
+                         {{.full = make_tensor({2, 19}, 1), .placements = placements}, {.full = window, .plain = true}},
                          there, {.double_backward = true});
   }
-  for (const auto& placements :
-       {std::vector{shard(0)}, std::vector{shard(1, {3, 1})}, std::vector{shard(2, {2, 6})}}) {
-    expect_same_as_plain(
-        {2},
-        {{.full = make_tensor({2, 4, 8}, 1, at::kComplexDouble), .placements = placements},
-         {.full = window, .plain = true}},
-        back);
+  for (const auto& placements : {std::vector{shard(0)}, std::vector{shard(1, {3, 1})}, std::vector{shard(2, {2, 6})}}) {
+    expect_same_as_plain({2},
+                         {{.full = make_tensor({2, 4, 8}, 1, at::kComplexDouble), .placements = placements},
+                          {.full = window, .plain = true}},
+                         back);
   }
 }
 
@@ -241,27 +221,21 @@ TEST(Fft, ShortTimeTransformsInInferenceModeAndWhatTheyRefuse) {
                               std::optional<bool> complex) {
       return at::stft(signal, n_fft, hop, 6, weights, false, std::nullopt, complex);
     };
-    EXPECT_EQ(difference(full_tensor(transform(x, 6, 3, window, true)),
-                         transform(full, 6, 3, window, true), 1e-10),
+    EXPECT_EQ(difference(full_tensor(transform(x, 6, 3, window, true)), transform(full, 6, 3, window, true), 1e-10),
               "");
     const auto refuses = [&](const auto& call, const char* text) {
-      EXPECT_THAT(message_of(call), ::testing::AllOf(::testing::StartsWith(text),
-                                                     ::testing::HasSubstr("\n  have  ")));
+      EXPECT_THAT(message_of(call), ::testing::AllOf(::testing::StartsWith(text), ::testing::HasSubstr("\n  have  ")));
     };
     refuses([&] { transform(x.unsqueeze(0), 6, 3, window, true); },
             "stft: the input must be one or a batch of signals");
-    refuses([&] { transform(x, 20, 3, window, true); },
-            "stft: needs 0 < n_fft <= samples, 0 < hop_length");
-    refuses([&] { transform(x, 6, 0, window, true); },
-            "stft: needs 0 < n_fft <= samples, 0 < hop_length");
+    refuses([&] { transform(x, 20, 3, window, true); }, "stft: needs 0 < n_fft <= samples, 0 < hop_length");
+    refuses([&] { transform(x, 6, 0, window, true); }, "stft: needs 0 < n_fft <= samples, 0 < hop_length");
     refuses([&] { transform(x, 6, 3, window.narrow(0, 0, 5), true); },
             "stft: a window of shape [5] where win_length is 6");
-    refuses([&] { transform(x, 6, 3, window, std::nullopt); },
-            "stft: return_complex must be given for real inputs");
+    refuses([&] { transform(x, 6, 3, window, std::nullopt); }, "stft: return_complex must be given for real inputs");
     refuses([&] { at::stft(x.to(at::kComplexDouble), 6, 3, 6, window, false, true, true); },
             "stft: complex signals have no onesided transform");
-    refuses([&] { at::_fft_r2c(x, at::IntArrayRef{}, 0, true); },
-            "aten::_fft_r2c: no dims to transform along");
+    refuses([&] { at::_fft_r2c(x, at::IntArrayRef{}, 0, true); }, "aten::_fft_r2c: no dims to transform along");
   });
 }
 
@@ -277,14 +251,12 @@ TEST(Fft, X08_ASpectralConvolutionKeepsItsCut) {
     out.slice(2, 8, 11).slice(3, 0, 3).copy_(mix(t[2], 8, 11));
     return List{at::fft_irfft2(out, Sizes{11, 7})};
   };
-  const at::Tensor x = make_tensor({2, 3, 11, 7}, 1),
-                   w = make_tensor({3, 3, 3, 3}, 2, at::kComplexDouble),
+  const at::Tensor x = make_tensor({2, 3, 11, 7}, 1), w = make_tensor({3, 3, 3, 3}, 2, at::kComplexDouble),
                    v = make_tensor({3, 3, 3, 3}, 3, at::kComplexDouble);
   const auto both = [&](std::vector<Placement> weight) {
     return [=](std::vector<Placement> field) {
-      return std::vector<Input>{{.full = x, .placements = field},
-                                {.full = w, .placements = weight},
-                                {.full = v, .placements = weight}};
+      return std::vector<Input>{
+          {.full = x, .placements = field}, {.full = w, .placements = weight}, {.full = v, .placements = weight}};
     };
   };
   expect_same_as_plain({2}, both({replicate()})({shard(2, {4, 7})}), layer);
@@ -293,14 +265,14 @@ TEST(Fft, X08_ASpectralConvolutionKeepsItsCut) {
   expect_same_as_plain({2, 2}, both({replicate(), shard(1)})({shard(2, {5, 6}), shard(3)}), layer);
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const auto cut = std::vector{shard(2, {4, 7})};
-    const at::Tensor y = layer({shard_of(x, mesh, cut), shard_of(w, mesh, {replicate()}),
-                                shard_of(v, mesh, {replicate()})})[0];
+    const at::Tensor y =
+        layer({shard_of(x, mesh, cut), shard_of(w, mesh, {replicate()}), shard_of(v, mesh, {replicate()})})[0];
     EXPECT_EQ(spec(y), make_spec(mesh, x.sizes(), cut)) << spec(y)->to_string();
   });
 }
 
-// A spherical harmonic transform of [batch, channels, latitude, longitude]: waves along longitude, then for every order a matrix
-// of (degree, latitude).
+// A spherical harmonic transform of [batch, channels, latitude, longitude]: waves along longitude, then for every order
+// a matrix of (degree, latitude).
 TEST(Fft, X08_SphericalHarmonicsKeepTheirCut) {
   const at::Tensor x = make_tensor({2, 3, 7, 8}, 1), legendre = make_tensor({5, 6, 7}, 2);
   const auto analysis = [](X waves, X matrices) {
@@ -308,8 +280,7 @@ TEST(Fft, X08_SphericalHarmonicsKeepTheirCut) {
   };
   const auto filter = [&](const List& t) {
     const at::Tensor coefficients = analysis(at::fft_rfft(t[0], {}, -1, "forward"), t[1]);
-    const at::Tensor waves =
-        at::einsum("bclm,mlk->bckm", {coefficients, t[1].to(at::kComplexDouble)});
+    const at::Tensor waves = at::einsum("bclm,mlk->bckm", {coefficients, t[1].to(at::kComplexDouble)});
     return List{at::fft_irfft(waves, 8, -1, "forward")};
   };
   const auto inputs = [&](std::vector<Placement> field, std::vector<Placement> matrices) {

@@ -16,9 +16,8 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {{3, 3}, {1, 1}, {1, 1}, {1, 1}}, {{2, 2}, {1, 1}, {0, 0}, {2, 2}},
-    {{2, 3}, {2, 1}, {1, 0}, {1, 2}}, {{5, 1}, {1, 1}, {2, 0}, {3, 1}},
-    {{9, 2}, {1, 1}, {0, 1}, {1, 1}}, {{1, 1}, {1, 1}, {0, 0}, {3, 2}},
+    {{3, 3}, {1, 1}, {1, 1}, {1, 1}}, {{2, 2}, {1, 1}, {0, 0}, {2, 2}}, {{2, 3}, {2, 1}, {1, 0}, {1, 2}},
+    {{5, 1}, {1, 1}, {2, 0}, {3, 1}}, {{9, 2}, {1, 1}, {0, 1}, {1, 1}}, {{1, 1}, {1, 1}, {0, 0}, {3, 2}},
 };
 
 struct Cut {
@@ -41,8 +40,7 @@ TEST(Fold, UnfoldAndBackEqualTheWholeTensor) {
           cut.mesh, {{.full = make_tensor({2, 3, 9, 6}, 1), .placements = cut.placements}},
           [&](const Tensors& t) {
             const at::Tensor blocks = at::im2col(t[0], c.kernel, c.dilation, c.padding, c.stride);
-            return Tensors{blocks, at::col2im(blocks * blocks, {9, 6}, c.kernel, c.dilation,
-                                              c.padding, c.stride)};
+            return Tensors{blocks, at::col2im(blocks * blocks, {9, 6}, c.kernel, c.dilation, c.padding, c.stride)};
           },
           {.double_backward = true});
     }
@@ -54,23 +52,20 @@ TEST(Fold, ColumnsCutAnywhere) {
     return Tensors{at::col2im(t[0], {9, 6}, {3, 2}, {1, 1}, {1, 0}, {1, 1}),
                    at::col2im(t[0][0], {9, 6}, {3, 2}, {1, 1}, {1, 0}, {1, 1})};
   };
-  for (const Cut& cut : {Cut{{2}, {shard(2, {20, 25})}}, Cut{{2}, {shard(2, {7, 38})}},
-                         Cut{{3}, {shard(2, {0, 43, 2})}}, Cut{{2}, {shard(1, {6, 6})}},
-                         Cut{{2}, {shard(1, {5, 7})}}, Cut{{2, 2}, {shard(0), shard(2)}}}) {
-    expect_same_as_plain(
-        cut.mesh, {{.full = make_tensor({2, 12, 45}, 1), .placements = cut.placements}}, program);
+  for (const Cut& cut :
+       {Cut{{2}, {shard(2, {20, 25})}}, Cut{{2}, {shard(2, {7, 38})}}, Cut{{3}, {shard(2, {0, 43, 2})}},
+        Cut{{2}, {shard(1, {6, 6})}}, Cut{{2}, {shard(1, {5, 7})}}, Cut{{2, 2}, {shard(0), shard(2)}}}) {
+    expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 12, 45}, 1), .placements = cut.placements}}, program);
   }
 }
 
 TEST(Fold, RefusesWindowsThatDoNotFit) {
   EXPECT_THAT(message_of([] {
                 on_mesh({2}, [](const MeshPtr& mesh) {
-                  at::im2col(shard_of(make_tensor({1, 1, 4, 6}, 1), mesh, {shard(2)}), {5, 1},
-                             {1, 1}, {0, 0}, {1, 1});
+                  at::im2col(shard_of(make_tensor({1, 1, 4, 6}, 1), mesh, {shard(2)}), {5, 1}, {1, 1}, {0, 0}, {1, 1});
                 });
               }),
-              ::testing::HasSubstr(
-                  "aten::im2col: a window of 5 rows is larger than the padded input of 4"));
+              ::testing::HasSubstr("aten::im2col: a window of 5 rows is larger than the padded input of 4"));
 }
 
 }  // namespace

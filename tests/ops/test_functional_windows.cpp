@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch::nn's functions and modules over windows, as a user's own code calls them, on cuts against the whole tensor; and calls that
-// every rank refuses alike.
+// torch::nn's functions and modules over windows, as a user's own code calls them, on cuts against the whole tensor;
+// and calls that every rank refuses alike.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,11 +51,9 @@ void check(const std::vector<Named>& programs, const std::vector<Input>& more = 
   for (const Cut& cut : kCuts) {
     std::vector<NamedCase> cases;
     for (const Named& named : programs) {
-      std::vector<Input> inputs = {
-          {.full = make_tensor({2, 4, 11, 6}, 1) * 2, .placements = cut.placements}};
+      std::vector<Input> inputs = {{.full = make_tensor({2, 4, 11, 6}, 1) * 2, .placements = cut.placements}};
       inputs.insert(inputs.end(), more.begin(), more.end());
-      cases.push_back({std::string(named.name) + " " + cut.placements.back().to_string(), inputs,
-                       named.program});
+      cases.push_back({std::string(named.name) + " " + cut.placements.back().to_string(), inputs, named.program});
     }
     expect_each_same_as_plain(cut.mesh, cases);
   }
@@ -63,17 +61,14 @@ void check(const std::vector<Named>& programs, const std::vector<Input>& more = 
 
 // A user's module with a weight of its own, that names nothing of ours.
 struct Smoother : torch::nn::Module {
-  Smoother(at::Tensor own_weight, at::Tensor own_bias)
-      : weight(std::move(own_weight)), bias(std::move(own_bias)) {}
+  Smoother(at::Tensor own_weight, at::Tensor own_bias) : weight(std::move(own_weight)), bias(std::move(own_bias)) {}
 
   at::Tensor forward(const at::Tensor& x) const {
     const at::Tensor round = F::pad(x, F::PadFuncOptions({0, 0, 2, 2}).mode(torch::kCircular)),
-                     mirrored =
-                         F::pad(round, F::PadFuncOptions({1, 1, 0, 0}).mode(torch::kReflect));
-    const at::Tensor y = F::conv2d(mirrored, weight.softmax(0).contiguous(),
-                                   F::Conv2dFuncOptions().bias(bias).dilation({2, 1}));
-    const at::Tensor half =
-        F::conv2d(y.tanh(), weight, F::Conv2dFuncOptions().stride(2).padding(torch::kValid));
+                     mirrored = F::pad(round, F::PadFuncOptions({1, 1, 0, 0}).mode(torch::kReflect));
+    const at::Tensor y =
+        F::conv2d(mirrored, weight.softmax(0).contiguous(), F::Conv2dFuncOptions().bias(bias).dilation({2, 1}));
+    const at::Tensor half = F::conv2d(y.tanh(), weight, F::Conv2dFuncOptions().stride(2).padding(torch::kValid));
     return F::conv_transpose2d(half, weight, F::ConvTranspose2dFuncOptions().stride(2));
   }
 
@@ -82,17 +77,15 @@ struct Smoother : torch::nn::Module {
 
 TEST(FunctionalWindows, S07_AModuleOfTheUsersWithItsOwnWeight) {
   check({{"module", [](const Tensors& t) { return Tensors{Smoother(t[1], t[2]).forward(t[0])}; }}},
-        {{.full = make_tensor({4, 4, 3, 3}, 2), .plain = true},
-         {.full = make_tensor({4}, 3), .plain = true}});
+        {{.full = make_tensor({4, 4, 3, 3}, 2), .plain = true}, {.full = make_tensor({4}, 3), .plain = true}});
 }
 
 TEST(FunctionalWindows, X03_PowerMeansResponsesAndResampling) {
   std::vector<Named> programs = {
       {"lp_pool2d",
        [](const Tensors& t) {
-         return Tensors{
-             F::lp_pool2d(t[0], F::LPPool2dFuncOptions(2, {3, 2})),
-             F::lp_pool2d(t[0], F::LPPool2dFuncOptions(3, {4, 1}).stride({2, 1}).ceil_mode(true))};
+         return Tensors{F::lp_pool2d(t[0], F::LPPool2dFuncOptions(2, {3, 2})),
+                        F::lp_pool2d(t[0], F::LPPool2dFuncOptions(3, {4, 1}).stride({2, 1}).ceil_mode(true))};
        }},
       {"lp_pool1d",
        [](const Tensors& t) {
@@ -101,40 +94,34 @@ TEST(FunctionalWindows, X03_PowerMeansResponsesAndResampling) {
        }},
       {"local_response_norm",
        [](const Tensors& t) {
-         return Tensors{
-             F::local_response_norm(t[0], F::LocalResponseNormFuncOptions(3).alpha(0.1)),
-             F::local_response_norm(t[0], F::LocalResponseNormFuncOptions(2).beta(0.5).k(2))};
+         return Tensors{F::local_response_norm(t[0], F::LocalResponseNormFuncOptions(3).alpha(0.1)),
+                        F::local_response_norm(t[0], F::LocalResponseNormFuncOptions(2).beta(0.5).k(2))};
        }},
       {"area",
        [](const Tensors& t) {
-         return Tensors{F::interpolate(
-             t[0],
-             F::InterpolateFuncOptions().size(std::vector<int64_t>{4, 9}).mode(torch::kArea))};
+         return Tensors{
+             F::interpolate(t[0], F::InterpolateFuncOptions().size(std::vector<int64_t>{4, 9}).mode(torch::kArea))};
        }},
   };
   for (const double factor : {0.3, 0.5, 1.0, 1.4, 2.0, 3.7}) {
     for (const bool again : {false, true}) {
-      programs.push_back(
-          {"interpolate by a factor", [=](const Tensors& t) {
-             const auto by = [&](auto mode, std::optional<bool> align, bool antialias) {
-               F::InterpolateFuncOptions options;
-               options.scale_factor(std::vector<double>{factor, 1.5})
-                   .mode(mode)
-                   .antialias(antialias);
-               options.recompute_scale_factor(again);
-               if (align) options.align_corners(*align);
-               return F::interpolate(t[0], options);
-             };
-             return Tensors{
-                 by(torch::kNearest, {}, false),
-                 at::_upsample_nearest_exact2d(t[0], {}, at::ArrayRef<double>{factor, 1.5}),
-                 by(torch::kBilinear, false, false),
-                 by(torch::kBilinear, true, false),
-                 by(torch::kBicubic, false, false),
-                 by(torch::kBicubic, true, false),
-                 by(torch::kBilinear, false, true),
-                 by(torch::kBicubic, true, true)};
-           }});
+      programs.push_back({"interpolate by a factor", [=](const Tensors& t) {
+                            const auto by = [&](auto mode, std::optional<bool> align, bool antialias) {
+                              F::InterpolateFuncOptions options;
+                              options.scale_factor(std::vector<double>{factor, 1.5}).mode(mode).antialias(antialias);
+                              options.recompute_scale_factor(again);
+                              if (align) options.align_corners(*align);
+                              return F::interpolate(t[0], options);
+                            };
+                            return Tensors{by(torch::kNearest, {}, false),
+                                           at::_upsample_nearest_exact2d(t[0], {}, at::ArrayRef<double>{factor, 1.5}),
+                                           by(torch::kBilinear, false, false),
+                                           by(torch::kBilinear, true, false),
+                                           by(torch::kBicubic, false, false),
+                                           by(torch::kBicubic, true, false),
+                                           by(torch::kBilinear, false, true),
+                                           by(torch::kBicubic, true, true)};
+                          }});
     }
   }
   check(programs);

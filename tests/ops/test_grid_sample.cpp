@@ -34,14 +34,12 @@ TEST(GridSample, AnyCutEqualsTheWholeTensor) {
   const auto two = [](const Tensors& t) {
     Tensors out;
     for (const int64_t mode : {0, 1, 2}) {
-      for (const int64_t padding : {0, 1, 2})
-        out.push_back(at::grid_sampler(t[0], t[1], mode, padding, padding == 1));
+      for (const int64_t padding : {0, 1, 2}) out.push_back(at::grid_sampler(t[0], t[1], mode, padding, padding == 1));
     }
     return out;
   };
   const auto three = [](const Tensors& t) {
-    return Tensors{at::grid_sampler(t[0], t[1], 0, 0, false),
-                   at::grid_sampler(t[0], t[1], 0, 2, true),
+    return Tensors{at::grid_sampler(t[0], t[1], 0, 0, false), at::grid_sampler(t[0], t[1], 0, 2, true),
                    at::grid_sampler(t[0], t[1], 1, 1, false)};
   };
   for (const Case& c : cases) {
@@ -60,14 +58,13 @@ TEST(GridSample, AnyCutEqualsTheWholeTensor) {
 
 TEST(GridSample, ACutGridIsNotMovedNorIsItsOutput) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    const at::Tensor
-        x = shard_of(make_tensor({1, 2, 5, 4}, 1), mesh, {replicate()}).requires_grad_(),
-        grid = shard_of(make_tensor({1, 6, 4, 2}, 2), mesh, {shard(1, {5, 1})}).requires_grad_();
+    const at::Tensor x = shard_of(make_tensor({1, 2, 5, 4}, 1), mesh, {replicate()}).requires_grad_(),
+                     grid = shard_of(make_tensor({1, 6, 4, 2}, 2), mesh, {shard(1, {5, 1})}).requires_grad_();
     mesh->group().reset_stats();
     const at::Tensor y = at::grid_sampler(x, grid, 0, 0, false);
     EXPECT_EQ(spec(y), make_spec(mesh, {1, 2, 6, 4}, {shard(2, {5, 1})}));
-    const auto [grad_x, grad_grid] = at::grid_sampler_2d_backward(
-        y.detach(), x.detach(), grid.detach(), 0, 0, false, {true, true});
+    const auto [grad_x, grad_grid] =
+        at::grid_sampler_2d_backward(y.detach(), x.detach(), grid.detach(), 0, 0, false, {true, true});
     EXPECT_EQ(spec(grad_x), make_spec(mesh, x.sizes(), {partial()}));
     EXPECT_EQ(spec(grad_grid), spec(grid));
     EXPECT_EQ(mesh->group().stats().total().bytes, 0);

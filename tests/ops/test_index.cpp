@@ -53,19 +53,15 @@ TEST(Index, S26_ReadsEqualThoseOfOneDevice) {
            }},
           {"by_cut_index",
            [](const Tensor& x) {
-             return List{
-                 bent(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
+             return List{bent(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
            }},
           {"index_select",
            [](const Tensor& x) {
-             return List{bent(x.index_select(0, indices({8, 0, 3, 3}))),
-                         x.index_select(1, indices({6, 1}))};
+             return List{bent(x.index_select(0, indices({8, 0, 3, 3}))), x.index_select(1, indices({6, 1}))};
            },
            kTwice},
           {"gather_0",
-           [](const Tensor& x) {
-             return List{bent(x.gather(0, (x.detach() * 9).abs().floor().to(at::kLong)))};
-           },
+           [](const Tensor& x) { return List{bent(x.gather(0, (x.detach() * 9).abs().floor().to(at::kLong)))}; },
            kTwice},
           {"gather_1",
            [](const Tensor& x) {
@@ -73,13 +69,11 @@ TEST(Index, S26_ReadsEqualThoseOfOneDevice) {
            }},
           {"take_along_dim",
            [](const Tensor& x) {
-             return List{
-                 bent(at::take_along_dim(x, (x.detach() * 7).abs().floor().to(at::kLong), 1))};
+             return List{bent(at::take_along_dim(x, (x.detach() * 7).abs().floor().to(at::kLong), 1))};
            }},
           {"mask",
            [](const Tensor& x) {
-             return List{bent(x.index({x.detach().gt(0.2)})),
-                         x.index({x.detach().select(2, 0).gt(0)})};
+             return List{bent(x.index({x.detach().gt(0.2)})), x.index({x.detach().select(2, 0).gt(0)})};
            }},
           {"masked_select",
            [](const Tensor& x) {
@@ -131,8 +125,7 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
           {"apart",
            [](const Tensor& x) {
              Tensor y = bent(x);
-             y.index_put_({indices({8, 0}), Slice(), indices({1, 0})},
-                          x.select(2, 0).narrow(0, 3, 2));
+             y.index_put_({indices({8, 0}), Slice(), indices({1, 0})}, x.select(2, 0).narrow(0, 3, 2));
              return List{y};
            }},
           {"mask",
@@ -154,8 +147,7 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
            }},
           {"index_fill",
            [](const Tensor& x) {
-             return List{bent(x.index_fill(0, indices({8, -9}), 2)),
-                         x.index_fill(1, indices({2}), 0)};
+             return List{bent(x.index_fill(0, indices({8, -9}), 2)), x.index_fill(1, indices({2}), 0)};
            }},
           {"index_add_",
            [](const Tensor& x) {
@@ -165,19 +157,17 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
            }},
           {"scatter",
            [](const Tensor& x) {
-             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}),
-                                        x.narrow(0, 3, 2)))};
+             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2)))};
            },
            kTwice},
           {"scatter_value",
            [](const Tensor& x) {
-             return List{
-                 bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), 2.0))};
+             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), 2.0))};
            }},
           {"scatter_add",
            [](const Tensor& x) {
-             return List{bent(x.scatter_add(1, indices({2, 2, 6}).view({1, 3, 1}).expand({9, 3, 2}),
-                                            x.narrow(1, 1, 3)))};
+             return List{
+                 bent(x.scatter_add(1, indices({2, 2, 6}).view({1, 3, 1}).expand({9, 3, 2}), x.narrow(1, 1, 3)))};
            },
            kTwice},
           {"scatter_add_0",
@@ -188,8 +178,8 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
            }},
           {"scatter_reduce",
            [](const Tensor& x) {
-             return List{at::scatter_reduce(x, 0, indices({8, 8}).view({2, 1, 1}).expand({2, 7, 2}),
-                                            x.narrow(0, 3, 2), "amax")};
+             return List{at::scatter_reduce(x, 0, indices({8, 8}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2),
+                                            "amax")};
            },
            kForward},
       },
@@ -201,8 +191,7 @@ TEST(Index, Triangles) {
       {
           {"tril",
            [](const Tensor& x) {
-             return List{bent(x.permute({2, 0, 1}).tril()),
-                         x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
+             return List{bent(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
            },
            kTwice},
           {"triu",
@@ -236,17 +225,15 @@ TEST(Index, EmbeddingsCutInRowsAndColumns) {
       {"rows_and_words_on_one_dim", {2}, {shard(0)}, {shard(1)}},
       {"partial_table", {2}, {partial()}, {shard(0)}},
   };
-  const Tensor weight = make_tensor({11, 4}, 5),
-               words = (make_tensor({5, 3}, 6) * 11).abs().to(at::kLong);
+  const Tensor weight = make_tensor({11, 4}, 5), words = (make_tensor({5, 3}, 6) * 11).abs().to(at::kLong);
   for (const Table& c : cases) {
     SCOPED_TRACE(c.name);
     const std::string thrown = message_of([&] {
       expect_same_as_plain(
           c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
           [](const List& x) { return List{bent(at::embedding(x[0], x[1], 3))}; }, kTwice);
-      expect_same_as_plain(
-          c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
-          [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
+      expect_same_as_plain(c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
+                           [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
     });
     EXPECT_EQ(thrown, "");
   }
@@ -277,8 +264,7 @@ TEST(Index, RowsThatDoNotExistAreRefusedOnEveryRank) {
     const Tensor x = shard_of(make_tensor({9, 2}, 7), mesh, {shard(0)});
     for (const Wrong& c : cases) {
       const std::string text = message_of([&] { c.run(x); });
-      EXPECT_NE(text.find("is out of bounds for dimension 0 with size 9"), std::string::npos)
-          << c.name << ": " << text;
+      EXPECT_NE(text.find("is out of bounds for dimension 0 with size 9"), std::string::npos) << c.name << ": " << text;
     }
   });
 }

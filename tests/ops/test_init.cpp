@@ -47,9 +47,15 @@ const std::vector<Initialiser> kInitialisers = {
 };
 
 const std::vector<Held> kWays = {
-    {"one_rank", {1}, {shard(0)}},           {"rows_on_2", {2}, {shard(0)}},          {"columns_on_2", {2}, {shard(1)}},
-    {"rows_on_3", {3}, {shard(0)}},          {"columns_on_3", {3}, {shard(1)}},       {"replicated_on_3", {3}, {replicate()}},
-    {"grid_on_4", {2, 2}, {shard(0), shard(1)}}, {"rows_on_4", {4}, {shard(0)}},      {"rows_on_8", {8}, {shard(0)}},
+    {"one_rank", {1}, {shard(0)}},
+    {"rows_on_2", {2}, {shard(0)}},
+    {"columns_on_2", {2}, {shard(1)}},
+    {"rows_on_3", {3}, {shard(0)}},
+    {"columns_on_3", {3}, {shard(1)}},
+    {"replicated_on_3", {3}, {replicate()}},
+    {"grid_on_4", {2, 2}, {shard(0), shard(1)}},
+    {"rows_on_4", {4}, {shard(0)}},
+    {"rows_on_8", {8}, {shard(0)}},
     {"grid_on_8", {2, 4}, {shard(1), shard(0)}},
 };
 
@@ -75,9 +81,12 @@ TEST(Init, X02_WeightsAreTheSameOnAnyCut) {
         message = text;
       });
       if (!message.empty()) {
-        // Elements written one by one, through views that a cut dim turns into copies, are refused; so is an out= factory.
+        // Elements written one by one, through views that a cut dim turns into copies, are refused; so is an out=
+        // factory.
         EXPECT_NE(message.find("\n  fix "), std::string::npos) << message;
-        EXPECT_TRUE(std::string(one.name) == "eye_" || std::string(one.name) == "dirac_" || std::string(one.name) == "sparse_") << message;
+        EXPECT_TRUE(std::string(one.name) == "eye_" || std::string(one.name) == "dirac_" ||
+                    std::string(one.name) == "sparse_")
+            << message;
         continue;
       }
       on_mesh(held.mesh, [&](const MeshPtr& mesh) {

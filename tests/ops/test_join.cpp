@@ -50,8 +50,7 @@ TEST(Join, S26_CatAndStackOfOneTensor) {
            }},
           {"cat_plain",
            [](const Tensor& x) {
-             return List{bent(at::cat(
-                 {at::ones({2, 7, 2}, at::kDouble), x, at::zeros({1, 7, 2}, at::kDouble)}, 0))};
+             return List{bent(at::cat({at::ones({2, 7, 2}, at::kDouble), x, at::zeros({1, 7, 2}, at::kDouble)}, 0))};
            }},
           {"cat_dtypes",
            [](const Tensor& x) {
@@ -141,8 +140,7 @@ TEST(Join, S26_RepeatRollFlip) {
            kTwice},
           {"roll_dims",
            [](const Tensor& x) {
-             return List{x.roll({11, 1, -1}, {0, 2, 0}) * x,
-                         x.roll(at::IntArrayRef{9}, at::IntArrayRef{0}) * x};
+             return List{x.roll({11, 1, -1}, {0, 2, 0}) * x, x.roll(at::IntArrayRef{9}, at::IntArrayRef{0}) * x};
            }},
           {"roll_flat", [](const Tensor& x) { return List{x.roll(5) * x}; }},
           {"flip",
@@ -181,8 +179,7 @@ TEST(Join, S26_ConstantPadding) {
            }},
           {"pad",
            [](const Tensor& x) {
-             return List{bent(at::pad(x, {0, 0, 2, 2})),
-                         bent(at::pad(x, {-1, 0}, "constant", 3.0))};
+             return List{bent(at::pad(x, {0, 0, 2, 2})), bent(at::pad(x, {-1, 0}, "constant", 3.0))};
            }},
       },
       make_tensor({9, 7, 2}, 4));
@@ -224,13 +221,11 @@ TEST(Join, PaddingByTheFieldItself) {
           {"cropped_to_nothing_along_one_dim",
            [](const Tensor& x) {
              const Tensor y = x.permute({2, 0, 1});
-             return List{bent(at::reflection_pad2d(y, {0, 0, -4, -5})),
-                         bent(at::replication_pad2d(y, {-3, -4, 1, 0}))};
+             return List{bent(at::reflection_pad2d(y, {0, 0, -4, -5})), bent(at::replication_pad2d(y, {-3, -4, 1, 0}))};
            }},
           {"by_name",
            [](const Tensor& x) {
-             return List{bent(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")),
-                         at::pad(x, {1, 1}, "replicate")};
+             return List{bent(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")), at::pad(x, {1, 1}, "replicate")};
            }},
       },
       make_tensor({9, 7, 2}, 5));
@@ -239,17 +234,14 @@ TEST(Join, PaddingByTheFieldItself) {
       at::reflection_pad1d(shard_of(make_tensor({3, 9}, 5), mesh, {shard(1)}), {9, 0});
     });
   });
-  EXPECT_NE(text.find("aten::reflection_pad1d: padding 9 reflects beyond the 9 rows of dim 1"),
-            std::string::npos)
+  EXPECT_NE(text.find("aten::reflection_pad1d: padding 9 reflects beyond the 9 rows of dim 1"), std::string::npos)
       << text;
   const std::string nothing = message_of([] {
     on_mesh({2}, [](const MeshPtr& mesh) {
-      at::replication_pad2d(shard_of(make_tensor({3, 9, 2}, 5), mesh, {shard(1)}),
-                            {-1, -1, -4, -5});
+      at::replication_pad2d(shard_of(make_tensor({3, 9, 2}, 5), mesh, {shard(1)}), {-1, -1, -4, -5});
     });
   });
-  EXPECT_NE(nothing.find("aten::replication_pad2d: nothing is left of the 9 rows of dim 1"),
-            std::string::npos)
+  EXPECT_NE(nothing.find("aten::replication_pad2d: nothing is left of the 9 rows of dim 1"), std::string::npos)
       << nothing;
 }
 
@@ -287,8 +279,7 @@ TEST(Join, RefusesWhatOneDeviceRefuses) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({4, 4}, 5), mesh, {shard(0)});
     const std::string sizes = message_of([&] { at::cat({x, x.narrow(1, 0, 3)}, 0); });
-    EXPECT_NE(sizes.find("Sizes of tensors must match except in dimension 0"), std::string::npos)
-        << sizes;
+    EXPECT_NE(sizes.find("Sizes of tensors must match except in dimension 0"), std::string::npos) << sizes;
     const std::string roll = message_of([&] { x.roll({1, 2}, {0}); });
     EXPECT_EQ(roll.rfind("roll: 2 shifts for 1 dims", 0), 0u) << roll;
     const std::string flip = message_of([&] { x.flip({0, -2}); });

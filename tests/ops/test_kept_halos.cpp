@@ -58,7 +58,8 @@ at::Tensor conv3(const at::Tensor& x, int64_t seed = 5) {
   return at::conv2d(x, make_tensor({2, 2, 3, 3}, seed), {}, 1, 1);
 }
 
-// ---- The same bits ------------------------------------------------------------------------------------------------------
+// ---- The same bits
+// ------------------------------------------------------------------------------------------------------
 
 struct HaloCase {
   const char* name;
@@ -89,24 +90,21 @@ const Step kSteps[] = {
     {"transposed",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
        // Forward and backward borrow different boxes; two branches borrow the same.
-       const at::Tensor y =
-           at::conv_transpose2d(x, w, {}, 2, 1) * at::conv_transpose2d(x, w * 2, {}, 2, 1);
+       const at::Tensor y = at::conv_transpose2d(x, w, {}, 2, 1) * at::conv_transpose2d(x, w * 2, {}, 2, 1);
        const Tensors grads = torch::autograd::grad({y.sin().sum()}, {x, w});
        return {y, grads[0], grads[1]};
      }},
     {"branches",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
        const at::Tensor y = at::conv2d(x, w, {}, 1, 1) + at::conv2d(x, w * 2, {}, 1, 1) +
-                            at::conv2d(x, make_tensor({2, 2, 5, 5}, 3), {}, 1, 2) +
-                            at::max_pool2d(x, 3, 1, 1) + at::max_pool2d(x.sin(), 3, 1, 1) +
-                            at::avg_pool2d(x, 3, 1, 1);
+                            at::conv2d(x, make_tensor({2, 2, 5, 5}, 3), {}, 1, 2) + at::max_pool2d(x, 3, 1, 1) +
+                            at::max_pool2d(x.sin(), 3, 1, 1) + at::avg_pool2d(x, 3, 1, 1);
        const Tensors grads = torch::autograd::grad({y.sin().sum()}, {x, w});
        return {y, grads[0], grads[1]};
      }},
     {"differences",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
-       const at::Tensor y =
-           laplacian(x, {2, 3}) * laplacian(x, {2, 3}) + at::conv2d(x, w, {}, 1, 1);
+       const at::Tensor y = laplacian(x, {2, 3}) * laplacian(x, {2, 3}) + at::conv2d(x, w, {}, 1, 1);
        const Tensors grads = torch::autograd::grad({y.sum()}, {x, w});
        return {y, grads[0], grads[1]};
      }},
@@ -114,15 +112,13 @@ const Step kSteps[] = {
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
        const at::Tensor y = at::conv2d(x, w, {}, 1, 1).sin();
        const Tensors first = torch::autograd::grad({y.sum()}, {x, w}, {}, true, true);
-       const Tensors second =
-           torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {x, w});
+       const Tensors second = torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {x, w});
        return {y, first[0], first[1], second[0], second[1]};
      }},
     {"checkpointed",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
-       const at::Tensor y = checkpoint(
-           [&](const at::Tensor& in) { return conv3(at::conv2d(in.sin(), w, {}, 1, 1).tanh()); },
-           x);
+       const at::Tensor y =
+           checkpoint([&](const at::Tensor& in) { return conv3(at::conv2d(in.sin(), w, {}, 1, 1).tanh()); }, x);
        const Tensors grads = torch::autograd::grad({y.sin().sum()}, {x, w});
        return {y, grads[0], grads[1]};
      }},
@@ -158,16 +154,14 @@ TEST_P(KeptHalos, X06_SameBitsAndFewerBytes) {
   const auto& [field, step] = GetParam();
   on_mesh(field.mesh, [&, &field = field, &step = step](const MeshPtr& mesh) {
     const auto run = [&] {
-      const at::Tensor x = shard_of(make_tensor(field.shape, 1), mesh, field.placements)
-                               .requires_grad_(),
+      const at::Tensor x = shard_of(make_tensor(field.shape, 1), mesh, field.placements).requires_grad_(),
                        w = make_tensor({2, 2, 3, 3}, 2).requires_grad_();
       Tensors results = step.run(x, w);
-      for (at::Tensor& result : results)
-        result = is_shard_tensor(result) ? to_local(result.detach()) : result.detach();
+      for (at::Tensor& result : results) result = is_shard_tensor(result) ? to_local(result.detach()) : result.detach();
       return results;
     };
-    for (const HaloOptions& options : {HaloOptions{}, HaloOptions{false, HaloBackend::kP2p},
-                                       HaloOptions{true, HaloBackend::kAllToAll}}) {
+    for (const HaloOptions& options :
+         {HaloOptions{}, HaloOptions{false, HaloBackend::kP2p}, HaloOptions{true, HaloBackend::kAllToAll}}) {
       SCOPED_TRACE(name(options.backend));
       Tensors expected, kept;
       Moved anew{}, less{};
@@ -179,29 +173,27 @@ TEST_P(KeptHalos, X06_SameBitsAndFewerBytes) {
         const WithHalo setting(keeping(options));
         less = moved_by(mesh, [&] { kept = run(); });
       }
-      for (size_t i = 0; i < kept.size(); ++i)
-        EXPECT_TRUE(at::equal(kept[i], expected[i])) << "result " << i;
+      for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], expected[i])) << "result " << i;
       EXPECT_LE(less.calls, anew.calls);
       EXPECT_LT(less.bytes, anew.bytes);
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    S16, KeptHalos, ::testing::Combine(::testing::ValuesIn(kFields), ::testing::ValuesIn(kSteps)),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
-    });
+INSTANTIATE_TEST_SUITE_P(S16, KeptHalos, ::testing::Combine(::testing::ValuesIn(kFields), ::testing::ValuesIn(kSteps)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
+                         });
 
-// ---- What is exchanged ----------------------------------------------------------------------------------------------------
+// ---- What is exchanged
+// ----------------------------------------------------------------------------------------------------
 
 TEST(KeptHalosTrace, X06_AConvolutionsBackwardDoesNotFetchItsInputAgain) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const int64_t row = 2 * 5 * 8, both_ways = 4;  // bytes of one row; edges between three blocks
     for (const bool first_layer : {true, false}) {
       const auto step = [&] {
-        const at::Tensor x = shard_of(make_tensor({1, 2, 12, 5}, 1), mesh, {shard(2)})
-                                 .requires_grad_(!first_layer),
+        const at::Tensor x = shard_of(make_tensor({1, 2, 12, 5}, 1), mesh, {shard(2)}).requires_grad_(!first_layer),
                          w = make_tensor({2, 2, 3, 3}, 2).requires_grad_();
         at::conv2d(x, w, {}, 1, 1).sum().backward();
       };
@@ -236,8 +228,7 @@ TEST(KeptHalosTrace, X06_NeighborhoodAttentionFetchesKeysAndValuesOnce) {
     const auto step = [&] {
       Tensors held;
       for (int64_t i = 0; i < 3; ++i)
-        held.push_back(
-            shard_of(make_tensor({1, 17, 6, 2, 3}, i), mesh, {shard(1, {7, 10})}).requires_grad_());
+        held.push_back(shard_of(make_tensor({1, 17, 6, 2, 3}, i), mesh, {shard(1, {7, 10})}).requires_grad_());
       std::get<0>(neighborhood_attention(held[0], held[1], held[2], {{5}})).sum().backward();
     };
     const Moved anew = moved_by(mesh, step);
@@ -341,10 +332,10 @@ TEST(KeptHalosTrace, X06_NothingIsKeptInInferenceMode) {
   });
 }
 
-// ---- Blocks written behind the ShardTensor's back --------------------------------------------------------------------------
+// ---- Blocks written behind the ShardTensor's back
+// --------------------------------------------------------------------------
 
-constexpr const char* kBehind =
-    "aten::convolution: this rank's block was written behind the ShardTensor's back";
+constexpr const char* kBehind = "aten::convolution: this rank's block was written behind the ShardTensor's back";
 
 TEST(KeptHalosRefused, X06_TheRankThatWroteIsToldAndNobodyHangs) {
   on_mesh({3}, [](const MeshPtr& mesh) {
@@ -383,15 +374,12 @@ TEST(KeptHalosRefused, X06_EveryWayRoundTheShardTensorIsSeen) {
   const Row rows[] = {
       {"to_local", [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x).add_(1); }},
       {"taken before", [](at::Tensor&, at::Tensor&, at::Tensor& before) { before.add_(1); }},
-      {"a view of it",
-       [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x).narrow(2, 0, 1).add_(1); }},
-      {"of a view",
-       [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x.transpose(2, 3)).add_(1); }},
+      {"a view of it", [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x).narrow(2, 0, 1).add_(1); }},
+      {"of a view", [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x.transpose(2, 3)).add_(1); }},
       {"of detach", [](at::Tensor& x, at::Tensor&, at::Tensor&) { to_local(x.detach()).add_(1); }},
       {"what from_local took", [](at::Tensor&, at::Tensor& block, at::Tensor&) { block.add_(1); }},
       {".data", [](at::Tensor& x, at::Tensor&, at::Tensor&) { x.data().add_(1); }},
-      {"a view of .data",
-       [](at::Tensor& x, at::Tensor&, at::Tensor&) { x.data().transpose(2, 3).add_(1); }},
+      {"a view of .data", [](at::Tensor& x, at::Tensor&, at::Tensor&) { x.data().transpose(2, 3).add_(1); }},
       {"in inference mode",
        [](at::Tensor& x, at::Tensor&, at::Tensor&) {
          const c10::InferenceMode inference;
@@ -401,8 +389,8 @@ TEST(KeptHalosRefused, X06_EveryWayRoundTheShardTensorIsSeen) {
   for (const Row& row : rows) {
     on_mesh({3}, [&](const MeshPtr& mesh) {
       SCOPED_TRACE(row.name);
-      at::Tensor block = make_tensor({1, 2, 4, 5}, mesh->rank()),
-                 x = from_local(block, mesh, {shard(2)}), before = to_local(x);
+      at::Tensor block = make_tensor({1, 2, 4, 5}, mesh->rank()), x = from_local(block, mesh, {shard(2)}),
+                 before = to_local(x);
       const WithHalo setting(keeping());
       conv3(x);
       row.write(x, block, before);

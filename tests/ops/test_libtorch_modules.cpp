@@ -40,36 +40,32 @@ Module with_values(Module module) {
   module->to(at::kDouble);
   const at::NoGradGuard no_grad;
   int64_t seed = 1;
-  for (at::Tensor& parameter : module->parameters())
-    parameter.copy_(make_tensor(parameter.sizes(), seed++) * 0.5);
+  for (at::Tensor& parameter : module->parameters()) parameter.copy_(make_tensor(parameter.sizes(), seed++) * 0.5);
   return module;
 }
 
-// No bias before the norm, nor for the keys: nothing depends on it, and AdamW would divide rounding errors by themselves.
+// No bias before the norm, nor for the keys: nothing depends on it, and AdamW would divide rounding errors by
+// themselves.
 nn::Sequential network() {
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)), nn::BatchNorm2d(4),
-                     nn::Tanh(), RowAttention(4), nn::GroupNorm(nn::GroupNormOptions(2, 4)),
-                     nn::Softplus(), nn::Conv2d(nn::Conv2dOptions(4, 2, 3).padding(1).stride(2)),
-                     nn::AdaptiveAvgPool2d(2), nn::Flatten(), nn::Linear(8, 3));
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)), nn::BatchNorm2d(4), nn::Tanh(),
+                     RowAttention(4), nn::GroupNorm(nn::GroupNormOptions(2, 4)), nn::Softplus(),
+                     nn::Conv2d(nn::Conv2dOptions(4, 2, 3).padding(1).stride(2)), nn::AdaptiveAvgPool2d(2),
+                     nn::Flatten(), nn::Linear(8, 3));
   return with_values(net);
 }
 
-at::Tensor plain(const at::Tensor& tensor) {
-  return is_shard_tensor(tensor) ? full_tensor(tensor) : tensor;
-}
+at::Tensor plain(const at::Tensor& tensor) { return is_shard_tensor(tensor) ? full_tensor(tensor) : tensor; }
 
 // Losses of three steps with a penalty on the gradient of the input, then the parameters and buffers.
 std::vector<at::Tensor> train(const at::Tensor& input) {
   nn::Sequential net = network();
-  torch::optim::AdamW optimizer(net->parameters(),
-                                torch::optim::AdamWOptions(0.02).weight_decay(0.1));
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
   std::vector<at::Tensor> seen;
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
     const at::Tensor x = input.detach().requires_grad_();
     const at::Tensor y = net->forward(x).square().mean();
-    const at::Tensor slope =
-        torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    const at::Tensor slope = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
     const at::Tensor loss = y + slope.square().sum();
     loss.backward();
     seen.push_back(plain(loss.detach()));
@@ -98,8 +94,7 @@ TEST_P(UnmodifiedModules, X01TrainAsOnOneDevice) {
     const auto actual = train(distribute_tensor(x, mesh, GetParam().placements));
 
     ASSERT_EQ(actual.size(), expected.size());
-    for (size_t i = 0; i < expected.size(); ++i)
-      EXPECT_EQ(difference(actual[i], expected[i], 1e-10), "") << i;
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(difference(actual[i], expected[i], 1e-10), "") << i;
   });
 }
 INSTANTIATE_TEST_SUITE_P(Cases, UnmodifiedModules, ::testing::ValuesIn(kCases),
@@ -111,8 +106,7 @@ using Sequences = std::function<List(const at::Tensor&)>;
 
 // What `run` gives of [length, batch, features], the gradient of that and those of the module's parameters.
 template <class Module>
-Sequences with_gradients(std::function<Module()> make,
-                         std::function<List(Module&, const at::Tensor&)> run) {
+Sequences with_gradients(std::function<Module()> make, std::function<List(Module&, const at::Tensor&)> run) {
   return [=](const at::Tensor& input) {
     Module module = with_values(make());
     const at::Tensor x = input.detach().requires_grad_();
@@ -139,42 +133,34 @@ List recurrent(nn::LSTM& module, const at::Tensor& x) {
 }
 
 const std::vector<std::pair<const char*, Sequences>> kSequences = {
-    {"attention", with_gradients<nn::MultiheadAttention>(
-                      [] { return nn::MultiheadAttention(nn::MultiheadAttentionOptions(4, 2)); },
-                      [](nn::MultiheadAttention& m, const at::Tensor& x) {
-                        const auto [y, weights] = m->forward(x, x, x);
-                        return List{y, weights};
-                      })},
-    {"encoder_layer",
-     with_gradients<nn::TransformerEncoderLayer>(
-         [] {
-           return nn::TransformerEncoderLayer(
-               nn::TransformerEncoderLayerOptions(4, 2).dim_feedforward(6).dropout(0));
-         },
-         [](nn::TransformerEncoderLayer& m, const at::Tensor& x) { return List{m->forward(x)}; })},
+    {"attention",
+     with_gradients<nn::MultiheadAttention>([] { return nn::MultiheadAttention(nn::MultiheadAttentionOptions(4, 2)); },
+                                            [](nn::MultiheadAttention& m, const at::Tensor& x) {
+                                              const auto [y, weights] = m->forward(x, x, x);
+                                              return List{y, weights};
+                                            })},
+    {"encoder_layer", with_gradients<nn::TransformerEncoderLayer>(
+                          [] {
+                            return nn::TransformerEncoderLayer(
+                                nn::TransformerEncoderLayerOptions(4, 2).dim_feedforward(6).dropout(0));
+                          },
+                          [](nn::TransformerEncoderLayer& m, const at::Tensor& x) { return List{m->forward(x)}; })},
     {"decoder_layer",
      with_gradients<nn::TransformerDecoderLayer>(
          [] {
-           return nn::TransformerDecoderLayer(
-               nn::TransformerDecoderLayerOptions(4, 2).dim_feedforward(6).dropout(0));
+           return nn::TransformerDecoderLayer(nn::TransformerDecoderLayerOptions(4, 2).dim_feedforward(6).dropout(0));
          },
-         [](nn::TransformerDecoderLayer& m, const at::Tensor& x) {
-           return List{m->forward(x, x.flip({0}))};
-         })},
-    {"lstm", with_gradients<nn::LSTM>(
-                 [] { return nn::LSTM(nn::LSTMOptions(4, 3).num_layers(2).bidirectional(true)); },
-                 recurrent<nn::LSTM>)},
-    {"gru",
-     with_gradients<nn::GRU>([] { return nn::GRU(nn::GRUOptions(4, 3)); }, recurrent<nn::GRU>)},
-    {"rnn",
-     with_gradients<nn::RNN>([] { return nn::RNN(nn::RNNOptions(4, 3)); }, recurrent<nn::RNN>)},
+         [](nn::TransformerDecoderLayer& m, const at::Tensor& x) { return List{m->forward(x, x.flip({0}))}; })},
+    {"lstm", with_gradients<nn::LSTM>([] { return nn::LSTM(nn::LSTMOptions(4, 3).num_layers(2).bidirectional(true)); },
+                                      recurrent<nn::LSTM>)},
+    {"gru", with_gradients<nn::GRU>([] { return nn::GRU(nn::GRUOptions(4, 3)); }, recurrent<nn::GRU>)},
+    {"rnn", with_gradients<nn::RNN>([] { return nn::RNN(nn::RNNOptions(4, 3)); }, recurrent<nn::RNN>)},
 };
-const std::vector<Held> kHeldSequences = {
-    {"batch", {2}, {shard(1, {1, 2})}},
-    {"batch_with_an_empty_block", {3}, {shard(1, {2, 0, 1})}},
-    {"length", {2}, {shard(0, {2, 3})}},
-    {"features", {2}, {shard(2, {1, 3})}},
-    {"length_and_batch", {2, 2}, {shard(0, {4, 1}), shard(1)}}};
+const std::vector<Held> kHeldSequences = {{"batch", {2}, {shard(1, {1, 2})}},
+                                          {"batch_with_an_empty_block", {3}, {shard(1, {2, 0, 1})}},
+                                          {"length", {2}, {shard(0, {2, 3})}},
+                                          {"features", {2}, {shard(2, {1, 3})}},
+                                          {"length_and_batch", {2, 2}, {shard(0, {4, 1}), shard(1)}}};
 
 TEST(LibtorchModules, X01SequencesAsOnOneDevice) {
   const at::Tensor x = make_tensor({5, 3, 4}, 60);
@@ -182,8 +168,8 @@ TEST(LibtorchModules, X01SequencesAsOnOneDevice) {
     for (const Held& held : kHeldSequences) {
       SCOPED_TRACE(std::string(name) + " " + held.name);
       const std::string thrown = message_of([&, &run = run] {
-        expect_same_as_plain(held.mesh, {{x, held.placements}},
-                             [&](const List& t) { return run(t[0]); }, {.backward = false});
+        expect_same_as_plain(held.mesh, {{x, held.placements}}, [&](const List& t) { return run(t[0]); },
+                             {.backward = false});
       });
       EXPECT_EQ(thrown, "");
     }
@@ -211,17 +197,15 @@ constexpr const char* kStackPlan =
 void copy_state(const Stack& from, const Stack& to) {
   const at::NoGradGuard no_grad;
   const auto parameters = from->named_parameters(), buffers = from->named_buffers();
-  for (const auto& item : to->named_parameters())
-    at::Tensor(item.value()).copy_(parameters[item.key()]);
+  for (const auto& item : to->named_parameters()) at::Tensor(item.value()).copy_(parameters[item.key()]);
   for (const auto& item : to->named_buffers()) at::Tensor(item.value()).copy_(buffers[item.key()]);
 }
 
-// What users do with the tensors of a model: copy them to another, change their type, clip gradients, flatten parameters.
+// What users do with the tensors of a model: copy them to another, change their type, clip gradients, flatten
+// parameters.
 List use(Stack net, Stack copy, const at::Tensor& x) {
   List seen;
-  const auto see = [&](const at::Tensor& tensor) {
-    seen.push_back(plain(tensor.detach()).clone());
-  };
+  const auto see = [&](const at::Tensor& tensor) { seen.push_back(plain(tensor.detach()).clone()); };
   const auto train = [&](Stack& model) {
     model->zero_grad();
     const at::Tensor y = model->forward(x);
@@ -264,14 +248,12 @@ TEST(LibtorchModules, X01ToolsOnADividedModel) {
   const at::Tensor x = make_tensor({7, 4}, 70);
   const List expected = use(with_values(Stack()), with_values(Stack()), x);
 
-  for (const Held& held :
-       std::vector<Held>{{"rows", {2}, {shard(0, {5, 2})}}, {"replicated", {3}, {replicate()}}}) {
+  for (const Held& held : std::vector<Held>{{"rows", {2}, {shard(0, {5, 2})}}, {"replicated", {3}, {replicate()}}}) {
     SCOPED_TRACE(held.name);
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       Stack net = with_values(Stack()), copy = with_values(Stack());
       for (const Stack& one : {net, copy})
-        parallelize_module(one.ptr(), mesh, parse_plan(kStackPlan),
-                           {.src_data_rank = std::nullopt});
+        parallelize_module(one.ptr(), mesh, parse_plan(kStackPlan), {.src_data_rank = std::nullopt});
       ASSERT_TRUE(spec(net->first->weight)->is_cut(0));
 
       const List actual = use(net, copy, distribute_tensor(x, mesh, held.placements));
@@ -291,13 +273,11 @@ TEST(LibtorchModules, ACloneOfADividedModelIsRefused) {
     parallelize_module(net.ptr(), mesh, parse_plan(kStackPlan), {.src_data_rank = std::nullopt});
 
     const std::string text = message_of([&] {
-      Stack(std::dynamic_pointer_cast<StackImpl>(net->clone()))
-          ->forward(at::ones({7, 4}, at::kDouble));
+      Stack(std::dynamic_pointer_cast<StackImpl>(net->clone()))->forward(at::ones({7, 4}, at::kDouble));
     });
 
     EXPECT_THAT(text, ::testing::HasSubstr("a plain tensor was given the data of a ShardTensor"));
-    EXPECT_THAT(text, ::testing::HasSubstr(
-                          "divide a second model by the same plan and copy_ the parameters"));
+    EXPECT_THAT(text, ::testing::HasSubstr("divide a second model by the same plan and copy_ the parameters"));
   });
 }
 

@@ -15,39 +15,28 @@ const int64_t kReductions[] = {at::Reduction::None, at::Reduction::Mean, at::Red
 
 TEST(Loss, ElementwiseLossesOfUnevenBlocks) {
   const Tensor target = make_tensor({9, 7, 2}, 2), share = target.abs();
-  const std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&, int64_t)>>
-      losses[] = {
-          {"mse",
-           [](const Tensor& x, const Tensor& y, int64_t r) { return at::mse_loss(x, y, r); }},
-          {"l1", [](const Tensor& x, const Tensor& y, int64_t r) { return at::l1_loss(x, y, r); }},
-          {"huber", [](const Tensor& x, const Tensor& y,
-                       int64_t r) { return at::huber_loss(x, y, r, 0.4); }},
-          {"smooth_l1", [](const Tensor& x, const Tensor& y,
-                           int64_t r) { return at::smooth_l1_loss(x, y, r, 0.3); }},
-          {"soft_margin", [](const Tensor& x, const Tensor& y,
-                             int64_t r) { return at::soft_margin_loss(x, y.sign(), r); }},
-          {"bce", [](const Tensor& x, const Tensor& y,
-                     int64_t r) { return at::binary_cross_entropy(x.sigmoid(), y.abs(), {}, r); }},
-          {"bce_logits",
-           [](const Tensor& x, const Tensor& y, int64_t r) {
-             return at::binary_cross_entropy_with_logits(x, y.abs(), {}, {}, r);
-           }},
-          {"kl", [](const Tensor& x, const Tensor& y,
-                    int64_t r) { return at::kl_div(x.log_softmax(1), y.abs(), r); }},
-          {"kl_log",
-           [](const Tensor& x, const Tensor& y, int64_t r) { return at::kl_div(x, y, r, true); }},
-      };
+  const std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&, int64_t)>> losses[] = {
+      {"mse", [](const Tensor& x, const Tensor& y, int64_t r) { return at::mse_loss(x, y, r); }},
+      {"l1", [](const Tensor& x, const Tensor& y, int64_t r) { return at::l1_loss(x, y, r); }},
+      {"huber", [](const Tensor& x, const Tensor& y, int64_t r) { return at::huber_loss(x, y, r, 0.4); }},
+      {"smooth_l1", [](const Tensor& x, const Tensor& y, int64_t r) { return at::smooth_l1_loss(x, y, r, 0.3); }},
+      {"soft_margin", [](const Tensor& x, const Tensor& y, int64_t r) { return at::soft_margin_loss(x, y.sign(), r); }},
+      {"bce", [](const Tensor& x, const Tensor& y,
+                 int64_t r) { return at::binary_cross_entropy(x.sigmoid(), y.abs(), {}, r); }},
+      {"bce_logits", [](const Tensor& x, const Tensor& y,
+                        int64_t r) { return at::binary_cross_entropy_with_logits(x, y.abs(), {}, {}, r); }},
+      {"kl", [](const Tensor& x, const Tensor& y, int64_t r) { return at::kl_div(x.log_softmax(1), y.abs(), r); }},
+      {"kl_log", [](const Tensor& x, const Tensor& y, int64_t r) { return at::kl_div(x, y, r, true); }},
+  };
   for (const auto& [name, loss] : losses) {
     for (const int64_t reduction : kReductions) {
       for (const size_t way : {0, 2, 3, 5, 9}) {
         const Held& held = kHeld972[way];
-        SCOPED_TRACE(std::string(name) + " " + held.name + " reduction " +
-                     std::to_string(reduction));
+        SCOPED_TRACE(std::string(name) + " " + held.name + " reduction " + std::to_string(reduction));
         const bool target_grad = std::string(name) == "mse" || std::string(name) == "l1";
-        expect_same_as_plain(
-            held.mesh,
-            {{make_tensor({9, 7, 2}, 1), held.placements}, {target, held.placements, target_grad}},
-            [&](const List& t) { return List{loss(t[0], t[1], reduction)}; });
+        expect_same_as_plain(held.mesh,
+                             {{make_tensor({9, 7, 2}, 1), held.placements}, {target, held.placements, target_grad}},
+                             [&](const List& t) { return List{loss(t[0], t[1], reduction)}; });
       }
     }
   }
@@ -113,8 +102,7 @@ TEST(Loss, S24_CrossEntropyOfCutFields) {
       const Oracle options{.same_cut_gradients = std::string(points.name) != "target_elsewhere"};
       expect_same_as_plain(
           points.mesh, {scores, {target, points.target}},
-          [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; },
-          options);
+          [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; }, options);
       expect_same_as_plain(
           points.mesh, {scores, {target, points.target}, {weight, {}, false, true}},
           [&](const List& t) {
@@ -134,18 +122,15 @@ TEST(Loss, CrossEntropyOfRowsAndVolumes) {
     for (const auto& [scores, target] : {std::pair{shard(0, {5, 4}), shard(0, {5, 4})},
                                          {shard(0, {9, 0}), replicate()},
                                          {shard(1, {1, 3}), replicate()}}) {
-      expect_same_as_plain(
-          {2}, {{make_tensor({9, 4}, 1), {scores}}, {rows, {target}}}, [&](const List& t) {
-            return List{at::cross_entropy_loss(t[0], t[1], {}, reduction),
-                        at::cross_entropy_loss(t[0], t[1], {}, reduction, -100, 0.1)};
-          });
-      expect_same_as_plain(
-          {2}, {{make_tensor({9, 4}, 1), {scores}}, {share, {target}}},
-          [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; });
+      expect_same_as_plain({2}, {{make_tensor({9, 4}, 1), {scores}}, {rows, {target}}}, [&](const List& t) {
+        return List{at::cross_entropy_loss(t[0], t[1], {}, reduction),
+                    at::cross_entropy_loss(t[0], t[1], {}, reduction, -100, 0.1)};
+      });
+      expect_same_as_plain({2}, {{make_tensor({9, 4}, 1), {scores}}, {share, {target}}},
+                           [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; });
     }
-    expect_same_as_plain(
-        {2}, {{make_tensor({2, 4, 5, 3, 2}, 1), {shard(2, {2, 3})}}, {volume, {shard(1, {2, 3})}}},
-        [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; });
+    expect_same_as_plain({2}, {{make_tensor({2, 4, 5, 3, 2}, 1), {shard(2, {2, 3})}}, {volume, {shard(1, {2, 3})}}},
+                         [&](const List& t) { return List{at::cross_entropy_loss(t[0], t[1], {}, reduction)}; });
   }
 }
 
@@ -165,8 +150,7 @@ TEST(Loss, S24_CrossEntropyOfACutFieldMovesOnlyScalars) {
     EXPECT_LE(stats.total().calls, 2);
     EXPECT_LE(stats.total().bytes, 64);
     EXPECT_EQ(spec(scores.grad()), spec(scores));
-    EXPECT_EQ(difference(full_tensor(loss.detach()), at::cross_entropy_loss(full, target), 1e-12),
-              "");
+    EXPECT_EQ(difference(full_tensor(loss.detach()), at::cross_entropy_loss(full, target), 1e-12), "");
   });
 }
 
@@ -175,15 +159,13 @@ TEST(Loss, AWrongClassNumberEndsEveryRank) {
   const auto message_with = [&](int64_t cut) {
     return message_of([&] {
       on_mesh({2}, [&](const MeshPtr& mesh) {
-        at::nll_loss(shard_of(make_tensor({4, 3}, 1), mesh, {shard(cut)}),
-                     shard_of(target, mesh, {replicate()}));
+        at::nll_loss(shard_of(make_tensor({4, 3}, 1), mesh, {shard(cut)}), shard_of(target, mesh, {replicate()}));
       });
     });
   };
 
   EXPECT_NE(message_with(0).find("Target 9 is out of bounds"), std::string::npos);
-  EXPECT_NE(message_with(1).find("a target is no class number\n  have  target 9 and 3 classes"),
-            std::string::npos);
+  EXPECT_NE(message_with(1).find("a target is no class number\n  have  target 9 and 3 classes"), std::string::npos);
 }
 
 }  // namespace

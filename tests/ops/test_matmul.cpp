@@ -80,13 +80,12 @@ TEST(Matmul, OnMoreRanksEmptyBlocksAndTwoMeshDims) {
         for (Placement& p : placements) p.dim += batched && p.is_shard();
         return placements;
       };
-      expect_same_as_plain(
-          c.mesh,
-          {{.full = make_tensor(batched ? at::IntArrayRef{2, 9, 7} : at::IntArrayRef{9, 7}, 1),
-            .placements = shifted(c.left)},
-           {.full = make_tensor(batched ? at::IntArrayRef{2, 7, 5} : at::IntArrayRef{7, 5}, 2),
-            .placements = shifted(c.right)}},
-          of(at::matmul), {.double_backward = true});
+      expect_same_as_plain(c.mesh,
+                           {{.full = make_tensor(batched ? at::IntArrayRef{2, 9, 7} : at::IntArrayRef{9, 7}, 1),
+                             .placements = shifted(c.left)},
+                            {.full = make_tensor(batched ? at::IntArrayRef{2, 7, 5} : at::IntArrayRef{7, 5}, 2),
+                             .placements = shifted(c.right)}},
+                           of(at::matmul), {.double_backward = true});
     }
   }
 }
@@ -95,14 +94,14 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
   const auto addmm = [](const Tensors& t) {
     return Tensors{at::addmm(t[0], t[1], t[2], 0.5, 2), at::addmm(t[0][0], t[1], t[2])};
   };
-  for (const auto& [added, left, right] : std::vector<std::tuple<Placement, Placement, Placement>>{
-           {kWhole, shard(1, {3, 4}), shard(0, {1, 6})},
-           {kWhole, shard(0), kWhole},
-           {shard(0), shard(1), shard(0)},
-           {shard(1, {1, 4}), kWhole, shard(1)},
-           {partial(), shard(0), kWhole},
-           {kWhole, partial(), kWhole},
-           {shard(1), kWhole, partial()}}) {
+  for (const auto& [added, left, right] :
+       std::vector<std::tuple<Placement, Placement, Placement>>{{kWhole, shard(1, {3, 4}), shard(0, {1, 6})},
+                                                                {kWhole, shard(0), kWhole},
+                                                                {shard(0), shard(1), shard(0)},
+                                                                {shard(1, {1, 4}), kWhole, shard(1)},
+                                                                {partial(), shard(0), kWhole},
+                                                                {kWhole, partial(), kWhole},
+                                                                {shard(1), kWhole, partial()}}) {
     SCOPED_TRACE(added.to_string() + " + " + left.to_string() + " x " + right.to_string());
     expect_same_as_plain({2},
                          {{.full = make_tensor({9, 5}, 1), .placements = {added}},
@@ -118,11 +117,10 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
                    at::vdot(t[3], t[3]),
                    at::outer(t[3], t[3])};
   };
-  for (const auto& [left, right] :
-       std::vector<std::pair<Placement, Placement>>{{shard(2, {3, 4}), shard(1, {1, 6})},
-                                                    {shard(1), kWhole},
-                                                    {shard(0, {1, 2}), shard(0)},
-                                                    {kWhole, shard(2)}}) {
+  for (const auto& [left, right] : std::vector<std::pair<Placement, Placement>>{{shard(2, {3, 4}), shard(1, {1, 6})},
+                                                                                {shard(1), kWhole},
+                                                                                {shard(0, {1, 2}), shard(0)},
+                                                                                {kWhole, shard(2)}}) {
     SCOPED_TRACE(left.to_string() + " x " + right.to_string());
     expect_same_as_plain({2},
                          {{.full = make_tensor({3, 9, 5}, 1)},
@@ -140,18 +138,29 @@ TEST(Matmul, APartialTensorMeetsItself) {
       {"addmm", [](const at::Tensor& x) { return at::addmm(x, x, x); }},
       {"mul", [](const at::Tensor& x) { return x * x; }},
       {"addcmul", [](const at::Tensor& x) { return at::addcmul(x, x, x); }},
-      {"einsum", [](const at::Tensor& x) { return at::einsum("ij,kj->ik", {x, x}); }},
-      {"outer", [](const at::Tensor& x) { return at::einsum("ij,kl->ijkl", {x, x}); }},
-      {"tensordot", [](const at::Tensor& x) { return at::tensordot(x, x, {0, 1}, {1, 0}); }},
-      {"cat", [](const at::Tensor& x) { return at::cat({x, x.sin(), x}); }},
+      {"einsum",
+       [](const at::Tensor& x) {
+         return at::einsum("ij,kj->ik", {x, x});
+       }},
+      {"outer",
+       [](const at::Tensor& x) {
+         return at::einsum("ij,kl->ijkl", {x, x});
+       }},
+      {"tensordot",
+       [](const at::Tensor& x) {
+         return at::tensordot(x, x, {0, 1}, {1, 0});
+       }},
+      {"cat",
+       [](const at::Tensor& x) {
+         return at::cat({x, x.sin(), x});
+       }},
       {"linear", [](const at::Tensor& x) { return at::linear(x.unsqueeze(0), x, x[0]); }}};
   for (const auto& [name, call] : calls) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
       SCOPED_TRACE(std::string(name) + " " + partial(op).to_string());
       const auto program = [&](const Tensors& t) { return Tensors{call(t[0] * 1)}; };
       expect_same_as_plain({2}, {{make_tensor({4, 4}, 1), {partial(op)}}}, program);
-      expect_same_as_plain({2, 2}, {{make_tensor({4, 4}, 1), {partial(op), shard(0, {1, 3})}}},
-                           program);
+      expect_same_as_plain({2, 2}, {{make_tensor({4, 4}, 1), {partial(op), shard(0, {1, 3})}}}, program);
     }
   }
 }
@@ -211,10 +220,9 @@ TEST(Linear, KeepsTheCutOfAnyDim) {
     EXPECT_EQ(sharding_sizes(y).at(0), (std::vector<int64_t>{1, 3}));
     EXPECT_EQ(mesh->group().stats().total().bytes, 0);
     const c10::InferenceMode inference;
-    EXPECT_EQ(sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}),
-                                        make_tensor({3, 6}, 2)))
-                  .at(0),
-              (std::vector<int64_t>{3, 2}));
+    EXPECT_EQ(
+        sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}), make_tensor({3, 6}, 2))).at(0),
+        (std::vector<int64_t>{3, 2}));
   });
 }
 
@@ -232,16 +240,10 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
        {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kWhole}}, {{shard(1)}, {kWhole}}},
        {2},
        at::kComplexDouble},
-      {"bixy,ioxy->boxy",
-       {{2, 3, 5, 4}, {3, 2, 5, 4}},
-       {{{shard(2), shard(3)}, {kWhole, kWhole}}},
-       {2, 2}},
+      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2), shard(3)}, {kWhole, kWhole}}}, {2, 2}},
       {"bthd,bshd->bhts",
        {{2, 5, 3, 4}, {2, 6, 3, 4}},
-       {{{shard(1)}, {kWhole}},
-        {{kWhole}, {shard(1)}},
-        {{shard(2, {1, 2})}, {shard(2)}},
-        {{shard(3)}, {shard(3)}}}},
+       {{{shard(1)}, {kWhole}}, {{kWhole}, {shard(1)}}, {{shard(2, {1, 2})}, {shard(2)}}, {{shard(3)}, {shard(3)}}}},
       {"ij,jk", {{5, 6}, {6, 3}}, {{{shard(0)}, {kWhole}}, {{shard(1)}, {kWhole}}}},
       {"ij,jk,kl->il",
        {{5, 6}, {6, 3}, {3, 4}},
@@ -255,11 +257,10 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
       SCOPED_TRACE(c.equation);
       std::vector<Input> inputs;
       for (size_t i = 0; i < c.shapes.size(); ++i) {
-        inputs.push_back({.full = make_tensor(c.shapes[i], static_cast<int64_t>(i), c.dtype),
-                          .placements = placements[i]});
+        inputs.push_back(
+            {.full = make_tensor(c.shapes[i], static_cast<int64_t>(i), c.dtype), .placements = placements[i]});
       }
-      expect_same_as_plain(c.mesh, inputs,
-                           [&](const Tensors& t) { return Tensors{at::einsum(c.equation, t)}; },
+      expect_same_as_plain(c.mesh, inputs, [&](const Tensors& t) { return Tensors{at::einsum(c.equation, t)}; },
                            {.double_backward = true});
     }
   }
@@ -267,10 +268,8 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
 
 TEST(Einsum, EllipsisKeepsCuts) {
   const auto program = [](const Tensors& t) {
-    return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}),
-                   at::einsum("b...j, kj -> k...b", {t[0], t[2]}),
-                   at::einsum("...j,kj", {t[0], t[2]}),
-                   at::einsum("...ij,...jk->ik", {t[0], t[1]})};
+    return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}), at::einsum("b...j, kj -> k...b", {t[0], t[2]}),
+                   at::einsum("...j,kj", {t[0], t[2]}), at::einsum("...ij,...jk->ik", {t[0], t[1]})};
   };
   for (const Placement& placement : {shard(1, {2, 1}), shard(2, {1, 4}), shard(3), shard(0)}) {
     SCOPED_TRACE(placement.to_string());
@@ -312,8 +311,7 @@ TEST(Linear, WithoutGradientsAWeightIsPlainOnEveryRankOrOnNone) {
 }
 
 TEST(Linear, PlainTensorsTakeTheirOwnWay) {
-  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(),
-                   b = make_tensor({5}, 3);
+  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(), b = make_tensor({5}, 3);
   EXPECT_EQ(difference(at::linear(x, w, b), (x.unsqueeze(2) * w).sum(-1) + b, 1e-12), "");
   EXPECT_EQ(difference(at::matmul(x, w.t()), at::einsum("abc,dc->abd", {x, w}), 1e-12), "");
   EXPECT_EQ(at::matmul(x.select(0, 0).to_sparse(), w.t()).sizes(), (at::IntArrayRef{3, 5}));
@@ -336,9 +334,7 @@ TEST(Tensordot, KeepsCutsAndSumsOverThem) {
 TEST(Linear, RefusesShapesThatDoNotFit) {
   const auto message = [](auto call) {
     return message_of([&] {
-      on_mesh({2}, [&](const MeshPtr& mesh) {
-        call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)}));
-      });
+      on_mesh({2}, [&](const MeshPtr& mesh) { call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)})); });
     });
   };
   EXPECT_THAT(message([](const at::Tensor& x) {

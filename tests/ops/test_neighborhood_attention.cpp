@@ -29,10 +29,9 @@ template <typename Function>
 Tensors outcome(Tensors inputs, const Function& attend) {
   for (at::Tensor& t : inputs) t = t.detach().requires_grad_();
   const auto [output, logsumexp] = attend(inputs[0], inputs[1], inputs[2]);
-  const auto gradients =
-      torch::autograd::grad({output, logsumexp}, {inputs[0], inputs[1], inputs[2]},
-                            {make_tensor(output.sizes(), 7).to(output.scalar_type()),
-                             make_tensor(logsumexp.sizes(), 8).to(logsumexp.scalar_type())});
+  const auto gradients = torch::autograd::grad({output, logsumexp}, {inputs[0], inputs[1], inputs[2]},
+                                               {make_tensor(output.sizes(), 7).to(output.scalar_type()),
+                                                make_tensor(logsumexp.sizes(), 8).to(logsumexp.scalar_type())});
   Tensors all = {output.detach(), logsumexp.detach()};
   all.insert(all.end(), gradients.begin(), gradients.end());
   return all;
@@ -50,8 +49,7 @@ void expect_dense(const Case& c, at::ScalarType type, double tolerance) {
   });
   const char* names[] = {"output", "logsumexp", "grad_query", "grad_key", "grad_value"};
   for (size_t i = 0; i < expected.size(); ++i)
-    EXPECT_EQ(difference(actual[i].to(at::kDouble), expected[i], tolerance), "")
-        << c.name << ": " << names[i];
+    EXPECT_EQ(difference(actual[i].to(at::kDouble), expected[i], tolerance), "") << c.name << ": " << names[i];
 }
 
 TEST(NeighborhoodAttention, S06_X04_EqualsDenseMaskedAttentionAndItsGradients) {
@@ -67,14 +65,9 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowDilationStrideAndCausality) {
       for (const int64_t stride : {int64_t{1}, int64_t{2}, window}) {
         for (const bool causal : {false, true}) {
           for (const int64_t rest : {0, 1, 4}) {
-            SCOPED_TRACE(::testing::Message()
-                         << "window " << window << " dilation " << dilation << " stride " << stride
-                         << " causal " << causal << " rest " << rest);
-            expect_dense({"1d",
-                          {window * dilation + rest},
-                          {{window}, {stride}, {dilation}, {causal}},
-                          3,
-                          2},
+            SCOPED_TRACE(::testing::Message() << "window " << window << " dilation " << dilation << " stride " << stride
+                                              << " causal " << causal << " rest " << rest);
+            expect_dense({"1d", {window * dilation + rest}, {{window}, {stride}, {dilation}, {causal}}, 3, 2},
                          at::kDouble, 1e-10);
           }
         }
@@ -103,9 +96,8 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
             c.n.dilation[place] = dilation;
             c.n.is_causal[place] = causal;
             SCOPED_TRACE(::testing::Message()
-                         << "dim " << place << " of " << dims << " window " << window
-                         << " dilation " << dilation << " stride " << stride << " causal " << causal
-                         << " rest " << rest);
+                         << "dim " << place << " of " << dims << " window " << window << " dilation " << dilation
+                         << " stride " << stride << " causal " << causal << " rest " << rest);
             expect_dense(c, at::kDouble, 1e-10);
             expect_dense(c, at::kFloat, 1e-5);
           }
@@ -119,18 +111,15 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
 TEST(NeighborhoodAttention, X04_ScoresThatLeap) {
   for (const double scale : {9.0, -40.0, 300.0}) {
     expect_dense({"leaps", {40}, {{7}}, 5, 5, 1, 2, scale}, at::kDouble, 1e-10);
-    expect_dense({"leaps, 2d", {9, 8}, {{4, 3}, {1}, {2, 1}, {true, false}}, 5, 3, 1, 2, scale},
-                 at::kDouble, 1e-10);
+    expect_dense({"leaps, 2d", {9, 8}, {{4, 3}, {1}, {2, 1}, {true, false}}, 5, 3, 1, 2, scale}, at::kDouble, 1e-10);
     expect_dense({"over chunks", {1100}, {{1080}}, 3, 3, 1, 1, scale}, at::kDouble, 1e-10);
-    expect_dense({"over chunks, causal", {1100}, {{1050}, {3}, {1}, {true}}, 2, 2, 1, 1, scale},
-                 at::kDouble, 1e-10);
+    expect_dense({"over chunks, causal", {1100}, {{1050}, {3}, {1}, {true}}, 2, 2, 1, 1, scale}, at::kDouble, 1e-10);
   }
   Case c{"leaps in float32", {40}, {{7}}, 5, 5, 1, 2, 300.0};
   const Tensors inputs = inputs_of(c, at::kFloat);
   Tensors doubles;
   for (const at::Tensor& t : inputs) doubles.push_back(t.to(at::kDouble));
-  const at::Tensor output =
-      std::get<0>(neighborhood_attention(inputs[0], inputs[1], inputs[2], c.n, c.scale));
+  const at::Tensor output = std::get<0>(neighborhood_attention(inputs[0], inputs[1], inputs[2], c.n, c.scale));
   const at::Tensor expected =
       std::get<0>(dense_neighborhood_attention(doubles[0], doubles[1], doubles[2], c.n, c.scale));
   EXPECT_EQ(difference(output.to(at::kDouble), expected, 1e-3), "");
@@ -138,25 +127,21 @@ TEST(NeighborhoodAttention, X04_ScoresThatLeap) {
 
 // Both sets of kernels, and BFloat16 against its own inputs in float64.
 TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
-  const std::pair<at::ScalarType, double> types[] = {
-      {at::kDouble, 1e-10}, {at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}};
+  const std::pair<at::ScalarType, double> types[] = {{at::kDouble, 1e-10}, {at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}};
   for (const auto* kernels : {&neighborhood::kernels_generic(), &neighborhood::kernels_native()}) {
     for (const Case& c : neighborhood_cases()) {
       for (const auto& [type, tolerance] : types) {
         const Tensors inputs = inputs_of(c, type);
-        const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(),
-                                             inputs[2].sizes(), c.n, c.scale);
-        const auto [output, logsumexp] =
-            neighborhood_forward(inputs[0], inputs[1], inputs[2], call, *kernels);
+        const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n, c.scale);
+        const auto [output, logsumexp] = neighborhood_forward(inputs[0], inputs[1], inputs[2], call, *kernels);
         const at::Tensor cotangent = make_tensor(output.sizes(), 7).to(type);
-        const auto [q, k, v] = neighborhood_backward(cotangent, {}, inputs[0], inputs[1], inputs[2],
-                                                     output, logsumexp, call, *kernels);
+        const auto [q, k, v] =
+            neighborhood_backward(cotangent, {}, inputs[0], inputs[1], inputs[2], output, logsumexp, call, *kernels);
         Tensors doubles;
         for (const at::Tensor& t : inputs) doubles.push_back(t.to(at::kDouble).requires_grad_());
-        const auto [dense, sums] =
-            dense_neighborhood_attention(doubles[0], doubles[1], doubles[2], c.n, c.scale);
-        const auto expected = torch::autograd::grad({dense}, {doubles[0], doubles[1], doubles[2]},
-                                                    {cotangent.to(at::kDouble)});
+        const auto [dense, sums] = dense_neighborhood_attention(doubles[0], doubles[1], doubles[2], c.n, c.scale);
+        const auto expected =
+            torch::autograd::grad({dense}, {doubles[0], doubles[1], doubles[2]}, {cotangent.to(at::kDouble)});
         EXPECT_EQ(logsumexp.scalar_type(), type == at::kDouble ? at::kDouble : at::kFloat);
         const Tensors actual = {output, logsumexp, q, k, v},
                       wanted = {dense, sums, expected[0], expected[1], expected[2]};
@@ -169,7 +154,8 @@ TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
   }
 }
 
-// What needs no reference: equal scores average the window, one key gives its value, and sums of large scores stay finite.
+// What needs no reference: equal scores average the window, one key gives its value, and sums of large scores stay
+// finite.
 TEST(NeighborhoodAttention, S06_ClosedCases) {
   const at::Tensor zero = at::zeros({1, 9, 1, 4}, at::kDouble);
   const at::Tensor v = at::arange(9, at::kDouble).view({1, 9, 1, 1});
@@ -191,8 +177,7 @@ TEST(NeighborhoodAttention, S06_ClosedCases) {
   EXPECT_NEAR(sums[0][0][0].item<double>(), 0, 1e-15);
   EXPECT_NEAR(sums[0][8][0].item<double>(), std::log(3.0), 1e-15);
 
-  const at::Tensor large = at::full({1, 9, 1, 4}, 1e4, at::kFloat),
-                   small = at::full({1, 9, 1, 4}, -1e4, at::kFloat);
+  const at::Tensor large = at::full({1, 9, 1, 4}, 1e4, at::kFloat), small = at::full({1, 9, 1, 4}, -1e4, at::kFloat);
   for (const at::Tensor& key : {large, small}) {
     const auto [output, logsumexp] = neighborhood_attention(large, key, v.to(at::kFloat), {{3}});
     EXPECT_FLOAT_EQ(output[0][4][0][0].item<float>(), 4);
@@ -220,13 +205,11 @@ struct Witness {
   }
   static neighborhood::KernelSet kernels() {
     neighborhood::KernelSet set = neighborhood::kernels_native();
-    set.float32.forward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab,
-                             void* scratch) {
+    set.float32.forward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab, void* scratch) {
       note(forward_threads);
       neighborhood::kernels_native().float32.forward(p, unit, slab, scratch);
     };
-    set.float32.backward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab,
-                              void* scratch) {
+    set.float32.backward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab, void* scratch) {
       note(backward_threads);
       neighborhood::kernels_native().float32.backward(p, unit, slab, scratch);
     };
@@ -238,24 +221,21 @@ struct Witness {
 TEST(NeighborhoodAttention, X04_StridesAndThreads) {
   const Case c{"", {12, 13}, {{5, 4}, {1, 2}}, 8, 8, 2, 3};
   const Tensors inputs = inputs_of(c, at::kFloat);
-  const auto attend = [&](const auto& q, const auto& k, const auto& v) {
-    return neighborhood_attention(q, k, v, c.n);
-  };
+  const auto attend = [&](const auto& q, const auto& k, const auto& v) { return neighborhood_attention(q, k, v, c.n); };
   const Tensors one = outcome(inputs, attend);
   at::set_num_threads(2);
   const Tensors two = outcome(inputs, attend);
-  const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n,
-                                       std::nullopt);
+  const auto call = check_neighborhood(inputs[0].sizes(), inputs[1].sizes(), inputs[2].sizes(), c.n, std::nullopt);
   const auto kernels = Witness::kernels();
   const auto [output, sums] = neighborhood_forward(inputs[0], inputs[1], inputs[2], call, kernels);
   neighborhood_backward(output, {}, inputs[0], inputs[1], inputs[2], output, sums, call, kernels);
   at::set_num_threads(1);
   EXPECT_EQ(Witness::forward_threads.size(), 2U);
   EXPECT_EQ(Witness::backward_threads.size(), 2U);
-  const Tensors packed = outcome(
-      {at::cat(inputs, -1).narrow(-1, 0, 8), inputs[1].transpose(1, 2).contiguous().transpose(1, 2),
-       inputs[2].transpose(-1, -2).contiguous().transpose(-1, -2)},
-      attend);
+  const Tensors packed =
+      outcome({at::cat(inputs, -1).narrow(-1, 0, 8), inputs[1].transpose(1, 2).contiguous().transpose(1, 2),
+               inputs[2].transpose(-1, -2).contiguous().transpose(-1, -2)},
+              attend);
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_TRUE(at::equal(one[i], two[i])) << i;
     EXPECT_TRUE(at::equal(one[i], packed[i])) << i;
@@ -270,13 +250,11 @@ TEST(NeighborhoodAttention, X04_GradientsThatAreNotAskedForAndEmptyBatches) {
   const at::Tensor cotangent = make_tensor(output.sizes(), 9);
   const at::Tensor only_value = torch::autograd::grad({output}, {t[2]}, {cotangent})[0];
   const auto [dense, sums] = dense_neighborhood_attention(t[0], t[1], t[2], c.n);
-  EXPECT_EQ(difference(only_value, torch::autograd::grad({dense}, {t[2]}, {cotangent})[0], 1e-10),
-            "");
+  EXPECT_EQ(difference(only_value, torch::autograd::grad({dense}, {t[2]}, {cotangent})[0], 1e-10), "");
 
   const at::Tensor query = t[0].detach().requires_grad_();
   const at::Tensor by_sums = std::get<1>(neighborhood_attention(query, t[1], t[2].detach(), c.n));
-  const at::Tensor dense_sums =
-      std::get<1>(dense_neighborhood_attention(query, t[1], t[2].detach(), c.n));
+  const at::Tensor dense_sums = std::get<1>(dense_neighborhood_attention(query, t[1], t[2].detach(), c.n));
   const at::Tensor cotangent_of_sums = make_tensor(by_sums.sizes(), 10);
   EXPECT_EQ(difference(torch::autograd::grad({by_sums}, {query}, {cotangent_of_sums})[0],
                        torch::autograd::grad({dense_sums}, {query}, {cotangent_of_sums})[0], 1e-10),
@@ -284,10 +262,9 @@ TEST(NeighborhoodAttention, X04_GradientsThatAreNotAskedForAndEmptyBatches) {
 
   Case empty = c;
   empty.batch = 0;
-  const Tensors none =
-      outcome(inputs_of(empty, at::kFloat), [&](const auto& q, const auto& k, const auto& v) {
-        return neighborhood_attention(q, k, v, c.n);
-      });
+  const Tensors none = outcome(inputs_of(empty, at::kFloat), [&](const auto& q, const auto& k, const auto& v) {
+    return neighborhood_attention(q, k, v, c.n);
+  });
   EXPECT_EQ(none[0].sizes(), (Sizes{0, 5, 6, 2, 5}));
   EXPECT_EQ(none[2].sizes(), (Sizes{0, 5, 6, 2, 5}));
 }
@@ -295,19 +272,16 @@ TEST(NeighborhoodAttention, X04_GradientsThatAreNotAskedForAndEmptyBatches) {
 TEST(NeighborhoodAttention, X04_MetaTensorsAndThirdDerivatives) {
   const Tensors t = inputs_of({"", {5, 6}, {{3}}, 4, 7}, at::kBFloat16);
   const auto meta = [](const at::Tensor& x) { return x.to(at::kMeta); };
-  const auto [output, logsumexp] =
-      neighborhood_attention(meta(t[0]), meta(t[1]), meta(t[2]), {{3}});
+  const auto [output, logsumexp] = neighborhood_attention(meta(t[0]), meta(t[1]), meta(t[2]), {{3}});
   EXPECT_EQ(output.sizes(), (Sizes{1, 5, 6, 2, 7}));
   EXPECT_EQ(logsumexp.sizes(), (Sizes{1, 5, 6, 2}));
   EXPECT_EQ(logsumexp.scalar_type(), at::kFloat);
 
   const at::Tensor x = t[0].to(at::kDouble).requires_grad_();
   const at::Tensor y = std::get<0>(neighborhood_attention(x, x, x, {{3}}));
-  const at::Tensor gradient =
-      torch::autograd::grad({y.sum()}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
+  const at::Tensor gradient = torch::autograd::grad({y.sum()}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
   EXPECT_TRUE(gradient.requires_grad());
-  const at::Tensor second =
-      torch::autograd::grad({gradient.square().sum()}, {x}, {}, std::nullopt, true)[0];
+  const at::Tensor second = torch::autograd::grad({gradient.square().sum()}, {x}, {}, std::nullopt, true)[0];
   EXPECT_THAT(message_of([&] { torch::autograd::grad({second.sum()}, {x}); }),
               StartsWith("neighborhood_attention: its third derivative is asked for"));
 }
@@ -324,12 +298,11 @@ TEST(NeighborhoodAttention, X04_SecondDerivativesEqualDenseMaskedAttentions) {
         const auto [output, logsumexp] = attend(t[0], t[1], t[2]);
         t.push_back(make_tensor(output.sizes(), 7).to(of).requires_grad_());
         t.push_back(make_tensor(logsumexp.sizes(), 8).to(of).requires_grad_());
-        const auto first = torch::autograd::grad({output, logsumexp}, {t[0], t[1], t[2]},
-                                                 {t[3], t[4]}, std::nullopt, true);
-        return torch::autograd::grad(
-            first, t,
-            {make_tensor(t[0].sizes(), 17).to(of), make_tensor(t[1].sizes(), 18).to(of),
-             make_tensor(t[2].sizes(), 19).to(of)});
+        const auto first =
+            torch::autograd::grad({output, logsumexp}, {t[0], t[1], t[2]}, {t[3], t[4]}, std::nullopt, true);
+        return torch::autograd::grad(first, t,
+                                     {make_tensor(t[0].sizes(), 17).to(of), make_tensor(t[1].sizes(), 18).to(of),
+                                      make_tensor(t[2].sizes(), 19).to(of)});
       };
       const auto actual = twice(type, [&](const auto& q, const auto& k, const auto& v) {
         return neighborhood_attention(q, k, v, c.n, c.scale);
@@ -351,8 +324,7 @@ TEST(NeighborhoodAttention, X04_SecondDerivativeWithoutValueFeatures) {
     Tensors t = inputs_of(c, at::kDouble);
     for (at::Tensor& x : t) x.requires_grad_();
     const at::Tensor sums = std::get<1>(attend(t[0], t[1], t[2], c.n, c.scale));
-    const at::Tensor first =
-        torch::autograd::grad({sums.square().sum()}, {t[0]}, {}, std::nullopt, true)[0];
+    const at::Tensor first = torch::autograd::grad({sums.square().sum()}, {t[0]}, {}, std::nullopt, true)[0];
     return torch::autograd::grad({first.square().sum()}, {t[0], t[1]});
   };
   const auto actual = twice(neighborhood_attention), expected = twice(dense_neighborhood_attention);
@@ -364,12 +336,9 @@ TEST(NeighborhoodAttention, X04_SecondDerivativeWithoutValueFeatures) {
 
 TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
   const at::Tensor x = make_tensor({2, 7, 12, 4, 8}, 1, at::kFloat);
-  const auto message = [&](const Neighborhood& n) {
-    return message_of([&] { neighborhood_attention(x, x, x, n); });
-  };
-  EXPECT_THAT(
-      message({{9}}),
-      StartsWith("neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
+  const auto message = [&](const Neighborhood& n) { return message_of([&] { neighborhood_attention(x, x, x, n); }); };
+  EXPECT_THAT(message({{9}}),
+              StartsWith("neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
   EXPECT_THAT(message({{9}}), HasSubstr("\n  have  query [2, 7, 12, 4, 8]"));
   EXPECT_THAT(message({{9}}), HasSubstr("\n  fix   use a window of at most 7 there"));
   EXPECT_THAT(message({{3, 5}, {1}, {1, 3}}),
@@ -377,27 +346,21 @@ TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
                          "of the domain's 12"));
   EXPECT_THAT(message({{4}, {1}, {int64_t{1} << 62}}),  // the product is 0 in 64 bits
               StartsWith("neighborhood_attention: window 4 of dilation 4611686018427387904 along"));
-  EXPECT_THAT(
-      message({{3}, {1, 4}}),
-      StartsWith("neighborhood_attention: stride 4 along dim 2 is larger than the window of 3"));
-  EXPECT_THAT(message({{3, 3, 3}}),
-              StartsWith("neighborhood_attention: window has 3 numbers for 2 dims"));
+  EXPECT_THAT(message({{3}, {1, 4}}),
+              StartsWith("neighborhood_attention: stride 4 along dim 2 is larger than the window of 3"));
+  EXPECT_THAT(message({{3, 3, 3}}), StartsWith("neighborhood_attention: window has 3 numbers for 2 dims"));
   EXPECT_THAT(message({{}}), StartsWith("neighborhood_attention: no window given"));
-  EXPECT_THAT(message({{0}}),
-              StartsWith("neighborhood_attention: window 0, stride 1, dilation 1 along dim 1"));
+  EXPECT_THAT(message({{0}}), StartsWith("neighborhood_attention: window 0, stride 1, dilation 1 along dim 1"));
   const auto with = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     return message_of([&] { neighborhood_attention(q, k, v, {{3}}); });
   };
-  EXPECT_THAT(with(x[0][0], x[0][0], x[0][0]),
-              StartsWith("neighborhood_attention: a query of 3 dims"));
-  EXPECT_THAT(with(x, x.narrow(1, 0, 6), x),
-              StartsWith("neighborhood_attention: query and key differ in shape"));
+  EXPECT_THAT(with(x[0][0], x[0][0], x[0][0]), StartsWith("neighborhood_attention: a query of 3 dims"));
+  EXPECT_THAT(with(x, x.narrow(1, 0, 6), x), StartsWith("neighborhood_attention: query and key differ in shape"));
   EXPECT_THAT(with(x, x, x.narrow(3, 0, 2)),
               StartsWith("neighborhood_attention: value differs in more than its last dim"));
   EXPECT_THAT(with(x, x, x.to(at::kDouble)),
               StartsWith("neighborhood_attention: query is Float, key Float, value Double"));
-  EXPECT_THAT(with(x, x.to(at::kMeta), x),
-              StartsWith("neighborhood_attention: query is on cpu, key on meta"));
+  EXPECT_THAT(with(x, x.to(at::kMeta), x), StartsWith("neighborhood_attention: query is on cpu, key on meta"));
   EXPECT_THAT(with(x.to(at::kHalf), x.to(at::kHalf), x.to(at::kHalf)),
               StartsWith("neighborhood_attention: no kernel for Half"));
 }

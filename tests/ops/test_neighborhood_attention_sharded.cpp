@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ops/neighborhood_attention_rule.cpp: cut tensors against whole ones, results and all gradients; which themselves equal dense
-// masked attention (test_neighborhood_attention.cpp, and the first test here without that step between).
+// ops/neighborhood_attention_rule.cpp: cut tensors against whole ones, results and all gradients; which themselves
+// equal dense masked attention (test_neighborhood_attention.cpp, and the first test here without that step between).
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,17 +31,14 @@ Program attend(const Neighborhood& n) {
 }
 
 // query, key and value of shape [2, dims..., 2, 3], held alike.
-void check(const Way& way, const Sizes& dims, const Neighborhood& n,
-           at::ScalarType type = at::kDouble) {
+void check(const Way& way, const Sizes& dims, const Neighborhood& n, at::ScalarType type = at::kDouble) {
   SCOPED_TRACE(way.name);
   Sizes shape = {2};
   shape.insert(shape.end(), dims.begin(), dims.end());
   shape.insert(shape.end(), {2, 3});
   std::vector<Input> inputs;
-  for (int i = 0; i < 3; ++i)
-    inputs.push_back({make_tensor(shape, 60 + i, type) * 2, way.placements});
-  expect_same_as_plain(way.mesh, inputs, attend(n),
-                       {.tolerance = type == at::kDouble ? 1e-10 : 1e-5});
+  for (int i = 0; i < 3; ++i) inputs.push_back({make_tensor(shape, 60 + i, type) * 2, way.placements});
+  expect_same_as_plain(way.mesh, inputs, attend(n), {.tolerance = type == at::kDouble ? 1e-10 : 1e-5});
 }
 
 const std::vector<Way> kNineRows = {
@@ -61,12 +58,11 @@ TEST(NeighborhoodAttentionSharded, S06_X04_X05_EveryWindowOverEveryCut) {
     for (int64_t dilation = 1; dilation <= 3 && window * dilation <= 9; ++dilation) {
       for (const int64_t stride : {int64_t{1}, int64_t{2}, window}) {
         for (const bool causal : {false, true}) {
-          SCOPED_TRACE(::testing::Message() << "window " << window << " dilation " << dilation
-                                            << " stride " << stride << " causal " << causal);
+          SCOPED_TRACE(::testing::Message() << "window " << window << " dilation " << dilation << " stride " << stride
+                                            << " causal " << causal);
           // Three ways to hold them each, all in turn.
           for (int i = 0; i < 3; ++i, ++turn) {
-            check(kNineRows[turn % kNineRows.size()], {9},
-                  {{window}, {stride}, {dilation}, {causal}});
+            check(kNineRows[turn % kNineRows.size()], {9}, {{window}, {stride}, {dilation}, {causal}});
           }
         }
       }
@@ -94,12 +90,8 @@ TEST(NeighborhoodAttentionSharded, S06_X04_TwoAndThreeDims) {
       {{"rows", {3}, {shard(1, {1, 5, 3})}}, {9, 7}, {{3, 4}}},
       {{"columns", {2}, {shard(2, {3, 4})}}, {9, 7}, {{5, 3}, {2, 1}}},
       {{"grid", {2, 2}, {shard(1, {3, 6}), shard(2, {3, 4})}}, {9, 7}, {{5, 4}}},
-      {{"grid with corners of one", {2, 2}, {shard(1, {1, 8}), shard(2, {6, 1})}},
-       {9, 7},
-       {{6, 3}, {1, 3}, {1, 2}}},
-      {{"grid, causal", {2, 2}, {shard(1), shard(2)}},
-       {9, 7},
-       {{3, 3}, {1, 2}, {2, 2}, {true, false}}},
+      {{"grid with corners of one", {2, 2}, {shard(1, {1, 8}), shard(2, {6, 1})}}, {9, 7}, {{6, 3}, {1, 3}, {1, 2}}},
+      {{"grid, causal", {2, 2}, {shard(1), shard(2)}}, {9, 7}, {{3, 3}, {1, 2}, {2, 2}, {true, false}}},
       {{"grid with an empty row", {3, 2}, {shard(1, {4, 0, 5}), shard(2)}}, {9, 7}, {{4, 7}}},
       {{"batch and rows", {2, 2}, {shard(0), shard(1, {3, 6})}}, {9, 7}, {{3}}},
       {{"heads and rows", {2, 2}, {shard(3), shard(1, {8, 1})}}, {9, 7}, {{3}}},
@@ -142,8 +134,7 @@ TEST(NeighborhoodAttentionSharded, X04_X05_SecondDerivatives) {
     shape.insert(shape.end(), c.dims.begin(), c.dims.end());
     shape.insert(shape.end(), {2, 3});
     std::vector<Input> inputs;
-    for (int i = 0; i < 3; ++i)
-      inputs.push_back({make_tensor(shape, 60 + i) * 2, c.way.placements});
+    for (int i = 0; i < 3; ++i) inputs.push_back({make_tensor(shape, 60 + i) * 2, c.way.placements});
     expect_same_as_plain(c.way.mesh, inputs, attend(c.n), {.double_backward = true});
   }
 }
@@ -167,20 +158,18 @@ TEST(NeighborhoodAttentionSharded, S06_X04_EqualsDenseMaskedAttention) {
 TEST(NeighborhoodAttentionSharded, X04_MixedPlacements) {
   const at::Tensor q = make_tensor({2, 9, 7, 2, 3}, 1), k = make_tensor({2, 9, 7, 2, 3}, 2),
                    v = make_tensor({2, 9, 7, 2, 4}, 3);
-  const std::vector<Placement> rows = {shard(1, {3, 6})}, other = {shard(1, {5, 4})},
-                               columns = {shard(2)}, whole = {replicate()};
+  const std::vector<Placement> rows = {shard(1, {3, 6})}, other = {shard(1, {5, 4})}, columns = {shard(2)},
+                               whole = {replicate()};
   const std::vector<std::vector<Input>> mixes = {
-      {{q, rows}, {k, other}, {v, columns}},
-      {{q, rows}, {k, whole}, {v, whole}},
-      {{q, whole}, {k, rows}, {v, rows}},
-      {{q, {}, true, true}, {k, rows}, {v, {}, true, true}},
+      {{q, rows}, {k, other}, {v, columns}},     {{q, rows}, {k, whole}, {v, whole}},
+      {{q, whole}, {k, rows}, {v, rows}},        {{q, {}, true, true}, {k, rows}, {v, {}, true, true}},
       {{q, {partial()}}, {k, rows}, {v, whole}},
   };
   for (const auto& inputs : mixes) expect_same_as_plain({2}, inputs, attend({{3}}));
 
   on_mesh({2}, [&](const MeshPtr& mesh) {
-    const auto output = std::get<0>(neighborhood_attention(
-        shard_of(q, mesh, whole), shard_of(k, mesh, rows), shard_of(v, mesh, rows), {{3}}));
+    const auto output = std::get<0>(
+        neighborhood_attention(shard_of(q, mesh, whole), shard_of(k, mesh, rows), shard_of(v, mesh, rows), {{3}}));
     EXPECT_EQ(spec(output)->placements()[0].to_string(), "Shard(1, {3, 6})");
   });
 }
@@ -198,7 +187,8 @@ TEST(NeighborhoodAttentionSharded, S06_KeysAndValuesInOneExchange) {
     dispatch.trace = nullptr;
     const auto after = sent();
     ASSERT_EQ(trace.size(), 1U);
-    // An outer rank lends 2 rows of 4 keys and values of 2 numbers, the inner one to both sides, and reaches over no more.
+    // An outer rank lends 2 rows of 4 keys and values of 2 numbers, the inner one to both sides, and reaches over no
+    // more.
     const int64_t neighbours = mesh->rank() == 1 ? 2 : 1;
     EXPECT_EQ(trace[0].bytes, neighbours * 2 * 4 * (2 + 2) * 8);
     EXPECT_EQ(after.calls - before.calls, 1);
@@ -211,12 +201,11 @@ TEST(NeighborhoodAttentionSharded, X04_RefusedOnEveryRankAlike) {
     const at::Tensor x = shard_of(make_tensor({2, 7, 4, 1, 2}, 1), mesh, {shard(1, {4, 2, 1})});
     const std::string message = message_of([&] { neighborhood_attention(x, x, x, {{9, 1}}); });
     EXPECT_THAT(message,
-                ::testing::StartsWith(
-                    "neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
+                ::testing::StartsWith("neighborhood_attention: window 9 along dim 1 is larger than the domain of 7"));
     EXPECT_THAT(message, ::testing::HasSubstr("blocks of dim 1: [4, 2, 1]"));
     const c10::InferenceMode inference;  // passes autograd by
-    for (const at::Tensor& held : {make_tensor({2, 7, 4, 1, 2}, 1),
-                                   shard_of(make_tensor({2, 7, 4, 1, 2}, 1), mesh, {shard(1)})})
+    for (const at::Tensor& held :
+         {make_tensor({2, 7, 4, 1, 2}, 1), shard_of(make_tensor({2, 7, 4, 1, 2}, 1), mesh, {shard(1)})})
       EXPECT_EQ(message_of([&] {
                   neighborhood_attention(held, held, held, {{9, 1}});
                 }).substr(0, 76),
@@ -226,10 +215,9 @@ TEST(NeighborhoodAttentionSharded, X04_RefusedOnEveryRankAlike) {
 
 // The derivatives' operators may be called with anything.
 TEST(NeighborhoodAttentionSharded, X04_DerivativesRefuseWhatDoesNotFit) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      "moonhalo::neighborhood_attention_backward", "");
-  const auto second = c10::Dispatcher::singleton().findSchemaOrThrow(
-      "moonhalo::neighborhood_attention_double_backward", "");
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::neighborhood_attention_backward", "");
+  const auto second =
+      c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::neighborhood_attention_double_backward", "");
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const bool cut : {false, true}) {
       const auto field = [&](const Sizes& shape, at::ScalarType type = at::kDouble) {
@@ -237,60 +225,34 @@ TEST(NeighborhoodAttentionSharded, X04_DerivativesRefuseWhatDoesNotFit) {
         return cut ? shard_of(whole, mesh, {shard(1, {shape[1], 0})}) : whole;
       };
       const at::Tensor x = field({2, 7, 1, 3}), v = field({2, 7, 1, 4}), sums = field({2, 7, 1});
-      const auto refused = [&](const std::string& text, const at::Tensor& grad,
-                               const c10::IValue& grad_sums, const at::Tensor& out,
-                               const at::Tensor& logsumexp) {
-        torch::jit::Stack stack{grad,
-                                grad_sums,
-                                x,
-                                x,
-                                v,
-                                out,
-                                logsumexp,
-                                Sizes{3},
-                                Sizes{1},
-                                Sizes{1},
-                                c10::List<bool>{false},
-                                c10::IValue()};
+      const auto refused = [&](const std::string& text, const at::Tensor& grad, const c10::IValue& grad_sums,
+                               const at::Tensor& out, const at::Tensor& logsumexp) {
+        torch::jit::Stack stack{
+            grad,         grad_sums, x, x, v, out, logsumexp, Sizes{3}, Sizes{1}, Sizes{1}, c10::List<bool>{false},
+            c10::IValue()};
         EXPECT_THAT(message_of([&] { op.callBoxed(stack); }),
                     ::testing::StartsWith("neighborhood_attention_backward: " + text))
             << cut;
       };
-      refused("grad_output has shape [2, 6, 1, 4] instead of [2, 7, 1, 4]", field({2, 6, 1, 4}), {},
-              v, sums);
-      refused("grad_output is Float instead of Double", field({2, 7, 1, 4}, at::kFloat), {}, v,
-              sums);
+      refused("grad_output has shape [2, 6, 1, 4] instead of [2, 7, 1, 4]", field({2, 6, 1, 4}), {}, v, sums);
+      refused("grad_output is Float instead of Double", field({2, 7, 1, 4}, at::kFloat), {}, v, sums);
       refused("output has shape [2, 7, 1, 3] instead of [2, 7, 1, 4]", v, {}, x, sums);
       refused("logsumexp has shape [2, 7] instead of [2, 7, 1]", v, {}, v, field({2, 7}));
-      refused("grad_logsumexp is Float instead of Double", v, field({2, 7, 1}, at::kFloat), v,
-              sums);
+      refused("grad_logsumexp is Float instead of Double", v, field({2, 7, 1}, at::kFloat), v, sums);
       // The place of the tensor among the arguments of the second derivative, and what it is there instead.
       const std::tuple<size_t, at::Tensor, const char*> wrong[] = {
-          {0, field({2, 6, 1, 3}),
-           "cotangent_query has shape [2, 6, 1, 3] instead of [2, 7, 1, 3]"},
+          {0, field({2, 6, 1, 3}), "cotangent_query has shape [2, 6, 1, 3] instead of [2, 7, 1, 3]"},
           {1, field({2, 7, 1, 3}, at::kFloat), "cotangent_key is Float instead of Double"},
           {2, x, "cotangent_value has shape [2, 7, 1, 3] instead of [2, 7, 1, 4]"},
           {3, field({2, 7, 1, 4}, at::kFloat), "grad_output is Float instead of Double"},
           {4, v, "grad_logsumexp has shape [2, 7, 1, 4] instead of [2, 7, 1]"},
       };
       for (const auto& [place, tensor, text] : wrong) {
-        torch::jit::Stack stack{x,
-                                x,
-                                v,
-                                v,
-                                sums,
-                                x,
-                                x,
-                                v,
-                                Sizes{3},
-                                Sizes{1},
-                                Sizes{1},
-                                c10::List<bool>{false},
-                                c10::IValue()};
+        torch::jit::Stack stack{
+            x, x, v, v, sums, x, x, v, Sizes{3}, Sizes{1}, Sizes{1}, c10::List<bool>{false}, c10::IValue()};
         stack[place] = tensor;
-        EXPECT_THAT(
-            message_of([&] { second.callBoxed(stack); }),
-            ::testing::StartsWith("neighborhood_attention_double_backward: " + std::string(text)))
+        EXPECT_THAT(message_of([&] { second.callBoxed(stack); }),
+                    ::testing::StartsWith("neighborhood_attention_double_backward: " + std::string(text)))
             << cut;
       }
     }
@@ -303,11 +265,8 @@ TEST(NeighborhoodAttentionPlan, X05_KeysReachedAreTheWindowsEnds) {
     for (int64_t dilation = 1; dilation <= 3; ++dilation) {
       for (int64_t stride = 1; stride <= window; ++stride) {
         for (const bool causal : {false, true}) {
-          const neighborhood::Axis axis{.extent = 17,
-                                        .window = window,
-                                        .stride = stride,
-                                        .dilation = dilation,
-                                        .causal = causal};
+          const neighborhood::Axis axis{
+              .extent = 17, .window = window, .stride = stride, .dilation = dilation, .causal = causal};
           const at::Tensor seen = seen_along(17, window, stride, dilation, causal);
           for (int64_t begin = 0; begin < 17; ++begin) {
             for (int64_t end = begin + 1; end <= 17; ++end) {

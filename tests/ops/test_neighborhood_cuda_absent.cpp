@@ -12,13 +12,10 @@ namespace {
 TEST(NeighborhoodCudaAbsent, X04_SaysWhatIsMissing) {
   namespace cuda = neighborhood::cuda;
   const neighborhood::Problem problem;
-  for (const std::string& message :
-       {message_of([&] { cuda::forward(problem, cuda::Element::kFloat32, 1); }),
-        message_of([&] { cuda::backward(problem, {}, cuda::Element::kFloat16, 1); })}) {
-    EXPECT_THAT(message,
-                ::testing::StartsWith("neighborhood_attention: Moonhalo was built without CUDA"));
-    EXPECT_THAT(message, ::testing::HasSubstr(
-                             "\n  have  tensors on cuda:1\n  fix   build the preset `cuda`"));
+  for (const std::string& message : {message_of([&] { cuda::forward(problem, cuda::Element::kFloat32, 1); }),
+                                     message_of([&] { cuda::backward(problem, {}, cuda::Element::kFloat16, 1); })}) {
+    EXPECT_THAT(message, ::testing::StartsWith("neighborhood_attention: Moonhalo was built without CUDA"));
+    EXPECT_THAT(message, ::testing::HasSubstr("\n  have  tensors on cuda:1\n  fix   build the preset `cuda`"));
   }
 }
 

@@ -31,12 +31,11 @@ Tensor field(int64_t seed) { return make_tensor({4, 6, 7, 5}, seed) * 2 + 3; }
 Tensor channels(int64_t seed) { return make_tensor({6}, seed) + 1.5; }
 
 // Weights plain and as ShardTensors, replicated or cut as the channels are.
-void check_affine(const std::vector<Held>& ways, const Tensor& full, const Tensor& weight,
-                  const Tensor& bias, const Program& program, Oracle options = {}) {
+void check_affine(const std::vector<Held>& ways, const Tensor& full, const Tensor& weight, const Tensor& bias,
+                  const Program& program, Oracle options = {}) {
   for (const Held& held : ways) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}},
-                         program, options);
+    expect_same_as_plain(held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}}, program, options);
   }
 }
 
@@ -46,18 +45,15 @@ TEST(Norm, LayerNormOverCutAndWholeDims) {
       SCOPED_TRACE(std::string(held.name) + " " + std::to_string(shape.size()));
       const Tensor full = make_tensor({9, 7, 2}, 1) * 3 + 5, weight = make_tensor(shape, 2),
                    bias = make_tensor(shape, 3);
-      expect_same_as_plain(
-          held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}},
-          [&](const List& t) {
-            return List{at::layer_norm(t[0], shape, t[1], t[2], 1e-3), at::layer_norm(t[0], shape)};
-          });
+      expect_same_as_plain(held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}}, [&](const List& t) {
+        return List{at::layer_norm(t[0], shape, t[1], t[2], 1e-3), at::layer_norm(t[0], shape)};
+      });
     }
   }
 }
 
 TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
-  const Tensor full = make_tensor({9, 7, 2}, 1), weight = make_tensor({7, 2}, 2),
-               bias = make_tensor({7, 2}, 3);
+  const Tensor full = make_tensor({9, 7, 2}, 1), weight = make_tensor({7, 2}, 2), bias = make_tensor({7, 2}, 3);
   for (const Held& held : {kHeld972[0], kHeld972[2], kHeld972[5]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh, {{full, held.placements}, {weight}, {bias}},
@@ -66,18 +62,18 @@ TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
                          },
                          {.tolerance = 1e-10, .double_backward = true});
   }
-  expect_same_as_plain(
-      {2}, {{full, {shard(1, {3, 4})}}, {weight, {shard(0, {3, 4})}}, {bias, {shard(0, {3, 4})}}},
-      [&](const List& t) {
-        return List{at::layer_norm(t[0], {7, 2}, t[1], t[2])};
-      });
+  expect_same_as_plain({2}, {{full, {shard(1, {3, 4})}}, {weight, {shard(0, {3, 4})}}, {bias, {shard(0, {3, 4})}}},
+                       [&](const List& t) {
+                         return List{at::layer_norm(t[0], {7, 2}, t[1], t[2])};
+                       });
 }
 
 // Without leading dims the bias gets dy itself as its gradient, in memory of its own: gradients accumulate in place.
 TEST(Norm, LayerNormOfOneRowLeavesItsGradientAsItIs) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const std::vector<Placement> cut{shard(0, {5, 4})};
-    const Tensor bias = shard_of(make_tensor({9}, 2), mesh, cut).requires_grad_(), dy = shard_of(make_tensor({9}, 3), mesh, cut);
+    const Tensor bias = shard_of(make_tensor({9}, 2), mesh, cut).requires_grad_(),
+                 dy = shard_of(make_tensor({9}, 3), mesh, cut);
     const Tensor y = at::layer_norm(shard_of(make_tensor({9}, 1), mesh, cut), {9}, {}, bias);
 
     for (int i = 0; i < 3; ++i) y.backward(dy, /*retain_graph=*/true);
@@ -90,12 +86,11 @@ TEST(Norm, LayerNormOfOneRowLeavesItsGradientAsItIs) {
 TEST(Norm, RmsNorm) {
   for (const Held& held : kHeld972) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(
-        held.mesh,
-        {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7, 2}, 2), {}, true, true}},
-        [&](const List& t) {
-          return List{at::rms_norm(t[0], {7, 2}, t[1], 1e-5), at::rms_norm(t[0], {2})};
-        });
+    expect_same_as_plain(held.mesh,
+                         {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7, 2}, 2), {}, true, true}},
+                         [&](const List& t) {
+                           return List{at::rms_norm(t[0], {7, 2}, t[1], 1e-5), at::rms_norm(t[0], {2})};
+                         });
   }
 }
 
@@ -115,7 +110,8 @@ TEST(Norm, GroupNormOfFloatsFarFromZero) {
   const Tensor expected = at::group_norm(given, 2, w, b);
   expected.square().sum().backward();
   for (const Held& held : kFields) {
-    if (std::any_of(held.placements.begin(), held.placements.end(), [](const Placement& p) { return p.is_partial(); })) continue;
+    if (std::any_of(held.placements.begin(), held.placements.end(), [](const Placement& p) { return p.is_partial(); }))
+      continue;
     SCOPED_TRACE(held.name);
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(full, mesh, held.placements).requires_grad_();
@@ -135,8 +131,7 @@ TEST(Norm, GroupNormKeepsNanInItsGroup) {
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       std::vector<List> all;
       for (const bool cut : {false, true}) {
-        const Tensor x =
-            (cut ? shard_of(full, mesh, held.placements) : full.clone()).requires_grad_();
+        const Tensor x = (cut ? shard_of(full, mesh, held.placements) : full.clone()).requires_grad_();
         const Tensor w = channels(2).requires_grad_(), b = channels(3).requires_grad_();
         const Tensor y = at::group_norm(x, 2, w, b, 1e-4);
         y.square().sum().backward();
@@ -145,8 +140,7 @@ TEST(Norm, GroupNormKeepsNanInItsGroup) {
       for (size_t i = 0; i < all[0].size(); ++i) {
         const Tensor got = is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i].detach();
         EXPECT_TRUE(all[0][i].isfinite().any().item<bool>()) << i;
-        EXPECT_TRUE(at::allclose(got, all[0][i], 1e-10, 1e-10, /*equal_nan=*/true))
-            << held.name << " " << i;
+        EXPECT_TRUE(at::allclose(got, all[0][i], 1e-10, 1e-10, /*equal_nan=*/true)) << held.name << " " << i;
       }
     });
   }
@@ -156,19 +150,16 @@ TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
   for (const Held& held : kFields) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(
-        held.mesh,
-        {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
-        [](const List& t) {
-          const Tensor y = at::batch_norm(t[0], t[1], t[2], t[3], t[4], true, 0.3, 1e-4, false);
-          return List{y, t[3], t[4]};
-        },
-        {.tolerance = 1e-10});
+    expect_same_as_plain(held.mesh,
+                         {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
+                         [](const List& t) {
+                           const Tensor y = at::batch_norm(t[0], t[1], t[2], t[3], t[4], true, 0.3, 1e-4, false);
+                           return List{y, t[3], t[4]};
+                         },
+                         {.tolerance = 1e-10});
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}},
-        [](const List& t) {
-          return List{at::batch_norm(t[0], {}, {}, {}, {}, true, 0.1, 1e-5, false)};
-        },
+        [](const List& t) { return List{at::batch_norm(t[0], {}, {}, {}, {}, true, 0.1, 1e-5, false)}; },
         {.tolerance = 1e-10});
   }
 }
@@ -178,11 +169,9 @@ TEST(Norm, BatchNormInEvaluation) {
   for (const Held& held : kFields) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
-        held.mesh,
-        {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
+        held.mesh, {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
         [](const List& t) {
-          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], false, 0.3, 1e-4, false), t[3],
-                      t[4]};
+          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], false, 0.3, 1e-4, false), t[3], t[4]};
         });
   }
 }
@@ -193,9 +182,7 @@ TEST(Norm, BatchNormInEvaluationLeavesGradientsThatCanBeClamped) {
   const Tensor w = channels(2).requires_grad_(), b = channels(3).requires_grad_();
   at::batch_norm(full, w, b, mean, var, false, 0.3, 1e-4, false).square().sum().backward();
   on_mesh({2}, [&](const MeshPtr& mesh) {
-    const auto held = [&](const Tensor& t) {
-      return shard_of(t.detach(), mesh, {replicate()}).requires_grad_();
-    };
+    const auto held = [&](const Tensor& t) { return shard_of(t.detach(), mesh, {replicate()}).requires_grad_(); };
     const Tensor x = shard_of(full, mesh, {shard(0, {1, 3})}), weight = held(w), bias = held(b);
     at::batch_norm(x, weight, bias, mean, var, false, 0.3, 1e-4, false).square().sum().backward();
 
@@ -218,8 +205,7 @@ TEST(Norm, BatchNormOfCutChannelsWithCutStatistics) {
          {channels(4), cut, false},
          {channels(5), cut, false}},
         [&](const List& t) {
-          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], training, 0.3, 1e-4, false),
-                      t[3], t[4]};
+          return List{at::batch_norm(t[0], t[1], t[2], t[3], t[4], training, 0.3, 1e-4, false), t[3], t[4]};
         },
         {.tolerance = 1e-10});
   }
@@ -230,63 +216,48 @@ TEST(Norm, BatchNormSecondDerivativeAndRows) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}, {channels(2)}, {channels(3)}},
-        [](const List& t) {
-          return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
-        },
+        [](const List& t) { return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)}; },
         {.tolerance = 1e-10, .double_backward = true});
   }
   expect_same_as_plain(
       {3}, {{make_tensor({9, 6}, 1), {shard(0, {4, 0, 5})}}, {channels(2)}, {channels(3)}},
-      [](const List& t) {
-        return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
-      });
+      [](const List& t) { return List{at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)}; });
 }
 
 TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false};
   for (const Held& held : {kFields[2], kFields[7]}) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(held.mesh,
-                         {{field(1), held.placements, false},
-                          {channels(2), {}, false},
-                          {channels(3), {}, false},
-                          mean,
-                          var},
-                         [](const List& t) {
-                           auto [a, b, c] =
-                               at::_native_batch_norm_legit(t[0], t[1], t[2], true, 0.1, 1e-5);
-                           auto [d, e, f] = at::_native_batch_norm_legit_no_training(
-                               t[0], t[1], t[2], t[3], t[4], 0.1, 1e-5);
-                           Tensor running_mean = t[3], running_var = t[4];
-                           auto [g, h, i] = at::_native_batch_norm_legit(
-                               t[0], t[1], t[2], running_mean, running_var, true, 0.1, 1e-5);
-                           return List{a, b, c, d, e, f, g, h, i, running_mean, running_var};
-                         });
+    expect_same_as_plain(
+        held.mesh, {{field(1), held.placements, false}, {channels(2), {}, false}, {channels(3), {}, false}, mean, var},
+        [](const List& t) {
+          auto [a, b, c] = at::_native_batch_norm_legit(t[0], t[1], t[2], true, 0.1, 1e-5);
+          auto [d, e, f] = at::_native_batch_norm_legit_no_training(t[0], t[1], t[2], t[3], t[4], 0.1, 1e-5);
+          Tensor running_mean = t[3], running_var = t[4];
+          auto [g, h, i] = at::_native_batch_norm_legit(t[0], t[1], t[2], running_mean, running_var, true, 0.1, 1e-5);
+          return List{a, b, c, d, e, f, g, h, i, running_mean, running_var};
+        });
   }
 }
 
 // What a GPU calls; the rules need no kernel of these, so they are tested against their CPU
 // counterparts.
 TEST(Norm, OperatorsOfAGpu) {
-  const Tensor full = field(1), weight = channels(2), bias = channels(3),
-               rows = make_tensor({9, 7, 2}, 4);
+  const Tensor full = field(1), weight = channels(2), bias = channels(3), rows = make_tensor({9, 7, 2}, 4);
   for (const bool training : {true, false}) {
     on_mesh({2, 2}, [&](const MeshPtr& mesh) {
       std::vector<List> all;
       for (const bool cut : {false, true}) {
-        Tensor x = (cut ? shard_of(full, mesh, {shard(1, {2, 4}), shard(2, {6, 1})}) : full.clone())
-                       .requires_grad_();
+        Tensor x = (cut ? shard_of(full, mesh, {shard(1, {2, 4}), shard(2, {6, 1})}) : full.clone()).requires_grad_();
         Tensor w = weight.clone().requires_grad_(), b = bias.clone().requires_grad_();
         const Tensor mean = channels(5), var = channels(6);
-        const Tensor y =
-            cut ? std::get<0>(at::cudnn_batch_norm(x, w, b, mean, var, training, 0.2, 1e-4))
-                : at::batch_norm(x, w, b, mean, var, training, 0.2, 1e-4, false);
+        const Tensor y = cut ? std::get<0>(at::cudnn_batch_norm(x, w, b, mean, var, training, 0.2, 1e-4))
+                             : at::batch_norm(x, w, b, mean, var, training, 0.2, 1e-4, false);
         if (training) (y * y * y).sum().backward();
         all.push_back({y, x.grad(), w.grad(), b.grad(), mean, var});
       }
       for (size_t i = 0; i < all[0].size(); ++i) {
-        const Tensor got =
-            all[1][i].defined() && is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i];
+        const Tensor got = all[1][i].defined() && is_shard_tensor(all[1][i]) ? full_tensor(all[1][i]) : all[1][i];
         EXPECT_EQ(difference(got, all[0][i], 1e-10), "") << i;
       }
     });
@@ -294,12 +265,10 @@ TEST(Norm, OperatorsOfAGpu) {
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const int64_t dim : {0, 1, 2}) {
       const Tensor w = make_tensor({7, 2}, 5);
-      Tensor whole = rows.clone().requires_grad_(),
-             x = shard_of(rows, mesh, {shard(dim)}).requires_grad_();
+      Tensor whole = rows.clone().requires_grad_(), x = shard_of(rows, mesh, {shard(dim)}).requires_grad_();
       at::rms_norm(whole, {7, 2}, w, 1e-4).square().sum().backward();
       const auto [y, rstd] = at::_fused_rms_norm(x.detach(), {7, 2}, w, 1e-4);
-      const auto [dx, dw] =
-          at::_fused_rms_norm_backward(2 * y, x.detach(), {7, 2}, rstd, w, {true, true});
+      const auto [dx, dw] = at::_fused_rms_norm_backward(2 * y, x.detach(), {7, 2}, rstd, w, {true, true});
       EXPECT_EQ(difference(full_tensor(y), at::rms_norm(rows, {7, 2}, w, 1e-4), 1e-12), "");
       EXPECT_EQ(difference(full_tensor(dx), whole.grad(), 1e-10), "");
       EXPECT_EQ(full_tensor(dw).sizes(), w.sizes());
@@ -308,32 +277,26 @@ TEST(Norm, OperatorsOfAGpu) {
 }
 
 TEST(Norm, InstanceNorm) {
-  for (const Held& held :
-       {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {
+  for (const Held& held : {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}},
-        [](const List& t) {
-          return List{at::instance_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
-        });
+        [](const List& t) { return List{at::instance_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)}; });
   }
 }
 
-// Blocks of one sample whose memory is channels-last, though the global tensor is contiguous: their strides along the batch
-// are those of a view that one device never makes.
+// Blocks of one sample whose memory is channels-last, though the global tensor is contiguous: their strides along the
+// batch are those of a view that one device never makes.
 TEST(Norm, InstanceNormOfOneSampleInOtherStrides) {
-  for (const Held& held :
-       {Held{"one_each", {2}, {shard(0)}}, Held{"one_and_none", {3}, {shard(0, {1, 0, 1})}}}) {
+  for (const Held& held : {Held{"one_each", {2}, {shard(0)}}, Held{"one_and_none", {3}, {shard(0, {1, 0, 1})}}}) {
     SCOPED_TRACE(held.name);
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 3, 5, 4}, {2, 2, 3, 5, 4}}) {
       const Tensor weight = make_tensor({4}, 2) + 1.5, bias = make_tensor({4}, 3);
-      expect_same_as_plain(held.mesh, {{make_tensor(shape, 1), held.placements}, {weight}, {bias}},
-                           [](const List& t) {
-                             const Tensor x = t[0].movedim(-1, 1);
-                             return List{
-                                 at::instance_norm(x, t[1], t[2], {}, {}, true, 0.1, 1e-3, false),
-                                 at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-3, false)};
-                           });
+      expect_same_as_plain(held.mesh, {{make_tensor(shape, 1), held.placements}, {weight}, {bias}}, [](const List& t) {
+        const Tensor x = t[0].movedim(-1, 1);
+        return List{at::instance_norm(x, t[1], t[2], {}, {}, true, 0.1, 1e-3, false),
+                    at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-3, false)};
+      });
     }
   }
 }
@@ -347,9 +310,8 @@ TEST(Norm, SinglePrecisionAndBfloat16) {
                             {channels(2).to(at::kFloat), {}, true, true},
                             {channels(3).to(at::kFloat)}},
                            [](const List& t) {
-                             return List{
-                                 at::group_norm(t[0], 2, t[1], t[2]),
-                                 at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
+                             return List{at::group_norm(t[0], 2, t[1], t[2]),
+                                         at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false)};
                            },
                            {.tolerance = tolerance});
     }
@@ -358,8 +320,7 @@ TEST(Norm, SinglePrecisionAndBfloat16) {
 
 TEST(Norm, SpatialCutMovesOnlyStatistics) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    Tensor x =
-        shard_of(make_tensor({2, 8, 60, 50}, 1), mesh, {shard(2, {20, 40})}).requires_grad_();
+    Tensor x = shard_of(make_tensor({2, 8, 60, 50}, 1), mesh, {shard(2, {20, 40})}).requires_grad_();
     const Tensor weights = shard_of(make_tensor({2, 8, 60, 50}, 2), mesh, {shard(2, {20, 40})});
     mesh->group().reset_stats();
 

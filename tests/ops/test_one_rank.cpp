@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Over mesh dims of size 1 nothing is cut: the kernels of whole tensors run, with their very bits, and placements stay what they
-// were.
+// Over mesh dims of size 1 nothing is cut: the kernels of whole tensors run, with their very bits, and placements stay
+// what they were.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -19,20 +19,44 @@ struct Call {
 };
 const Call kCalls[] = {
     {"group_norm", [](const Tensor& x) { return at::group_norm(x, 3, at::ones({6}, x.options().device(at::kCPU))); }},
-    {"bilinear", [](const Tensor& x) { return at::upsample_bilinear2d(x, {23, 14}, false); }},
-    {"bicubic", [](const Tensor& x) { return at::upsample_bicubic2d(x, {5, 6}, true); }},
+    {"bilinear",
+     [](const Tensor& x) {
+       return at::upsample_bilinear2d(x, {23, 14}, false);
+     }},
+    {"bicubic",
+     [](const Tensor& x) {
+       return at::upsample_bicubic2d(x, {5, 6}, true);
+     }},
     {"softmax", [](const Tensor& x) { return at::softmax(x, 2); }},
     {"log_softmax", [](const Tensor& x) { return at::log_softmax(x, 2); }},
     {"cumsum", [](const Tensor& x) { return at::cumsum(x, 2); }},
-    {"layer_norm", [](const Tensor& x) { return at::layer_norm(x, {11, 7}); }},
+    {"layer_norm",
+     [](const Tensor& x) {
+       return at::layer_norm(x, {11, 7});
+     }},
     {"batch_norm", [](const Tensor& x) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
     {"roll", [](const Tensor& x) { return x.roll(3, 2); }},
     {"flip", [](const Tensor& x) { return x.flip({2}); }},
-    {"pad", [](const Tensor& x) { return at::reflection_pad2d(x, {1, 2, 3, 1}); }},
-    {"conv2d", [](const Tensor& x) { return at::conv2d(x, at::ones({2, 6, 3, 3}).cos(), {}, 2, 1); }},
-    {"avg_pool2d", [](const Tensor& x) { return at::avg_pool2d(x, {3, 2}, {2, 1}, {1, 1}); }},
-    {"adaptive", [](const Tensor& x) { return at::adaptive_avg_pool2d(x, {4, 5}); }},
-    {"cat", [](const Tensor& x) { return at::cat({x, x.sin(), x}, 2); }},
+    {"pad",
+     [](const Tensor& x) {
+       return at::reflection_pad2d(x, {1, 2, 3, 1});
+     }},
+    {"conv2d",
+     [](const Tensor& x) {
+       return at::conv2d(x, at::ones({2, 6, 3, 3}).cos(), {}, 2, 1);
+     }},
+    {"avg_pool2d",
+     [](const Tensor& x) {
+       return at::avg_pool2d(x, {3, 2}, {2, 1}, {1, 1});
+     }},
+    {"adaptive",
+     [](const Tensor& x) {
+       return at::adaptive_avg_pool2d(x, {4, 5});
+     }},
+    {"cat",
+     [](const Tensor& x) {
+       return at::cat({x, x.sin(), x}, 2);
+     }},
     {"slices", [](const Tensor& x) { return x.slice(2, 1, 10, 2) * x.slice(2, 0, 5); }},
     {"index_select", [](const Tensor& x) { return x.index_select(2, at::arange(10, 1, -3)); }, false},
     {"attention", [](const Tensor& x) { return at::scaled_dot_product_attention(x, x.cos(), x.sin()); }},

@@ -36,15 +36,28 @@ const std::vector<OutCase>& cases() {
       {"matmul14", [](T& o, const T& x) { at::matmul_out(o, x.select(0, 0), x.slice(0, 0, 4)); }},
       {"matmul3", [](T& o, const T& x) { at::matmul_out(o, x.unsqueeze(0), x.unsqueeze(0).transpose(1, 2)); }},
       {"matmul2", [](T& o, const T& x) { at::matmul_out(o, x, x.t()); }},
-      {"linalg_matmul", [](T& o, const T& x) { at::linalg_matmul_out(o, x.unsqueeze(0), x.unsqueeze(0).transpose(1, 2)); }},
+      {"linalg_matmul",
+       [](T& o, const T& x) { at::linalg_matmul_out(o, x.unsqueeze(0), x.unsqueeze(0).transpose(1, 2)); }},
       {"power", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), 3); }},
       {"power0", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), 0); }},
       {"power-1", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.slice(0, 0, 4), -1); }},
-      {"powers of a batch", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.view({6, 2, 2}), 5); }},
-      {"power2 of a batch", [](T& o, const T& x) { at::matrix_power_out(o, x.view({6, 2, 2}), 2); }},
-      {"inverses", [](T& o, const T& x) { at::linalg_matrix_power_out(o, x.view({6, 2, 2}), -2); }},
+      {"powers of a batch",
+       [](T& o, const T& x) {
+         at::linalg_matrix_power_out(o, x.view({6, 2, 2}), 5);
+       }},
+      {"power2 of a batch",
+       [](T& o, const T& x) {
+         at::matrix_power_out(o, x.view({6, 2, 2}), 2);
+       }},
+      {"inverses",
+       [](T& o, const T& x) {
+         at::linalg_matrix_power_out(o, x.view({6, 2, 2}), -2);
+       }},
       {"kron", [](T& o, const T& x) { at::kron_out(o, x, x); }},
-      {"multidot", [](T& o, const T& x) { at::linalg_multi_dot_out(o, {x, x.t(), x}); }},
+      {"multidot",
+       [](T& o, const T& x) {
+         at::linalg_multi_dot_out(o, {x, x.t(), x});
+       }},
   };
   return kCases;
 }
@@ -53,32 +66,37 @@ const std::vector<OutCase>& cases() {
 TEST(OutArguments, EmptyOnesAndThoseOfTheRightShape) {
   const T full = make_tensor({6, 4}, 1);
   for (const int64_t ranks : {2, 3}) {
-    on_mesh({ranks}, [&](const MeshPtr& mesh) {
-      for (const auto& [name, call] : cases()) {
-        T plain = at::empty({0}, at::kDouble);
-        call(plain, full);
-        for (const Placement& held : {shard(0), shard(1), replicate(), partial()}) {
-          const T none = at::empty({0}, at::kDouble), right = make_tensor(plain.sizes(), 7);
-          std::vector<std::pair<std::string, T>> outs = {{"empty, plain", none.clone()},
-                                                         {"empty, replicated", shard_of(none, mesh, {replicate()})},
-                                                         {"empty, cut", shard_of(none, mesh, {shard(0)})},
-                                                         {"of the shape, plain", right.clone()},
-                                                         {"of the shape, replicated", shard_of(right, mesh, {replicate()})}};
-          if (plain.dim() > 0) outs.emplace_back("of the shape, cut", shard_of(right, mesh, {shard(plain.dim() - 1)}));
-          for (auto& [kind, out] : outs) {
-            const T x = shard_of(full, mesh, {held});
-            const std::string text = message_of([&] { call(out, x); });
-            const std::string where = name + " of " + held.to_string() + " into out= " + kind;
-            EXPECT_EQ(text, "") << where;
-            if (!text.empty()) continue;
-            EXPECT_EQ(difference(is_shard_tensor(out) ? full_tensor(out) : out, plain, 1e-9), "") << where;
-            if (!is_shard_tensor(out)) continue;
-            EXPECT_EQ(out.sizes(), at::IntArrayRef(spec(out)->global_shape())) << where;
-            EXPECT_FALSE(out.has_storage()) << where;
+    on_mesh(
+        {ranks},
+        [&](const MeshPtr& mesh) {
+          for (const auto& [name, call] : cases()) {
+            T plain = at::empty({0}, at::kDouble);
+            call(plain, full);
+            for (const Placement& held : {shard(0), shard(1), replicate(), partial()}) {
+              const T none = at::empty({0}, at::kDouble), right = make_tensor(plain.sizes(), 7);
+              std::vector<std::pair<std::string, T>> outs = {
+                  {"empty, plain", none.clone()},
+                  {"empty, replicated", shard_of(none, mesh, {replicate()})},
+                  {"empty, cut", shard_of(none, mesh, {shard(0)})},
+                  {"of the shape, plain", right.clone()},
+                  {"of the shape, replicated", shard_of(right, mesh, {replicate()})}};
+              if (plain.dim() > 0)
+                outs.emplace_back("of the shape, cut", shard_of(right, mesh, {shard(plain.dim() - 1)}));
+              for (auto& [kind, out] : outs) {
+                const T x = shard_of(full, mesh, {held});
+                const std::string text = message_of([&] { call(out, x); });
+                const std::string where = name + " of " + held.to_string() + " into out= " + kind;
+                EXPECT_EQ(text, "") << where;
+                if (!text.empty()) continue;
+                EXPECT_EQ(difference(is_shard_tensor(out) ? full_tensor(out) : out, plain, 1e-9), "") << where;
+                if (!is_shard_tensor(out)) continue;
+                EXPECT_EQ(out.sizes(), at::IntArrayRef(spec(out)->global_shape())) << where;
+                EXPECT_FALSE(out.has_storage()) << where;
+              }
+            }
           }
-        }
-      }
-    }, Fallback::kReplicate);
+        },
+        Fallback::kReplicate);
   }
 }
 
@@ -102,10 +120,14 @@ TEST(OutArguments, TakeNoGradient) {
     const T x = shard_of(make_tensor({2, 4, 4}, 1), mesh, {shard(0)}).requires_grad_();
     T out = shard_of(at::empty({0}, at::kDouble), mesh, {replicate()});
 
-    EXPECT_NE(message_of([&] { at::matmul_out(out, x, x); }).find("matmul: an out= tensor takes no gradient"), std::string::npos);
-    EXPECT_NE(message_of([&] { at::matrix_power_out(out, x, 3); }).find("linalg_matrix_power: an out= tensor takes no gradient"),
+    EXPECT_NE(message_of([&] { at::matmul_out(out, x, x); }).find("matmul: an out= tensor takes no gradient"),
               std::string::npos);
-    EXPECT_NE(message_of([&] { at::kron_out(out, x, x); }).find("kron: an out= tensor takes no gradient"), std::string::npos);
+    EXPECT_NE(message_of([&] {
+                at::matrix_power_out(out, x, 3);
+              }).find("linalg_matrix_power: an out= tensor takes no gradient"),
+              std::string::npos);
+    EXPECT_NE(message_of([&] { at::kron_out(out, x, x); }).find("kron: an out= tensor takes no gradient"),
+              std::string::npos);
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where window operators put their outputs: block sizes by policy, the same values under each, backward too; and rebalance.
+// Where window operators put their outputs: block sizes by policy, the same values under each, backward too; and
+// rebalance.
 #include "engine/output_cut.h"
 
 #include <ATen/ATen.h>
@@ -73,13 +74,11 @@ TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
        {3, 9, 1},
        {2, 9, 2},
        {5, 4, 4}},
-      {"interpolate_up",
-       [](X x) { return at::upsample_linear1d(x, {24}, false); },
-       {4, 18, 2},
-       {4, 18, 2},
-       {8, 8, 8}},
+      {"interpolate_up", [](X x) { return at::upsample_linear1d(x, {24}, false); }, {4, 18, 2}, {4, 18, 2}, {8, 8, 8}},
       {"interpolate_antialiased_down",
-       [](X x) { return at::_upsample_bilinear2d_aa(x.unsqueeze(3), {5, 1}, false).squeeze(3); },
+       [](X x) {
+         return at::_upsample_bilinear2d_aa(x.unsqueeze(3), {5, 1}, false).squeeze(3);
+       },
        {1, 4, 0},
        {1, 4, 0},
        {2, 2, 1}},
@@ -88,11 +87,7 @@ TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
        {2, 9, 1},
        {2, 9, 1},
        {4, 4, 4}},
-      {"adaptive_average",
-       [](X x) { return at::adaptive_avg_pool1d(x, 6); },
-       {1, 5, 0},
-       {1, 5, 0},
-       {2, 2, 2}},
+      {"adaptive_average", [](X x) { return at::adaptive_avg_pool1d(x, 6); }, {1, 5, 0}, {1, 5, 0}, {2, 2, 2}},
       {"adaptive_maximum",
        [](X x) { return std::get<1>(at::adaptive_max_pool1d(x, 7)); },
        {1, 5, 1},
@@ -106,8 +101,7 @@ TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
       // Twice: a decision cached under one policy must not serve another.
       for (int i = 0; i < 6; ++i) {
         const Policy policy(kPolicies[i % 3]);
-        EXPECT_EQ(spec(c.run(x))->block_sizes(2), *expected[i % 3])
-            << c.name << " " << name(kPolicies[i % 3]);
+        EXPECT_EQ(spec(c.run(x))->block_sizes(2), *expected[i % 3]) << c.name << " " << name(kPolicies[i % 3]);
       }
     }
   });
@@ -116,8 +110,7 @@ TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
 TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
   const at::Tensor weight = make_tensor({4, 4, 3, 2}, 2), up = make_tensor({4, 2, 3, 3}, 3);
   const std::vector<ProgramN> programs = {
-      {"conv_even_kernel",
-       [](const List& t) { return List{at::conv2d(t[0], t[1], {}, 1, 1).square()}; }},
+      {"conv_even_kernel", [](const List& t) { return List{at::conv2d(t[0], t[1], {}, 1, 1).square()}; }},
       {"conv_strided",
        [](const List& t) {
          return List{at::conv2d(t[0], t[1], {}, {2, 3}, {1, 1}).square()};
@@ -132,8 +125,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
        }},
       {"pools",
        [](const List& t) {
-         return List{at::max_pool2d(t[0], {3, 2}, {2, 1}, {1, 1}),
-                     at::avg_pool2d(t[0], {2, 2}, {1, 2}, {1, 0})};
+         return List{at::max_pool2d(t[0], {3, 2}, {2, 1}, {1, 1}), at::avg_pool2d(t[0], {2, 2}, {1, 2}, {1, 0})};
        }},
       {"unfold",
        [](const List& t) {
@@ -142,8 +134,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
       {"interpolate",
        [](const List& t) {
          return List{at::upsample_bilinear2d(t[0], {11, 3}, true).square(),
-                     at::upsample_nearest2d(t[0], {4, 9}).square(),
-                     at::upsample_bicubic2d(t[0], {7, 5}, false),
+                     at::upsample_nearest2d(t[0], {4, 9}).square(), at::upsample_bicubic2d(t[0], {7, 5}, false),
                      at::_upsample_bilinear2d_aa(t[0], {3, 4}, false)};
        }},
       {"adaptive_pools",
@@ -152,9 +143,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
                      std::get<0>(at::adaptive_max_pool2d(t[0], {4, 8})).square()};
        }},
       {"two_in_a_row",
-       [](const List& t) {
-         return List{at::conv2d(at::conv2d(t[0], t[1], {}, 1, 1), t[1], {}, 2, 1)};
-       }},
+       [](const List& t) { return List{at::conv2d(at::conv2d(t[0], t[1], {}, 1, 1), t[1], {}, 2, 1)}; }},
   };
   for (const OutputCut cut : kPolicies) {
     SCOPED_TRACE(name(cut));
@@ -167,8 +156,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
                        }});
     }
     expect_on_ways(under, [&](const Way& way) {
-      return std::vector<Input>{
-          {.full = kField, .placements = way.placements}, {.full = weight}, {.full = up}};
+      return std::vector<Input>{{.full = kField, .placements = way.placements}, {.full = weight}, {.full = up}};
     });
   }
 }
@@ -189,18 +177,14 @@ TEST(OutputCut, BackwardUnderThePolicyToo) {
 }
 
 TEST(OutputCut, RebalanceEvensBlocksAndMovesOnlyWhatMustMove) {
-  const auto evened = [](const List& t) {
-    return List{rebalance(t[0]).square(), rebalance(t[0], -1) * 2};
-  };
+  const auto evened = [](const List& t) { return List{rebalance(t[0]).square(), rebalance(t[0], -1) * 2}; };
   for (const Held& held : kHeld972) {
     SCOPED_TRACE(held.name);
-    expect_same_as_plain(held.mesh,
-                         {{.full = make_tensor({9, 7, 2}, 1), .placements = held.placements}},
-                         evened, {.double_backward = true});
+    expect_same_as_plain(held.mesh, {{.full = make_tensor({9, 7, 2}, 1), .placements = held.placements}}, evened,
+                         {.double_backward = true});
   }
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
-    const at::Tensor x =
-        shard_of(make_tensor({9, 7}, 1), mesh, {shard(0, {8, 1}), shard(1, {2, 5})});
+    const at::Tensor x = shard_of(make_tensor({9, 7}, 1), mesh, {shard(0, {8, 1}), shard(1, {2, 5})});
     EXPECT_EQ(spec(rebalance(x)), make_spec(mesh, {9, 7}, {shard(0), shard(1)}));
     EXPECT_EQ(spec(rebalance(x, 0)), make_spec(mesh, {9, 7}, {shard(0), shard(1, {2, 5})}));
     const at::Tensor even = rebalance(x, -2);
@@ -213,14 +197,12 @@ TEST(OutputCut, RebalanceEvensBlocksAndMovesOnlyWhatMustMove) {
   });
   const at::Tensor plain = make_tensor({3}, 1);
   EXPECT_TRUE(rebalance(plain).is_same(plain));
-  EXPECT_THAT(message_of([&] { rebalance(plain, 1); }),
-              ::testing::HasSubstr("Dimension out of range"));
+  EXPECT_THAT(message_of([&] { rebalance(plain, 1); }), ::testing::HasSubstr("Dimension out of range"));
 }
 
 TEST(OutputCut, RanksMustAgree) {
   EXPECT_THAT(message_of([] { parse_output_cut("rebalanced"); }),
-              ::testing::StartsWith(
-                  "set_output_cut: unknown policy 'rebalanced' (did you mean \"rebalance\"?)"));
+              ::testing::StartsWith("set_output_cut: unknown policy 'rebalanced' (did you mean \"rebalance\"?)"));
   on_mesh({2}, [](const MeshPtr& mesh) {
     const OutputCut mine = mesh->rank() == 0 ? OutputCut::kKeep : OutputCut::kRebalance;
     EXPECT_THAT(message_of([&] { set_output_cut(mine, &mesh->group()); }),
@@ -229,7 +211,8 @@ TEST(OutputCut, RanksMustAgree) {
   });
 }
 
-// A block without rows before the first row of the domain gets no outputs: padding belongs to the first rank that has rows.
+// A block without rows before the first row of the domain gets no outputs: padding belongs to the first rank that has
+// rows.
 TEST(OutputCut, LeadingEmptyBlocksStayEmpty) {
   const at::Tensor full = make_tensor({2, 3, 9, 4}, 3), w = make_tensor({3, 3, 3, 3}, 5);
   const at::Tensor columns = make_tensor({2, 3 * 9, 25}, 4);

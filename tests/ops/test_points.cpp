@@ -34,8 +34,8 @@ Tensors reference(const at::Tensor& query, const at::Tensor& points, int64_t mos
   const at::Tensor far = squared.sqrt().gt(radius);
   auto [sorted, index] = at::sort(squared.masked_fill(far, INFINITY), /*stable=*/true, -1, false);
   const at::Tensor none = far.gather(-1, index).narrow(-1, 0, most);
-  return {sorted.narrow(-1, 0, most).sqrt().masked_fill(none, 0),
-          index.narrow(-1, 0, most).masked_fill(none, -1), far.logical_not().sum(-1)};
+  return {sorted.narrow(-1, 0, most).sqrt().masked_fill(none, 0), index.narrow(-1, 0, most).masked_fill(none, -1),
+          far.logical_not().sum(-1)};
 }
 
 // Points on a coarse lattice, so that many distances are equal.
@@ -86,8 +86,7 @@ TEST(Points, SearchEqualsAllDistancesSorted) {
 
 TEST(Points, WhatIsNoNumberIsFarthestAndTheRadiusBelongsToTheBall) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = INFINITY;
-  const at::Tensor points =
-      at::tensor({0.3, nan, 0.1, infinity, 0.7, nan, 0.1}, at::kDouble).unsqueeze(1);
+  const at::Tensor points = at::tensor({0.3, nan, 0.1, infinity, 0.7, nan, 0.1}, at::kDouble).unsqueeze(1);
   const at::Tensor query = at::zeros({20, 1}, at::kDouble);
 
   const auto [distances, indices] = knn(query, points, 7);
@@ -102,24 +101,19 @@ TEST(Points, WhatIsNoNumberIsFarthestAndTheRadiusBelongsToTheBall) {
 }
 
 // The distances again, from the points that were found, by operators of LibTorch.
-at::Tensor distances_of(const at::Tensor& query, const at::Tensor& points,
-                        const at::Tensor& indices) {
-  const at::Tensor found = points.index_select(0, indices.clamp_min(0).flatten())
-                               .view({indices.size(0), indices.size(1), -1});
-  const at::Tensor squared =
-      (found - query.unsqueeze(1)).square().sum(-1).masked_fill(indices.lt(0), 0);
+at::Tensor distances_of(const at::Tensor& query, const at::Tensor& points, const at::Tensor& indices) {
+  const at::Tensor found =
+      points.index_select(0, indices.clamp_min(0).flatten()).view({indices.size(0), indices.size(1), -1});
+  const at::Tensor squared = (found - query.unsqueeze(1)).square().sum(-1).masked_fill(indices.lt(0), 0);
   return at::where(squared.gt(0), squared, 1).sqrt() * squared.gt(0);
 }
 
 TEST(Points, GradientsAreThoseOfTheDistances) {
-  const at::Tensor query = at::cat({make_tensor({6, 3}, 1), make_tensor({9, 3}, 2).slice(0, 2, 4)})
-                               .requires_grad_(),
-                   points = make_tensor({9, 3}, 2).requires_grad_(),
-                   weight = make_tensor({8, 4}, 3);
+  const at::Tensor query = at::cat({make_tensor({6, 3}, 1), make_tensor({9, 3}, 2).slice(0, 2, 4)}).requires_grad_(),
+                   points = make_tensor({9, 3}, 2).requires_grad_(), weight = make_tensor({8, 4}, 3);
   const auto derivatives = [&](const at::Tensor& distances) {
     const Tensors first = torch::autograd::grad({distances}, {query, points}, {weight}, {}, true);
-    const Tensors second =
-        torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {query, points});
+    const Tensors second = torch::autograd::grad({first[0].square().sum() + first[1].square().sum()}, {query, points});
     return Tensors{first[0], first[1], second[0], second[1]};
   };
   for (const bool ball : {false, true}) {
@@ -128,8 +122,7 @@ TEST(Points, GradientsAreThoseOfTheDistances) {
     EXPECT_FALSE(indices.requires_grad());
     EXPECT_EQ(ball, indices.lt(0).any().item<bool>());
 
-    const Tensors actual = derivatives(distances),
-                  expected = derivatives(distances_of(query, points, indices));
+    const Tensors actual = derivatives(distances), expected = derivatives(distances_of(query, points, indices));
     for (size_t i = 0; i < actual.size(); ++i)
       EXPECT_EQ(difference(actual[i], expected[i], 1e-10), "") << ball << " " << i;
   }
@@ -162,8 +155,7 @@ TEST(Points, AnyCutEqualsTheWholeTensor) {
     const auto [distances, indices] = knn(t[0], t[1], 9);  // more than most blocks hold
     const auto [near, which, counts] = radius_search(t[0], t[1], 0.8, 3);
     const at::Tensor offsets = neighbor_offsets(t[0], t[1], which);
-    return Tensors{
-        distances, indices, near, which, counts, offsets, offsets.square().sum({-1, -2})};
+    return Tensors{distances, indices, near, which, counts, offsets, offsets.square().sum({-1, -2})};
   };
   for (const Cloud& c : cases) {
     for (const bool ties : {false, true}) {
@@ -172,10 +164,10 @@ TEST(Points, AnyCutEqualsTheWholeTensor) {
       SCOPED_TRACE(std::string(c.name) + (ties ? " with ties" : ""));
       const auto make = ties ? [](at::IntArrayRef s, int64_t seed) { return lattice(s, seed); }
                              : [](at::IntArrayRef s, int64_t seed) { return make_tensor(s, seed); };
-      expect_same_as_plain(c.mesh,
-                           {{.full = make({3, 7, 2}, 1), .placements = c.query},
-                            {.full = make({3, 11, 2}, 2), .placements = c.points}},
-                           program, {.double_backward = true, .same_cut_gradients = false});
+      expect_same_as_plain(
+          c.mesh,
+          {{.full = make({3, 7, 2}, 1), .placements = c.query}, {.full = make({3, 11, 2}, 2), .placements = c.points}},
+          program, {.double_backward = true, .same_cut_gradients = false});
     }
   }
 }
@@ -192,15 +184,15 @@ TEST(Points, FewQueriesTravelInsteadOfPoints) {
       SCOPED_TRACE(std::string(c.name) + (ties ? " with ties" : ""));
       const auto make = ties ? [](at::IntArrayRef s, int64_t seed) { return lattice(s, seed); }
                              : [](at::IntArrayRef s, int64_t seed) { return make_tensor(s, seed); };
-      expect_same_as_plain(c.mesh,
-                           {{.full = make({2, 5, 2}, 1), .placements = c.query},
-                            {.full = make({2, 60, 2}, 2), .placements = c.points}},
-                           [](const Tensors& t) {
-                             const auto [distances, indices] = knn(t[0], t[1], 4);
-                             const auto [near, which, counts] = radius_search(t[0], t[1], 0.5, 3);
-                             return Tensors{distances, indices, near, which, counts};
-                           },
-                           {.double_backward = true, .same_cut_gradients = false});
+      expect_same_as_plain(
+          c.mesh,
+          {{.full = make({2, 5, 2}, 1), .placements = c.query}, {.full = make({2, 60, 2}, 2), .placements = c.points}},
+          [](const Tensors& t) {
+            const auto [distances, indices] = knn(t[0], t[1], 4);
+            const auto [near, which, counts] = radius_search(t[0], t[1], 0.5, 3);
+            return Tensors{distances, indices, near, which, counts};
+          },
+          {.double_backward = true, .same_cut_gradients = false});
     }
   }
   on_mesh({2}, [](const MeshPtr& mesh) {
@@ -217,8 +209,7 @@ TEST(Points, FewQueriesTravelInsteadOfPoints) {
 TEST(Points, OnlyBlocksAndRowsAskedForTravel) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     // Two clusters far from each other, queries near their own; one query of rank 0 has its neighbour at home too.
-    const at::Tensor where =
-        at::arange(12, at::kDouble).unsqueeze(1) * at::ones({1, 3}, at::kDouble);
+    const at::Tensor where = at::arange(12, at::kDouble).unsqueeze(1) * at::ones({1, 3}, at::kDouble);
     const Placements rows = {shard(0, {8, 4})};
     const at::Tensor query = shard_of(where + 0.1, mesh, rows).requires_grad_(),
                      points = shard_of(where, mesh, rows).requires_grad_();
@@ -238,8 +229,7 @@ TEST(Points, OnlyBlocksAndRowsAskedForTravel) {
 
 // Neither made nor sent: by the operator that is asked for one, and by autograd for tensors that are not asked about.
 TEST(Points, GradientsThatAreNotWantedAreNotMade) {
-  const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::neighbor_offsets_backward", "");
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::neighbor_offsets_backward", "");
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const bool cut : {false, true}) {
       const auto rows = [&](const at::Tensor& whole, int64_t first) {
@@ -247,8 +237,7 @@ TEST(Points, GradientsThatAreNotWantedAreNotMade) {
       };
       const at::Tensor query = rows(make_tensor({9, 3}, 1), 2).requires_grad_(),
                        points = rows(make_tensor({7, 3}, 2), 5).requires_grad_(),
-                       distances = std::get<0>(knn(query, points, 3)),
-                       indices = std::get<1>(knn(query, points, 3)),
+                       distances = std::get<0>(knn(query, points, 3)), indices = std::get<1>(knn(query, points, 3)),
                        grad = rows(make_tensor({9, 3, 3}, 3), 2);
       const auto sent_by = [&](const auto& what) {
         mesh->group().reset_stats();
@@ -261,9 +250,7 @@ TEST(Points, GradientsThatAreNotWantedAreNotMade) {
         op.callBoxed(stack);
         return std::pair{stack[0].toTensor(), stack[1].toTensor()};
       };
-      const auto whole = [](const at::Tensor& t) {
-        return is_shard_tensor(t) ? full_tensor(t) : t;
-      };
+      const auto whole = [](const at::Tensor& t) { return is_shard_tensor(t) ? full_tensor(t) : t; };
       std::pair<at::Tensor, at::Tensor> both, first, second;
       both = gradients(true, true);
       EXPECT_EQ(sent_by([&] { first = gradients(true, false); }), 0);
@@ -284,8 +271,7 @@ TEST(Points, GradientsThatAreNotWantedAreNotMade) {
       EXPECT_TRUE(at::equal(whole(of_query[0]), whole(all[0])));
       EXPECT_TRUE(at::equal(whole(ask({points})[0]), whole(all[1])));
       const auto twice = [&](const Tensors& of, const at::Tensor& by) {
-        const auto once =
-            torch::autograd::grad({distances.sum()}, of, {}, true, /*create_graph=*/true);
+        const auto once = torch::autograd::grad({distances.sum()}, of, {}, true, /*create_graph=*/true);
         return whole(torch::autograd::grad({once[0].square().sum()}, {by}, {}, true)[0]);
       };
       for (const at::Tensor& by : {query, points})
@@ -304,8 +290,7 @@ TEST(Points, AMissingNeighbourHasNoPartInAnyNumber) {
                    expected = at::where(missing, 0.0, found - query.unsqueeze(1)),
                    expected_grad = -at::where(missing, 0.0, grad).sum(1);
   grad.masked_fill_(missing, NAN);
-  const auto check = [&](at::Tensor q, const at::Tensor& p, const at::Tensor& index,
-                         const at::Tensor& cotangent) {
+  const auto check = [&](at::Tensor q, const at::Tensor& p, const at::Tensor& index, const at::Tensor& cotangent) {
     q.requires_grad_();
     const at::Tensor offsets = neighbor_offsets(q, p, index);
     const Tensors gradients = torch::autograd::grad({offsets}, {q}, {cotangent});
@@ -316,8 +301,8 @@ TEST(Points, AMissingNeighbourHasNoPartInAnyNumber) {
   check(query.clone(), points, indices, grad);
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const Placements rows = {shard(0, {2, 1})};
-    check(shard_of(query, mesh, rows), shard_of(points, mesh, {shard(0, {1, 3})}),
-          shard_of(indices, mesh, rows), shard_of(grad, mesh, rows));
+    check(shard_of(query, mesh, rows), shard_of(points, mesh, {shard(0, {1, 3})}), shard_of(indices, mesh, rows),
+          shard_of(grad, mesh, rows));
   });
 }
 
@@ -348,20 +333,16 @@ TEST(Points, OnlyCpusHaveTheKernels) {
   const CommunicatorPtr self = make_fake_communicator(0, 1);
   const MeshPtr mesh = init_device_mesh(*self, "cuda", {1});
   const auto on_cuda = [&](const at::Tensor& t) { return wrap(t, replicated(mesh, t.sizes())); };
-  const at::Tensor x = on_cuda(make_tensor({5, 2}, 1)),
-                   index = on_cuda(at::zeros({5, 1}, at::kLong)),
-                   field = on_cuda(make_tensor({1, 1, 4, 4}, 1)),
-                   grid = on_cuda(make_tensor({1, 4, 4, 2}, 1));
+  const at::Tensor x = on_cuda(make_tensor({5, 2}, 1)), index = on_cuda(at::zeros({5, 1}, at::kLong)),
+                   field = on_cuda(make_tensor({1, 1, 4, 4}, 1)), grid = on_cuda(make_tensor({1, 4, 4, 2}, 1));
   const std::pair<std::function<void()>, const char*> calls[] = {
       {[&] { knn(x, x, 1); }, "knn"},
       {[&] { radius_search(x, x, 1, 2); }, "radius_search"},
       {[&] { neighbor_offsets(x, x, index); }, "neighbor_offsets"},
-      {[&] { grid_sample(field, grid, {.max_displacement = {{9.0}}}); },
-       "grid_sample with max_displacement"},
+      {[&] { grid_sample(field, grid, {.max_displacement = {{9.0}}}); }, "grid_sample with max_displacement"},
   };
   for (const auto& [call, name] : calls)
-    EXPECT_THAT(message_of(call),
-                ::testing::StartsWith(std::string(name) + ": ShardTensors on a mesh of cuda"));
+    EXPECT_THAT(message_of(call), ::testing::StartsWith(std::string(name) + ": ShardTensors on a mesh of cuda"));
 }
 
 TEST(Points, RefusesWhatCannotBeAnswered) {
@@ -371,8 +352,7 @@ TEST(Points, RefusesWhatCannotBeAnswered) {
       {[&] { knn(plane, plane.to(at::kFloat), 1); }, "knn: a query of Double and points of Float"},
       {[&] { knn(plane, plane, 6); }, "knn: k = 6 is not in [1, 5]"},
       {[&] { radius_search(plane, plane, -1, 2); }, "radius_search: the radius is -1"},
-      {[&] { radius_search(plane, plane, 1, 0); },
-       "radius_search: max_neighbors = 0 is not in [1,"},
+      {[&] { radius_search(plane, plane, 1, 0); }, "radius_search: max_neighbors = 0 is not in [1,"},
       {[&] {
          neighbor_offsets(plane, plane, at::zeros({4, 1}, at::kLong));
        },
@@ -385,10 +365,8 @@ TEST(Points, RefusesWhatCannotBeAnswered) {
   for (const auto& [call, text] : wrong) EXPECT_THAT(message_of(call), ::testing::StartsWith(text));
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const at::Tensor points = shard_of(plane, mesh, {shard(0, {4, 0, 1})});
-    EXPECT_THAT(message_of([&] { knn(plane, points, 6); }),
-                ::testing::StartsWith("knn: k = 6 is not in [1, 5]"));
-    EXPECT_THAT(message_of([&] { knn(space, points, 1); }),
-                ::testing::StartsWith("knn: a query of shape [5, 3]"));
+    EXPECT_THAT(message_of([&] { knn(plane, points, 6); }), ::testing::StartsWith("knn: k = 6 is not in [1, 5]"));
+    EXPECT_THAT(message_of([&] { knn(space, points, 1); }), ::testing::StartsWith("knn: a query of shape [5, 3]"));
   });
 }
 

@@ -19,9 +19,8 @@ struct Window {
 };
 
 std::string text(const Window& w) {
-  return "kernel " + std::to_string(w.kernel) + " stride " + std::to_string(w.stride) +
-         " padding " + std::to_string(w.padding) + " dilation " + std::to_string(w.dilation) +
-         (w.ceil_mode ? " ceil" : "");
+  return "kernel " + std::to_string(w.kernel) + " stride " + std::to_string(w.stride) + " padding " +
+         std::to_string(w.padding) + " dilation " + std::to_string(w.dilation) + (w.ceil_mode ? " ceil" : "");
 }
 
 struct Cut {
@@ -64,14 +63,12 @@ TEST(MaxPool, ValuesGlobalIndicesAndGradientsEqualTheWholeTensors) {
     const Window& w = all[i];
     for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
       SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
-      expect_same_as_plain(
-          kCuts[c].mesh,
-          {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
-          [&](const Tensors& t) {
-            auto [values, indices] = at::max_pool2d_with_indices(
-                t[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
-            return Tensors{values, indices};
-          });
+      expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
+                           [&](const Tensors& t) {
+                             auto [values, indices] = at::max_pool2d_with_indices(t[0], w.kernel, w.stride, w.padding,
+                                                                                  w.dilation, w.ceil_mode);
+                             return Tensors{values, indices};
+                           });
     }
   }
 }
@@ -82,17 +79,15 @@ TEST(AvgPool, EqualsTheWholeTensorForwardAndBackward) {
     const Window& w = all[i];
     for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
       SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
-      expect_same_as_plain(
-          kCuts[c].mesh,
-          {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
-          [&](const Tensors& t) {
-            const auto pool = [&](bool include_pad, std::optional<int64_t> divisor) {
-              return at::avg_pool2d(t[0], w.kernel, w.stride, w.padding, w.ceil_mode, include_pad,
-                                    divisor);
-            };
-            return Tensors{pool(true, {}), pool(false, {}), pool(true, 5)};
-          },
-          {.double_backward = i % 8 == 0});
+      expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
+                           [&](const Tensors& t) {
+                             const auto pool = [&](bool include_pad, std::optional<int64_t> divisor) {
+                               return at::avg_pool2d(t[0], w.kernel, w.stride, w.padding, w.ceil_mode, include_pad,
+                                                     divisor);
+                             };
+                             return Tensors{pool(true, {}), pool(false, {}), pool(true, 5)};
+                           },
+                           {.double_backward = i % 8 == 0});
     }
   }
 }
@@ -103,29 +98,23 @@ TEST(Pool, OneAndThreeDims) {
                    at::max_pool1d(t[0][0], 2)};
   };
   const auto three = [](const Tensors& t) {
-    auto [values, indices] =
-        at::max_pool3d_with_indices(t[0], {3, 2, 2}, {2, 1, 2}, {1, 0, 1}, {1, 2, 1}, true);
+    auto [values, indices] = at::max_pool3d_with_indices(t[0], {3, 2, 2}, {2, 1, 2}, {1, 0, 1}, {1, 2, 1}, true);
     return Tensors{values, indices, at::max_pool3d(t[0], 2),
                    at::avg_pool3d(t[0], {3, 2, 2}, {2, 1, 2}, {1, 0, 1}, true, false)};
   };
-  for (const Cut& cut :
-       {Cut{{2}, {shard(2, {4, 5})}}, Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(0)}}}) {
-    expect_same_as_plain(cut.mesh,
-                         {{.full = make_tensor({2, 3, 9}, 1), .placements = cut.placements}}, one);
-    expect_same_as_plain(
-        cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, three);
+  for (const Cut& cut : {Cut{{2}, {shard(2, {4, 5})}}, Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(0)}}}) {
+    expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9}, 1), .placements = cut.placements}}, one);
+    expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, three);
   }
-  expect_same_as_plain({2, 2, 2},
-                       {{.full = make_tensor({2, 3, 9, 5, 4}, 1),
-                         .placements = {shard(2, {4, 5}), shard(3, {1, 4}), shard(4)}}},
-                       three);
+  expect_same_as_plain(
+      {2, 2, 2},
+      {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = {shard(2, {4, 5}), shard(3, {1, 4}), shard(4)}}}, three);
 }
 
 // LibTorch reads the data of a tensor without gradients itself: not of a ShardTensor.
 TEST(MaxPool, OneDimWithoutGradients) {
-  expect_same_as_plain(
-      {2}, {{.full = make_tensor({2, 3, 9}, 1), .placements = {shard(2)}, .grad = false}},
-      [](const Tensors& t) { return Tensors{at::max_pool1d(t[0], 3, 2, 1)}; });
+  expect_same_as_plain({2}, {{.full = make_tensor({2, 3, 9}, 1), .placements = {shard(2)}, .grad = false}},
+                       [](const Tensors& t) { return Tensors{at::max_pool1d(t[0], 3, 2, 1)}; });
 }
 
 TEST(MaxPool, InfinitiesNansTiesAndIntegers) {
@@ -138,30 +127,24 @@ TEST(MaxPool, InfinitiesNansTiesAndIntegers) {
     auto [c, d] = at::max_pool2d_with_indices(t[0], 2, 1, 1, 3);
     return Tensors{a, b, c, d};
   };
-  for (const Cut& cut :
-       {Cut{{3}, {shard(2, {2, 3, 4})}}, Cut{{2, 2}, {shard(2), shard(3)}}, Cut{{2}, {shard(3)}}}) {
-    for (const at::Tensor& x : {odd, ties, make_tensor({1, 1, 9, 4}, 2, at::kLong),
-                                make_tensor({1, 1, 9, 4}, 2, at::kFloat)}) {
+  for (const Cut& cut : {Cut{{3}, {shard(2, {2, 3, 4})}}, Cut{{2, 2}, {shard(2), shard(3)}}, Cut{{2}, {shard(3)}}}) {
+    for (const at::Tensor& x :
+         {odd, ties, make_tensor({1, 1, 9, 4}, 2, at::kLong), make_tensor({1, 1, 9, 4}, 2, at::kFloat)}) {
       SCOPED_TRACE(x.scalar_type());
-      expect_same_as_plain(cut.mesh, {{.full = x, .placements = cut.placements, .grad = false}},
-                           program);
+      expect_same_as_plain(cut.mesh, {{.full = x, .placements = cut.placements, .grad = false}}, program);
     }
   }
 }
 
 TEST(AdaptivePool, EqualsTheWholeTensorForwardAndBackward) {
-  for (const std::vector<int64_t>& size :
-       {std::vector<int64_t>{1, 1}, {3, 2}, {7, 6}, {11, 4}, {1, 3}, {13, 8}}) {
+  for (const std::vector<int64_t>& size : {std::vector<int64_t>{1, 1}, {3, 2}, {7, 6}, {11, 4}, {1, 3}, {13, 8}}) {
     const auto program = [&](const Tensors& t) {
       auto [values, indices] = at::adaptive_max_pool2d(t[0], size);
-      return Tensors{at::adaptive_avg_pool2d(t[0], size), values, indices,
-                     at::adaptive_avg_pool2d(t[0][0], size)};
+      return Tensors{at::adaptive_avg_pool2d(t[0], size), values, indices, at::adaptive_avg_pool2d(t[0][0], size)};
     };
     for (const Cut& cut : kCuts) {
       SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
-      expect_same_as_plain(cut.mesh,
-                           {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = cut.placements}},
-                           program);
+      expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = cut.placements}}, program);
     }
   }
   const auto others = [](const Tensors& t) {
@@ -175,9 +158,7 @@ TEST(AdaptivePool, EqualsTheWholeTensorForwardAndBackward) {
                    at::adaptive_avg_pool1d(t[0].select(4, 0).select(3, 0), 4)};
   };
   for (const Cut& cut : {Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(2)}}}) {
-    expect_same_as_plain(cut.mesh,
-                         {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}},
-                         others);
+    expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, others);
   }
 }
 
@@ -195,15 +176,12 @@ TEST(Pool, RecordsItsCutAndMovesOnlyTheHalo) {
 TEST(Pool, RefusesWindowsThatDoNotFit) {
   const auto message = [](auto call) {
     return message_of([&] {
-      on_mesh({2}, [&](const MeshPtr& mesh) {
-        call(shard_of(make_tensor({1, 1, 4, 6}, 1), mesh, {shard(2)}));
-      });
+      on_mesh({2}, [&](const MeshPtr& mesh) { call(shard_of(make_tensor({1, 1, 4, 6}, 1), mesh, {shard(2)})); });
     });
   };
   EXPECT_THAT(
       message([](const at::Tensor& x) { return at::avg_pool2d(x, 5); }),
-      ::testing::HasSubstr(
-          "aten::avg_pool2d: a window of 5 rows along dim 2 is larger than the padded input of 4"));
+      ::testing::HasSubstr("aten::avg_pool2d: a window of 5 rows along dim 2 is larger than the padded input of 4"));
   EXPECT_THAT(message([](const at::Tensor& x) { return at::max_pool2d(x, 2, 2, 2); }),
               ::testing::HasSubstr("padding 2 is more than half of the window of 2 rows"));
 }

@@ -52,7 +52,8 @@ const std::vector<Kind> kKinds = {
     {"randn_like_complex", [](const Tensor& x) { return at::randn_like(x, at::kComplexDouble); }},
     {"uniform_complex", [](const Tensor& x) { return at::empty_like(x, at::kComplexFloat).uniform_(1, 2); }},
     {"randint_like_tensor", [](const Tensor& x) { return at::randint_like(x, at::scalar_tensor(9, at::kLong)); }},
-    {"random_all_of_int64", [](const Tensor& x) { return at::empty_like(x, at::kLong).random_(INT64_MIN, std::optional<int64_t>()); }},
+    {"random_all_of_int64",
+     [](const Tensor& x) { return at::empty_like(x, at::kLong).random_(INT64_MIN, std::optional<int64_t>()); }},
     {"uniform", [](const Tensor& x) { return at::uniform(x, 1, 2); }},
     {"normal_functional", [](const Tensor& x) { return at::normal_functional(x, 1, 2); }},
     {"log_normal", [](const Tensor& x) { return at::log_normal(x, 0, 0.5); }},
@@ -88,17 +89,17 @@ const std::vector<Kind> kKinds = {
      },
      1e-14},
     {"plain_permutation_and_noise",
-     [](const Tensor& x) { return x.index_select(0, at::randperm(9)) + at::randn({7, 2}, at::kDouble) + at::randint(5, {2}); }},
-    {"third_of_three",
-     [](const Tensor& x) { return at::rand_like(x), at::randn_like(x), at::rand_like(x); }},
+     [](const Tensor& x) {
+       return x.index_select(0, at::randperm(9)) + at::randn({7, 2}, at::kDouble) + at::randint(5, {2});
+     }},
+    {"third_of_three", [](const Tensor& x) { return at::rand_like(x), at::randn_like(x), at::rand_like(x); }},
 };
 
 const Tensor kChances = make_tensor({9, 7, 2}, 1).abs();
 
 // The whole of what ranks of `mesh` draw after manual_seed(seed).
-Tensor drawn(const std::vector<int64_t>& mesh, const std::vector<Placement>& placements,
-             const Tensor& chances, const std::function<Tensor(const Tensor&)>& draw,
-             uint64_t seed = 7) {
+Tensor drawn(const std::vector<int64_t>& mesh, const std::vector<Placement>& placements, const Tensor& chances,
+             const std::function<Tensor(const Tensor&)>& draw, uint64_t seed = 7) {
   std::mutex mutex;
   Tensor result;
   on_mesh(mesh, [&](const MeshPtr& made) {
@@ -122,13 +123,11 @@ TEST(Random, X02_TheSameNumbersOnAnyCut) {
     for (const Held& held : ways) {
       SCOPED_TRACE(std::string(kind.name) + " " + held.name);
       // A Partial's probabilities are sums, equal up to rounding: coins may fall otherwise only there.
-      const double tolerance = std::any_of(held.placements.begin(), held.placements.end(),
-                                           [](const Placement& p) { return p.is_partial(); })
-                                   ? 1e-12
-                                   : kind.tolerance;
-      EXPECT_EQ(
-          difference(drawn(held.mesh, held.placements, kChances, kind.draw), expected, tolerance),
-          "");
+      const double tolerance =
+          std::any_of(held.placements.begin(), held.placements.end(), [](const Placement& p) { return p.is_partial(); })
+              ? 1e-12
+              : kind.tolerance;
+      EXPECT_EQ(difference(drawn(held.mesh, held.placements, kChances, kind.draw), expected, tolerance), "");
     }
   }
 }
@@ -177,12 +176,10 @@ TEST(Random, X02_SeedsOperatorsAndCallsDiffer) {
     all.push_back(drawn(
         {2}, {shard(1)}, kChances, [](const Tensor& x) { return at::randn_like(x); }, seed));
     all.push_back(drawn(
-        {2}, {shard(0)}, kChances,
-        [](const Tensor& x) { return at::rand_like(x), at::rand_like(x); }, seed));
+        {2}, {shard(0)}, kChances, [](const Tensor& x) { return at::rand_like(x), at::rand_like(x); }, seed));
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    for (size_t j = 0; j < i; ++j)
-      EXPECT_LT(all[i].eq(all[j]).sum().item<int64_t>(), 3) << i << " and " << j;
+    for (size_t j = 0; j < i; ++j) EXPECT_LT(all[i].eq(all[j]).sum().item<int64_t>(), 3) << i << " and " << j;
   }
 }
 
@@ -192,8 +189,7 @@ TEST(Random, X02_TheGeneratorsStateIsAllTheState) {
     manual_seed(3);
     at::randn_like(x);
     const Tensor state = default_generator().get_state();
-    const Tensor first = full_tensor(at::dropout(x, 0.5, true)),
-                 second = full_tensor(at::rand_like(x));
+    const Tensor first = full_tensor(at::dropout(x, 0.5, true)), second = full_tensor(at::rand_like(x));
 
     default_generator().set_state(state);
     EXPECT_TRUE(at::equal(full_tensor(at::dropout(x, 0.5, true)), first));
@@ -202,8 +198,7 @@ TEST(Random, X02_TheGeneratorsStateIsAllTheState) {
     // A generator that is given is used, and the default one left alone.
     const Tensor before = default_generator().get_state();
     const auto own = [&] {
-      return full_tensor(
-          at::empty_like(x).uniform_(0, 1, at::make_generator<at::CPUGeneratorImpl>(5)));
+      return full_tensor(at::empty_like(x).uniform_(0, 1, at::make_generator<at::CPUGeneratorImpl>(5)));
     };
     EXPECT_TRUE(at::equal(own(), own()));
     EXPECT_TRUE(at::equal(default_generator().get_state(), before));
@@ -250,18 +245,15 @@ TEST(Random, S25_OtherRandomOperatorsAreRefused) {
 
 TEST(Random, WrongArgumentsAreRefused) {
   const std::pair<const char*, std::function<Tensor(const Tensor&)>> wrong[] = {
-      {"uniform_: the range [3, 2) is empty",
-       [](const Tensor& x) { return at::empty_like(x).uniform_(3, 2); }},
+      {"uniform_: the range [3, 2) is empty", [](const Tensor& x) { return at::empty_like(x).uniform_(3, 2); }},
       {"normal_: the standard deviation -1 is negative",
        [](const Tensor& x) { return at::empty_like(x).normal_(0, -1); }},
-      {"exponential_: the rate 0 is not positive",
-       [](const Tensor& x) { return at::empty_like(x).exponential_(0); }},
+      {"exponential_: the rate 0 is not positive", [](const Tensor& x) { return at::empty_like(x).exponential_(0); }},
       {"geometric_: the probability 0 is not between 0 and 1",
        [](const Tensor& x) { return at::empty_like(x).geometric_(0); }},
       {"bernoulli: the probability 2 is not in [0, 1]",
        [](const Tensor& x) { return at::empty_like(x).bernoulli_(2); }},
-      {"random: the range [5, 5) is empty",
-       [](const Tensor& x) { return at::empty_like(x).random_(5, 5); }},
+      {"random: the range [5, 5) is empty", [](const Tensor& x) { return at::empty_like(x).random_(5, 5); }},
   };
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const Tensor x = shard_of(kChances, mesh, {shard(0)});

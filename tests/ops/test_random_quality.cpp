@@ -26,7 +26,9 @@ std::vector<Tensor> drawn(uint64_t seed, const std::vector<Draw>& draws) {
   std::vector<Tensor> result(draws.size());
   on_mesh({4}, [&](const MeshPtr& mesh) {
     manual_seed(seed);
-    const Tensor like = make_on_mesh(mesh, {shard(0, {600, 0, 399, 1})}, [] { return at::zeros({kRows, kColumns}, at::kDouble); });
+    const Tensor like = make_on_mesh(mesh, {shard(0, {600, 0, 399, 1})}, [] {
+      return at::zeros({kRows, kColumns}, at::kDouble);
+    });
     for (size_t i = 0; i < draws.size(); ++i) {
       const Tensor whole = full_tensor(draws[i](like)).to(at::kDouble).flatten();
       if (mesh->rank() == 0) result[i] = whole;
@@ -40,7 +42,8 @@ double distance(const Tensor& samples, const Draw& below) {
   const auto n = static_cast<double>(samples.numel());
   const Tensor expected = below(std::get<0>(samples.sort()));
   const Tensor steps = at::arange(samples.numel(), at::kDouble);
-  const double above = (expected - steps / n).max().item<double>(), under = ((steps + 1) / n - expected).max().item<double>();
+  const double above = (expected - steps / n).max().item<double>(),
+               under = ((steps + 1) / n - expected).max().item<double>();
   return std::max(above, under) * std::sqrt(n);
 }
 constexpr double kFar = 2.23;  // exceeded once in ten thousand
@@ -56,21 +59,31 @@ TEST(RandomQuality, X02_ContinuousNumbersFollowTheirDistributions) {
   const Continuous kinds[] = {
       {"rand", [](const Tensor& x) { return at::rand_like(x); }, [](const Tensor& x) { return x; }},
       {"rand_float", [](const Tensor& x) { return at::rand_like(x, at::kFloat); }, [](const Tensor& x) { return x; }},
-      {"uniform", [](const Tensor& x) { return at::empty_like(x).uniform_(-3, 1); }, [](const Tensor& x) { return (x + 3) / 4; }},
-      {"normal", [](const Tensor& x) { return at::empty_like(x).normal_(1, 2); }, [](const Tensor& x) { return normal_below((x - 1) / 2); }},
+      {"uniform", [](const Tensor& x) { return at::empty_like(x).uniform_(-3, 1); },
+       [](const Tensor& x) { return (x + 3) / 4; }},
+      {"normal", [](const Tensor& x) { return at::empty_like(x).normal_(1, 2); },
+       [](const Tensor& x) { return normal_below((x - 1) / 2); }},
       {"normal_complex", [](const Tensor& x) { return at::real(at::randn_like(x, at::kComplexDouble)); },
        [](const Tensor& x) { return normal_below(x * std::sqrt(2)); }},
       {"log_normal", [](const Tensor& x) { return at::empty_like(x).log_normal_(0.3, 0.5); },
        [](const Tensor& x) { return normal_below((x.log() - 0.3) / 0.5); }},
-      {"exponential", [](const Tensor& x) { return at::empty_like(x).exponential_(2); }, [](const Tensor& x) { return -at::expm1(-2 * x); }},
+      {"exponential", [](const Tensor& x) { return at::empty_like(x).exponential_(2); },
+       [](const Tensor& x) { return -at::expm1(-2 * x); }},
       {"cauchy", [](const Tensor& x) { return at::empty_like(x).cauchy_(1, 2); },
        [](const Tensor& x) { return 0.5 + at::atan((x - 1) / 2) / M_PI; }},
-      {"gamma_of_0.3", [](const Tensor& x) { return at::_standard_gamma(x + 0.3); }, [](const Tensor& x) { return gamma_below(0.3, x); }},
-      {"gamma_of_4.5", [](const Tensor& x) { return at::_standard_gamma(x + 4.5); }, [](const Tensor& x) { return gamma_below(4.5, x); }},
+      {"gamma_of_0.3", [](const Tensor& x) { return at::_standard_gamma(x + 0.3); },
+       [](const Tensor& x) { return gamma_below(0.3, x); }},
+      {"gamma_of_4.5", [](const Tensor& x) { return at::_standard_gamma(x + 4.5); },
+       [](const Tensor& x) { return gamma_below(4.5, x); }},
       // Of 1000 concentrations 1/500, ..., the first against the rest would need the incomplete beta function; of two
       // equal ones of 1 the share is uniform.
-      {"dirichlet", [](const Tensor& x) { return at::_sample_dirichlet(x.reshape({kRows, kColumns / 2, 2}) + 1); }, [](const Tensor& x) { return x; }},
-      {"rrelu", [](const Tensor& x) { return at::rrelu(x - 1, 0.1, 0.4, true); }, [](const Tensor& x) { return (x + 0.4) / 0.3; }},
+      {"dirichlet",
+       [](const Tensor& x) {
+         return at::_sample_dirichlet(x.reshape({kRows, kColumns / 2, 2}) + 1);
+       },
+       [](const Tensor& x) { return x; }},
+      {"rrelu", [](const Tensor& x) { return at::rrelu(x - 1, 0.1, 0.4, true); },
+       [](const Tensor& x) { return (x + 0.4) / 0.3; }},
   };
   for (const Continuous& kind : kinds) EXPECT_LT(distance(drawn(5, {kind.draw})[0], kind.below), kFar) << kind.name;
   // The test itself sees a shift of the mean by half a percent of the deviation.
@@ -112,16 +125,20 @@ TEST(RandomQuality, X02_CountsFollowTheirDistributions) {
   };
   const auto binomial = [](double n, double p) {
     return [n, p](int64_t k) {
-      return std::exp(factorial_log(n) - factorial_log(k) - factorial_log(n - k) + k * std::log(p) + (n - k) * std::log1p(-p));
+      return std::exp(factorial_log(n) - factorial_log(k) - factorial_log(n - k) + k * std::log(p) +
+                      (n - k) * std::log1p(-p));
     };
   };
   const auto binomials = [](double n, double p) {
     return [n, p](const Tensor& x) { return at::binomial(x + n, x + p); };
   };
   const Discrete kinds[] = {
-      {"bernoulli", [](const Tensor& x) { return at::empty_like(x).bernoulli_(0.3); }, [](int64_t k) { return k ? 0.3 : 0.7; }},
-      {"dropout", [](const Tensor& x) { return at::dropout(x + 1, 0.25, true).ne(0); }, [](int64_t k) { return k ? 0.75 : 0.25; }},
-      {"geometric", [](const Tensor& x) { return at::empty_like(x).geometric_(0.3); }, [](int64_t k) { return k ? 0.3 * std::pow(0.7, k - 1) : 0.0; }},
+      {"bernoulli", [](const Tensor& x) { return at::empty_like(x).bernoulli_(0.3); },
+       [](int64_t k) { return k ? 0.3 : 0.7; }},
+      {"dropout", [](const Tensor& x) { return at::dropout(x + 1, 0.25, true).ne(0); },
+       [](int64_t k) { return k ? 0.75 : 0.25; }},
+      {"geometric", [](const Tensor& x) { return at::empty_like(x).geometric_(0.3); },
+       [](int64_t k) { return k ? 0.3 * std::pow(0.7, k - 1) : 0.0; }},
       {"randint", [](const Tensor& x) { return at::randint_like(x, 0, 100); }, [](int64_t) { return 0.01; }},
       {"poisson_of_0.7", [](const Tensor& x) { return at::poisson(x + 0.7); }, poisson(0.7)},
       {"poisson_of_9.5", [](const Tensor& x) { return at::poisson(x + 9.5); }, poisson(9.5)},
@@ -131,11 +148,14 @@ TEST(RandomQuality, X02_CountsFollowTheirDistributions) {
       {"binomial_40_0.3", binomials(40, 0.3), binomial(40, 0.3)},
       {"binomial_300_0.4", binomials(300, 0.4), binomial(300, 0.4)},
       {"binomial_300_0.9", binomials(300, 0.9), binomial(300, 0.9)},
-      {"multinomial", [](const Tensor& x) { return at::multinomial(x.slice(1, 0, 4) + at::arange(4, at::kDouble), kColumns, true); },
+      {"multinomial",
+       [](const Tensor& x) { return at::multinomial(x.slice(1, 0, 4) + at::arange(4, at::kDouble), kColumns, true); },
        [](int64_t k) { return static_cast<double>(k) / 6; }},
       // Of weights 1, 2, 3 the first of three is drawn so; [rows, 3] keeps its first column.
       {"multinomial_without",
-       [](const Tensor& x) { return at::multinomial(x.reshape({-1, 1}) + at::arange(1, 4, at::kDouble), 3).select(1, 0); },
+       [](const Tensor& x) {
+         return at::multinomial(x.reshape({-1, 1}) + at::arange(1, 4, at::kDouble), 3).select(1, 0);
+       },
        [](int64_t k) { return (k + 1) / 6.0; }},
   };
   for (const Discrete& kind : kinds) expect_counts(kind.name, drawn(6, {kind.draw})[0], kind.chance);
@@ -149,10 +169,22 @@ TEST(RandomQuality, X02_MomentsAreThoseOfTheDistribution) {
     double power[9];  // of the standardized variable, 0th to 8th
   };
   const Moments kinds[] = {
-      {"uniform", [](const Tensor& x) { return at::rand_like(x); }, 0.5, std::sqrt(1.0 / 12), {1, 0, 1, 0, 1.8, 0, 27.0 / 7, 0, 9}},
+      {"uniform",
+       [](const Tensor& x) { return at::rand_like(x); },
+       0.5,
+       std::sqrt(1.0 / 12),
+       {1, 0, 1, 0, 1.8, 0, 27.0 / 7, 0, 9}},
       {"normal", [](const Tensor& x) { return at::randn_like(x); }, 0, 1, {1, 0, 1, 0, 3, 0, 15, 0, 105}},
-      {"normal_float", [](const Tensor& x) { return at::randn_like(x, at::kFloat); }, 0, 1, {1, 0, 1, 0, 3, 0, 15, 0, 105}},
-      {"exponential", [](const Tensor& x) { return at::exponential(x, 0.5); }, 2, 2, {1, 0, 1, 2, 9, 44, 265, 1854, 14833}},
+      {"normal_float",
+       [](const Tensor& x) { return at::randn_like(x, at::kFloat); },
+       0,
+       1,
+       {1, 0, 1, 0, 3, 0, 15, 0, 105}},
+      {"exponential",
+       [](const Tensor& x) { return at::exponential(x, 0.5); },
+       2,
+       2,
+       {1, 0, 1, 2, 9, 44, 265, 1854, 14833}},
   };
   for (const Moments& kind : kinds) {
     const Tensor z = (drawn(7, {kind.draw})[0] - kind.mean) / kind.deviation;
@@ -165,7 +197,8 @@ TEST(RandomQuality, X02_MomentsAreThoseOfTheDistribution) {
 
 TEST(RandomQuality, X02_NeighboursAndDrawsAreIndependent) {
   const auto draw = [](const Tensor& x) { return at::rand_like(x); };
-  const std::vector<Tensor> all = drawn(8, {draw, draw, [](const Tensor& x) { return at::rand_like(x, at::kComplexDouble).abs().square(); }});
+  const std::vector<Tensor> all =
+      drawn(8, {draw, draw, [](const Tensor& x) { return at::rand_like(x, at::kComplexDouble).abs().square(); }});
   const Tensor a = all[0], b = all[1];
   const Tensor table = a.view({kRows, kColumns});
   const std::tuple<const char*, Tensor, Tensor> pairs[] = {
@@ -190,7 +223,8 @@ TEST(RandomQuality, X02_NeighboursAndDrawsAreIndependent) {
   }
   // Real and imaginary part: |z|^2 of two independent uniform numbers is below r with chance pi r / 4.
   const Tensor inside = all[2].lt(0.5);
-  EXPECT_NEAR(inside.to(at::kDouble).mean().item<double>(), M_PI / 8, 4 * std::sqrt(M_PI / 8 * (1 - M_PI / 8) / kSamples));
+  EXPECT_NEAR(inside.to(at::kDouble).mean().item<double>(), M_PI / 8,
+              4 * std::sqrt(M_PI / 8 * (1 - M_PI / 8) / kSamples));
 }
 
 // The published answers of ten-round Philox 4x32.
@@ -198,7 +232,8 @@ TEST(RandomQuality, X02_PhiloxGivesItsPublishedWords) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(philox(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e), (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(philox(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(RandomQuality, X02_WordsOfDifferentKeysElementsAndBlocksDoNotOverlap) {
@@ -224,8 +259,9 @@ TEST(RandomQuality, X02_WordsOfDifferentKeysElementsAndBlocksDoNotOverlap) {
 
 TEST(RandomQuality, RangesLeaveOutTheirEnd) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
-    const std::vector<Tensor> all = drawn(10, {[&](const Tensor& x) { return at::rand_like(x, dtype); },
-                                               [&](const Tensor& x) { return at::empty_like(x, dtype).uniform_(-1, 3); }});
+    const std::vector<Tensor> all =
+        drawn(10, {[&](const Tensor& x) { return at::rand_like(x, dtype); },
+                   [&](const Tensor& x) { return at::empty_like(x, dtype).uniform_(-1, 3); }});
     EXPECT_GE(all[0].min().item<double>(), 0) << dtype;
     EXPECT_LT(all[0].max().item<double>(), 1) << dtype;
     EXPECT_GE(all[1].min().item<double>(), -1) << dtype;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics over dims that several mesh dims cut, and where numbers of two bytes or integers leave their range: S01 S12.
+// Statistics over dims that several mesh dims cut, and where numbers of two bytes or integers leave their range: S01
+// S12.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -20,26 +21,34 @@ TEST(StatisticsOfCubes, S12_OverDimsThatTwoOfThreeMeshDimsCut) {
   const std::vector<int64_t> dims{0, 1};
   const at::OptionalIntArrayRef some(dims);
   check({{"std", [=](const at::Tensor& x) { return List{at::std(x, some, true, false)}; }},
-         {"var_mean", [=](const at::Tensor& x) {
+         {"var_mean",
+          [=](const at::Tensor& x) {
             const auto [var, mean] = at::var_mean(x, some, false, true);
             return List{var, mean};
           }},
          {"norm", [=](const at::Tensor& x) { return List{at::linalg_vector_norm(x, 3, some)}; }},
          {"logsumexp", [=](const at::Tensor& x) { return List{at::logsumexp(x, dims, false)}; }},
-         {"softmax", [=](const at::Tensor& x) { return List{x.softmax(0), x.log_softmax(1)}; }},
-         {"mean", [=](const at::Tensor& x) { return List{x.mean(some), x.amax(dims), x.prod(1)}; }}},
+         {"softmax",
+          [=](const at::Tensor& x) {
+            return List{x.softmax(0), x.log_softmax(1)};
+          }},
+         {"mean",
+          [=](const at::Tensor& x) {
+            return List{x.mean(some), x.amax(dims), x.prod(1)};
+          }}},
         make_tensor({5, 6, 4}, 1), kCubes);
 }
 
 TEST(StatisticsInHalf, NormsAndVariancesStayInRange) {
-  const at::Tensor large = at::full({200}, 300, at::kHalf);                           // the sum of squares is 1.8e7
-  const at::Tensor offset = (make_tensor({4000}, 3) + 100).to(at::kHalf);             // the sum is 4e5
+  const at::Tensor large = at::full({200}, 300, at::kHalf);                // the sum of squares is 1.8e7
+  const at::Tensor offset = (make_tensor({4000}, 3) + 100).to(at::kHalf);  // the sum is 4e5
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(large, mesh, {shard(0, {150, 50})}), y = shard_of(offset, mesh, {shard(0)});
 
     EXPECT_EQ(difference(full_tensor(x.norm()), large.norm(), 1e-2), "");
     EXPECT_EQ(difference(full_tensor(at::linalg_vector_norm(x, 3)).to(at::kDouble),
-                         at::linalg_vector_norm(large.to(at::kDouble), 3), 1e-2), "");
+                         at::linalg_vector_norm(large.to(at::kDouble), 3), 1e-2),
+              "");
     const at::Tensor exact = at::var(offset.to(at::kDouble), 0);
     EXPECT_EQ(difference(full_tensor(at::var(y, 0)).to(at::kDouble), exact, 1e-2), "");
     EXPECT_EQ(difference(full_tensor(at::std(y, 0)).to(at::kDouble), exact.sqrt(), 1e-2), "");

@@ -20,15 +20,11 @@ TEST(Reduce, S01_S12_SumsAndMeansAreThoseOfOneDevice) {
           [](const Tensor& x) {
             return List{x.sum({-1, 0}, true)};
           }},
-         {"sum_to_float",
-          [](const Tensor& x) { return List{x.sum(1, false, at::kFloat)}; },
-          {.tolerance = 1e-5}},
+         {"sum_to_float", [](const Tensor& x) { return List{x.sum(1, false, at::kFloat)}; }, {.tolerance = 1e-5}},
          {"sum_of_empty_list", [](const Tensor& x) { return List{x.sum(at::IntArrayRef{})}; }},
          {"mean", [](const Tensor& x) { return List{x.mean()}; }},
          {"mean_0", [](const Tensor& x) { return List{x.mean(0, true)}; }},
-         {"mean_of_squares",
-          [](const Tensor& x) { return List{(x * x).mean(kRows)}; },
-          {.double_backward = true}},
+         {"mean_of_squares", [](const Tensor& x) { return List{(x * x).mean(kRows)}; }, {.double_backward = true}},
          {"nansum", [](const Tensor& x) { return List{at::nansum(at::sqrt(x), 0)}; }, kForward},
          {"nanmean",
           [](const Tensor& x) {
@@ -73,8 +69,7 @@ TEST(Reduce, ProductsAndTruths) {
           }},
          {"any_dims",
           [](const Tensor& x) {
-            return List{at::any(x.gt(0.8), at::IntArrayRef{0, 1}),
-                        at::all(x.gt(0.8), at::OptionalIntArrayRef{})};
+            return List{at::any(x.gt(0.8), at::IntArrayRef{0, 1}), at::all(x.gt(0.8), at::OptionalIntArrayRef{})};
           }},
          {"count_nonzero",
           [](const Tensor& x) {
@@ -139,8 +134,7 @@ TEST(Reduce, ExtremesAndWhereTheyStand) {
 TEST(Reduce, TiesGoToTheFirstAndNaNWins) {
   const Tensor ties = make_tensor({9, 7, 2}, 4, at::kLong).remainder(3);
   Tensor nan = make_tensor({9, 7, 2}, 5);
-  nan.index_put_({at::tensor({7, 3}), at::tensor({2, 5}), at::tensor({1, 0})},
-                 at::tensor(NAN, at::kDouble));
+  nan.index_put_({at::tensor({7, 3}), at::tensor({2, 5}), at::tensor({1, 0})}, at::tensor(NAN, at::kDouble));
   for (const Tensor& full : {ties, ties.to(at::kBool), nan, -nan}) {
     check({{"indices",
             [](const Tensor& x) {
@@ -151,29 +145,23 @@ TEST(Reduce, TiesGoToTheFirstAndNaNWins) {
             kForward}},
           full);
     if (full.scalar_type() == at::kBool) continue;
-    check({{"arg",
-            [](const Tensor& x) {
-              return List{x.argmax(), x.argmin(0), x.argmin()};
-            },
-            kForward}},
-          full);
+    check({{"arg", [](const Tensor& x) { return List{x.argmax(), x.argmin(0), x.argmin()}; }, kForward}}, full);
   }
 }
 
 TEST(Reduce, OtherDtypes) {
-  for (const at::ScalarType dtype :
-       {at::kFloat, at::kInt, at::kBool, at::kByte, at::kComplexDouble}) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kInt, at::kBool, at::kByte, at::kComplexDouble}) {
     SCOPED_TRACE(at::toString(dtype));
     const Tensor full = make_tensor({9, 7, 2}, 6, dtype);
     for (const Held& held : kHeld972) {
       if (!can_hold(held, dtype)) continue;
       SCOPED_TRACE(held.name);
-      expect_same_as_plain(held.mesh, {{full, held.placements}},
-                           [](const std::vector<Tensor>& x) {
-                             return List{x[0].sum(), x[0].sum(0), x[0].sum(1, true),
-                                         x[0].count_nonzero(std::optional<int64_t>(0))};
-                           },
-                           {.tolerance = dtype == at::kFloat ? 1e-5 : 1e-10});
+      expect_same_as_plain(
+          held.mesh, {{full, held.placements}},
+          [](const std::vector<Tensor>& x) {
+            return List{x[0].sum(), x[0].sum(0), x[0].sum(1, true), x[0].count_nonzero(std::optional<int64_t>(0))};
+          },
+          {.tolerance = dtype == at::kFloat ? 1e-5 : 1e-10});
     }
   }
 }
@@ -185,8 +173,8 @@ TEST(Reduce, S12_MeansInHalfPrecisionStayInRange) {
     // Half has 11 bits: neighbours differ by 1e-3.
     expect_same_as_plain({2}, {{full, placements}},
                          [](const List& x) {
-                           return List{x[0].mean(), x[0].mean(1), x[0].mean(kRows, true),
-                                       at::mse_loss(x[0], x[0] - 2), at::huber_loss(x[0], x[0] - 2, at::Reduction::Mean, 0.5)};
+                           return List{x[0].mean(), x[0].mean(1), x[0].mean(kRows, true), at::mse_loss(x[0], x[0] - 2),
+                                       at::huber_loss(x[0], x[0] - 2, at::Reduction::Mean, 0.5)};
                          },
                          {.tolerance = 1e-3, .backward = false});
   }
@@ -196,13 +184,11 @@ TEST(Reduce, Norms) {
   for (const double p : {0.0, 1.0, 2.0, 3.0, -1.0, double(INFINITY), -double(INFINITY)}) {
     for (const Held& held : kHeld972) {
       SCOPED_TRACE(std::to_string(p) + " " + held.name);
-      expect_same_as_plain(held.mesh, {{make_tensor({9, 7, 2}, 7), held.placements}},
-                           [&](const std::vector<Tensor>& x) {
-                             return List{at::linalg_vector_norm(x[0], p),
-                                         at::linalg_vector_norm(x[0], p, at::IntArrayRef{0, 2}),
-                                         x[0].norm(p), x[0].norm(p, 1, true),
-                                         x[0].norm(p, at::IntArrayRef{0}, false, at::kDouble)};
-                           });
+      expect_same_as_plain(
+          held.mesh, {{make_tensor({9, 7, 2}, 7), held.placements}}, [&](const std::vector<Tensor>& x) {
+            return List{at::linalg_vector_norm(x[0], p), at::linalg_vector_norm(x[0], p, at::IntArrayRef{0, 2}),
+                        x[0].norm(p), x[0].norm(p, 1, true), x[0].norm(p, at::IntArrayRef{0}, false, at::kDouble)};
+          });
     }
   }
   check({{"logsumexp",
@@ -226,8 +212,7 @@ TEST(Reduce, Norms) {
 TEST(Reduce, S12_VariancesUseTrueCounts) {
   check({{"var",
           [](const Tensor& x) {
-            return List{x.var(), x.var(at::IntArrayRef{0}, false),
-                        x.var(at::OptionalIntArrayRef(kRows), 2, true)};
+            return List{x.var(), x.var(at::IntArrayRef{0}, false), x.var(at::OptionalIntArrayRef(kRows), 2, true)};
           },
           {.double_backward = true}},
          {"std",
@@ -276,8 +261,7 @@ TEST(Reduce, S01_SumOverCutRowsStaysPartialAndMovesNothing) {
 
 TEST(Reduce, S13_LinearAfterPoolingNeedsOneAllReduce) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    const Tensor full = make_tensor({3, 4, 7, 5}, 1), weight = make_tensor({6, 4}, 2),
-                 bias = make_tensor({6}, 3);
+    const Tensor full = make_tensor({3, 4, 7, 5}, 1), weight = make_tensor({6, 4}, 2), bias = make_tensor({6}, 3);
     const Tensor x = shard_of(full, mesh, {shard(2, {3, 4})});
     mesh->group().reset_stats();
 
@@ -285,16 +269,14 @@ TEST(Reduce, S13_LinearAfterPoolingNeedsOneAllReduce) {
 
     EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kAllReduce].calls, 1);
     EXPECT_EQ(mesh->group().stats().total().calls, 1);
-    EXPECT_EQ(difference(full_tensor(y), at::linear(full.mean({2, 3}), weight, bias).relu(), 1e-12),
-              "");
+    EXPECT_EQ(difference(full_tensor(y), at::linear(full.mean({2, 3}), weight, bias).relu(), 1e-12), "");
   });
 }
 
 TEST(Reduce, S13_ACutConsumerOfAPartialSumNeedsOneReduceScatter) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor full = make_tensor({8, 4, 9}, 1), other = make_tensor({8, 4}, 2);
-    const Tensor x = shard_of(full, mesh, {shard(2, {3, 6})}),
-                 cut = shard_of(other, mesh, {shard(0, {3, 5})});
+    const Tensor x = shard_of(full, mesh, {shard(2, {3, 6})}), cut = shard_of(other, mesh, {shard(0, {3, 5})});
     mesh->group().reset_stats();
 
     const Tensor y = at::maximum(x.mean(2), cut);
@@ -313,8 +295,7 @@ TEST(Reduce, WrongArgumentsAreRefusedOnEveryRank) {
 
     EXPECT_NE(message_of([&] { x.sum(2); }).find("Dimension out of range"), std::string::npos);
     EXPECT_NE(message_of([&] { x.to(at::kLong).mean(0); }).find("mean()"), std::string::npos);
-    EXPECT_NE(message_of([&] { x.to(at::kLong).var(0); }).find("floating point"),
-              std::string::npos);
+    EXPECT_NE(message_of([&] { x.to(at::kLong).var(0); }).find("floating point"), std::string::npos);
     EXPECT_NE(message_of([&] { x.slice(0, 0, 0).amax(0); }).find("amax"), std::string::npos);
     EXPECT_NE(message_of([&] { at::linalg_vector_norm(integers, 3); }).find("floating point"), std::string::npos);
     EXPECT_NE(message_of([&] { integers.softmax(0); }).find("not implemented for"), std::string::npos);

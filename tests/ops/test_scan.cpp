@@ -49,14 +49,11 @@ TEST(Scan, RunningExtremes) {
 TEST(Sort, LinesAlongEveryDim) {
   check({{"sort_0", [](const Tensor& x) { return pair(x.sort(0)); }},
          {"sort_1", [](const Tensor& x) { return pair(x.sort(1, true)); }},
-         {"stable",
-          [](const Tensor& x) { return pair((x * 3).round().sort(std::optional<bool>(true), 0)); },
-          kForward},
+         {"stable", [](const Tensor& x) { return pair((x * 3).round().sort(std::optional<bool>(true), 0)); }, kForward},
          {"argsort", [](const Tensor& x) { return List{x.argsort(int64_t{0}, false)}; }},
          {"kthvalue", [](const Tensor& x) { return pair(x.kthvalue(3, 0)); }},
          {"median", [](const Tensor& x) { return pair(x.median(1, true)); }},
-         {"mode", [](const Tensor& x) { return List{std::get<0>((x * 3).round().mode(0))}; },
-          kForward}},
+         {"mode", [](const Tensor& x) { return List{std::get<0>((x * 3).round().mode(0))}; }, kForward}},
         make_tensor({9, 7, 2}, 3));
 }
 
@@ -72,8 +69,7 @@ TEST(Sort, TopkMovesCandidatesOnly) {
     mesh->group().reset_stats();
     x.topk(4);
     EXPECT_LE(mesh->group().stats().total().bytes, 2 * 4 * 8);
-    EXPECT_NE(message_of([&] { x.topk(1001); }).find("topk: k 1001 of a dim of 1000"),
-              std::string::npos);
+    EXPECT_NE(message_of([&] { x.topk(1001); }).find("topk: k 1001 of a dim of 1000"), std::string::npos);
   });
 }
 

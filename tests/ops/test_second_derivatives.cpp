@@ -18,17 +18,11 @@ Tensor bent(const Tensor& x) { return x * x * x; }
 TEST(SecondDerivatives, Places) {
   check(
       {
-          {"masked_select",
-           [](const Tensor& x) { return List{bent(x).masked_select(x.detach() > 0).square()}; },
+          {"masked_select", [](const Tensor& x) { return List{bent(x).masked_select(x.detach() > 0).square()}; },
            kMoved},
-          {"mask_index",
-           [](const Tensor& x) { return List{bent(x).index({x.detach() > 0.1}).square()}; },
-           kMoved},
+          {"mask_index", [](const Tensor& x) { return List{bent(x).index({x.detach() > 0.1}).square()}; }, kMoved},
           {"masked_scatter",
-           [](const Tensor& x) {
-             return List{bent(x).masked_scatter(x.detach() > 0, x.sin()).square()};
-           },
-           kMoved},
+           [](const Tensor& x) { return List{bent(x).masked_scatter(x.detach() > 0, x.sin()).square()}; }, kMoved},
           {"take",
            [](const Tensor& x) {
              return List{bent(x).take(at::tensor({5, 0, 125, 5}, at::kLong)).square()};
@@ -36,14 +30,11 @@ TEST(SecondDerivatives, Places) {
            kTwice},
           {"put",
            [](const Tensor& x) {
-             return List{
-                 bent(x).put(at::tensor({3, 70}, at::kLong), x.sum(0).sum(0), true).square()};
+             return List{bent(x).put(at::tensor({3, 70}, at::kLong), x.sum(0).sum(0), true).square()};
            },
            kTwice},
-          {"diagonal", [](const Tensor& x) { return List{bent(x).diagonal(1, 0, 1).square()}; },
-           kMoved},
-          {"diag_embed", [](const Tensor& x) { return List{at::diag_embed(bent(x)).square()}; },
-           kMoved},
+          {"diagonal", [](const Tensor& x) { return List{bent(x).diagonal(1, 0, 1).square()}; }, kMoved},
+          {"diag_embed", [](const Tensor& x) { return List{at::diag_embed(bent(x)).square()}; }, kMoved},
           {"unfold",
            [](const Tensor& x) {
              return List{bent(x).unfold(0, 3, 2).square(), bent(x).unfold(1, 2, 1)};
@@ -66,23 +57,18 @@ TEST(SecondDerivatives, Values) {
              return List{bent(x).median().square(), std::get<0>(bent(x).median(0)).square()};
            },
            kTwice},
-          {"cdist",
-           [](const Tensor& x) { return List{at::cdist(bent(x), x.slice(1, 0, 3) + 2, 2.0, 1)}; },
-           kTwice},
+          {"cdist", [](const Tensor& x) { return List{at::cdist(bent(x), x.slice(1, 0, 3) + 2, 2.0, 1)}; }, kTwice},
           {"trilinear",
            [](const Tensor& x) {
-             return List{
-                 at::bilinear(x, bent(x), make_tensor({3, 2, 2}, 4), make_tensor({3}, 5)).square()};
+             return List{at::bilinear(x, bent(x), make_tensor({3, 2, 2}, 4), make_tensor({3}, 5)).square()};
            },
            kTwice},
           {"weight_norm",
            [](const Tensor& x) {
-             return List{
-                 at::_weight_norm(x, x.square().sum(at::IntArrayRef{1, 2}, true), 0).square()};
+             return List{at::_weight_norm(x, x.square().sum(at::IntArrayRef{1, 2}, true), 0).square()};
            },
            kMoved},
-          {"renorm", [](const Tensor& x) { return List{bent(x).renorm(2, 0, 0.5).square()}; },
-           kTwice},
+          {"renorm", [](const Tensor& x) { return List{bent(x).renorm(2, 0, 0.5).square()}; }, kTwice},
       },
       make_tensor({9, 7, 2}, 2));
 }
@@ -93,23 +79,18 @@ TEST(SecondDerivatives, Matrices) {
                                   {"columns", {2}, {shard(2)}},
                                   {"grid", {2, 2}, {shard(0), shard(1)}},
                                   {"partial", {2}, {partial()}}};
-  const auto square = [](const Tensor& x) {
-    return x.matmul(x.transpose(1, 2)) + 2 * at::eye(3, at::kDouble);
-  };
+  const auto square = [](const Tensor& x) { return x.matmul(x.transpose(1, 2)) + 2 * at::eye(3, at::kDouble); };
   check(
       {
           {"inverse", [&](const Tensor& x) { return List{at::linalg_inv(square(x))}; }, kMoved},
-          {"solve", [&](const Tensor& x) { return List{at::linalg_solve(square(x), bent(x))}; },
-           kMoved},
+          {"solve", [&](const Tensor& x) { return List{at::linalg_solve(square(x), bent(x))}; }, kMoved},
           {"determinant",
            [&](const Tensor& x) {
              return List{at::linalg_det(square(x)), at::logdet(square(x))};
            },
            kMoved},
-          {"cholesky", [&](const Tensor& x) { return List{at::linalg_cholesky(square(x))}; },
-           kMoved},
-          {"cross", [](const Tensor& x) { return List{at::linalg_cross(bent(x), x.sin(), 1)}; },
-           kMoved},
+          {"cholesky", [&](const Tensor& x) { return List{at::linalg_cholesky(square(x))}; }, kMoved},
+          {"cross", [](const Tensor& x) { return List{at::linalg_cross(bent(x), x.sin(), 1)}; }, kMoved},
       },
       make_tensor({5, 3, 3}, 3), ways);
 }

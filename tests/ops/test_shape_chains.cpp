@@ -98,7 +98,8 @@ Tensor chain(int64_t seed, const Tensor& start) {
   return x * x * x;
 }
 
-// Two writes through chains of views, of which some share memory and some are copies, each with a value that needs a gradient.
+// Two writes through chains of views, of which some share memory and some are copies, each with a value that needs a
+// gradient.
 Tensor writes(int64_t seed, const Tensor& start) {
   Dice dice(seed);
   Tensor y = start * 1.5;
@@ -121,8 +122,7 @@ Tensor writes(int64_t seed, const Tensor& start) {
   return y * y * start;
 }
 
-void on_random_cuts(int64_t seeds,
-                    const std::function<Tensor(int64_t seed, const Tensor& x)>& program) {
+void on_random_cuts(int64_t seeds, const std::function<Tensor(int64_t seed, const Tensor& x)>& program) {
   for (int64_t seed = 0; seed < seeds; ++seed) {
     Dice dice(1000 + seed);
     const std::vector<int64_t> meshes[] = {{2}, {3}, {4}, {2, 2}};
@@ -133,8 +133,7 @@ void on_random_cuts(int64_t seeds,
     for (const int64_t ranks : mesh) {
       const int64_t dim = dice.below(static_cast<int64_t>(shape.size()));
       cut_by[dim] *= ranks;
-      placements.push_back(dice.below(6) == 0 ? replicate()
-                                              : shard(dim, random_sizes(dice, shape[dim], ranks)));
+      placements.push_back(dice.below(6) == 0 ? replicate() : shard(dim, random_sizes(dice, shape[dim], ranks)));
       if (cut_by[dim] > ranks) placements.back().sizes.clear();
     }
     SCOPED_TRACE("seed " + std::to_string(seed));

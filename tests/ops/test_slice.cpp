@@ -51,12 +51,8 @@ TEST(Slice, S14_S26_SlicesEqualThoseOfOneDevice) {
              return List{bent(x.slice(0, 5, 2)), bent(x.slice(1, 7, 7))};
            }},
           {"all_rows", [](const Tensor& x) { return List{bent(x.slice(0, 0, 9))}; }},
-          {"of_a_slice",
-           [](const Tensor& x) {
-             return List{bent(x.slice(0, 1, 8).slice(0, 1, 7, 2).slice(1, 2))};
-           }},
-          {"differences",
-           [](const Tensor& x) { return List{bent(x.slice(0, 1) - x.slice(0, 0, -1))}; }, kTwice},
+          {"of_a_slice", [](const Tensor& x) { return List{bent(x.slice(0, 1, 8).slice(0, 1, 7, 2).slice(1, 2))}; }},
+          {"differences", [](const Tensor& x) { return List{bent(x.slice(0, 1) - x.slice(0, 0, -1))}; }, kTwice},
           {"indexing",
            [](const Tensor& x) {
              return List{bent(x.index({Slice(1, None, 2), Ellipsis, 0})), x.index({3, None})};
@@ -82,8 +78,7 @@ TEST(Slice, S26_RowsAreSentByTheirOwner) {
            [](const Tensor& x) {
              return List{bent(x.select(0, -1)), x.select(2, 1).select(0, 4)};
            }},
-          {"corner",
-           [](const Tensor& x) { return List{x.select(0, 8).select(0, 6).select(0, 1) * 2}; }},
+          {"corner", [](const Tensor& x) { return List{x.select(0, 8).select(0, 6).select(0, 1) * 2}; }},
           {"unbind",
            [](const Tensor& x) {
              return List{weighed(x.unbind(1)), weighed(x.unbind(0))};
@@ -125,24 +120,13 @@ TEST(Slice, S26_SplitsEqualThoseOfOneDevice) {
 TEST(Slice, ScattersWriteOwnedRows) {
   check(
       {
-          {"slice",
-           [](const Tensor& x) {
-             return List{bent(at::slice_scatter(x, x.narrow(0, 0, 3) * 2, 0, 1, 9, 3))};
-           },
+          {"slice", [](const Tensor& x) { return List{bent(at::slice_scatter(x, x.narrow(0, 0, 3) * 2, 0, 1, 9, 3))}; },
            kTwice},
           {"slice_off",
-           [](const Tensor& x) {
-             return List{bent(at::slice_scatter(x, bent(x).narrow(1, 3, 4), 1, 1, 5))};
-           }},
-          {"select",
-           [](const Tensor& x) {
-             return List{bent(at::select_scatter(x, x.select(0, 1) * 2, 0, 6))};
-           },
+           [](const Tensor& x) { return List{bent(at::slice_scatter(x, bent(x).narrow(1, 3, 4), 1, 1, 5))}; }},
+          {"select", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(0, 1) * 2, 0, 6))}; },
            kTwice},
-          {"select_off",
-           [](const Tensor& x) {
-             return List{bent(at::select_scatter(x, x.select(1, 1) * 2, 1, -1))};
-           }},
+          {"select_off", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(1, 1) * 2, 1, -1))}; }},
           {"copies",
            [](const Tensor& x) {
              return List{at::slice_copy(x, 0, 2, 7, 2), at::select_copy(x, 0, 2)};
@@ -157,10 +141,9 @@ TEST(Slice, KeepsTheRowsThatEachRankOwns) {
     int64_t start, end, step;
     std::string expected;
   };
-  const Kept cases[] = {
-      {{5, 4}, 1, 8, 3, "Shard(0, {2, 1})"}, {{5, 4}, 5, 9, 1, "Shard(0, {0, 4})"},
-      {{3, 6}, 0, 3, 1, "Shard(0, {3, 0})"}, {{0, 9}, 2, 4, 1, "Shard(0, {0, 2})"},
-      {{5, 4}, 4, 9, 9, "Shard(0, {1, 0})"}, {{5, 4}, 7, 3, 1, "Shard(0, {0, 0})"}};
+  const Kept cases[] = {{{5, 4}, 1, 8, 3, "Shard(0, {2, 1})"}, {{5, 4}, 5, 9, 1, "Shard(0, {0, 4})"},
+                        {{3, 6}, 0, 3, 1, "Shard(0, {3, 0})"}, {{0, 9}, 2, 4, 1, "Shard(0, {0, 2})"},
+                        {{5, 4}, 4, 9, 9, "Shard(0, {1, 0})"}, {{5, 4}, 7, 3, 1, "Shard(0, {0, 0})"}};
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const Kept& c : cases) {
       const Tensor x = shard_of(make_tensor({9, 2}, 5), mesh, {shard(0, c.from)});

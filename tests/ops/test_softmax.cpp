@@ -11,19 +11,16 @@ namespace {
 using at::Tensor;
 
 TEST(Softmax, EqualsOneDeviceAlongEveryDim) {
-  check(
-      {{"softmax_0", [](const Tensor& x) { return List{x.softmax(0)}; }, {.double_backward = true}},
-       {"softmax_1", [](const Tensor& x) { return List{at::_softmax(x * 400, 1, false)}; }},
-       {"softmax_2", [](const Tensor& x) { return List{x.softmax(-1)}; }},
-       {"log_softmax_0",
-        [](const Tensor& x) { return List{x.log_softmax(0)}; },
-        {.double_backward = true}},
-       {"log_softmax_1", [](const Tensor& x) { return List{(x * 400).log_softmax(1)}; }},
-       {"softmin",
-        [](const Tensor& x) {
-          return List{(-x).softmax(0), (x.exp() * x.softmax(0)).sum(1)};
-        }}},
-      make_tensor({9, 7, 2}, 1));
+  check({{"softmax_0", [](const Tensor& x) { return List{x.softmax(0)}; }, {.double_backward = true}},
+         {"softmax_1", [](const Tensor& x) { return List{at::_softmax(x * 400, 1, false)}; }},
+         {"softmax_2", [](const Tensor& x) { return List{x.softmax(-1)}; }},
+         {"log_softmax_0", [](const Tensor& x) { return List{x.log_softmax(0)}; }, {.double_backward = true}},
+         {"log_softmax_1", [](const Tensor& x) { return List{(x * 400).log_softmax(1)}; }},
+         {"softmin",
+          [](const Tensor& x) {
+            return List{(-x).softmax(0), (x.exp() * x.softmax(0)).sum(1)};
+          }}},
+        make_tensor({9, 7, 2}, 1));
 }
 
 TEST(Softmax, MaskedRowsAndOtherDtypes) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finite differences: exact on polynomials, of the stated order on others, the same on cut fields, and no byte more than halos.
+// Finite differences: exact on polynomials, of the stated order on others, the same on cut fields, and no byte more
+// than halos.
 #include "ops/stencil.h"
 
 #include <ATen/ATen.h>
@@ -53,11 +54,9 @@ TEST(Stencil, OneSidedFormulasAreExactOnPolynomialsUpToTheEnds) {
     for (const int64_t order : {2, 4, 6}) {
       for (int64_t p = 0; p < derivative + order; ++p) {
         const at::Tensor y =
-            stencil(power(x, p, 0),
-                    {.dim = 0, .derivative = derivative, .order = order, .spacing = spacing});
+            stencil(power(x, p, 0), {.dim = 0, .derivative = derivative, .order = order, .spacing = spacing});
         const at::Tensor expected = power(x, p, derivative);
-        EXPECT_LT((y - expected).abs().max().item<double>(),
-                  1e-7 * (1 + expected.abs().max().item<double>()))
+        EXPECT_LT((y - expected).abs().max().item<double>(), 1e-7 * (1 + expected.abs().max().item<double>()))
             << "derivative " << derivative << " of order " << order << " of x^" << p;
       }
     }
@@ -69,20 +68,15 @@ TEST(Stencil, ErrorsShrinkAsTheOrderSays) {
     const double spacing = 2 * M_PI / static_cast<double>(rows);
     // Shifted, so that no term of the error vanishes at an end.
     const at::Tensor x = at::arange(rows, at::kDouble) * spacing + 1;
-    const at::Tensor y = stencil(x.sin(), {.dim = 0,
-                                           .derivative = derivative,
-                                           .order = order,
-                                           .spacing = spacing,
-                                           .boundary = boundary});
+    const at::Tensor y = stencil(
+        x.sin(), {.dim = 0, .derivative = derivative, .order = order, .spacing = spacing, .boundary = boundary});
     return (y - (derivative == 1 ? x.cos() : -x.sin())).abs().max().item<double>();
   };
   for (const int64_t derivative : {1, 2}) {
     for (const int64_t order : {2, 4, 6}) {
       for (const char* boundary : {"circular", "one_sided"}) {
-        const double ratio =
-            error(32, derivative, order, boundary) / error(64, derivative, order, boundary);
-        EXPECT_NEAR(std::log2(ratio), static_cast<double>(order), 0.5)
-            << derivative << " " << order << " " << boundary;
+        const double ratio = error(32, derivative, order, boundary) / error(64, derivative, order, boundary);
+        EXPECT_NEAR(std::log2(ratio), static_cast<double>(order), 0.5) << derivative << " " << order << " " << boundary;
       }
     }
   }
@@ -97,8 +91,8 @@ TEST(Stencil, BoundariesAreThoseOfPad) {
     const std::string mode = boundary == std::string("zeros") ? "constant" : boundary;
     const at::Tensor padded = at::pad(x, {2, 3}, mode);
     const at::Tensor expected = padded.slice(-1, 0, 7) * 0.5 + padded.slice(-1, 5, 12) * -2 + x;
-    const at::Tensor y = stencil(
-        x, {.dim = -1, .boundary = boundary, .offsets = {{-2, 3, 0}}, .weights = {{0.5, -2, 1}}});
+    const at::Tensor y =
+        stencil(x, {.dim = -1, .boundary = boundary, .offsets = {{-2, 3, 0}}, .weights = {{0.5, -2, 1}}});
     EXPECT_EQ(difference(y, expected, 1e-14), "") << boundary;
   }
 }
@@ -110,11 +104,7 @@ TEST(Stencil, AnyCutEqualsTheWholeTensorAndIsKept) {
       cases.push_back(
           {boundary,
            [=](const at::Tensor& x) {
-             return List{stencil(x, {.dim = dim,
-                                     .derivative = 2,
-                                     .order = 4,
-                                     .spacing = 0.3,
-                                     .boundary = boundary}),
+             return List{stencil(x, {.dim = dim, .derivative = 2, .order = 4, .spacing = 0.3, .boundary = boundary}),
                          stencil(x, {.dim = dim, .derivative = 1, .boundary = boundary}).square()};
            },
            {.double_backward = true}});
@@ -123,19 +113,14 @@ TEST(Stencil, AnyCutEqualsTheWholeTensorAndIsKept) {
     // Farther than the next block, more to one side, and farther than the domain.
     cases.push_back(
         {boundary, [=](const at::Tensor& x) {
-           return List{
-               stencil(x, {.dim = 0,
-                           .boundary = boundary,
-                           .offsets = {{-5, 1, 2}},
-                           .weights = {{1, -3, 0.5}}}),
-               stencil(x, {.dim = 1, .boundary = boundary, .offsets = {{8}}, .weights = {{2}}})};
+           return List{stencil(x, {.dim = 0, .boundary = boundary, .offsets = {{-5, 1, 2}}, .weights = {{1, -3, 0.5}}}),
+                       stencil(x, {.dim = 1, .boundary = boundary, .offsets = {{8}}, .weights = {{2}}})};
          }});
   }
-  cases.push_back(
-      {"fields", [](const at::Tensor& x) {
-         const List g = stencil_gradient(x, {0, 1}, 2, {0.5, 2.0}, "circular");
-         return List{g[0], g[1], divergence({x, x.sin()}, {1, 0}), laplacian(x, {0, 1}, 4, 0.1)};
-       }});
+  cases.push_back({"fields", [](const at::Tensor& x) {
+                     const List g = stencil_gradient(x, {0, 1}, 2, {0.5, 2.0}, "circular");
+                     return List{g[0], g[1], divergence({x, x.sin()}, {1, 0}), laplacian(x, {0, 1}, 4, 0.1)};
+                   }});
   check(cases, make_tensor({9, 7, 2}, 1));
 }
 
@@ -148,12 +133,10 @@ TEST(Stencil, OnlyHalosTravelAndTheCutStays) {
       return mesh->group().stats().total().bytes / 32;
     };
     const int64_t rank = mesh->rank();
-    EXPECT_EQ(bytes_of({.dim = 0, .boundary = "replicate"}),
-              (std::array<int64_t, 3>{1, 2, 1})[rank]);
+    EXPECT_EQ(bytes_of({.dim = 0, .boundary = "replicate"}), (std::array<int64_t, 3>{1, 2, 1})[rank]);
     EXPECT_EQ(bytes_of({.dim = 0}), (std::array<int64_t, 3>{1, 2, 1})[rank]);
     EXPECT_EQ(bytes_of({.dim = 0, .boundary = "circular"}), 2);
-    EXPECT_EQ(bytes_of({.dim = 0, .order = 6, .boundary = "zeros"}),
-              (std::array<int64_t, 3>{4, 4, 4})[rank]);
+    EXPECT_EQ(bytes_of({.dim = 0, .order = 6, .boundary = "zeros"}), (std::array<int64_t, 3>{4, 4, 4})[rank]);
     EXPECT_EQ(bytes_of({.dim = 0, .offsets = {{-1, 0}}, .weights = {{-1, 1}}}), rank < 2 ? 1 : 0);
     EXPECT_EQ(bytes_of({.dim = 1}), 0);
   });
@@ -164,8 +147,7 @@ TEST(Stencil, ForwardModeIsTheStencilOfTheTangent) {
   const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
   on_mesh({2}, [level](const MeshPtr& mesh) {
     const std::vector<Placement> rows = {shard(0, {3, 6})};
-    const at::Tensor x = shard_of(make_tensor({9}, 1), mesh, rows),
-                     t = shard_of(make_tensor({9}, 2), mesh, rows);
+    const at::Tensor x = shard_of(make_tensor({9}, 1), mesh, rows), t = shard_of(make_tensor({9}, 2), mesh, rows);
     const at::Tensor plain = stencil(make_tensor({9}, 2), {.dim = 0});
 
     const at::Tensor y = stencil(at::_make_dual(x, t, level), {.dim = 0});
@@ -178,8 +160,7 @@ TEST(Stencil, ForwardModeIsTheStencilOfTheTangent) {
 TEST(Stencil, RefusesWhatHasNoMeaning) {
   const at::Tensor x = make_tensor({2, 3}, 1);
   const std::pair<Stencil, const char*> wrong[] = {
-      {{.dim = 1, .boundary = "cirular"},
-       "stencil: unknown boundary 'cirular' (did you mean \"circular\"?)"},
+      {{.dim = 1, .boundary = "cirular"}, "stencil: unknown boundary 'cirular' (did you mean \"circular\"?)"},
       {{.dim = 1, .order = 3}, "stencil: derivative 1 of order 3"},
       {{.dim = 1, .order = 4}, "stencil: 3 rows along dim 1 are too few"},
       {{.dim = 1, .spacing = 0}, "stencil: the spacing is 0"},
@@ -189,8 +170,7 @@ TEST(Stencil, RefusesWhatHasNoMeaning) {
        "stencil: derivative 1, order 2 and spacing 0.5 with weights of one's own"},
       {{.dim = 1, .derivative = 2, .offsets = {{1}}, .weights = {{1.0}}},
        "stencil: derivative 2, order 2 and spacing 1 with weights of one's own"},
-      {{.dim = 1, .boundary = "one_sided", .offsets = {{1}}, .weights = {{1.0}}},
-       "stencil: weights of one's own"},
+      {{.dim = 1, .boundary = "one_sided", .offsets = {{1}}, .weights = {{1.0}}}, "stencil: weights of one's own"},
   };
   for (const auto& [options, text] : wrong)
     EXPECT_THAT(message_of([&, &o = options] { stencil(x, o); }), ::testing::StartsWith(text));

@@ -13,19 +13,23 @@ using Dims = std::vector<int64_t>;
 
 const Tensor eye = at::eye(3, at::kDouble);
 const Tensor square = make_tensor({4, 3, 3}, 1) + 3 * eye, one = make_tensor({3, 3}, 2) + 3 * eye;
-const Tensor positive = square.matmul(square.mT()), right = make_tensor({4, 3, 2}, 3),
-             vectors = make_tensor({4, 3}, 4), tall = make_tensor({4, 5, 3}, 5),
-             deep = make_tensor({2, 3, 4, 4}, 6) + 4 * at::eye(4, at::kDouble);
+const Tensor positive = square.matmul(square.mT()), right = make_tensor({4, 3, 2}, 3), vectors = make_tensor({4, 3}, 4),
+             tall = make_tensor({4, 5, 3}, 5), deep = make_tensor({2, 3, 4, 4}, 6) + 4 * at::eye(4, at::kDouble);
 const Allowed kForward{.backward = false};
 
 TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
   sweep({
-      row("cholesky", {positive}, [](X x) { return List{at::linalg_cholesky(x), at::linalg_cholesky(x, true)}; }),
+      row("cholesky", {positive},
+          [](X x) {
+            return List{at::linalg_cholesky(x), at::linalg_cholesky(x, true)};
+          }),
       row("cholesky_ex", {positive}, [](X x) { return at::linalg_cholesky_ex(x); }),
       row("cholesky_inverse", {positive}, [](X x) { return at::cholesky_inverse(at::linalg_cholesky(x)); }),
-      row("cholesky_solve", {right, positive},
-          [](X y, X x) { return at::cholesky_solve(y, at::linalg_cholesky(x)); }),
-      row("inv", {square}, [](X x) { return List{at::linalg_inv(x), at::inverse(x)}; }),
+      row("cholesky_solve", {right, positive}, [](X y, X x) { return at::cholesky_solve(y, at::linalg_cholesky(x)); }),
+      row("inv", {square},
+          [](X x) {
+            return List{at::linalg_inv(x), at::inverse(x)};
+          }),
       row("inv_ex", {deep}, [](X x) { return at::linalg_inv_ex(x); }),
       row("inv_one", {one}, [](X x) { return at::linalg_inv(x); }),
       row("det", {square}, [](X x) { return at::linalg_det(x); }),
@@ -36,8 +40,7 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
       row("solve_shared", {one, right}, [](X x, X y) { return at::linalg_solve(x, y); }),
       row("solve_right", {square, right}, [](X x, X y) { return at::linalg_solve(x, y.mT(), false); }),
       row("solve_ex", {square, right}, [](X x, X y) { return std::get<0>(at::linalg_solve_ex(x, y)); }),
-      row("solve_triangular", {square, right},
-          [](X x, X y) { return at::linalg_solve_triangular(x.triu(), y, true); }),
+      row("solve_triangular", {square, right}, [](X x, X y) { return at::linalg_solve_triangular(x.triu(), y, true); }),
       row("solve_triangular_shared", {one, right},
           [](X x, X y) { return at::linalg_solve_triangular(x.tril(), y, false); }),
       row("triangular_solve", {right, square}, [](X y, X x) { return std::get<0>(at::triangular_solve(y, x)); }),
@@ -60,14 +63,14 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
             return List{ld, pivots, at::linalg_ldl_solve(ld, pivots, y.detach())};
           }),
       row("qr", {tall}, [](X x) { return at::linalg_qr(x); }),
-      row("qr_r", {square}, [](X x) { return std::get<1>(at::linalg_qr(x, "r")); }, kForward),
+      row(
+          "qr_r", {square}, [](X x) { return std::get<1>(at::linalg_qr(x, "r")); }, kForward),
       row("householder", {tall},
           [](X x) {
             const auto [v, tau] = at::geqrf(x.detach());
             return List{v, tau, at::linalg_householder_product(v, tau), at::orgqr(v, tau)};
           }),
-      row("householder_grad", {tall, vectors},
-          [](X x, X tau) { return at::linalg_householder_product(x, tau); }),
+      row("householder_grad", {tall, vectors}, [](X x, X tau) { return at::linalg_householder_product(x, tau); }),
       row("ormqr", {tall, make_tensor({4, 5, 2}, 8)},
           [](X x, X y) {
             const auto [v, tau] = at::geqrf(x.detach());
@@ -79,49 +82,75 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
 TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
   sweep({
       row("svd", {tall}, [](X x) { return at::linalg_svd(x, false); }),
-      row("svd_full", {tall}, [](X x) { return at::linalg_svd(x); }, kForward),
+      row(
+          "svd_full", {tall}, [](X x) { return at::linalg_svd(x); }, kForward),
       row("svd_old", {square}, [](X x) { return at::svd(x); }),
       row("svdvals", {tall}, [](X x) { return at::linalg_svdvals(x); }),
       row("eigh", {positive}, [](X x) { return at::linalg_eigh(x); }),
       row("eigvalsh", {positive}, [](X x) { return at::linalg_eigvalsh(x); }),
-      row("eig", {square}, [](X x) { return at::linalg_eig(x); }, kForward),
+      row(
+          "eig", {square}, [](X x) { return at::linalg_eig(x); }, kForward),
       row("eigvals", {square}, [](X x) { return at::linalg_eigvals(x).abs(); }),
-      row("lstsq", {tall, make_tensor({4, 5, 2}, 9)},
-          [](X x, X y) { return std::get<0>(at::linalg_lstsq(x, y)); }),
-      row("lstsq_gelsd", {tall, make_tensor({4, 5, 2}, 9)},
+      row("lstsq", {tall, make_tensor({4, 5, 2}, 9)}, [](X x, X y) { return std::get<0>(at::linalg_lstsq(x, y)); }),
+      row(
+          "lstsq_gelsd", {tall, make_tensor({4, 5, 2}, 9)},
           [](X x, X y) { return at::linalg_lstsq(x, y, {}, "gelsd"); }, kForward),
       row("pinv", {tall}, [](X x) { return at::linalg_pinv(x); }),
       row("pinv_hermitian", {positive}, [](X x) { return at::linalg_pinv(x, 1e-8, true); }),
       row("pinv_old", {tall}, [](X x) { return at::pinverse(x); }),
       row("matrix_norm", {tall},
           [](X x) {
-            return List{at::linalg_matrix_norm(x), at::linalg_matrix_norm(x, "nuc"),
-                        at::linalg_matrix_norm(x, 2), at::linalg_matrix_norm(x, 1),
-                        at::linalg_matrix_norm(x, INFINITY, {0, 1})};
+            return List{at::linalg_matrix_norm(x), at::linalg_matrix_norm(x, "nuc"), at::linalg_matrix_norm(x, 2),
+                        at::linalg_matrix_norm(x, 1), at::linalg_matrix_norm(x, INFINITY, {0, 1})};
           }),
-      row("cond", {square}, [](X x) { return List{at::linalg_cond(x), at::linalg_cond(x, 1)}; }, kForward),
-      row("matrix_rank", {tall}, [](X x) { return at::linalg_matrix_rank(x); }, kForward),
-      row("vector_norm", {tall}, [](X x) { return List{at::linalg_vector_norm(x, 3), at::linalg_norm(x, 2, 1)}; }),
-      row("norms", {one}, [](X x) { return List{at::linalg_norm(x, "fro"), at::linalg_norm(x, "nuc"), at::nuclear_norm(x), at::frobenius_norm(x, Dims{0, 1})}; }),
+      row(
+          "cond", {square},
+          [](X x) {
+            return List{at::linalg_cond(x), at::linalg_cond(x, 1)};
+          },
+          kForward),
+      row(
+          "matrix_rank", {tall}, [](X x) { return at::linalg_matrix_rank(x); }, kForward),
+      row("vector_norm", {tall},
+          [](X x) {
+            return List{at::linalg_vector_norm(x, 3), at::linalg_norm(x, 2, 1)};
+          }),
+      row("norms", {one},
+          [](X x) {
+            return List{at::linalg_norm(x, "fro"), at::linalg_norm(x, "nuc"), at::nuclear_norm(x),
+                        at::frobenius_norm(x, Dims{0, 1})};
+          }),
       row("matrix_exp", {square}, [](X x) { return at::linalg_matrix_exp(x * 0.1); }),
-      row("matrix_power", {square}, [](X x) { return List{x.matrix_power(3), x.matrix_power(-2), x.matrix_power(0)}; }),
+      row("matrix_power", {square},
+          [](X x) {
+            return List{x.matrix_power(3), x.matrix_power(-2), x.matrix_power(0)};
+          }),
       row("tensorinv", {make_tensor({2, 3, 6}, 10) + at::eye(6, at::kDouble).view({2, 3, 6}) * 4},
           [](X x) { return at::linalg_tensorinv(x, 2); }),
-      row("tensorsolve", {make_tensor({2, 3, 6}, 10) + at::eye(6, at::kDouble).view({2, 3, 6}) * 4,
-                          make_tensor({2, 3}, 11)},
+      row("tensorsolve",
+          {make_tensor({2, 3, 6}, 10) + at::eye(6, at::kDouble).view({2, 3, 6}) * 4, make_tensor({2, 3}, 11)},
           [](X x, X y) { return at::linalg_tensorsolve(x, y); }),
       row("vander", {vectors}, [](X x) { return at::linalg_vander(x, 4); }),
-      row("vander_old", {make_tensor({5}, 4)}, [](X x) { return at::vander(x, 3); }, kForward),
+      row(
+          "vander_old", {make_tensor({5}, 4)}, [](X x) { return at::vander(x, 3); }, kForward),
       row("vecdot", {vectors, make_tensor({4, 3}, 12)},
-          [](X x, X y) { return List{at::linalg_vecdot(x, y), at::linalg_vecdot(x, y, 0)}; }),
+          [](X x, X y) {
+            return List{at::linalg_vecdot(x, y), at::linalg_vecdot(x, y, 0)};
+          }),
       row("multi_dot", {make_tensor({5, 4}, 13), make_tensor({4, 3}, 14), make_tensor({3, 6}, 15)},
-          [](X x, X y, X z) { return List{at::linalg_multi_dot({x, y, z}), at::chain_matmul({x, y, z})}; }),
+          [](X x, X y, X z) {
+            return List{at::linalg_multi_dot({x, y, z}), at::chain_matmul({x, y, z})};
+          }),
       row("complex_solve", {square, right},
           [](X x, X y) { return at::linalg_solve(at::complex(x, x * 0.3), at::complex(y, y + 1)); }),
       row("complex_eigh", {square},
-          [](X x) { const Tensor c = at::complex(x, x * 0.3); return at::linalg_eigvalsh(c.matmul(c.mH())); }),
+          [](X x) {
+            const Tensor c = at::complex(x, x * 0.3);
+            return at::linalg_eigvalsh(c.matmul(c.mH()));
+          }),
       row("kron", {one, vectors}, [](X x, X y) { return at::kron(x, y); }),
-      row("bilinear", {make_tensor({5, 7}, 16), make_tensor({5, 6}, 17), make_tensor({2, 7, 6}, 18), make_tensor({2}, 19)},
+      row("bilinear",
+          {make_tensor({5, 7}, 16), make_tensor({5, 6}, 17), make_tensor({2, 7, 6}, 18), make_tensor({2}, 19)},
           [](X x, X y, X w, X c) { return at::bilinear(x, y, w, c); }, {.other_cut = true}),
       row("addbmm", {make_tensor({3, 2}, 20), square, right},
           [](X x, X y, X z) { return at::addbmm(x, y, z, 0.5, 2); }),

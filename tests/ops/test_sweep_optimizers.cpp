@@ -25,7 +25,8 @@ List copies(const List& t) {
 TEST(SweepPointwiseOptimizers, S20_Fused) {
   const List kTensors{a, b, b * 0.1, b.square()};
   sweep({
-      row("fused_adam", kTensors,
+      row(
+          "fused_adam", kTensors,
           [](const List& t) {
             List s = copies(t);
             const Tensor step = at::ones({}, at::kFloat);
@@ -38,7 +39,8 @@ TEST(SweepPointwiseOptimizers, S20_Fused) {
             return List{s[0], s[2], s[3]};
           },
           kForward),
-      row("fused_adamw", kTensors,
+      row(
+          "fused_adamw", kTensors,
           [](const List& t) {
             List s = copies(t);
             at::_fused_adamw_({s[0]}, {s[1]}, {s[2]}, {s[3]}, {}, {at::ones({}, at::kFloat)}, 0.1, 0.9, 0.99, 0.01,
@@ -46,7 +48,8 @@ TEST(SweepPointwiseOptimizers, S20_Fused) {
             return List{s[0], s[2], s[3]};
           },
           kForward),
-      row("fused_sgd", {a, b, b * 0.1, last},
+      row(
+          "fused_sgd", {a, b, b * 0.1, last},
           [](const List& t) {
             List s = copies(t);
             Tensor velocity = s[3] * 0.5, slope = s[3] + 1;
@@ -54,7 +57,8 @@ TEST(SweepPointwiseOptimizers, S20_Fused) {
             return List{s[0], s[2], s[3], velocity};
           },
           kForward),
-      row("fused_adagrad", {a, b, b.square()},
+      row(
+          "fused_adagrad", {a, b, b.square()},
           [](const List& t) {
             List s = copies(t);
             at::_fused_adagrad_({s[0]}, {s[1]}, {s[2]}, {at::ones({}, at::kFloat)}, 0.1, 0.01, 0.02, 1e-10, false);
@@ -76,9 +80,11 @@ TEST(SweepPointwiseOptimizers, S20_Fused) {
 
 TEST(SweepPointwiseOptimizers, S20_Foreach) {
   sweep({
-      row("foreach_adam", {a, last, b, grad},
+      row(
+          "foreach_adam", {a, last, b, grad},
           [](const List& t) {
-            List s = copies(t), p{s[0], s[1]}, g{s[2], s[3]}, m{s[2] * 0.5, s[3] * 0.5}, v{s[2].square(), s[3].square()};
+            List s = copies(t), p{s[0], s[1]}, g{s[2], s[3]}, m{s[2] * 0.5, s[3] * 0.5},
+                 v{s[2].square(), s[3].square()};
             at::_foreach_lerp_(m, g, 0.1);
             at::_foreach_mul_(v, 0.9);
             at::_foreach_addcmul_(v, g, g, 0.1);
@@ -92,8 +98,9 @@ TEST(SweepPointwiseOptimizers, S20_Foreach) {
       row("foreach_unary", {a, last},
           [](X x, X y) {
             List all = at::_foreach_exp({x, y});
-            for (const auto& more : {at::_foreach_neg({x, y}), at::_foreach_clamp_min({x, y}, 0.1), at::_foreach_abs({x, y}),
-                                     at::_foreach_sub({x, y}, {y, y}), at::_foreach_pow({x, y}, 2.0), at::_foreach_max({x, y})})
+            for (const auto& more :
+                 {at::_foreach_neg({x, y}), at::_foreach_clamp_min({x, y}, 0.1), at::_foreach_abs({x, y}),
+                  at::_foreach_sub({x, y}, {y, y}), at::_foreach_pow({x, y}, 2.0), at::_foreach_max({x, y})})
               all.insert(all.end(), more.begin(), more.end());
             return all;
           }),
@@ -104,7 +111,8 @@ TEST(SweepPointwiseOptimizers, S20_Foreach) {
               all.insert(all.end(), more.begin(), more.end());
             return all;
           }),
-      row("foreach_copy_", {a, b, last},
+      row(
+          "foreach_copy_", {a, b, last},
           [](const List& t) {
             List s = copies(t), to{s[0] * 2, s[2] * 2};
             at::_foreach_copy_(to, {s[1], s[2]});
@@ -121,14 +129,27 @@ TEST(SweepPointwiseOptimizers, S20_ComplexNumbers) {
       row("view_as_complex", {pairs}, [](X x) { return at::view_as_complex(x) * 2; }),
       row("polar", {a.abs() + 0.1, b}, [](X x, X y) { return at::polar(x, y); }),
       row("conj", {wave},
-          [](X x) { return List{x.conj().resolve_conj(), at::conj_physical(x), x.conj() * x, x.mH(), at::_neg_view(x).resolve_neg()}; }),
-      row("parts", {wave}, [](X x) { return List{at::real(x) * 2, at::imag(x.conj()), x.angle(), x.abs(), x.sgn()}; }),
+          [](X x) {
+            return List{x.conj().resolve_conj(), at::conj_physical(x), x.conj() * x, x.mH(),
+                        at::_neg_view(x).resolve_neg()};
+          }),
+      row("parts", {wave},
+          [](X x) {
+            return List{at::real(x) * 2, at::imag(x.conj()), x.angle(), x.abs(), x.sgn()};
+          }),
       row("complex_products", {wave, make_tensor({7, 3}, 7, at::kComplexDouble)},
-          [](X x, X y) { return List{x.mm(y), x.conj().mm(y), at::vdot(x.flatten(), x.flatten() + 1), x.mm(x.mH())}; }),
+          [](X x, X y) {
+            return List{x.mm(y), x.conj().mm(y), at::vdot(x.flatten(), x.flatten() + 1), x.mm(x.mH())};
+          }),
       row("complex_reductions", {wave},
-          [](X x) { return List{x.sum(0), x.mean(1), x.prod(0), x.var(0), at::linalg_vector_norm(x, 2, 1), x.cumsum(0)}; }),
+          [](X x) {
+            return List{x.sum(0), x.mean(1), x.prod(0), x.var(0), at::linalg_vector_norm(x, 2, 1), x.cumsum(0)};
+          }),
       row("complex_functions", {wave},
-          [](X x) { return List{x.exp(), (x + 3).log(), x.tanh(), (x + 3).sqrt(), x.reciprocal(), x.pow(2), x.isreal().to(at::kDouble)}; }),
+          [](X x) {
+            return List{
+                x.exp(), (x + 3).log(), x.tanh(), (x + 3).sqrt(), x.reciprocal(), x.pow(2), x.isreal().to(at::kDouble)};
+          }),
   });
 }
 

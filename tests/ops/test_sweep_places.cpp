@@ -36,8 +36,7 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("roll_far", {a},
           [](X x) {
-            return List{x.roll(-8, 0), x.roll({1, 2, 3}, {0, 1, 2}), x.roll({1, 1}, {0, 0}),
-                        x.roll(-7)};
+            return List{x.roll(-8, 0), x.roll({1, 2, 3}, {0, 1, 2}), x.roll({1, 1}, {0, 0}), x.roll(-7)};
           }),
       row("diag_embed_dims", {m},
           [](X x) {
@@ -46,8 +45,8 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("diagonal_cut", {a},
           [](X x) {
-            return List{x.diagonal(), x.diagonal(1), x.diagonal(-2, 0, 1), x.diagonal(1, 2, 0),
-                        x.diagonal(-9), at::linalg_diagonal(x)};
+            return List{x.diagonal(),        x.diagonal(1),  x.diagonal(-2, 0, 1),
+                        x.diagonal(1, 2, 0), x.diagonal(-9), at::linalg_diagonal(x)};
           },
           {.other_cut = true}),
       row("trace_cut", {m}, [](X x) { return x.trace() * x.sum(); }),
@@ -58,8 +57,7 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("unfold_cut", {a},
           [](X x) {
-            return List{x.unfold(0, 3, 1), x.unfold(1, 2, 2), x.unfold(2, 3, 2), x.unfold(0, 5, 1),
-                        x.unfold(2, 1, 4)};
+            return List{x.unfold(0, 3, 1), x.unfold(1, 2, 2), x.unfold(2, 3, 2), x.unfold(0, 5, 1), x.unfold(2, 1, 4)};
           },
           {.other_cut = true}),
       row("tril_batches", {make_tensor({2, 5, 4}, 23)},
@@ -77,8 +75,8 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("repeat_interleave_n", {m},
           [](X x) {
-            return List{x.repeat_interleave(2, 0), x.repeat_interleave(3, 1),
-                        x.repeat_interleave(2), x.repeat_interleave(1, -1)};
+            return List{x.repeat_interleave(2, 0), x.repeat_interleave(3, 1), x.repeat_interleave(2),
+                        x.repeat_interleave(1, -1)};
           }),
       row("repeat_interleave_by", {m, at::tensor({2, 0, 1, 3, 1}, at::kLong)},
           [](X x, X n) {
@@ -91,25 +89,23 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("moves", {a},
           [](X x) {
-            return List{x.movedim({0, 2}, {2, 1}), x.moveaxis(1, 0), x.swapdims(0, 2), x.mT(),
-                        x.adjoint(), x.narrow(0, 1, 3).swapaxes(0, 1)};
+            return List{x.movedim({0, 2}, {2, 1}),       x.moveaxis(1, 0), x.swapdims(0, 2), x.mT(), x.adjoint(),
+                        x.narrow(0, 1, 3).swapaxes(0, 1)};
           }),
       row("stacks", {m, make_tensor({5, 7}, 25)},
           [](X x, X y) {
-            return List{at::hstack({x, y}),       at::vstack({x, y}),      at::dstack({x, y}),
-                        at::column_stack({x, y}), at::row_stack({x, y}),   at::concat({x, y}, 1)};
+            return List{at::hstack({x, y}),       at::vstack({x, y}),    at::dstack({x, y}),
+                        at::column_stack({x, y}), at::row_stack({x, y}), at::concat({x, y}, 1)};
           }),
       row("stacks_1d", {flat, make_tensor({7}, 26)},
           [](X x, X y) {
-            return List{at::hstack({x, y}), at::vstack({x, y}), at::dstack({x, y}),
-                        at::column_stack({x, y})};
+            return List{at::hstack({x, y}), at::vstack({x, y}), at::dstack({x, y}), at::column_stack({x, y})};
           }),
       row("splits", {a},
           [](X x) {
             List all;
-            for (const auto& parts :
-                 {x.tensor_split({1, 3}, 2), x.hsplit(2), x.vsplit({2, 3}), x.dsplit(3),
-                  at::unsafe_chunk(x, 3, 0), at::unsafe_split(x, 2, 2), x.split({3, 2}, 0)})
+            for (const auto& parts : {x.tensor_split({1, 3}, 2), x.hsplit(2), x.vsplit({2, 3}), x.dsplit(3),
+                                      at::unsafe_chunk(x, 3, 0), at::unsafe_split(x, 2, 2), x.split({3, 2}, 0)})
               all.insert(all.end(), parts.begin(), parts.end());
             return all;
           }),
@@ -117,8 +113,7 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           [](X x, X at) { return at::tensor_split(x, at, 2); }),
       row("cartesian_combinations", {flat, make_tensor({3}, 27)},
           [](X x, X y) {
-            return List{at::cartesian_prod({x, y}), at::combinations(x, 2),
-                        at::combinations(y, 2, true)};
+            return List{at::cartesian_prod({x, y}), at::combinations(x, 2), at::combinations(y, 2, true)};
           }),
       row("meshgrid_xy", {flat, make_tensor({3}, 18)},
           [](X x, X y) {
@@ -142,7 +137,8 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
 
 TEST(SweepShapePlaces, S26_CopiesOfViews) {
   sweep({
-      row("copies_of_views", {a},
+      row(
+          "copies_of_views", {a},
           [](X x) {
             return List{at::view_copy(x, {20, 6}),
                         at::permute_copy(x, {2, 0, 1}),
@@ -160,20 +156,21 @@ TEST(SweepShapePlaces, S26_CopiesOfViews) {
                         at::narrow_copy(x, 2, 2, 4)};
           },
           kForward),
-      row("copies_of_parts", {a},
+      row(
+          "copies_of_parts", {a},
           [](X x) {
             List all;
-            for (const auto& parts : {at::split_copy(x, 2, 0), at::unbind_copy(x, 1),
-                                      at::split_with_sizes_copy(x, {1, 3, 2}, 2)})
+            for (const auto& parts :
+                 {at::split_copy(x, 2, 0), at::unbind_copy(x, 1), at::split_with_sizes_copy(x, {1, 3, 2}, 2)})
               all.insert(all.end(), parts.begin(), parts.end());
             return all;
           },
           kForward),
-      row("copies_of_more", {m},
+      row(
+          "copies_of_more", {m},
           [](X x) {
-            return List{at::t_copy(x), at::as_strided_copy(x, {5, 7}, {7, 1}),
-                        at::view_as_real_copy(at::complex(x, x)), at::_reshape_copy(x, {35}),
-                        at::view_as_complex_copy(at::stack({x, x}, -1))};
+            return List{at::t_copy(x), at::as_strided_copy(x, {5, 7}, {7, 1}), at::view_as_real_copy(at::complex(x, x)),
+                        at::_reshape_copy(x, {35}), at::view_as_complex_copy(at::stack({x, x}, -1))};
           },
           kForward),
       row("scatters", {a, make_tensor({3, 4, 6}, 30), make_tensor({4, 6}, 31)},
@@ -191,8 +188,7 @@ TEST(SweepShapePlaces, S26_CopiesOfViews) {
             return List{at::diagonal_scatter(x, y, 0, 0, 1), at::diagonal_scatter(x, y, -1, 0, 1)};
           },
           {.other_cut = true}),
-      row("as_strided_scatter", {m, flat},
-          [](X x, X y) { return at::as_strided_scatter(x, y, {7}, {1}, 14); },
+      row("as_strided_scatter", {m, flat}, [](X x, X y) { return at::as_strided_scatter(x, y, {7}, {1}, 14); },
           {.gather = true, .other_cut = true}),
   });
 }
@@ -215,8 +211,7 @@ TEST(SweepShapePlaces, S26_Reads) {
           }),
       row("index_three", {a, rows, rows.remainder(4)},
           [](X x, X i, X j) {
-            return List{x.index({i, j}), x.index({i, Slice(), j}), x.index({Slice(), j, i}),
-                        x.index({i, j, i})};
+            return List{x.index({i, j}), x.index({i, Slice(), j}), x.index({Slice(), j, i}), x.index({i, j, i})};
           }),
       row("index_broadcast", {m, rows, at::tensor({6, 0}, at::kLong).view({2, 1})},
           [](X x, X i, X j) {
@@ -233,15 +228,14 @@ TEST(SweepShapePlaces, S26_Reads) {
           }),
       row("index_mask_second", {a, make_tensor({4}, 36, at::kBool), rows},
           [](X x, X c, X i) {
-            return List{x.index({Slice(), c}), x.index({Slice(), Slice(), i}), x.index({i, c.nonzero().select(1, 0).select(0, 0)})};
+            return List{x.index({Slice(), c}), x.index({Slice(), Slice(), i}),
+                        x.index({i, c.nonzero().select(1, 0).select(0, 0)})};
           }),
       row("nonzero_all", {coin},
           [](X c) {
-            return List{c.nonzero(), c.argwhere(), at::nonzero_static(c, 40, -1),
-                        at::nonzero_static(c, 5, -1)};
+            return List{c.nonzero(), c.argwhere(), at::nonzero_static(c, 40, -1), at::nonzero_static(c, 5, -1)};
           }),
-      row("nonzero_numpy", {make_tensor({4, 3, 2}, 37, at::kBool)},
-          [](X c) { return c.nonzero_numpy(); }),
+      row("nonzero_numpy", {make_tensor({4, 3, 2}, 37, at::kBool)}, [](X c) { return c.nonzero_numpy(); }),
       row("where_one", {coin}, [](X c) { return at::where(c); }),
       row("embedding_renorm", {make_tensor({7, 3}, 38), columns},
           [](X w, X i) { return at::embedding(w.detach(), i); }),
@@ -304,7 +298,8 @@ TEST(SweepShapePlaces, S26_Writes) {
             return List{at::index_reduce(p, 0, i, q, "amax"), at::index_reduce(p, 0, i, q, "mean"),
                         at::index_reduce(p, 0, i, q, "prod", false)};
           }),
-      row("scatter_dims", {a, make_tensor({5, 4, 2}, 49, at::kLong).abs().remainder(2) * 3 + at::arange(2), make_tensor({5, 4, 2}, 50)},
+      row("scatter_dims",
+          {a, make_tensor({5, 4, 2}, 49, at::kLong).abs().remainder(2) * 3 + at::arange(2), make_tensor({5, 4, 2}, 50)},
           [](X x, X i, X y) {
             return List{x.scatter(2, i, y), x.scatter(2, i, 0.5), x.scatter_add(2, i, y)};
           }),
@@ -325,8 +320,7 @@ TEST(SweepShapePlaces, S26_Writes) {
           }),
       row("fill_diagonal", {square, make_tensor({7, 3}, 54)},
           [](X x, X y) {
-            return List{Tensor(x.detach() * 2).fill_diagonal_(1),
-                        Tensor(y.detach() * 2).fill_diagonal_(2, true),
+            return List{Tensor(x.detach() * 2).fill_diagonal_(1), Tensor(y.detach() * 2).fill_diagonal_(2, true),
                         Tensor(y.detach() * 2).fill_diagonal_(3)};
           }),
       row("assign", {a, make_tensor({4, 6}, 55)},
@@ -383,13 +377,17 @@ TEST(SweepShapePlaces, S20_Padding) {
                         at::pad(x.select(0, 0), {1, 1}, "circular")};
           }),
       row("pad_circular_crop", {make_tensor({2, 3, 6}, 60)},
-          [](X x) { return at::pad(x, {-1, 2}, "circular"); }),
+          [](X x) {
+            return at::pad(x, {-1, 2}, "circular");
+          }),
       row("pad_circular_2d", {picture},
           [](X x) {
             return List{at::pad(x, {2, 1, 3, 2}, "circular"), at::pad(x, {5, 5, 0, 0}, "circular")};
           }),
       row("pad_circular_3d", {make_tensor({1, 2, 3, 4, 3}, 61)},
-          [](X x) { return at::pad(x, {1, 2, 3, 2, 1, 3}, "circular"); }),
+          [](X x) {
+            return at::pad(x, {1, 2, 3, 2, 1, 3}, "circular");
+          }),
       row("pad_reflect_all", {make_tensor({1, 2, 3, 4, 3}, 61)},
           [](X x) {
             return List{at::pad(x, {1, 2, 3, 2, 1, 0}, "reflect"),
@@ -417,8 +415,8 @@ TEST(SweepShapePlaces, S20_Products) {
   sweep({
       row("einsum_diagonal", {make_tensor({4, 4, 3}, 72)},
           [](X x) {
-            return List{at::einsum("iij->ij", {x}), at::einsum("iij->j", {x}),
-                        at::einsum("ijk->kji", {x}), at::einsum("ijk->k", {x})};
+            return List{at::einsum("iij->ij", {x}), at::einsum("iij->j", {x}), at::einsum("ijk->kji", {x}),
+                        at::einsum("ijk->k", {x})};
           },
           {.other_cut = true}),
       row("einsum_diagonal_two", {make_tensor({4, 4}, 73), make_tensor({4, 3}, 74)},
@@ -437,11 +435,11 @@ TEST(SweepShapePlaces, S20_Products) {
           }),
       row("inner_outer", {p, q, make_tensor({6}, 78)},
           [](X x, X y, X z) {
-            return List{at::inner(x, y.t()), at::outer(z, y.select(1, 0)), at::inner(x, z),
-                        at::ger(z, x.select(0, 0)), at::dot(z, z), at::vdot(z, z)};
+            return List{at::inner(x, y.t()), at::outer(z, y.select(1, 0)),
+                        at::inner(x, z),     at::ger(z, x.select(0, 0)),
+                        at::dot(z, z),       at::vdot(z, z)};
           }),
-      row("kron", {make_tensor({3, 4}, 79), make_tensor({2, 5}, 80)},
-          [](X x, X y) { return at::kron(x, y); }),
+      row("kron", {make_tensor({3, 4}, 79), make_tensor({2, 5}, 80)}, [](X x, X y) { return at::kron(x, y); }),
       row("cross_dims", {make_tensor({4, 3, 5}, 81), make_tensor({4, 3, 5}, 82)},
           [](X x, X y) {
             return List{at::linalg_cross(x, y, 1), at::cross(x, y, 1), at::linalg_cross(x.slice(0, 0, 1), y, 1)};
@@ -451,7 +449,8 @@ TEST(SweepShapePlaces, S20_Products) {
           [](X x) {
             return List{at::vander(x.detach(), 3), at::vander(x.detach(), 4, true), at::linalg_vander(x)};
           }),
-      row("bilinear_all", {make_tensor({4, 3}, 83), make_tensor({4, 2}, 84), make_tensor({5, 3, 2}, 85), make_tensor({5}, 86)},
+      row("bilinear_all",
+          {make_tensor({4, 3}, 83), make_tensor({4, 2}, 84), make_tensor({5, 3, 2}, 85), make_tensor({5}, 86)},
           [](X x, X y, X w, X b) {
             return List{at::bilinear(x, y, w, b), at::bilinear(x, y, w, {})};
           }),
@@ -461,8 +460,7 @@ TEST(SweepShapePlaces, S20_Products) {
           }),
       row("where_scalars", {m, coin},
           [](X x, X c) {
-            return List{at::where(c, x, 0.5), at::where(c, 0.5, x), at::where(c, 1.0, 2.0),
-                        at::where(c, x, x * 2)};
+            return List{at::where(c, x, 0.5), at::where(c, 0.5, x), at::where(c, 1.0, 2.0), at::where(c, x, x * 2)};
           }),
       row("chain_of_products", {p, q, make_tensor({4, 3}, 90)},
           [](X x, X y, X z) {

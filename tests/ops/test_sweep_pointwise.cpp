@@ -12,14 +12,12 @@ namespace {
 using at::Tensor;
 
 const Tensor a = make_tensor({5, 7}, 1), b = make_tensor({5, 7}, 2), last = make_tensor({7}, 3);
-const Tensor column = make_tensor({5, 1}, 4), one = make_tensor({}, 5),
-             deep = make_tensor({3, 5, 7}, 6);
+const Tensor column = make_tensor({5, 1}, 4), one = make_tensor({}, 5), deep = make_tensor({3, 5, 7}, 6);
 const Tensor positive = a.abs() + 0.3, large = b.abs() + 1.2, share = a.abs() * 0.9 + 0.05;
 const Tensor whole = make_tensor({5, 7}, 7, at::kLong), count = whole.abs() + 1;
 const Tensor coin = make_tensor({5, 7}, 8, at::kBool), coins = make_tensor({7}, 9, at::kBool);
 const Tensor wave = make_tensor({5, 7}, 10, at::kComplexDouble);
-const Tensor narrow = a.to(at::kFloat), brain = b.to(at::kBFloat16),
-             byte = make_tensor({5, 7}, 11, at::kByte);
+const Tensor narrow = a.to(at::kFloat), brain = b.to(at::kBFloat16), byte = make_tensor({5, 7}, 11, at::kByte);
 const Allowed kForward{.backward = false}, kFloat{.tolerance = 1e-5}, kBrain{.tolerance = 2e-2};  // bfloat16: 8 bits
 
 TEST(SweepPointwise, S20_Unary) {
@@ -99,16 +97,13 @@ TEST(SweepPointwise, S20_Unary) {
           [](X x) {
             return List{at::hardshrink(x, 0.2), at::softshrink(x, 0.2)};
           }),
-      row("prelu", {make_tensor({2, 3, 5}, 1), make_tensor({3}, 2)},
-          [](X x, X w) { return at::prelu(x, w); }, {.other_cut = true}),
+      row("prelu", {make_tensor({2, 3, 5}, 1), make_tensor({3}, 2)}, [](X x, X w) { return at::prelu(x, w); },
+          {.other_cut = true}),
       row("ints", {whole},
-          [](X x) {
-            return List{x + 1, x * 3, x.abs(), x.neg(), x / 2, x.floor_divide(2), x.remainder(3)};
-          }),
+          [](X x) { return List{x + 1, x * 3, x.abs(), x.neg(), x / 2, x.floor_divide(2), x.remainder(3)}; }),
       row("int_bits", {whole},
           [](X x) {
-            return List{x.bitwise_and(3), x.bitwise_or(1), x.bitwise_not(),
-                        x.bitwise_left_shift(2)};
+            return List{x.bitwise_and(3), x.bitwise_or(1), x.bitwise_not(), x.bitwise_left_shift(2)};
           }),
       row("bytes", {byte},
           [](X x) {
@@ -119,9 +114,7 @@ TEST(SweepPointwise, S20_Unary) {
             return List{x.logical_not(), x.to(at::kDouble), x & x, x.logical_xor(x)};
           }),
       row("complex", {wave},
-          [](X x) {
-            return List{x * x, x.exp(), x.conj() + 1, x.abs(), x.angle(), at::real(x), at::imag(x)};
-          }),
+          [](X x) { return List{x * x, x.exp(), x.conj() + 1, x.abs(), x.angle(), at::real(x), at::imag(x)}; }),
       row("complex_parts", {a, b},
           [](X x, X y) {
             return List{at::complex(x, y), at::polar(x.abs(), y)};
@@ -180,8 +173,7 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
           kForward),
       row("copysign", {a, b}, [](X x, X y) { return x.copysign(y); }),
       row("xlogy", {a, positive}, [](X x, X y) { return x.xlogy(y); }),
-      row("comparisons", {a, b},
-          [](X x, X y) { return List{x.lt(y), x.ge(y), x.eq(y), x.ne(y), x.gt(y), x.le(y)}; }),
+      row("comparisons", {a, b}, [](X x, X y) { return List{x.lt(y), x.ge(y), x.eq(y), x.ne(y), x.gt(y), x.le(y)}; }),
       row("compare_row", {a, last},
           [](X x, X y) {
             return List{x.lt(y), y.lt(x), at::isclose(x, y, 0.3)};
@@ -191,9 +183,7 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
             return List{x.logical_and(y), x.logical_or(y), x.logical_xor(y), x | y};
           }),
       row("int_pair", {whole, count},
-          [](X x, X y) {
-            return List{x + y, x * y, x.floor_divide(y), x.remainder(y), x / y, at::gcd(x, y)};
-          }),
+          [](X x, X y) { return List{x + y, x * y, x.floor_divide(y), x.remainder(y), x / y, at::gcd(x, y)}; }),
       row(
           "promotion", {a, whole},
           [](X x, X y) {
@@ -211,8 +201,7 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
           }),
       row(
           "heaviside", {a, b}, [](X x, X y) { return at::heaviside(x, y); }, kForward),
-      row("bce_like", {share, share},
-          [](X x, X y) { return -(y * x.log() + (1 - y) * (1 - x).log()); }),
+      row("bce_like", {share, share}, [](X x, X y) { return -(y * x.log() + (1 - y) * (1 - x).log()); }),
   });
 }
 
@@ -231,8 +220,7 @@ TEST(SweepPointwise, S20_ThreeTensors) {
       row("masked_fill", {a, coin}, [](X x, X m) { return x.masked_fill(m, 0.25); }),
       row("masked_fill_row", {a, coins}, [](X x, X m) { return x.masked_fill(m, 0.25); }),
       row("masked_fill_tensor", {a, coin, one}, [](X x, X m, X v) { return x.masked_fill(m, v); }),
-      row("polynomial", {a, b, column},
-          [](X x, X y, X z) { return x * x * y + z * x - y / (z * z + 1); }),
+      row("polynomial", {a, b, column}, [](X x, X y, X z) { return x * x * y + z * x - y / (z * z + 1); }),
   });
 }
 
@@ -244,22 +232,19 @@ TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
       row("div_", {a, large}, [](X x, X y) { return Tensor(x * 2).div_(y).sub_(1).neg_(); }),
       row("sigmoid_", {a},
           [](X x) {
-            return List{Tensor(x * 2).sigmoid_(), Tensor(x * 2).clamp_(0.3, 0.6),
-                        Tensor(x * 2).pow_(2), Tensor(x * 2).exp_() * 2};
+            return List{Tensor(x * 2).sigmoid_(), Tensor(x * 2).clamp_(0.3, 0.6), Tensor(x * 2).pow_(2),
+                        Tensor(x * 2).exp_() * 2};
           }),
-      row("addcmul_", {a, b, last},
-          [](X x, X y, X z) { return Tensor(x * 2).addcmul_(y, z, 0.3); }),
+      row("addcmul_", {a, b, last}, [](X x, X y, X z) { return Tensor(x * 2).addcmul_(y, z, 0.3); }),
       row("lerp_", {a, b}, [](X x, X y) { return Tensor(x * 2).lerp_(y, 0.3); }),
       row("masked_fill_", {a, coin}, [](X x, X m) { return Tensor(x * 2).masked_fill_(m, 0.25); }),
       row("copy_", {a, b}, [](X x, X y) { return Tensor(x * 2).copy_(y) * x; }),
       row("copy_row", {a, last}, [](X x, X y) { return Tensor(x * 2).copy_(y) * x; }),
       row("fill_", {a, one},
           [](X x, X y) {
-            return List{Tensor(x * 2).fill_(0.5) * x, Tensor(x * 2).fill_(y) * x,
-                        Tensor(x * 2).zero_()};
+            return List{Tensor(x * 2).fill_(0.5) * x, Tensor(x * 2).fill_(y) * x, Tensor(x * 2).zero_()};
           }),
-      row("int_add_", {whole, count},
-          [](X x, X y) { return x.clone().add_(y).mul_(2).bitwise_and_(7); }),
+      row("int_add_", {whole, count}, [](X x, X y) { return x.clone().add_(y).mul_(2).bitwise_and_(7); }),
       row("compare_", {a, b}, [](X x, X y) { return x.detach().clone().lt_(y.detach()); }),
       row("logical_not_", {coin}, [](X x) { return x.clone().logical_not_(); }),
       row("add_out", {a, b},
@@ -291,8 +276,7 @@ TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
       row("foreach_addcdiv_", {a, b, large, last},
           [](X x, X y, X z, X w) {
             List self{x.detach() * 2, w.detach() * 2};
-            at::_foreach_addcdiv_(self, {y.detach(), w.detach()}, {z.detach(), w.detach() + 2},
-                                  0.1);
+            at::_foreach_addcdiv_(self, {y.detach(), w.detach()}, {z.detach(), w.detach() + 2}, 0.1);
             at::_foreach_lerp_(self, {y.detach(), w.detach()}, 0.3);
             return self;
           }),

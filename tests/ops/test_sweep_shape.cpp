@@ -12,16 +12,12 @@ using at::Tensor;
 using at::indexing::None;
 using at::indexing::Slice;
 
-const Tensor a = make_tensor({5, 4, 6}, 1), b = make_tensor({5, 4, 6}, 2),
-             m = make_tensor({5, 7}, 3);
-const Tensor wide = make_tensor({5, 9}, 4), tall = make_tensor({3, 7}, 5),
-             flat = make_tensor({7}, 6);
+const Tensor a = make_tensor({5, 4, 6}, 1), b = make_tensor({5, 4, 6}, 2), m = make_tensor({5, 7}, 3);
+const Tensor wide = make_tensor({5, 9}, 4), tall = make_tensor({3, 7}, 5), flat = make_tensor({7}, 6);
 const Tensor coin = make_tensor({5, 7}, 7, at::kBool), whole = make_tensor({5, 7}, 8, at::kLong);
 const Tensor rows = make_tensor({6}, 9, at::kLong).abs().remainder(5);
-const Tensor cells = make_tensor({5, 3}, 10, at::kLong).abs().remainder(7),
-             source = make_tensor({5, 3}, 11);
-const Tensor picks = make_tensor({6, 7}, 12, at::kLong).abs().remainder(5),
-             table = make_tensor({6, 3}, 13);
+const Tensor cells = make_tensor({5, 3}, 10, at::kLong).abs().remainder(7), source = make_tensor({5, 3}, 11);
+const Tensor picks = make_tensor({6, 7}, 12, at::kLong).abs().remainder(5), table = make_tensor({6, 3}, 13);
 const Tensor square = make_tensor({6, 6}, 14), one = make_tensor({}, 15),
              wave = make_tensor({5, 4}, 16, at::kComplexDouble);
 const Allowed kForward{.backward = false};
@@ -108,12 +104,9 @@ TEST(SweepShape, S26_Views) {
           [](X x, X y) {
             return at::meshgrid({x, y}, "ij");
           }),
-      row("pixel_shuffle", {make_tensor({2, 8, 3, 5}, 19)},
-          [](X x) { return at::pixel_shuffle(x, 2); }),
-      row("pixel_unshuffle", {make_tensor({2, 2, 4, 6}, 20)},
-          [](X x) { return at::pixel_unshuffle(x, 2); }),
-      row("channel_shuffle", {make_tensor({2, 4, 3, 5}, 21)},
-          [](X x) { return at::channel_shuffle(x, 2); }),
+      row("pixel_shuffle", {make_tensor({2, 8, 3, 5}, 19)}, [](X x) { return at::pixel_shuffle(x, 2); }),
+      row("pixel_unshuffle", {make_tensor({2, 2, 4, 6}, 20)}, [](X x) { return at::pixel_unshuffle(x, 2); }),
+      row("channel_shuffle", {make_tensor({2, 4, 3, 5}, 21)}, [](X x) { return at::channel_shuffle(x, 2); }),
       row("channels_last", {make_tensor({2, 4, 3, 5}, 22)},
           [](X x) { return x.contiguous(at::MemoryFormat::ChannelsLast) * 2; }),
   });
@@ -195,12 +188,10 @@ TEST(SweepShape, S26_SlicesAndIndices) {
           }),
       row("index_mixed", {a},
           [](X x) {
-            return List{x.index({Slice(1, 4), 2}), x.index({None, "...", 1}),
-                        x.index({Slice(None, None, 2)})};
+            return List{x.index({Slice(1, 4), 2}), x.index({None, "...", 1}), x.index({Slice(None, None, 2)})};
           }),
       row("shifted_difference", {m}, [](X x) { return x.slice(0, 1) - x.slice(0, 0, -1); }),
-      row("central_difference", {m},
-          [](X x) { return x.slice(1, 2) - 2 * x.slice(1, 1, -1) + x.slice(1, 0, -2); }),
+      row("central_difference", {m}, [](X x) { return x.slice(1, 2) - 2 * x.slice(1, 1, -1) + x.slice(1, 0, -2); }),
       row("index_tensor", {m, rows}, [](X x, X i) { return x.index({i}); }),
       row("index_second", {a, rows.remainder(4)},
           [](X x, X i) {
@@ -219,24 +210,17 @@ TEST(SweepShape, S26_SlicesAndIndices) {
       row("gather_1", {m, cells}, [](X x, X i) { return x.gather(1, i); }),
       row("take", {m, rows}, [](X x, X i) { return x.take(i); }),
       row("scatter", {m, cells, source},
-          [](X x, X i, X y) {
-            return x.scatter(1, i.cumsum(1).remainder(7) * 0 + at::arange(3), y) + i.sum();
-          }),
+          [](X x, X i, X y) { return x.scatter(1, i.cumsum(1).remainder(7) * 0 + at::arange(3), y) + i.sum(); }),
       row("scatter_add", {m, cells, source}, [](X x, X i, X y) { return x.scatter_add(1, i, y); }),
-      row("scatter_reduce", {m, cells, source},
-          [](X x, X i, X y) { return x.scatter_reduce(1, i, y, "sum"); }),
-      row("index_add", {m, rows, make_tensor({6, 7}, 30)},
-          [](X x, X i, X y) { return x.index_add(0, i, y); }),
+      row("scatter_reduce", {m, cells, source}, [](X x, X i, X y) { return x.scatter_reduce(1, i, y, "sum"); }),
+      row("index_add", {m, rows, make_tensor({6, 7}, 30)}, [](X x, X i, X y) { return x.index_add(0, i, y); }),
       row("index_add_1", {make_tensor({4, 5}, 31), rows, make_tensor({4, 6}, 32)},
           [](X x, X i, X y) { return x.index_add(1, i, y); }),
-      row("index_copy", {m, at::arange(3), tall},
-          [](X x, X i, X y) { return x.index_copy(0, i, y); }),
+      row("index_copy", {m, at::arange(3), tall}, [](X x, X i, X y) { return x.index_copy(0, i, y); }),
       row("index_fill", {m, rows}, [](X x, X i) { return x.index_fill(0, i, 0.5); }),
-      row("index_put_add", {m, rows, make_tensor({6, 7}, 33)},
-          [](X x, X i, X y) { return x.index_put({i}, y, true); }),
+      row("index_put_add", {m, rows, make_tensor({6, 7}, 33)}, [](X x, X i, X y) { return x.index_put({i}, y, true); }),
       row("index_put_mask", {m, coin, one}, [](X x, X c, X y) { return x.index_put({c}, y); }),
-      row("masked_scatter", {m, coin, make_tensor({35}, 34)},
-          [](X x, X c, X y) { return x.masked_scatter(c, y); }),
+      row("masked_scatter", {m, coin, make_tensor({35}, 34)}, [](X x, X c, X y) { return x.masked_scatter(c, y); }),
       row("embedding", {table, picks.remainder(6)}, [](X w, X i) { return at::embedding(w, i); }),
       row("one_hot", {rows}, [](X i) { return at::one_hot(i, 6); }),
       row("bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
@@ -285,12 +269,10 @@ TEST(SweepShape, S20_Rearrangements) {
           [](X x) {
             return at::pad(x, {2, 1, 3, 2}, "circular");
           }),
-      row("sort_gather", {m},
-          [](X x) { return x.gather(0, x.detach().argsort(int64_t{0}, false)); }),
+      row("sort_gather", {m}, [](X x) { return x.gather(0, x.detach().argsort(int64_t{0}, false)); }),
       row("zeros_like", {m},
           [](X x) {
-            return List{at::zeros_like(x), at::ones_like(x) * x, at::full_like(x, 2),
-                        x.new_zeros({3, 2})};
+            return List{at::zeros_like(x), at::ones_like(x) * x, at::full_like(x, 2), x.new_zeros({3, 2})};
           }),
       row("eye_product", {square},
           [](X x) {
@@ -329,21 +311,17 @@ Row written(std::string name, List inputs, Write write, Allowed allowed = {}) {
 TEST(SweepShape, S26_WritingThroughViews) {
   sweep({
       written("slice_mul_", {m, flat}, [](Tensor& z, X y) { z.slice(0, 1, 4).mul_(y); }),
-      written(
-          "select_add_", {m}, [](Tensor& z) { z.select(1, 2).add_(1); }),
-      written(
-          "view_mul_", {a},
-          [](Tensor& z) {
-            z.view({20, 6}).mul_(2);
-          }),
+      written("select_add_", {m}, [](Tensor& z) { z.select(1, 2).add_(1); }),
+      written("view_mul_", {a},
+              [](Tensor& z) {
+                z.view({20, 6}).mul_(2);
+              }),
       written("transpose_copy_", {m, m.t().contiguous()}, [](Tensor& z, X y) { z.t().copy_(y); }),
       written("index_put_", {m, rows, make_tensor({6, 7}, 33)},
               [](Tensor& z, X i, X y) { z.index_put_({i}, y, true); }),
-      written("mask_assign", {m, coin},
-              [](Tensor& z, X c) { z.index_put_({c}, at::scalar_tensor(0.5, at::kDouble)); }),
+      written("mask_assign", {m, coin}, [](Tensor& z, X c) { z.index_put_({c}, at::scalar_tensor(0.5, at::kDouble)); }),
       written("slice_assign", {m, flat}, [](Tensor& z, X y) { z.slice(0, 2, 4).copy_(y); }),
-      written(
-          "unbind_mul_", {m}, [](Tensor& z) { z.detach().unbind(1)[3].mul_(2); }),
+      written("unbind_mul_", {m}, [](Tensor& z) { z.detach().unbind(1)[3].mul_(2); }),
       row("fill_diagonal_", {square}, [](X x) { return Tensor(x.detach() * 2).fill_diagonal_(1); }),
       row("scatter_add_", {m, cells, source},
           [](X x, X i, X y) {
@@ -362,12 +340,9 @@ TEST(SweepShape, S26_WritingThroughViews) {
       row("cumsum_", {m}, [](X x) { return Tensor(x * x).cumsum_(0); }),
       row("unsqueeze_", {m},
           [](X x) {
-            return List{(x * x).unsqueeze_(1) * 2, x.sum(0).unsqueeze_(-1),
-                        x.t().clone().unsqueeze_(0)};
+            return List{(x * x).unsqueeze_(1) * 2, x.sum(0).unsqueeze_(-1), x.t().clone().unsqueeze_(0)};
           }),
-      row(
-          "squeeze_", {make_tensor({5, 1, 3}, 17)},
-          [](X x) { return Tensor(x.detach() * 2).squeeze_(1).add_(1); }),
+      row("squeeze_", {make_tensor({5, 1, 3}, 17)}, [](X x) { return Tensor(x.detach() * 2).squeeze_(1).add_(1); }),
   });
 }
 

@@ -11,8 +11,8 @@ namespace {
 using at::Tensor;
 using Dims = std::vector<int64_t>;
 
-const Tensor a = make_tensor({5, 4, 3}, 1), b = make_tensor({5, 4, 3}, 2),
-             flat = make_tensor({11}, 3), m = make_tensor({5, 7}, 4), n = make_tensor({6, 7}, 5);
+const Tensor a = make_tensor({5, 4, 3}, 1), b = make_tensor({5, 4, 3}, 2), flat = make_tensor({11}, 3),
+             m = make_tensor({5, 7}, 4), n = make_tensor({6, 7}, 5);
 const Tensor whole = make_tensor({5, 4, 3}, 6, at::kLong), line = make_tensor({13}, 7, at::kLong);
 const Tensor gaps = at::where(a.gt(0.5), at::full({}, NAN, at::kDouble), a);
 const Tensor zeros = at::where(a.gt(0.3), at::zeros({}, at::kDouble), a);
@@ -29,15 +29,14 @@ TEST(SweepReduceStatistics, S20_Order) {
     rows.push_back(row("quantile_" + name, {a}, [=](X x) {
       return List{x.quantile(0.3, dim), x.quantile(0.7, dim, true, "nearest")};
     }));
-    rows.push_back(row("nanquantile_" + name, {gaps},
-                       [=](X x) { return x.nanquantile(0.4, dim, false, "higher"); }));
-    rows.push_back(
-        row("aminmax_" + name, {a}, [=](X x) { return x.aminmax(dim, dim == 1); }, kForward));
+    rows.push_back(row("nanquantile_" + name, {gaps}, [=](X x) { return x.nanquantile(0.4, dim, false, "higher"); }));
+    rows.push_back(row(
+        "aminmax_" + name, {a}, [=](X x) { return x.aminmax(dim, dim == 1); }, kForward));
     rows.push_back(row("argsort_" + name, {whole}, [=](X x) {
       return List{x.argsort(true, dim), x.argsort(true, dim, true)};
     }));
-    rows.push_back(row("stable_sort_" + name, {whole},
-                       [=](X x) { return x.sort(std::optional<bool>(true), dim, true); }));
+    rows.push_back(
+        row("stable_sort_" + name, {whole}, [=](X x) { return x.sort(std::optional<bool>(true), dim, true); }));
     rows.push_back(row("smallest_" + name, {a}, [=](X x) { return x.topk(3, dim, false); }));
     rows.push_back(row("kthvalue_keep_" + name, {a}, [=](X x) { return x.kthvalue(1, dim, true); }));
     rows.push_back(row("cummin_" + name, {a}, [=](X x) { return x.cummin(dim); }));
@@ -48,9 +47,7 @@ TEST(SweepReduceStatistics, S20_Order) {
     rows.push_back(row("diff_" + name, {a}, [=](X x) { return x.diff(2, dim); }));
     rows.push_back(row("renorm_" + name, {a}, [=](X x) { return x.renorm(2, dim, 0.7); }));
     rows.push_back(row("std_mean_" + name, {a}, [=](X x) { return at::std_mean(x, Dims{dim}, 1, true); }));
-    rows.push_back(row("nan_sums_" + name, {gaps}, [=](X x) {
-      return List{x.nansum(dim), x.nanmean(dim, true)};
-    }));
+    rows.push_back(row("nan_sums_" + name, {gaps}, [=](X x) { return List{x.nansum(dim), x.nanmean(dim, true)}; }));
   }
   sweep(rows);
 }
@@ -59,37 +56,48 @@ TEST(SweepReduceStatistics, S20_OfTheWholeTensor) {
   sweep({
       row("median_all", {a}, [](X x) { return x.median(); }),
       row("median_even", {make_tensor({4, 6}, 8)}, [](X x) { return x.median(); }),
-      row("median_nan", {gaps}, [](X x) { return List{x.median(), x.nanmedian()}; }),
+      row("median_nan", {gaps},
+          [](X x) {
+            return List{x.median(), x.nanmedian()};
+          }),
       row("median_ints", {whole}, [](X x) { return x.median(); }),
       row("median_float", {a.to(at::kFloat)}, [](X x) { return x.nanmedian(); }),
       row("median_half", {a.to(at::kBFloat16)}, [](X x) { return x.median(); }),
-      row("quantile_all", {a}, [](X x) { return List{x.quantile(0.3), x.nanquantile(0.6)}; }),
+      row("quantile_all", {a},
+          [](X x) {
+            return List{x.quantile(0.3), x.nanquantile(0.6)};
+          }),
       row("quantiles", {flat, at::tensor({0.1, 0.5, 0.9}, at::kDouble)},
           [](X x, X q) { return x.quantile(q.detach()); }),
       row("msort", {m}, [](X x) { return x.msort(); }),
       row("sort_line", {flat}, [](X x) { return x.sort(0, true); }),
-      row("sort_ties", {line},
-          [](X x) { return x.sort(std::optional<bool>(true), 0, true); }),
-      row("kthvalue_line", {flat}, [](X x) { return List{std::get<0>(x.kthvalue(3)), std::get<0>(x.topk(4))}; }),
-      row("cov", {m}, [](X x) { return List{x.cov(0), x.corrcoef()}; }),
+      row("sort_ties", {line}, [](X x) { return x.sort(std::optional<bool>(true), 0, true); }),
+      row("kthvalue_line", {flat},
+          [](X x) {
+            return List{std::get<0>(x.kthvalue(3)), std::get<0>(x.topk(4))};
+          }),
+      row("cov", {m},
+          [](X x) {
+            return List{x.cov(0), x.corrcoef()};
+          }),
       row("cov_weights", {m, at::arange(1, 8), make_tensor({7}, 9).abs() + 0.1},
           [](X x, X f, X w) { return at::cov(x, 1, f, w.detach()); }),
       row("trapezoid_x", {m, steps.slice(0, 0, 6), at::arange(7).to(at::kDouble)},
           [](X x, X, X t) { return at::trapezoid(x, t, 1); }),
-      row("diff_joined", {m, make_tensor({5, 2}, 10)},
-          [](X x, X y) { return x.diff(1, 1, y, y); }),
+      row("diff_joined", {m, make_tensor({5, 2}, 10)}, [](X x, X y) { return x.diff(1, 1, y, y); }),
       row("trace", {m}, [](X x) { return x.trace(); }),
       row("trace_ints", {make_tensor({6, 4}, 11, at::kLong)}, [](X x) { return x.trace(); }),
       row("aminmax_ints", {whole}, [](X x) { return x.aminmax(); }),
-      row("is_nonzero", {make_tensor({1}, 12)},
-          [](X x) { return at::scalar_tensor(at::is_nonzero(x) ? 1 : 0); }),
+      row("is_nonzero", {make_tensor({1}, 12)}, [](X x) { return at::scalar_tensor(at::is_nonzero(x) ? 1 : 0); }),
   });
 }
 
 TEST(SweepReduceStatistics, S20_CountsAndSets) {
   sweep({
-      row("histc_range", {m}, [](X x) { return at::histc(x, 4, -1, 1); }, kForward),
-      row("histc_auto", {m}, [](X x) { return at::histc(x, 5); }, kForward),
+      row(
+          "histc_range", {m}, [](X x) { return at::histc(x, 4, -1, 1); }, kForward),
+      row(
+          "histc_auto", {m}, [](X x) { return at::histc(x, 5); }, kForward),
       row("bincount", {line}, [](X x) { return at::bincount(x.abs()); }),
       row("bincount_weights", {line, make_tensor({13}, 13)},
           [](X x, X w) { return at::bincount(x.abs(), w.detach(), 9); }),
@@ -111,23 +119,36 @@ TEST(SweepReduceStatistics, S20_CountsAndSets) {
       row("consecutive_rows", {make_tensor({9, 2}, 18, at::kLong).remainder(2)},
           [](X x) { return at::unique_consecutive(x, true, true, 0); }),
       row("searchsorted", {steps, m},
-          [](X e, X x) { return List{at::searchsorted(e, x), at::searchsorted(e, x, true, true)}; }),
+          [](X e, X x) {
+            return List{at::searchsorted(e, x), at::searchsorted(e, x, true, true)};
+          }),
       row("searchsorted_lines", {std::get<0>(m.sort(1)), make_tensor({5, 3}, 19)},
           [](X e, X x) { return at::searchsorted(e, x); }),
-      row("searchsorted_scalar", {steps}, [](X e) { return List{at::searchsorted(e, 0.2), at::bucketize(0.1, e)}; }),
+      row("searchsorted_scalar", {steps},
+          [](X e) {
+            return List{at::searchsorted(e, 0.2), at::bucketize(0.1, e)};
+          }),
       row("searchsorted_sorter", {flat, m},
           [](X e, X x) { return at::searchsorted(e, x, false, false, "left", e.argsort()); }),
       row("bucketize", {m, steps}, [](X x, X e) { return at::bucketize(x, e, false, true); }),
       row("isin", {whole, at::tensor({1, -2, 4}, at::kLong)},
-          [](X x, X y) { return List{at::isin(x, y), at::isin(x, y, false, true), at::isin(x, 2)}; }),
+          [](X x, X y) {
+            return List{at::isin(x, y), at::isin(x, y, false, true), at::isin(x, 2)};
+          }),
       row("isin_scalar", {line}, [](X x) { return at::isin(at::Scalar(3), x); }),
-      row("count_nonzero_dims", {whole}, [](X x) { return x.count_nonzero(Dims{0, 2}); }),
+      row("count_nonzero_dims", {whole},
+          [](X x) {
+            return x.count_nonzero(Dims{0, 2});
+          }),
       row("allclose", {a, b},
           [](X x, X y) {
             return at::scalar_tensor((at::equal(x, x) ? 1 : 0) + (at::allclose(x, y, 0.5, 2) ? 2 : 0) +
                                      (at::allclose(x, y * 0) ? 4 : 0));
           }),
-      row("nonzero_sums", {whole}, [](X x) { return List{x.ne(0).sum(0), x.to(at::kBool).any(1)}; }),
+      row("nonzero_sums", {whole},
+          [](X x) {
+            return List{x.ne(0).sum(0), x.to(at::kBool).any(1)};
+          }),
   });
 }
 
@@ -135,8 +156,8 @@ TEST(SweepReduceStatistics, S20_Distances) {
   std::vector<Row> rows;
   for (const double p : {0.0, 1.0, 2.0, 3.0, double(INFINITY)}) {
     const std::string name = std::to_string(static_cast<int>(std::min(p, 9.0)));
-    rows.push_back(row("dist_" + name, {a, b}, [=](X x, X y) { return at::dist(x, y, p); },
-                       p == 0 ? kForward : Allowed{}));
+    rows.push_back(row(
+        "dist_" + name, {a, b}, [=](X x, X y) { return at::dist(x, y, p); }, p == 0 ? kForward : Allowed{}));
     rows.push_back(row("cdist_" + name, {m, n}, [=](X x, X y) { return at::cdist(x, y, p); }));
     rows.push_back(row("pdist_" + name, {m}, [=](X x) { return at::pdist(x, p); }));
     rows.push_back(
@@ -148,13 +169,13 @@ TEST(SweepReduceStatistics, S20_Distances) {
   rows.push_back(row("dist_broadcast", {m, make_tensor({7}, 22)}, [](X x, X y) { return at::dist(x, y); }));
   for (const int64_t dim : {0, 1, 2}) {
     const Tensor x3 = make_tensor({3, 3, 3}, 23), y3 = make_tensor({3, 3, 3}, 24);
-    rows.push_back(row("cross_" + std::to_string(dim), {x3, y3},
-                       [=](X x, X y) { return at::linalg_cross(x, y, dim); }));
-    rows.push_back(row("cosine_" + std::to_string(dim), {x3, y3},
-                       [=](X x, X y) { return at::cosine_similarity(x, y, dim); }));
+    rows.push_back(
+        row("cross_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::linalg_cross(x, y, dim); }));
+    rows.push_back(
+        row("cosine_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::cosine_similarity(x, y, dim); }));
   }
-  rows.push_back(row("cross_any", {make_tensor({5, 3}, 25), make_tensor({5, 3}, 26)},
-                     [](X x, X y) { return at::cross(x, y); }));
+  rows.push_back(
+      row("cross_any", {make_tensor({5, 3}, 25), make_tensor({5, 3}, 26)}, [](X x, X y) { return at::cross(x, y); }));
   rows.push_back(row("cross_broadcast", {make_tensor({5, 3}, 25), make_tensor({1, 3}, 26)},
                      [](X x, X y) { return at::linalg_cross(x, y); }));
   sweep(rows);

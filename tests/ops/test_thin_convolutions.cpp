@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions of 2-byte types on blocks a few columns wide: LibTorch's kernels for some processors (AMX) give garbage
-// for one column and a stride. CTest runs this suite once for each instruction set that oneDNN and ATen can be told to use.
+// for one column and a stride. CTest runs this suite once for each instruction set that oneDNN and ATen can be told to
+// use.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -42,7 +43,8 @@ struct Thin {
   }
   std::string name() const {
     return std::to_string(dims) + "-D kernel " + std::to_string(kernel) + " stride " + std::to_string(stride) +
-           (transposed ? " transposed" : "") + " blocks " + shape_string(widths) + " channels " + std::to_string(channels);
+           (transposed ? " transposed" : "") + " blocks " + shape_string(widths) + " channels " +
+           std::to_string(channels);
   }
 };
 
@@ -107,15 +109,15 @@ std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& call) {
   const int64_t stride = inputs[options].toIntVector().back(), padding = inputs[options + 1].toIntVector().back(),
                 dilation = inputs[options + 2].toIntVector().back();
   const bool transposed = inputs[options + 3].toBool();
-  const int64_t columns = transposed
-                              ? x.size(-1)
-                              : (x.size(-1) + 2 * padding - dilation * (w.size(-1) - 1) - 1) / stride + 1;
+  const int64_t columns =
+      transposed ? x.size(-1) : (x.size(-1) + 2 * padding - dilation * (w.size(-1) - 1) - 1) / stride + 1;
   if (columns == 1 && stride > 1) ++calls_of_one_column;
   return nullptr;
 }
 
 TEST(ThinConvolutions, NoKernelOfTwoByteTypesMakesOneColumnWithAStride) {
-  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(&look).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&look).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   for (const Thin& thin : thin_cases()) {
     const at::Tensor x = make_tensor(thin.input_shape(), 1, at::kFloat).to(at::kBFloat16);
     const at::Tensor w = make_tensor(thin.weight_shape(), 2, at::kFloat).to(at::kBFloat16);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that go wrong on uneven blocks where averages are averaged, sizes are taken to be equal or views are merged, and
-// what may travel where a dim that is cut is moved or picked from.
+// Programs that go wrong on uneven blocks where averages are averaged, sizes are taken to be equal or views are merged,
+// and what may travel where a dim that is cut is moved or picked from.
 #include <ATen/ATen.h>
 #include <ATen/core/Reduction.h>
 #include <gtest/gtest.h>
@@ -20,21 +20,18 @@ const Oracle kTwice{.double_backward = true};
 // Nine rows.
 const std::vector<std::vector<int64_t>> kRows = {{5, 4}, {3, 6}, {4, 0, 5}, {1, 5, 1, 2}};
 
-Input rows_of(const Tensor& full, const std::vector<int64_t>& sizes) {
-  return {full, {shard(0, sizes)}};
-}
+Input rows_of(const Tensor& full, const std::vector<int64_t>& sizes) { return {full, {shard(0, sizes)}}; }
 
 TEST(UnevenBlocks, MseAndL1LossInEveryReduction) {
   for (const auto& sizes : kRows) {
     for (const int64_t how : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
       SCOPED_TRACE(at::str(sizes, " reduction ", how));
       const auto count = static_cast<int64_t>(sizes.size());
-      expect_same_as_plain(
-          {count}, {rows_of(make_tensor({9, 4}, 1), sizes), rows_of(make_tensor({9, 4}, 2), sizes)},
-          [&](const List& t) {
-            return List{at::mse_loss(t[0], t[1], how), at::l1_loss(t[0], t[1], how)};
-          },
-          {.double_backward = how != at::Reduction::None});
+      expect_same_as_plain({count}, {rows_of(make_tensor({9, 4}, 1), sizes), rows_of(make_tensor({9, 4}, 2), sizes)},
+                           [&](const List& t) {
+                             return List{at::mse_loss(t[0], t[1], how), at::l1_loss(t[0], t[1], how)};
+                           },
+                           {.double_backward = how != at::Reduction::None});
     }
   }
 }
@@ -91,8 +88,7 @@ TEST(UnevenBlocks, AlongTheCutDim) {
        kTwice},
   };
   for (const auto& sizes : kRows) {
-    check(cases, make_tensor({9, 4}, 3),
-          {{"rows", {static_cast<int64_t>(sizes.size())}, {shard(0, sizes)}}});
+    check(cases, make_tensor({9, 4}, 3), {{"rows", {static_cast<int64_t>(sizes.size())}, {shard(0, sizes)}}});
   }
 }
 
@@ -103,12 +99,8 @@ TEST(UnevenBlocks, MaskedReductionsFollowOneAnother) {
     return List{error.mean(), error, (t[2] * (t[0] - t[1]).pow(2)).sum(1) / t[2].sum(1)};
   };
   const Tensor output = make_tensor({2, 401, 5}, 1), target = make_tensor({2, 401, 5}, 2);
-  for (const auto& sizes : std::vector<std::vector<int64_t>>{{201, 200},
-                                                             {1, 400},
-                                                             {150, 0, 251},
-                                                             {134, 134, 133},
-                                                             {101, 100, 100, 100},
-                                                             {0, 399, 2, 0}}) {
+  for (const auto& sizes : std::vector<std::vector<int64_t>>{
+           {201, 200}, {1, 400}, {150, 0, 251}, {134, 134, 133}, {101, 100, 100, 100}, {0, 399, 2, 0}}) {
     const std::vector<Placement> cut{shard(1, sizes)};
     for (const auto& shape : std::vector<std::vector<int64_t>>{{2, 401, 5}, {1, 401, 1}}) {
       SCOPED_TRACE(at::str(sizes, " mask ", shape));
@@ -122,8 +114,8 @@ TEST(UnevenBlocks, MaskedReductionsFollowOneAnother) {
 
 // Every dim of [2, 5, 4, 6]: the inner ones are those that a product merges.
 TEST(UnevenBlocks, ProductsOfFourDims) {
-  const std::vector<std::pair<int64_t, std::vector<int64_t>>> cuts = {
-      {1, {1, 4}}, {1, {2, 0, 3}}, {1, {2, 1, 1, 1}}, {2, {3, 1}}, {2, {1, 3, 0}}, {3, {5, 1}}};
+  const std::vector<std::pair<int64_t, std::vector<int64_t>>> cuts = {{1, {1, 4}}, {1, {2, 0, 3}}, {1, {2, 1, 1, 1}},
+                                                                      {2, {3, 1}}, {2, {1, 3, 0}}, {3, {5, 1}}};
   for (const auto& [dim, sizes] : cuts) {
     SCOPED_TRACE(shard(dim, sizes).to_string());
     expect_same_as_plain(
@@ -133,8 +125,7 @@ TEST(UnevenBlocks, ProductsOfFourDims) {
          {make_tensor({3}, 3), {}, true, true}},
         [](const List& t) {
           const Tensor turned = t[0].transpose(2, 3);
-          return List{at::linear(t[0], t[1], t[2]), t[0].matmul(t[1].t()), t[0].matmul(turned),
-                      turned.matmul(t[0])};
+          return List{at::linear(t[0], t[1], t[2]), t[0].matmul(t[1].t()), t[0].matmul(turned), turned.matmul(t[0])};
         },
         kTwice);
   }
@@ -164,15 +155,13 @@ int64_t rows_to_send(const ShardSpec& from, const ShardSpec& to, int64_t rank, c
 
 TEST(UnevenBlocks, OnlyRowsWithANewOwnerTravel) {
   const Moved cases[] = {
-      {"roll", [](const Tensor& x) { return x.roll(2, 0); },
-       [](int64_t row) { return (row + 7) % 9; }},
+      {"roll", [](const Tensor& x) { return x.roll(2, 0); }, [](int64_t row) { return (row + 7) % 9; }},
       {"roll_back",
        [](const Tensor& x) {
          return x.roll({-1, 1}, {0, 1});
        },
        [](int64_t row) { return (row + 1) % 9; }},
-      {"roll_round", [](const Tensor& x) { return x.roll(18, 0); },
-       [](int64_t row) { return row; }},
+      {"roll_round", [](const Tensor& x) { return x.roll(18, 0); }, [](int64_t row) { return row; }},
       {"flip",
        [](const Tensor& x) {
          return x.flip({0, 1});
@@ -199,8 +188,8 @@ TEST(UnevenBlocks, OnlyRowsWithANewOwnerTravel) {
   }
 }
 
-// A row goes from its owner to each other rank. Several stay addends until they are wanted, and then cost what the fewest
-// bytes of a sum cost; forward and backward.
+// A row goes from its owner to each other rank. Several stay addends until they are wanted, and then cost what the
+// fewest bytes of a sum cost; forward and backward.
 TEST(UnevenBlocks, PickingRowsGathersNothing) {
   for (const auto& sizes : kRows) {
     on_mesh({static_cast<int64_t>(sizes.size())}, [&](const MeshPtr& mesh) {

@@ -39,14 +39,11 @@ TEST(Unpool, FractionalPoolingAndUnpoolingEqualTheWholeTensor) {
   };
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(cut.placements[0].to_string());
-    const auto input = [&](const at::Tensor& x) {
-      return Input{.full = x, .placements = cut.placements};
-    };
+    const auto input = [&](const at::Tensor& x) { return Input{.full = x, .placements = cut.placements}; };
     const auto samples = [](int64_t dims) {
       return Input{.full = make_tensor({3, 4, dims}, 2).abs(), .grad = false, .plain = true};
     };
-    expect_same_as_plain(cut.mesh, {input(make_tensor({3, 4, 8, 7}, 1)), samples(2)}, two,
-                         {.double_backward = true});
+    expect_same_as_plain(cut.mesh, {input(make_tensor({3, 4, 8, 7}, 1)), samples(2)}, two, {.double_backward = true});
     expect_same_as_plain(cut.mesh, {input(make_tensor({3, 4, 8, 7, 3}, 1)), samples(3)}, three,
                          {.double_backward = true});
   }
@@ -65,8 +62,7 @@ TEST(Unpool, CutPlanesAreNotMoved) {
         message_of([&] {
           at::max_unpool2d(y, i.narrow(3, 0, 2), {8, 6});
         }),
-        ::testing::StartsWith(
-            "aten::max_unpool2d: indices of shape [3, 4, 4, 2] for values of shape [3, 4, 4, 3]"));
+        ::testing::StartsWith("aten::max_unpool2d: indices of shape [3, 4, 4, 2] for values of shape [3, 4, 4, 3]"));
     EXPECT_THAT(message_of([&] {
                   at::max_unpool2d(y, i, {8, 6, 4});
                 }),

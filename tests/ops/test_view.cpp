@@ -61,10 +61,8 @@ TEST(View, S26_ViewsEqualThoseOfOneDevice) {
            [](const Tensor& x) {
              return List{bent(x).unflatten(0, {3, 3}).sum(1)};
            }},
-          {"of_a_slice",
-           [](const Tensor& x) { return List{bent(x.narrow(1, 1, 4).reshape({-1}))}; }},
-          {"of_a_transpose",
-           [](const Tensor& x) { return List{bent(x.transpose(0, 1).reshape({-1}))}; }},
+          {"of_a_slice", [](const Tensor& x) { return List{bent(x.narrow(1, 1, 4).reshape({-1}))}; }},
+          {"of_a_transpose", [](const Tensor& x) { return List{bent(x.transpose(0, 1).reshape({-1}))}; }},
           {"contiguous",
            [](const Tensor& x) {
              return List{bent(x.permute({2, 0, 1}).contiguous().view({-1, 7}))};
@@ -107,8 +105,7 @@ TEST(View, S26_DimsAreRearranged) {
            [](const Tensor& x) {
              return List{bent(x).sum(1, true).unsqueeze(0).squeeze({0, 2})};
            }},
-          {"squeeze_cut_one",
-           [](const Tensor& x) { return List{bent(x).narrow(0, 4, 1).squeeze(0)}; }},
+          {"squeeze_cut_one", [](const Tensor& x) { return List{bent(x).narrow(0, 4, 1).squeeze(0)}; }},
           {"diagonal", [](const Tensor& x) { return List{bent(x).diagonal(1, 0, 1)}; }, kTwice},
           {"diagonal_back", [](const Tensor& x) { return List{bent(x).diagonal(0, 1, 2)}; }},
           {"alias",
@@ -117,27 +114,24 @@ TEST(View, S26_DimsAreRearranged) {
            }},
           {"copies",
            [](const Tensor& x) {
-             return List{at::view_copy(x, {63, 2}),        at::permute_copy(x, {1, 0, 2}),
-                         at::unsqueeze_copy(x, 1),         at::squeeze_copy(x),
-                         at::expand_copy(x, {2, 9, 7, 2}), at::t_copy(x.select(2, 1))};
+             return List{at::view_copy(x, {63, 2}), at::permute_copy(x, {1, 0, 2}),   at::unsqueeze_copy(x, 1),
+                         at::squeeze_copy(x),       at::expand_copy(x, {2, 9, 7, 2}), at::t_copy(x.select(2, 1))};
            }},
       },
       make_tensor({9, 7, 2}, 2));
 }
 
 TEST(View, WindowsOffTheCutAndShuffledPixels) {
-  const std::vector<Held> columns{{"columns", {2}, {shard(1, {2, 5})}},
-                                  {"empty", {3}, {shard(1, {4, 0, 3})}}};
-  check({{"unfold", [](const Tensor& x) { return List{bent(x.unfold(0, 3, 2))}; }, kTwice}},
-        make_tensor({9, 7, 2}, 3), columns);
+  const std::vector<Held> columns{{"columns", {2}, {shard(1, {2, 5})}}, {"empty", {3}, {shard(1, {4, 0, 3})}}};
+  check({{"unfold", [](const Tensor& x) { return List{bent(x.unfold(0, 3, 2))}; }, kTwice}}, make_tensor({9, 7, 2}, 3),
+        columns);
   std::vector<Held> pictures{{"channels", {2}, {shard(0, {3, 5})}},
                              {"rows", {2}, {shard(1, {1, 3})}},
                              {"empty", {3}, {shard(1, {2, 0, 2})}},
                              {"grid", {2, 2}, {shard(1), shard(2, {1, 5})}},
                              {"partial", {2}, {partial()}}};
   check({{"shuffle", [](const Tensor& x) { return List{bent(at::pixel_shuffle(x, 2))}; }, kTwice},
-         {"unshuffle", [](const Tensor& x) { return List{bent(at::pixel_unshuffle(x, 2))}; },
-          kTwice}},
+         {"unshuffle", [](const Tensor& x) { return List{bent(at::pixel_unshuffle(x, 2))}; }, kTwice}},
         make_tensor({8, 4, 6}, 3), pictures);
 }
 
@@ -185,8 +179,7 @@ TEST(View, ComplexAndItsParts) {
           {"view_as_real", [](const Tensor& x) { return List{bent(at::view_as_real(x))}; }},
       },
       make_tensor({9, 7, 2}, 4, at::kComplexDouble));
-  check({{"view_as_complex",
-          [](const Tensor& x) { return List{at::view_as_complex(x) * at::view_as_complex(x)}; }}},
+  check({{"view_as_complex", [](const Tensor& x) { return List{at::view_as_complex(x) * at::view_as_complex(x)}; }}},
         make_tensor({9, 7, 2}, 5));
 }
 
@@ -218,17 +211,12 @@ TEST(View, AsStridedStepsAlongDims) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({9, 7, 2}, 6), mesh, {shard(0)});
     const std::string text = message_of([&] { x.as_strided({3, 3}, {1, 1}); });
-    EXPECT_EQ(
-        text.rfind("as_strided: size [3, 3], stride [1, 1] and offset 0 do not step along the dims",
-                   0),
-        0u)
+    EXPECT_EQ(text.rfind("as_strided: size [3, 3], stride [1, 1] and offset 0 do not step along the dims", 0), 0u)
         << text;
     const std::string shape = message_of([&] { x.view({5, 5}); });
-    EXPECT_NE(shape.find("shape '[5, 5]' is invalid for input of size 126"), std::string::npos)
-        << shape;
+    EXPECT_NE(shape.find("shape '[5, 5]' is invalid for input of size 126"), std::string::npos) << shape;
     const std::string name = message_of([&] { Tensor(x).as_strided_({3, 3}, {1, 1}); });
-    EXPECT_EQ(name.rfind("as_strided_: a ShardTensor's dims cannot be changed in place", 0), 0u)
-        << name;
+    EXPECT_EQ(name.rfind("as_strided_: a ShardTensor's dims cannot be changed in place", 0), 0u) << name;
     Tensor wide = x.clone();
     EXPECT_EQ(wide.unsqueeze_(-1).sizes(), at::IntArrayRef({9, 7, 2, 1}));
     EXPECT_EQ(difference(full_tensor(wide * 2), make_tensor({9, 7, 2, 1}, 6) * 2, 0), "");
@@ -352,12 +340,9 @@ TEST(View, KeepsTheCutWhereBlocksFallOnRows) {
     std::string expected;
   };
   const Kept cases[] = {
-      {{shard(0, {5, 4})}, {126}, "Shard(0, {70, 56})"},
-      {{shard(0, {6, 3})}, {3, 3, 14}, "Shard(0, {2, 1})"},
-      {{shard(0, {5, 4})}, {3, 3, 14}, "Shard(0, {2, 1})"},
-      {{shard(1, {5, 2})}, {9, 7, 2, 1}, "Shard(1, {5, 2})"},
-      {{shard(1, {5, 2})}, {9, 14}, "Shard(1, {10, 4})"},
-      {{shard(2, {1, 1})}, {9, 14}, "Shard(1, {8, 6})"},
+      {{shard(0, {5, 4})}, {126}, "Shard(0, {70, 56})"},    {{shard(0, {6, 3})}, {3, 3, 14}, "Shard(0, {2, 1})"},
+      {{shard(0, {5, 4})}, {3, 3, 14}, "Shard(0, {2, 1})"}, {{shard(1, {5, 2})}, {9, 7, 2, 1}, "Shard(1, {5, 2})"},
+      {{shard(1, {5, 2})}, {9, 14}, "Shard(1, {10, 4})"},   {{shard(2, {1, 1})}, {9, 14}, "Shard(1, {8, 6})"},
   };
   on_mesh({2}, [&](const MeshPtr& mesh) {
     for (const Kept& c : cases) {

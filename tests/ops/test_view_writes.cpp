@@ -176,8 +176,8 @@ TEST(View, S26_D08_WritingThroughACopiedViewInInferenceMode) {
   check(cases, make_tensor({9, 7, 2}, 10));
 }
 
-// What contiguous, reshape and the like make of a view is a copy exactly where it is one of a plain tensor: writes to it stay
-// out of the original then, and reach it where nothing had to be copied.
+// What contiguous, reshape and the like make of a view is a copy exactly where it is one of a plain tensor: writes to
+// it stay out of the original then, and reach it where nothing had to be copied.
 const std::vector<Case> kContiguous{
     {"transposed",
      [](const Tensor& x) {
@@ -210,13 +210,15 @@ const std::vector<Case> kContiguous{
      kTwice},
     {"column",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.select(1, 2).contiguous(), w = y.diagonal().contiguous(), v = y.unbind(2)[1].contiguous();
+       Tensor y = bent(x), z = y.select(1, 2).contiguous(), w = y.diagonal().contiguous(),
+              v = y.unbind(2)[1].contiguous();
        z.mul_(2), w.zero_(), v.neg_();
        return List{y * y, z, w, v};
      }},
     {"reshaped",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.transpose(0, 1).reshape({63, 2}), w = y.narrow(1, 1, 3).flatten(), v = y.permute({2, 1, 0}).reshape(-1);
+       Tensor y = bent(x), z = y.transpose(0, 1).reshape({63, 2}), w = y.narrow(1, 1, 3).flatten(),
+              v = y.permute({2, 1, 0}).reshape(-1);
        z.mul_(2), w.add_(1), v.zero_();
        y.mul_(x);
        return List{y * y, z * 1, w * 1, v + 1};
@@ -233,7 +235,8 @@ const std::vector<Case> kContiguous{
      kForward},
     {"expanded",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.narrow(2, 1, 1).expand({9, 7, 3}).contiguous(), w = y.unsqueeze(0).expand({2, 9, 7, 2}).reshape({18, 14});
+       Tensor y = bent(x), z = y.narrow(2, 1, 1).expand({9, 7, 3}).contiguous(),
+              w = y.unsqueeze(0).expand({2, 9, 7, 2}).reshape({18, 14});
        z.mul_(2), w.mul_(3);
        return List{y * y, z, w};
      }},
@@ -255,7 +258,8 @@ const std::vector<Case> kContiguous{
      }},
     {"channels_last",
      [](const Tensor& x) {
-       Tensor y = bent(x).unsqueeze(0), z = y.contiguous(at::MemoryFormat::ChannelsLast), w = y.permute({0, 3, 1, 2}).contiguous();
+       Tensor y = bent(x).unsqueeze(0), z = y.contiguous(at::MemoryFormat::ChannelsLast),
+              w = y.permute({0, 3, 1, 2}).contiguous();
        z.mul_(2), w.add_(1);
        y.permute({0, 3, 1, 2}).contiguous(at::MemoryFormat::ChannelsLast).mul_(3);
        return List{y * y, z, w};
@@ -311,11 +315,21 @@ TEST(View, D08_StridesAreThoseOfThePlainView) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor full = make_tensor({9, 7, 2}, 9), x = shard_of(full, mesh, {shard(0, {4, 0, 5})});
     const std::function<Tensor(const Tensor&)> views[] = {
-        [](const Tensor& t) { return t.transpose(0, 1); },     [](const Tensor& t) { return t.permute({2, 0, 1}).select(2, 1); },
-        [](const Tensor& t) { return t.narrow(1, 2, 3); },     [](const Tensor& t) { return t.slice(0, 1, 9, 3).select(2, 0); },
-        [](const Tensor& t) { return t.diagonal(1, 1, 0); },   [](const Tensor& t) { return t.unfold(1, 3, 2); },
-        [](const Tensor& t) { return t.split(4, 1)[1]; },      [](const Tensor& t) { return t.select(2, 1).unsqueeze(1).expand({9, 5, 7}); },
-        [](const Tensor& t) { return t.view({3, 3, 14}).transpose(0, 1); },
+        [](const Tensor& t) { return t.transpose(0, 1); },
+        [](const Tensor& t) {
+          return t.permute({2, 0, 1}).select(2, 1);
+        },
+        [](const Tensor& t) { return t.narrow(1, 2, 3); },
+        [](const Tensor& t) { return t.slice(0, 1, 9, 3).select(2, 0); },
+        [](const Tensor& t) { return t.diagonal(1, 1, 0); },
+        [](const Tensor& t) { return t.unfold(1, 3, 2); },
+        [](const Tensor& t) { return t.split(4, 1)[1]; },
+        [](const Tensor& t) {
+          return t.select(2, 1).unsqueeze(1).expand({9, 5, 7});
+        },
+        [](const Tensor& t) {
+          return t.view({3, 3, 14}).transpose(0, 1);
+        },
         [](const Tensor& t) { return t.transpose(0, 2).transpose(0, 2); },
         [](const Tensor& t) { return t.transpose(0, 1).contiguous(); },
     };
@@ -323,7 +337,8 @@ TEST(View, D08_StridesAreThoseOfThePlainView) {
       EXPECT_EQ(view(x).strides(), view(full).strides());
       EXPECT_EQ(view(x).is_contiguous(), view(full).is_contiguous());
     }
-    EXPECT_EQ(message_of([&] { x.transpose(0, 1).as_strided({2}, {1}); }).rfind("as_strided: the rows of this view", 0), 0u);
+    EXPECT_EQ(message_of([&] { x.transpose(0, 1).as_strided({2}, {1}); }).rfind("as_strided: the rows of this view", 0),
+              0u);
   });
 }
 
@@ -361,7 +376,8 @@ TEST(View, D08_ACopyIsNeverOld) {
       kept = gone.view({63}), written = gone.select(0, 8);
     }
     written.zero_();
-    EXPECT_EQ(difference(full_tensor(kept), at::cat({full.slice(0, 0, 8).flatten(), at::zeros({7}, at::kDouble)}), 0), "");
+    EXPECT_EQ(difference(full_tensor(kept), at::cat({full.slice(0, 0, 8).flatten(), at::zeros({7}, at::kDouble)}), 0),
+              "");
   });
 }
 
@@ -374,22 +390,35 @@ TEST(View, D08_AViewThatCannotBeWrittenIsRefused) {
   };
   const Refused cases[] = {
       {"windows_that_overlap", {shard(0)}, [](const Tensor& x) { return x.unfold(0, 3, 1); }},
-      {"view_of_a_transposed", {shard(0)}, [](const Tensor& x) { return x.transpose(0, 1).view({63, 2}); }},
+      {"view_of_a_transposed",
+       {shard(0)},
+       [](const Tensor& x) {
+         return x.transpose(0, 1).view({63, 2});
+       }},
       {"view_of_columns", {shard(1)}, [](const Tensor& x) { return x.narrow(1, 1, 3).view(-1); }},
-      {"view_of_columns_with_an_empty_block", {shard(1, {7, 0})}, [](const Tensor& x) { return x.narrow(1, 1, 3).view({27, 2}).unsqueeze(0); }},
+      {"view_of_columns_with_an_empty_block",
+       {shard(1, {7, 0})},
+       [](const Tensor& x) {
+         return x.narrow(1, 1, 3).view({27, 2}).unsqueeze(0);
+       }},
   };
   for (const Refused& c : cases) {
     SCOPED_TRACE(c.name);
     on_mesh({2}, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(make_tensor({9, 7, 2}, 9), mesh, c.placements), view = c.view(x);
-      EXPECT_EQ(message_of([&] { view.add_(2); })
-                    .rfind("aten::add_: this view of a ShardTensor had to be copied, so writing to it in place would be lost", 0),
-                0u);
+      EXPECT_EQ(
+          message_of([&] { view.add_(2); })
+              .rfind("aten::add_: this view of a ShardTensor had to be copied, so writing to it in place would be lost",
+                     0),
+          0u);
       view.clone().mul_(2);
       Tensor(x).mul_(2);
-      EXPECT_EQ(message_of([&] { view.add(2); })
-                    .rfind("aten::add: this view of a ShardTensor had to be copied, and what it was made from has been written", 0),
-                0u);
+      EXPECT_EQ(
+          message_of([&] { view.add(2); })
+              .rfind(
+                  "aten::add: this view of a ShardTensor had to be copied, and what it was made from has been written",
+                  0),
+          0u);
     });
   }
 }

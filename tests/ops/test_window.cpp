@@ -34,8 +34,7 @@ TEST(Window, OutputsBelongToTheBlockOfTheirCentre) {
       {"transposed 3 by two", {3, 2, 1, 1, true}, {3, 2}, 9, {6, 3}},
       {"transposed, stride wider", {2, 3, 1, 0, true}, {1, 2}, 9, {3, 6}},
   };
-  for (const Case& c : cases)
-    EXPECT_EQ(c.window.output_sizes(c.blocks, c.outputs), c.expected) << c.name;
+  for (const Case& c : cases) EXPECT_EQ(c.window.output_sizes(c.blocks, c.outputs), c.expected) << c.name;
 }
 
 // Brute force: every input row that feeds an output of the range is in the range needed, and the
@@ -51,18 +50,15 @@ TEST(Window, NeedsEveryRowThatItsOutputsRead) {
               const auto [first, last] = window.input_needed({begin, end});
               for (int64_t o = begin; o < end; ++o) {
                 for (int64_t k = 0; k < kernel; ++k) {
-                  const int64_t row =
-                      transposed ? o + padding - k * dilation : o * stride - padding + k * dilation;
+                  const int64_t row = transposed ? o + padding - k * dilation : o * stride - padding + k * dilation;
                   if (transposed && row % stride != 0) continue;
                   const int64_t input = transposed ? row / stride : row;
-                  ASSERT_TRUE(first <= input && input < last)
-                      << kernel << stride << dilation << padding << transposed;
+                  ASSERT_TRUE(first <= input && input < last) << kernel << stride << dilation << padding << transposed;
                 }
               }
               if (!transposed) continue;
               ASSERT_GE(window.crop_before({begin, end}), 0);
-              ASSERT_GE(window.uncropped({begin, end}),
-                        window.crop_before({begin, end}) + end - begin);
+              ASSERT_GE(window.uncropped({begin, end}), window.crop_before({begin, end}) + end - begin);
             }
           }
         }
@@ -101,8 +97,8 @@ TEST(Window, EveryMapHasItsAdjoint) {
         const Window& w = c.windows[d - 1];
         if (!out.cuts[d]) continue;
         const int64_t extent = out.global_shape[d];
-        out.global_shape[d] = w.transposed ? (extent - 1) * w.stride - 2 * w.padding + w.reach()
-                                           : window_outputs(w, extent);
+        out.global_shape[d] =
+            w.transposed ? (extent - 1) * w.stride - 2 * w.padding + w.reach() : window_outputs(w, extent);
         out.cuts[d].sizes = w.output_sizes(out.cuts[d].sizes, out.global_shape[d]);
       }
       const SpecPtr to = intern(out);
@@ -111,8 +107,7 @@ TEST(Window, EveryMapHasItsAdjoint) {
       const at::Tensor y = make_tensor(map->needed_shape(), 20 + mesh->rank());
       EXPECT_NEAR(dot(mesh, map->apply(x), y), dot(mesh, x, map->adjoint(y)), 1e-12) << c.name;
       const at::Tensor start = make_tensor(from->local_shape(), 30 + mesh->rank());
-      EXPECT_EQ(difference(map->add_adjoint(y, start.clone()), start + map->adjoint(y), 1e-12), "")
-          << c.name;
+      EXPECT_EQ(difference(map->add_adjoint(y, start.clone()), start + map->adjoint(y), 1e-12), "") << c.name;
     });
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling, folding, resampling, padding and shuffling over whole tables of arguments in 1 to 3 dims, on uneven, empty and thin
-// blocks, against the whole tensor, with gradients.
+// Pooling, folding, resampling, padding and shuffling over whole tables of arguments in 1 to 3 dims, on uneven, empty
+// and thin blocks, against the whole tensor, with gradients.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -47,10 +47,9 @@ class Table {
       const Cut* cut = nullptr;
       do cut = &kCuts[turn_++ % std::size(kCuts)];
       while (cut->least_dims > dims_);
-      cases_[cut->mesh].push_back(
-          {std::to_string(dims_) + "-D " + name + ", " + cut->placements.back().to_string(),
-           {{.full = full_, .placements = cut->placements}},
-           program});
+      cases_[cut->mesh].push_back({std::to_string(dims_) + "-D " + name + ", " + cut->placements.back().to_string(),
+                                   {{.full = full_, .placements = cut->placements}},
+                                   program});
     }
   }
 
@@ -77,30 +76,25 @@ std::string text(const char* what, const Sizes& numbers) { return what + shape_s
 class WindowTables : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Dims, WindowTables, ::testing::Values(1, 2, 3));
 
-Tensors max_pool(const at::Tensor& x, const Sizes& kernel, const Sizes& stride,
-                 const Sizes& padding, const Sizes& dilation, bool ceil_mode) {
+Tensors max_pool(const at::Tensor& x, const Sizes& kernel, const Sizes& stride, const Sizes& padding,
+                 const Sizes& dilation, bool ceil_mode) {
   auto [values, indices] =
-      kernel.size() == 1
-          ? at::max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)
-      : kernel.size() == 2
-          ? at::max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)
-          : at::max_pool3d_with_indices(x, kernel, stride, padding, dilation, ceil_mode);
+      kernel.size() == 1   ? at::max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)
+      : kernel.size() == 2 ? at::max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)
+                           : at::max_pool3d_with_indices(x, kernel, stride, padding, dilation, ceil_mode);
   return {values, indices};
 }
 
-Tensors avg_pool(const at::Tensor& x, const Sizes& kernel, const Sizes& stride,
-                 const Sizes& padding, bool ceil_mode) {
+Tensors avg_pool(const at::Tensor& x, const Sizes& kernel, const Sizes& stride, const Sizes& padding, bool ceil_mode) {
   Tensors all;
   for (const bool include : {true, false}) {
     if (kernel.size() == 1) {
       all.push_back(at::avg_pool1d(x, kernel, stride, padding, ceil_mode, include));
       continue;
     }
-    for (const std::optional<int64_t> divisor :
-         {std::optional<int64_t>(), std::optional<int64_t>(5)}) {
-      all.push_back(kernel.size() == 2
-                        ? at::avg_pool2d(x, kernel, stride, padding, ceil_mode, include, divisor)
-                        : at::avg_pool3d(x, kernel, stride, padding, ceil_mode, include, divisor));
+    for (const std::optional<int64_t> divisor : {std::optional<int64_t>(), std::optional<int64_t>(5)}) {
+      all.push_back(kernel.size() == 2 ? at::avg_pool2d(x, kernel, stride, padding, ceil_mode, include, divisor)
+                                       : at::avg_pool3d(x, kernel, stride, padding, ceil_mode, include, divisor));
     }
   }
   return all;
@@ -114,10 +108,9 @@ TEST_P(WindowTables, X03_X05_PoolingOfEveryWindow) {
         for (const bool ceil_mode : {false, true}) {
           const Sizes k = maxima.with_others(kernel, 2, 2), s = maxima.with_others(stride, 2, 1),
                       p = maxima.with_others(padding, 1, 0);
-          const std::string name = text("kernel ", k) + text(" stride ", s) + text(" padding ", p) +
-                                   (ceil_mode ? " ceil" : "");
-          means.add("mean " + name,
-                    [=](const Tensors& t) { return avg_pool(t[0], k, s, p, ceil_mode); });
+          const std::string name =
+              text("kernel ", k) + text(" stride ", s) + text(" padding ", p) + (ceil_mode ? " ceil" : "");
+          means.add("mean " + name, [=](const Tensors& t) { return avg_pool(t[0], k, s, p, ceil_mode); });
           for (int64_t dilation = 1; dilation <= 3; ++dilation) {
             if (dilation * (kernel - 1) + 1 > 11 + 2 * padding) continue;
             const Sizes d = maxima.with_others(dilation, 1, 2);
@@ -162,8 +155,7 @@ TEST(WindowTables, X03_UnfoldAndFoldOfEveryWindow) {
         for (int64_t padding = 0; padding <= 3; ++padding) {
           if (dilation * (kernel - 1) + 1 > 11 + 2 * padding) continue;
           const Sizes k = {kernel, 2}, s = {stride, 2}, d = {dilation, 1}, p = {padding, 1};
-          table.add(text("unfold ", k) + text(" stride ", s) + text(" dilation ", d) +
-                        text(" padding ", p),
+          table.add(text("unfold ", k) + text(" stride ", s) + text(" dilation ", d) + text(" padding ", p),
                     [=](const Tensors& t) {
                       const at::Tensor blocks = at::im2col(t[0], k, d, p, s);
                       return Tensors{blocks, at::col2im(blocks * blocks, {11, 6}, k, d, p, s)};
@@ -189,8 +181,7 @@ TEST_P(WindowTables, X03_ResamplingToEverySizeInEveryMode) {
                        at::upsample_linear1d(x, size, false), at::upsample_linear1d(x, size, true)};
       if (dims == 3)
         return Tensors{at::upsample_nearest3d(x, size), at::_upsample_nearest_exact3d(x, size),
-                       at::upsample_trilinear3d(x, size, false),
-                       at::upsample_trilinear3d(x, size, true)};
+                       at::upsample_trilinear3d(x, size, false), at::upsample_trilinear3d(x, size, true)};
       return Tensors{at::upsample_nearest2d(x, size),
                      at::_upsample_nearest_exact2d(x, size),
                      at::upsample_bilinear2d(x, size, false),
@@ -218,8 +209,7 @@ TEST_P(WindowTables, X03_PaddingOfEveryWidthAndMode) {
         Sizes pads = {before, after};  // from the last dim to the first
         if (dims >= 2) pads = {before % 4, after % 3, before, after};
         if (dims == 3) pads.insert(pads.begin(), {after % 2, before % 3});
-        table.add(name + text(" padding ", pads),
-                  [=](const Tensors& t) { return Tensors{at::pad(t[0], pads, name)}; });
+        table.add(name + text(" padding ", pads), [=](const Tensors& t) { return Tensors{at::pad(t[0], pads, name)}; });
       }
     }
   }
@@ -240,8 +230,7 @@ TEST(WindowTables, X03_PixelsShuffledByEveryFactor) {
       cases.push_back({"factor " + std::to_string(factor) + " " + placements.back().to_string(),
                        {{.full = make_tensor({2, 36, 12, 6}, 1), .placements = placements}},
                        [factor](const Tensors& t) {
-                         return Tensors{at::pixel_shuffle(t[0], factor),
-                                        at::pixel_unshuffle(t[0], factor),
+                         return Tensors{at::pixel_shuffle(t[0], factor), at::pixel_unshuffle(t[0], factor),
                                         at::channel_shuffle(t[0], factor)};
                        }});
     }

@@ -32,10 +32,8 @@ int main() {
     y.square().sum().backward();
 
     expect(mh::is_shard_tensor(y), "the result is a ShardTensor");
-    expect(at::allclose(mh::full_tensor(y), expected),
-           "the sharded convolution equals the plain one");
-    expect(at::allclose(mh::full_tensor(x.grad()), leaf.grad()),
-           "its gradient equals the plain one");
+    expect(at::allclose(mh::full_tensor(y), expected), "the sharded convolution equals the plain one");
+    expect(at::allclose(mh::full_tensor(x.grad()), leaf.grad()), "its gradient equals the plain one");
     ++ranks_done;
   });
   expect(ranks_done == 4, "four ranks ran");

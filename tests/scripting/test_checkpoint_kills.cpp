@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// X16: runs that are killed while they save. fork() copies this process, so that a kill costs milliseconds and not the loading of
-// LibTorch. MOONHALO_KILLS=500 kills more often, MOONHALO_KILL_SEED=N at the moments of an earlier run.
+// X16: runs that are killed while they save. fork() copies this process, so that a kill costs milliseconds and not the
+// loading of LibTorch. MOONHALO_KILLS=500 kills more often, MOONHALO_KILL_SEED=N at the moments of an earlier run.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,7 +69,9 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   for (int64_t i = 0; i < kills && !HasFailure(); ++i) {
     const auto wait = static_cast<int>(random() % kLongest);
     SCOPED_TRACE("kill " + std::to_string(i) + " after " + std::to_string(wait) + " us");
-    save_and_kill(state.get(), first + "for step = " + std::to_string(step + 1) + ", math.huge do save('" + path + "', step) end", wait);
+    save_and_kill(state.get(),
+                  first + "for step = " + std::to_string(step + 1) + ", math.huge do save('" + path + "', step) end",
+                  wait);
 
     unfinished += folder.names().size() > 1;
     nameless += !std::filesystem::exists(path);
@@ -78,8 +80,9 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
     step = std::atoll(loaded.c_str());
   }
 
-  std::printf("%lld kills, %lld of them in a save, %lld between two renames; %lld saves\n", static_cast<long long>(kills),
-              static_cast<long long>(unfinished), static_cast<long long>(nameless), static_cast<long long>(step));
+  std::printf("%lld kills, %lld of them in a save, %lld between two renames; %lld saves\n",
+              static_cast<long long>(kills), static_cast<long long>(unfinished), static_cast<long long>(nameless),
+              static_cast<long long>(step));
   if (GetParam()) EXPECT_EQ(nameless, 0);
   run(state.get(), first + "save('" + path + "', 0)");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});

@@ -24,9 +24,7 @@ using testing::Not;
 
 class CommandLine : public testing::Test {
  protected:
-  CommandLine()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("moonhalo_cli_" + std::to_string(getpid()))) {
+  CommandLine() : folder_(std::filesystem::temp_directory_path() / ("moonhalo_cli_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~CommandLine() override { std::filesystem::remove_all(folder_); }
@@ -42,8 +40,7 @@ class CommandLine : public testing::Test {
 };
 
 TEST_F(CommandLine, RunPassesTheScriptItsArguments) {
-  const std::string script =
-      write("a.lua", "#!/usr/bin/env moonhalo\nprint(arg[0], arg[1], arg[2], #arg, ...)");
+  const std::string script = write("a.lua", "#!/usr/bin/env moonhalo\nprint(arg[0], arg[1], arg[2], #arg, ...)");
 
   const Result result = run({"run", script, "--", "one", "--two"});
 
@@ -59,8 +56,7 @@ TEST_F(CommandLine, RequireLooksInTheScriptsFolder) {
 }
 
 TEST_F(CommandLine, AFailingScriptShowsItsLine) {
-  const std::string script =
-      write("bad.lua", "local mh = require 'moonhalo'\nlocal y = mh.ones(2):mm(mh.ones(3))\n");
+  const std::string script = write("bad.lua", "local mh = require 'moonhalo'\nlocal y = mh.ones(2):mm(mh.ones(3))\n");
 
   const Result result = run({"run", script});
 
@@ -132,10 +128,13 @@ TEST_F(CommandLine, OsExitGivesTheStatus) {
 TEST_F(CommandLine, OsExitEndsTheScriptWhateverStandsAroundIt) {
   for (const char* text :
        {"pcall(os.exit, 7)", "pcall(pcall, pcall, os.exit, 7)", "xpcall(os.exit, function() return 'kept' end, 7)",
-        "coroutine.resume(coroutine.create(os.exit), 7)", "pcall(coroutine.wrap(function() coroutine.yield(1) end)) pcall(coroutine.wrap(os.exit), 7)",
-        "local co = coroutine.create(function() local x <close> = setmetatable({}, {__close = function() os.exit(7) end}) coroutine.yield() end)"
+        "coroutine.resume(coroutine.create(os.exit), 7)",
+        "pcall(coroutine.wrap(function() coroutine.yield(1) end)) pcall(coroutine.wrap(os.exit), 7)",
+        "local co = coroutine.create(function() local x <close> = setmetatable({}, {__close = function() os.exit(7) "
+        "end}) coroutine.yield() end)"
         " coroutine.resume(co) coroutine.close(co)",
-        "pcall(string.gsub, 'a', 'a', function() os.exit(7) end)", "xpcall(error, function() os.exit(7) end, 'x')", "os.exit(256 + 7)",
+        "pcall(string.gsub, 'a', 'a', function() os.exit(7) end)", "xpcall(error, function() os.exit(7) end, 'x')",
+        "os.exit(256 + 7)",
         "pcall(require('moonhalo').checkpoint, function(x) os.exit(7) end, require('moonhalo').ones(2))"}) {
     const std::string script = write("exit.lua", std::string(text) + "\nerror('not reached')");
     for (const char* ranks : {"1", "2"}) {
@@ -161,13 +160,15 @@ print(select(2, coroutine.resume(co, "passed on"))[1], coroutine.status(co), cor
   const Result result = run({"run", script});
 
   EXPECT_EQ(result.status, kDone) << result.err;
-  EXPECT_THAT(result.out, testing::MatchesRegex("false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
-                                                "passed on\tdead\tfalse\ttable: .*\n"));
+  EXPECT_THAT(result.out,
+              testing::MatchesRegex("false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
+                                    "passed on\tdead\tfalse\ttable: .*\n"));
 }
 
 TEST_F(CommandLine, ErrorValuesThatAreNoTextAreShown) {
   const std::pair<const char*, const char*> cases[] = {
-      {"error({code = 5, why = 'full', where = {1, 2}})", "bad.lua:1: error value {code = 5, where = {...}, why = 'full'}"},
+      {"error({code = 5, why = 'full', where = {1, 2}})",
+       "bad.lua:1: error value {code = 5, where = {...}, why = 'full'}"},
       {"error({'a', 2, name = 'x'})", "bad.lua:1: error value {'a', 2, name = 'x'}"},
       {"error(nil)", "bad.lua:1: error value nil"},
       {"error(42)", "bad.lua:1: error value 42"},
@@ -207,11 +208,14 @@ mesh:barrier()
 
   EXPECT_EQ(late.status, kRankLost) << late.err;
   EXPECT_THAT(late.err, HasSubstr("barrier timed out after 0.2 s on rank 0"));
-  EXPECT_THAT(run({"run", script, "--", "0.0001"}).err, HasSubstr("set_timeout: wanted seconds from 0.001 to 1e9, got 0.0001"));
+  EXPECT_THAT(run({"run", script, "--", "0.0001"}).err,
+              HasSubstr("set_timeout: wanted seconds from 0.001 to 1e9, got 0.0001"));
   for (const char* limit : {"0", "0.0005", "-1", "soon", "nan", ""}) {
     const Result result = run({"run", script, std::string("--timeout=") + limit});
     EXPECT_EQ(result.status, kWrongUsage) << limit;
-    if (*limit) EXPECT_THAT(result.err, HasSubstr("--timeout: '" + std::string(limit) + "' is no number of seconds from 0.001 to 1e9"));
+    if (*limit)
+      EXPECT_THAT(result.err,
+                  HasSubstr("--timeout: '" + std::string(limit) + "' is no number of seconds from 0.001 to 1e9"));
   }
 }
 
@@ -279,8 +283,9 @@ TEST_F(CommandLine, ALogIsContinued) {
   EXPECT_EQ(lines(), "{\"step\":1}\n");
   std::ofstream(log, std::ios::app) << "{\"step\":";  // a run that was killed
   EXPECT_EQ(run({"run", script, "--ranks", "2", "--log", log, "--", "2"}).status, kDone);
-  EXPECT_THAT(lines(), testing::MatchesRegex("\\{\"step\":1\\}\n\\{\"step\":\n\\{\"run\":\\{\"ranks\":2,\"script\":\"[^\n]*a.lua\","
-                                             "\"started\":\"20[0-9T:-]*Z\"\\}\\}\n\\{\"step\":2\\}\n"));
+  EXPECT_THAT(lines(), testing::MatchesRegex(
+                           "\\{\"step\":1\\}\n\\{\"step\":\n\\{\"run\":\\{\"ranks\":2,\"script\":\"[^\n]*a.lua\","
+                           "\"started\":\"20[0-9T:-]*Z\"\\}\\}\n\\{\"step\":2\\}\n"));
 }
 
 TEST_F(CommandLine, ALogThatCannotBeWrittenIsAnErrorAtTheStart) {
@@ -311,8 +316,7 @@ return {
 
   const Result two = run({"test", script, "--ranks", "2"});
   EXPECT_EQ(two.status, kScriptFailed);
-  EXPECT_THAT(two.out,
-              AllOf(HasSubstr("1 passed, 2 failed\n"), ContainsRegex("rank 1: .*t.lua:5: mine")));
+  EXPECT_THAT(two.out, AllOf(HasSubstr("1 passed, 2 failed\n"), ContainsRegex("rank 1: .*t.lua:5: mine")));
 
   EXPECT_EQ(run({"test", write("good.lua", "return {test_a = function() end}")}).status, kDone);
 }
@@ -328,16 +332,13 @@ return {
   const Result result = run({"test", script, "--ranks", "2"});
 
   EXPECT_EQ(result.status, kScriptFailed);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("left early"), HasSubstr("0 passed, 1 failed"),
-                                Not(HasSubstr("test_b"))));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("left early"), HasSubstr("0 passed, 1 failed"), Not(HasSubstr("test_b"))));
 }
 
 TEST_F(CommandLine, InformsAboutItself) {
-  EXPECT_THAT(run({"info"}).out,
-              AllOf(HasSubstr("LibTorch   2."), HasSubstr("Lua        5.4"), HasSubstr("threads")));
+  EXPECT_THAT(run({"info"}).out, AllOf(HasSubstr("LibTorch   2."), HasSubstr("Lua        5.4"), HasSubstr("threads")));
   EXPECT_THAT(run({"ops"}).out, AllOf(HasSubstr("aten::convolution "), HasSubstr("ops/conv.cpp")));
-  EXPECT_THAT(run({"ops", "avg_pool2d"}).out,
-              HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
+  EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
   EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr("made of other operators: aten::convolution\n"));
   EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
   EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
@@ -386,8 +387,8 @@ io.open(arg[1])  -- waits for a writer that never comes
   options.ranks = 2;
   const auto start = std::chrono::steady_clock::now();
 
-  EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }),
-              testing::ExitedWithCode(kScriptFailed), "rank 1: .*long.lua:2: broken");
+  EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }), testing::ExitedWithCode(kScriptFailed),
+              "rank 1: .*long.lua:2: broken");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
@@ -404,16 +405,12 @@ TEST(Repl, LoadsExpressionsAndStatementsAndAsksForMore) {
 
 TEST(Repl, CompletesFieldsMethodsAndOperators) {
   const auto state = new_state();
-  ASSERT_EQ(luaL_dostring(
-                state.get(),
-                "mh = require 'moonhalo'; x = mh.ones(2); config = {width = 1, wide = {a = 1}}"),
+  ASSERT_EQ(luaL_dostring(state.get(), "mh = require 'moonhalo'; x = mh.ones(2); config = {width = 1, wide = {a = 1}}"),
             LUA_OK);
 
-  EXPECT_THAT(complete_word(state.get(), "config.wi"),
-              testing::ElementsAre("config.wide", "config.width"));
+  EXPECT_THAT(complete_word(state.get(), "config.wi"), testing::ElementsAre("config.wide", "config.width"));
   EXPECT_THAT(complete_word(state.get(), "config.wide."), testing::ElementsAre("config.wide.a"));
-  EXPECT_THAT(complete_word(state.get(), "mh.init_device"),
-              testing::ElementsAre("mh.init_device_mesh"));
+  EXPECT_THAT(complete_word(state.get(), "mh.init_device"), testing::ElementsAre("mh.init_device_mesh"));
   EXPECT_THAT(complete_word(state.get(), "x:max_pool2"), testing::Contains("x:max_pool2d"));
   EXPECT_THAT(complete_word(state.get(), "conf"), testing::ElementsAre("config"));
   EXPECT_THAT(complete_word(state.get(), "nothing.here"), IsEmpty());

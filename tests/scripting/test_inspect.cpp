@@ -92,7 +92,8 @@ TEST(OpenFromLua, X16_FilesFromElsewhereAreReadWhereAllowed) {
   const std::string script = files.folder / "script.lua";
   std::ofstream(script) << "local h5 = require('moonhalo').h5\n"
                         << "local path = '" << files.path << "'\n"
-                        << "print(h5.open(path, {allow_external = true}).link.shape[1], h5.open(path, 'r', {allow_external = true}).link.shape[1])\n"
+                        << "print(h5.open(path, {allow_external = true}).link.shape[1], h5.open(path, 'r', "
+                           "{allow_external = true}).link.shape[1])\n"
                         << "print(pcall(function() return h5.open(path, {allow = true}) end))\n"
                         << "print(h5.open(path).link)\n";
 

@@ -45,7 +45,8 @@ std::string placed_by_cpp(Communicator& world, const std::string& json) {
   nn::Sequential net(nn::Conv2d(2, 4, 3), nn::Linear(5, 7), nn::Linear(7, 5), nn::LayerNorm(nn::LayerNormOptions({5})));
   parallelize_module(net.ptr(), init_device_mesh(world, "cpu", {world.size()}, {"tp"}), parse_plan(json));
   std::set<std::string> lines;
-  for (const auto& p : net->named_parameters()) lines.insert(p.key() + " " + spec(p.value())->placements()[0].to_string());
+  for (const auto& p : net->named_parameters())
+    lines.insert(p.key() + " " + spec(p.value())->placements()[0].to_string());
   std::string text;
   for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
   return text;
@@ -67,7 +68,8 @@ class OnePlan : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OnePlan, V04PlacesAlikeInLuaAndCpp) {
   moonhalo::testing::on_ranks(3, [](Communicator& world) {
-    const std::string lua = placed_by_lua(world.shared_from_this(), GetParam().lua), cpp = placed_by_cpp(world, GetParam().json);
+    const std::string lua = placed_by_lua(world.shared_from_this(), GetParam().lua),
+                      cpp = placed_by_cpp(world, GetParam().json);
 
     EXPECT_NE(lua.find("Shard"), std::string::npos);
     EXPECT_EQ(lua, cpp);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scripts whose ranks part ways, on rank threads and in the repl (under mpirun: tests/mpi/parting_script.cmake). The time limit
-// of a collective is ten minutes, so it is not what ends them.
+// Scripts whose ranks part ways, on rank threads and in the repl (under mpirun: tests/mpi/parting_script.cmake). The
+// time limit of a collective is ten minutes, so it is not what ends them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -48,8 +48,8 @@ TEST(PartingScript, SumOnOneRankAndMeanOnTheOthersNamesBothAndTheirLines) {
 
   EXPECT_EQ(result.status, kScriptFailed);
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, AllOf(HasSubstr("aten::sum"), HasSubstr("aten::mean"), HasSubstr(".lua:6"), HasSubstr(".lua:8"),
-                                HasSubstr("a branch on the rank")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("aten::sum"), HasSubstr("aten::mean"), HasSubstr(".lua:6"),
+                                HasSubstr(".lua:8"), HasSubstr("a branch on the rank")));
   EXPECT_LT(result.time, 10s);
 }
 

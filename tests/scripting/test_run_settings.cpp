@@ -72,37 +72,28 @@ INSTANTIATE_TEST_SUITE_P(
         ConfigCase{
             .name = "defaults",
             .settings = {},
-            .expected =
-                R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"gelu","width":8},"steps":10})"},
+            .expected = R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"gelu","width":8},"steps":10})"},
         ConfigCase{
             .name = "lua_file",
             .settings = {},
             .file_name = "a.lua",
             .file = "return {lr = 1, net = {width = 2 * 16}, cut = {3, 6}}",
-            .expected =
-                R"({"amp":false,"cut":[3,6],"lr":1.0,"name":"a","net":{"act":"gelu","width":32},"steps":10})"},
+            .expected = R"({"amp":false,"cut":[3,6],"lr":1.0,"name":"a","net":{"act":"gelu","width":32},"steps":10})"},
         ConfigCase{
             .name = "json_file_with_comment",
             .settings = {},
             .file_name = "a.json",
             .file = "{\"steps\": 3 /* years */, \"net\": {\"act\": \"relu\"}}",
-            .expected =
-                R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"relu","width":8},"steps":3})"},
+            .expected = R"({"amp":false,"cut":[5,4],"lr":0.5,"name":"a","net":{"act":"relu","width":8},"steps":3})"},
         ConfigCase{
             .name = "set_wins_over_file",
-            .settings = {{"lr", "0.25"},
-                         {"net.width", "4"},
-                         {"amp", "true"},
-                         {"cut", "1,7,1"},
-                         {"name", "7"},
-                         {"lr", "0.125"}},
+            .settings =
+                {{"lr", "0.25"}, {"net.width", "4"}, {"amp", "true"}, {"cut", "1,7,1"}, {"name", "7"}, {"lr", "0.125"}},
             .file_name = "b.lua",
             .file = "return {lr = 0.75, name = 'b'}",
             .expected =
                 R"({"amp":true,"cut":[1,7,1],"lr":0.125,"name":"7","net":{"act":"gelu","width":4},"steps":10})"},
-        ConfigCase{.name = "set_list_in_brackets",
-                   .settings = {{"cut", "[9]"}},
-                   .expected = R"("cut":[9])"},
+        ConfigCase{.name = "set_list_in_brackets", .settings = {{"cut", "[9]"}}, .expected = R"("cut":[9])"},
         ConfigCase{.name = "unknown_set",
                    .settings = {{"stesp", "3"}},
                    .expected = "script.lua:2: config: unknown key 'stesp'; did you mean 'steps'?\n "
@@ -115,14 +106,11 @@ INSTANTIATE_TEST_SUITE_P(
                    .file_name = "c.json",
                    .file = R"({"net": {"wide": 3}})",
                    .expected = "config: unknown key 'net.wide'"},
+        ConfigCase{.name = "wrong_type",
+                   .settings = {{"lr", "fast"}},
+                   .expected = "config: 'lr' is a number, got 'fast'\n  have  from --set lr=fast (default 0.5)"},
         ConfigCase{
-            .name = "wrong_type",
-            .settings = {{"lr", "fast"}},
-            .expected =
-                "config: 'lr' is a number, got 'fast'\n  have  from --set lr=fast (default 0.5)"},
-        ConfigCase{.name = "no_integer",
-                   .settings = {{"steps", "2.5"}},
-                   .expected = "config: 'steps' is an integer, got 2.5"},
+            .name = "no_integer", .settings = {{"steps", "2.5"}}, .expected = "config: 'steps' is an integer, got 2.5"},
         ConfigCase{.name = "no_boolean",
                    .settings = {{"amp", "yes"}},
                    .expected = "config: 'amp' is true or false, got 'yes'"},
@@ -201,9 +189,11 @@ TEST(ConfigFile, ChangesNothingOutside) {
                                    "math.floor = function() return 42 end\nmath.sqrt = nil\n"
                                    "return {lr = math.floor(7.5)}");
 
-  EXPECT_EQ(run(context, "local lr = mh.config{lr = 0.5}.lr\nreturn lr .. ' ' .. math.floor(7.5) .. ' ' .. math.sqrt(4)"),
-            "42.0 7 2.0");
-  for (const char* text : {"math.random()", "('x'):rep(3)", "string.rep", "getmetatable('').__index", "_G.os", "load('')", "print(1)"}) {
+  EXPECT_EQ(
+      run(context, "local lr = mh.config{lr = 0.5}.lr\nreturn lr .. ' ' .. math.floor(7.5) .. ' ' .. math.sqrt(4)"),
+      "42.0 7 2.0");
+  for (const char* text :
+       {"math.random()", "('x'):rep(3)", "string.rep", "getmetatable('').__index", "_G.os", "load('')", "print(1)"}) {
     context.config_file = write_file("reach.lua", std::string("return {lr = ") + text + "}");
     EXPECT_THAT(run(context, "mh.config{lr = 0.5}"), HasSubstr("reach.lua' failed: ")) << text;
   }
@@ -219,7 +209,8 @@ TEST(ConfigFile, IsBounded) {
       {"doubled", "local s = 'x'\nfor i = 1, 60 do s = s .. s end", std::string("bounds.lua:2: ") + kMemory},
       {"list", "local t = {}\nwhile true do\nt[#t + 1] = {} end", std::string("bounds.lua:3: ") + kMemory},
       {"source", "return '" + std::string(size_t{70} << 20, 'x') + "'", std::string("bounds.lua: ") + kMemory},
-      {"long_texts", "local s = 'x'\nfor i = 1, 23 do s = s .. s end\nwhile true do local t = s .. 'y' end", "bounds.lua:3: it takes more than 3 seconds"},
+      {"long_texts", "local s = 'x'\nfor i = 1, 23 do s = s .. s end\nwhile true do local t = s .. 'y' end",
+       "bounds.lua:3: it takes more than 3 seconds"},
       {"shared", "local t = {1}\nfor i = 1, 60 do t = {t, t} end\nreturn {t}", "bounds.lua' take more than 64 MiB"},
       {"itself", "local t = {}\nt.t = t\nreturn t", "bounds.lua' nest deeper than 100 levels, or hold themselves"},
       {"bytecode", "\x1bLua", "attempt to load a binary chunk (mode is 't')"},
@@ -287,14 +278,11 @@ TEST(Log, WritesOneObjectALineAfterTheConfig) {
 }
 
 TEST(Log, OfATensorIsTheLogarithm) {
-  EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"),
-            "0.0 0.0");
-  EXPECT_THAT(run({}, "mh.log('x')"),
-              HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got string"));
+  EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"), "0.0 0.0");
+  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got string"));
   Context context;
   context.log_file = "/nowhere/run.jsonl";
-  EXPECT_THAT(run(context, "mh.log{a = 1}"),
-              HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
+  EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
   context.log_file = "/dev/full";
   EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: the disk refused '/dev/full': No space left on device"));
 }
@@ -324,12 +312,9 @@ TEST(Progress, EndsWithTheLoopAndIsSilentUnderQuiet) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 
   testing::internal::CaptureStderr();
-  EXPECT_EQ(
-      run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"),
-      "b");
+  EXPECT_EQ(run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"), "b");
   EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("1/3 (33%)"));
-  EXPECT_THAT(run({}, "mh.progress(2.5)"),
-              HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
+  EXPECT_THAT(run({}, "mh.progress(2.5)"), HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
 }
 
 TEST(Json, GoesThereAndBack) {
@@ -337,8 +322,7 @@ TEST(Json, GoesThereAndBack) {
                 "return mh.json.encode(mh.json.decode('{\"b\": [1, 2.5, true, \"x\"], \"a\": "
                 "{\"n\": null}}'))"),
             R"({"a":{},"b":[1,2.5,true,"x"]})");
-  EXPECT_THAT(run({}, "local t = {}; t.t = t; return mh.json.encode(t)"),
-              HasSubstr("nested deeper than 100 levels"));
+  EXPECT_THAT(run({}, "local t = {}; t.t = t; return mh.json.encode(t)"), HasSubstr("nested deeper than 100 levels"));
   EXPECT_THAT(run({}, "return mh.json.encode{print}"), HasSubstr("json: cannot write function"));
   EXPECT_THAT(run({}, "return mh.json.load('/nowhere/a.json')"),
               HasSubstr("json: cannot open '/nowhere/a.json': No such file or directory"));

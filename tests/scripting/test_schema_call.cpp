@@ -100,11 +100,10 @@ TEST_F(SchemaCall, ChoosesTheOverloadThatFitsBest) {
       {"chosen('tensor_split', true, x, {1})", "'indices'"},
   };
   for (const Choice& choice : choices) {
-    const std::string code =
-        std::string(
-            "local x, c, w, i = mh.ones(2, 3), mh.ones(2, 3):bool(), mh.ones(1, 1, 3, 3), "
-            "mh.tensor{0}; return ") +
-        choice.call;
+    const std::string code = std::string(
+                                 "local x, c, w, i = mh.ones(2, 3), mh.ones(2, 3):bool(), mh.ones(1, 1, 3, 3), "
+                                 "mh.tensor{0}; return ") +
+                             choice.call;
 
     EXPECT_EQ(run(code), choice.overload) << choice.call;
   }
@@ -115,9 +114,7 @@ TEST_F(SchemaCall, NamesWhatItWasGivenAndWhatItTakes) {
 
   EXPECT_THAT(message, HasSubstr(":1: addmm: no overload fits the arguments"));
   EXPECT_THAT(message, HasSubstr("have  addmm(Tensor float32 [2], 'b', nil, bta = 1)"));
-  EXPECT_THAT(
-      message,
-      HasSubstr("takes aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1"));
+  EXPECT_THAT(message, HasSubstr("takes aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1"));
   EXPECT_THAT(message, HasSubstr("has no argument 'bta'; did you mean 'beta'?"));
 }
 
@@ -136,8 +133,7 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
     ++overloads;
     for (const c10::Argument& argument : op->schema().arguments()) {
       const c10::Type* type = argument.type().get();
-      while (type->kind() == c10::TypeKind::OptionalType ||
-             type->kind() == c10::TypeKind::ListType) {
+      while (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType) {
         type = type->containedType(0).get();
       }
       switch (type->kind()) {
@@ -182,8 +178,7 @@ TEST_F(SchemaCall, ReachesEveryOperatorOfTheDispatcher) {
 TEST_F(SchemaCall, FindsOperatorsOfOtherNamespaces) {
   EXPECT_EQ(run("return mh['aten::neg'](mh.tensor(3)):item()"), "-3");
   EXPECT_EQ(run("return mh['quantized::add'] ~= nil"), "true");
-  EXPECT_THAT(run("return mh['nowhere::neg']"),
-              HasSubstr("no function or operator 'nowhere::neg'"));
+  EXPECT_THAT(run("return mh['nowhere::neg']"), HasSubstr("no function or operator 'nowhere::neg'"));
 }
 
 }  // namespace

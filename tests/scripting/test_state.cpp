@@ -27,8 +27,7 @@ using testing::HasSubstr;
 
 std::string run(lua_State* lua, const std::string& code, const char* chunk = "@test.lua") {
   lua_settop(lua, 0);
-  if (luaL_loadbufferx(lua, code.data(), code.size(), chunk, "t") != LUA_OK)
-    return lua_tostring(lua, -1);
+  if (luaL_loadbufferx(lua, code.data(), code.size(), chunk, "t") != LUA_OK) return lua_tostring(lua, -1);
   try {
     call_traced(lua, 0, 1);
   } catch (const LuaError& error) {
@@ -61,8 +60,7 @@ TEST(State, ACppErrorBecomesALuaErrorAtTheScriptsLine) {
   lua_register(state.get(), "fail", guard<fail_in_cpp>);
 
   EXPECT_EQ(run(state.get(), "\n\nfail()"), "test.lua:3: op: seven is too many");
-  EXPECT_EQ(run(state.get(), "\nreturn select(2, pcall(fail))"),
-            "test.lua:2: op: seven is too many");
+  EXPECT_EQ(run(state.get(), "\nreturn select(2, pcall(fail))"), "test.lua:2: op: seven is too many");
   EXPECT_EQ(run(state.get(), "return fail()"), "test.lua:1: op: seven is too many");
 }
 
@@ -93,7 +91,9 @@ TEST(State, ObjectsLiveAsLongAsLuaHoldsThem) {
     EXPECT_EQ(run(state.get(), "return c:value()"), "3");
     EXPECT_THAT(run(state.get(), "return c.valeu"),
                 HasSubstr("Counter: no attribute or method 'valeu'; did you mean 'value'?"));
-    EXPECT_THAT(run(state.get(), "return c.value(3)"), HasSubstr("value: called on 3, which is no counter\n  fix   write a colon, not a dot: counter:value(...)"));
+    EXPECT_THAT(
+        run(state.get(), "return c.value(3)"),
+        HasSubstr("value: called on 3, which is no counter\n  fix   write a colon, not a dot: counter:value(...)"));
     EXPECT_EQ(Counter::alive, 1);
   }
   EXPECT_EQ(Counter::alive, 0);
@@ -130,8 +130,7 @@ TEST(State, OptionsRefuseUnknownKeys) {
 
 TEST(State, GeneratorsOfARankFollowItsSeedAlone) {
   const auto first = new_state(), second = new_state();
-  const std::string draw =
-      "local mh = require 'moonhalo'; mh.manual_seed(5); return mh.rand(2):sum():item()";
+  const std::string draw = "local mh = require 'moonhalo'; mh.manual_seed(5); return mh.rand(2):sum():item()";
 
   const std::string drawn = run(first.get(), draw);
   run(second.get(), "require 'moonhalo'.rand(100)");
@@ -164,8 +163,10 @@ TEST(HostFunctions, ExceptionsThatTheyLetOutKeepTheirText) {
 
   EXPECT_EQ(message("\nmeasure()"), "host.lua:2: the valve is stuck");
   EXPECT_EQ(message("error(select(2, pcall(measure)), 0)"), "host.lua:1: the valve is stuck");
-  EXPECT_EQ(message("error(select(2, xpcall(measure, function(text) return 'x: ' .. text end)), 0)"), "x: host.lua:1: the valve is stuck");
-  EXPECT_EQ(message("error(select(2, coroutine.resume(coroutine.create(function() measure() end))), 0)"), "host.lua:1: the valve is stuck");
+  EXPECT_EQ(message("error(select(2, xpcall(measure, function(text) return 'x: ' .. text end)), 0)"),
+            "x: host.lua:1: the valve is stuck");
+  EXPECT_EQ(message("error(select(2, coroutine.resume(coroutine.create(function() measure() end))), 0)"),
+            "host.lua:1: the valve is stuck");
   EXPECT_EQ(message("for i = 1, 1000 do pcall(measure) end error('still sound', 0)"), "still sound");
 }
 

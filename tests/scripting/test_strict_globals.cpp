@@ -35,7 +35,8 @@ TEST(StrictGlobals, AreForStatesThatAskForThem) {
 
 TEST(StrictGlobals, AScriptIsStoppedAtItsLineOnAllRanks) {
   const std::string path = testing::TempDir() + "strict_globals.lua";
-  std::ofstream(path) << "local mh = require 'moonhalo'\nlocal pad = 1\nprint(mh.ones(2):sum{dim = 0, keepdim = keepdims})\n";
+  std::ofstream(path)
+      << "local mh = require 'moonhalo'\nlocal pad = 1\nprint(mh.ones(2):sum{dim = 0, keepdim = keepdims})\n";
   std::vector<std::string> words = {"moonhalo", "run", path, "--ranks", "2"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -23,13 +23,15 @@ void write_all(int file, const std::string& text) {
 }
 
 std::string how_it_ended(int status) {
-  return "ends the process" + (WIFSIGNALED(status) ? " with signal " + std::to_string(WTERMSIG(status)) : std::string());
+  return "ends the process" +
+         (WIFSIGNALED(status) ? " with signal " + std::to_string(WTERMSIG(status)) : std::string());
 }
 
 }  // namespace
 
 void run_apart(size_t count, const std::function<std::string(size_t)>& task,
-               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done, int patience_ms) {
+               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done,
+               int patience_ms) {
   for (size_t next = 0; next < count;) {
     int ends[2];
     TORCH_INTERNAL_ASSERT(pipe(ends) == 0, "no pipe");

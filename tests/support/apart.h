@@ -10,6 +10,7 @@ namespace moonhalo::testing {
 /// ones go on in another process. The caller must have no threads. `done` gets, in order, what each gave, or in `ended`
 /// how the process ended in it.
 void run_apart(size_t count, const std::function<std::string(size_t)>& task,
-               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done, int patience_ms = 60000);
+               const std::function<void(size_t, const std::string& text, const std::string& ended)>& done,
+               int patience_ms = 60000);
 
 }  // namespace moonhalo::testing

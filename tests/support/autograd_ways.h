@@ -38,13 +38,12 @@ struct ProgramN {
 
 /// Every program on every way to hold the field; `inputs(way)` are its tensors.
 inline void expect_on_ways(const std::vector<ProgramN>& programs,
-                           const std::function<std::vector<Input>(const Way&)>& inputs,
-                           const Oracle& options = {}, const std::vector<Way>& ways = kFieldWays) {
+                           const std::function<std::vector<Input>(const Way&)>& inputs, const Oracle& options = {},
+                           const std::vector<Way>& ways = kFieldWays) {
   for (const ProgramN& program : programs) {
     for (const Way& way : ways) {
       SCOPED_TRACE(std::string(program.name) + " " + way.name);
-      const std::string thrown =
-          message_of([&] { expect_same_as_plain(way.mesh, inputs(way), program.run, options); });
+      const std::string thrown = message_of([&] { expect_same_as_plain(way.mesh, inputs(way), program.run, options); });
       if (!thrown.empty()) ADD_FAILURE() << thrown;
     }
   }

@@ -9,8 +9,7 @@
 
 namespace moonhalo::testing {
 
-at::Tensor seen_along(int64_t extent, int64_t window, int64_t stride, int64_t dilation,
-                      bool causal) {
+at::Tensor seen_along(int64_t extent, int64_t window, int64_t stride, int64_t dilation, bool causal) {
   at::Tensor seen = at::zeros({extent, extent}, at::kBool);
   auto mark = seen.accessor<bool, 2>();
   for (int64_t group = 0; group < dilation; ++group) {
@@ -38,30 +37,24 @@ at::Tensor dense_neighborhood_mask(at::IntArrayRef dims, const Neighborhood& n) 
   at::Tensor mask = at::ones({1, 1}, at::kBool);
   for (size_t d = 0; d < dims.size(); ++d) {
     const auto of = [&](const auto& list) { return list.size() == 1 ? list[0] : list[d]; };
-    const at::Tensor along =
-        seen_along(dims[d], of(n.window), of(n.stride), of(n.dilation), of(n.is_causal));
-    mask = mask.view({mask.size(0), 1, mask.size(1), 1})
-               .logical_and(along.view({1, dims[d], 1, dims[d]}));
+    const at::Tensor along = seen_along(dims[d], of(n.window), of(n.stride), of(n.dilation), of(n.is_causal));
+    mask = mask.view({mask.size(0), 1, mask.size(1), 1}).logical_and(along.view({1, dims[d], 1, dims[d]}));
     mask = mask.reshape({mask.size(0) * mask.size(1), mask.size(2) * mask.size(3)});
   }
   return mask;
 }
 
-std::tuple<at::Tensor, at::Tensor> dense_neighborhood_attention(const at::Tensor& query,
-                                                                const at::Tensor& key,
-                                                                const at::Tensor& value,
-                                                                const Neighborhood& n,
+std::tuple<at::Tensor, at::Tensor> dense_neighborhood_attention(const at::Tensor& query, const at::Tensor& key,
+                                                                const at::Tensor& value, const Neighborhood& n,
                                                                 std::optional<double> scale) {
   const int64_t ndim = query.dim();
   const at::Tensor mask = dense_neighborhood_mask(query.sizes().slice(1, ndim - 3), n);
   const auto tokens = [&](const at::Tensor& t) {
     return t.flatten(1, ndim - 3).transpose(1, 2);
   };  // [batch, heads, tokens, c]
-  const at::Tensor q =
-      tokens(query) * (scale ? *scale : 1 / std::sqrt(static_cast<double>(query.size(-1))));
+  const at::Tensor q = tokens(query) * (scale ? *scale : 1 / std::sqrt(static_cast<double>(query.size(-1))));
   const at::Tensor scores =
-      q.matmul(tokens(key).transpose(-2, -1))
-          .masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+      q.matmul(tokens(key).transpose(-2, -1)).masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
   std::vector<int64_t> shape = value.sizes().vec();
   const at::Tensor output = scores.softmax(-1).matmul(tokens(value)).transpose(1, 2).reshape(shape);
   shape.pop_back();

@@ -49,7 +49,8 @@ int64_t fewest_elements(const ShardSpec& from, const ShardSpec& to, const std::v
     for (const auto& [coordinate, choices] : wanting) {
       int64_t least = std::numeric_limits<int64_t>::max();
       for (const auto& [choice, ranks] : choices) {
-        const int64_t held = std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return holds(from, r, element); });
+        const int64_t held =
+            std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return holds(from, r, element); });
         const auto count = static_cast<int64_t>(ranks.size());
         least = std::min(least, addends == 1 ? count - held : addends - 1 + count - (held > 0));
       }

@@ -22,8 +22,7 @@ void check(const std::vector<Case>& cases, const at::Tensor& full, const std::ve
       SCOPED_TRACE(std::string(c.name) + " " + held.name);
       const std::string thrown = message_of([&] {
         expect_same_as_plain(
-            held.mesh, {{full, held.placements}}, [&](const List& x) { return c.run(x[0]); },
-            c.options);
+            held.mesh, {{full, held.placements}}, [&](const List& x) { return c.run(x[0]); }, c.options);
       });
       if (!thrown.empty()) ADD_FAILURE() << thrown;
     }

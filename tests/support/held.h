@@ -43,7 +43,6 @@ struct Case {
 };
 
 /// Every case on `full`, held in every way that can hold it.
-void check(const std::vector<Case>& cases, const at::Tensor& full,
-           const std::vector<Held>& ways = kHeld972);
+void check(const std::vector<Case>& cases, const at::Tensor& full, const std::vector<Held>& ways = kHeld972);
 
 }  // namespace moonhalo::testing

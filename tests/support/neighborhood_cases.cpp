@@ -41,8 +41,7 @@ std::vector<at::Tensor> inputs_of(const NeighborhoodCase& c, at::ScalarType type
   shape.push_back(c.head_dim);
   std::vector<int64_t> value = shape;
   value.back() = c.value_dim;
-  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2,
-          make_tensor(value, 3, type)};
+  return {make_tensor(shape, 1, type) * 2, make_tensor(shape, 2, type) * 2, make_tensor(value, 3, type)};
 }
 
 NeighborhoodCotangents cotangents_of(const NeighborhoodCase& c, at::ScalarType type) {
@@ -58,8 +57,7 @@ const std::vector<NeighborhoodBlocks>& neighborhood_block_cases() {
       {{"causal_rows", {90}, {{7}, {3}, {1}, {true}}, 4, 4}, {{50, 40}}},
       {{"grid", {9, 21}, {{4, 5}, {1, 3}, {2, 1}}, 8, 8}, {{5, 4}, {1, 13, 7}}},
       {{"one_dim_of_two", {12, 13}, {{3, 6}, {1}, {1}, {true, false}}, 5, 6}, {{3, 9}, {13}}},
-      {{"cube", {5, 6, 9}, {{3, 2, 4}, {1}, {1, 2, 2}, {false, true, false}}, 4, 3},
-       {{5}, {1, 5}, {4, 5}}},
+      {{"cube", {5, 6, 9}, {{3, 2, 4}, {1}, {1, 2, 2}, {false, true, false}}, 4, 3}, {{5}, {1, 5}, {4, 5}}},
   };
   return cases;
 }
@@ -77,22 +75,18 @@ const std::vector<NeighborhoodBlocks>& neighborhood_tensor_cases() {
 }
 
 NeighborhoodResults in_blocks(const std::vector<at::Tensor>& inputs, const NeighborhoodCall& whole,
-                              std::vector<std::vector<int64_t>> blocks,
-                              const NeighborhoodCotangents& given, const AttendBlock& attend) {
-  for (int64_t d = 0; blocks.size() < static_cast<size_t>(whole.spatial); ++d)
-    blocks.push_back({whole.axis(d).extent});
-  NeighborhoodResults all{at::zeros_like(given.output), at::zeros_like(given.logsumexp),
-                          at::zeros_like(inputs[0]), at::zeros_like(inputs[1]),
-                          at::zeros_like(inputs[2])};
+                              std::vector<std::vector<int64_t>> blocks, const NeighborhoodCotangents& given,
+                              const AttendBlock& attend) {
+  for (int64_t d = 0; blocks.size() < static_cast<size_t>(whole.spatial); ++d) blocks.push_back({whole.axis(d).extent});
+  NeighborhoodResults all{at::zeros_like(given.output), at::zeros_like(given.logsumexp), at::zeros_like(inputs[0]),
+                          at::zeros_like(inputs[1]), at::zeros_like(inputs[2])};
   NeighborhoodCall call = whole;
   const auto queries_of = [&](at::Tensor t) {
-    for (int64_t d = 0; d < call.spatial; ++d)
-      t = t.narrow(d + 1, call.axis(d).query_begin, call.axis(d).queries);
+    for (int64_t d = 0; d < call.spatial; ++d) t = t.narrow(d + 1, call.axis(d).query_begin, call.axis(d).queries);
     return t;
   };
   const auto keys_of = [&](at::Tensor t) {
-    for (int64_t d = 0; d < call.spatial; ++d)
-      t = t.narrow(d + 1, call.axis(d).key_begin, call.axis(d).keys);
+    for (int64_t d = 0; d < call.spatial; ++d) t = t.narrow(d + 1, call.axis(d).key_begin, call.axis(d).keys);
     return t;
   };
   std::vector<size_t> place(blocks.size(), 0);
@@ -106,9 +100,8 @@ NeighborhoodResults in_blocks(const std::vector<at::Tensor>& inputs, const Neigh
       axis.key_begin = keys.begin;
       axis.keys = keys.end - keys.begin;
     }
-    const NeighborhoodResults r =
-        attend({queries_of(inputs[0]), keys_of(inputs[1]), keys_of(inputs[2])}, call,
-               {queries_of(given.output), queries_of(given.logsumexp)});
+    const NeighborhoodResults r = attend({queries_of(inputs[0]), keys_of(inputs[1]), keys_of(inputs[2])}, call,
+                                         {queries_of(given.output), queries_of(given.logsumexp)});
     queries_of(all.output).copy_(r.output);
     queries_of(all.logsumexp).copy_(r.logsumexp);
     queries_of(all.query).copy_(r.query);
@@ -120,8 +113,8 @@ NeighborhoodResults in_blocks(const std::vector<at::Tensor>& inputs, const Neigh
   }
 }
 
-void expect_near(const NeighborhoodResults& actual, const NeighborhoodResults& expected,
-                 double tolerance, const std::string& name) {
+void expect_near(const NeighborhoodResults& actual, const NeighborhoodResults& expected, double tolerance,
+                 const std::string& name) {
   using R = NeighborhoodResults;
   const std::pair<const char*, at::Tensor R::*> fields[] = {{"output", &R::output},
                                                             {"logsumexp", &R::logsumexp},

@@ -22,7 +22,8 @@ struct NeighborhoodCase {
   std::optional<double> scale = std::nullopt;
 };
 
-/// One to three dims, windows odd, even, as long as the dim, strides, dilations, causal dims, scales, wide and narrow features.
+/// One to three dims, windows odd, even, as long as the dim, strides, dilations, causal dims, scales, wide and narrow
+/// features.
 const std::vector<NeighborhoodCase>& neighborhood_cases();
 
 /// And how its dims are cut. An empty list of blocks: not at all.
@@ -31,7 +32,8 @@ struct NeighborhoodBlocks {
   std::vector<std::vector<int64_t>> blocks;
 };
 
-/// Blocks of one row and of none, grids, and more queries than a tile of the CUDA kernels holds, with neighbours on all sides.
+/// Blocks of one row and of none, grids, and more queries than a tile of the CUDA kernels holds, with neighbours on all
+/// sides.
 const std::vector<NeighborhoodBlocks>& neighborhood_block_cases();
 /// Features in the multiples of 16 that tensor cores take.
 const std::vector<NeighborhoodBlocks>& neighborhood_tensor_cases();
@@ -48,17 +50,17 @@ NeighborhoodCotangents cotangents_of(const NeighborhoodCase& c, at::ScalarType t
 struct NeighborhoodResults {
   at::Tensor output, logsumexp, query, key, value;  ///< the last three are gradients
 };
-using AttendBlock = std::function<NeighborhoodResults(
-    const std::vector<at::Tensor>&, const NeighborhoodCall&, const NeighborhoodCotangents&)>;
+using AttendBlock = std::function<NeighborhoodResults(const std::vector<at::Tensor>&, const NeighborhoodCall&,
+                                                      const NeighborhoodCotangents&)>;
 
-/// Calls `attend` with one block after the other, as ranks would: its queries, and keys and values as far as these reach. The
-/// gradients of keys and values are added up where they belong.
+/// Calls `attend` with one block after the other, as ranks would: its queries, and keys and values as far as these
+/// reach. The gradients of keys and values are added up where they belong.
 NeighborhoodResults in_blocks(const std::vector<at::Tensor>& inputs, const NeighborhoodCall& whole,
-                              std::vector<std::vector<int64_t>> blocks,
-                              const NeighborhoodCotangents& given, const AttendBlock& attend);
+                              std::vector<std::vector<int64_t>> blocks, const NeighborhoodCotangents& given,
+                              const AttendBlock& attend);
 
 /// Adds a failure for each of the five that differs.
-void expect_near(const NeighborhoodResults& actual, const NeighborhoodResults& expected,
-                 double tolerance, const std::string& name);
+void expect_near(const NeighborhoodResults& actual, const NeighborhoodResults& expected, double tolerance,
+                 const std::string& name);
 
 }  // namespace moonhalo::testing

@@ -30,22 +30,17 @@ at::Tensor uniform(at::IntArrayRef shape, int64_t seed) {
   at::Tensor result = at::empty(shape, at::kDouble);
   double* data = result.mutable_data_ptr<double>();
   for (int64_t i = 0; i < result.numel(); ++i) {
-    const uint64_t bits =
-        scramble(scramble(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(i));
+    const uint64_t bits = scramble(scramble(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(i));
     data[i] = 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
   }
   return result;
 }
 
-bool differentiable(const at::Tensor& tensor) {
-  return tensor.is_floating_point() || tensor.is_complex();
-}
+bool differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
 
 // What rank `coordinate` of `ranks` holds of a value that is Partial(op) over them.
 at::Tensor addend(const at::Tensor& value, ReduceOp op, int64_t coordinate, int64_t ranks) {
-  const auto noise = [&](int64_t c) {
-    return make_tensor(value.sizes(), 1000 + c, value.scalar_type());
-  };
+  const auto noise = [&](int64_t c) { return make_tensor(value.sizes(), 1000 + c, value.scalar_type()); };
   at::Tensor result = value.clone();
   switch (op) {
     case ReduceOp::kSum:
@@ -58,8 +53,7 @@ at::Tensor addend(const at::Tensor& value, ReduceOp op, int64_t coordinate, int6
       return op == ReduceOp::kAvg ? result * ranks : result;
     case ReduceOp::kMax:
     case ReduceOp::kMin: {
-      const at::Tensor owner =
-          at::arange(value.numel(), at::kLong).view(value.sizes()).remainder(ranks);
+      const at::Tensor owner = at::arange(value.numel(), at::kLong).view(value.sizes()).remainder(ranks);
       const at::Tensor worse = op == ReduceOp::kMax ? value - 1 : value + 1;
       return at::where(owner.eq(coordinate), value, worse);
     }
@@ -76,9 +70,8 @@ struct Outcome {
 };
 
 // `cotangent(like, seed)` makes the gradient that stands for a result.
-Outcome run(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted,
-            const Program& program, const Oracle& options,
-            const std::function<at::Tensor(const at::Tensor&, int64_t)>& cotangent) {
+Outcome run(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted, const Program& program,
+            const Oracle& options, const std::function<at::Tensor(const at::Tensor&, int64_t)>& cotangent) {
   Outcome outcome;
   outcome.results = program(inputs);
   torch::autograd::variable_list roots, cotangents, leaves;
@@ -101,8 +94,7 @@ Outcome run(const std::vector<at::Tensor>& inputs, const std::vector<bool>& want
       second_cotangents.push_back(cotangent(first[i], 177 + static_cast<int64_t>(i)));
     }
     if (!second_roots.empty()) {
-      outcome.second_gradients =
-          torch::autograd::grad(second_roots, leaves, second_cotangents, true, false, true);
+      outcome.second_gradients = torch::autograd::grad(second_roots, leaves, second_cotangents, true, false, true);
     }
   }
   if (options.backward) {
@@ -118,8 +110,8 @@ at::Tensor whole(const at::Tensor& tensor) {
 }
 
 // Every rank walks the same lists, because full_tensor is collective.
-void compare(const char* what, const std::vector<at::Tensor>& actual,
-             const std::vector<at::Tensor>& expected, double tolerance, std::ostream& out) {
+void compare(const char* what, const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+             double tolerance, std::ostream& out) {
   if (actual.size() != expected.size()) {
     out << what << ": " << actual.size() << " tensors instead of " << expected.size() << "\n";
     return;
@@ -134,8 +126,7 @@ void compare(const char* what, const std::vector<at::Tensor>& actual,
 }
 
 // The leaves' gradients must be ready for an optimizer: blocks where the leaf has blocks.
-void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted,
-                  std::ostream& out) {
+void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>& wanted, std::ostream& out) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!wanted[i] || !inputs[i].grad().defined() || !is_shard_tensor(inputs[i])) continue;
     if (!is_shard_tensor(inputs[i].grad())) {
@@ -146,8 +137,8 @@ void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>
     const SpecPtr& grad = spec(inputs[i].grad());
     for (int64_t d = 0; d < leaf->ndim(); ++d) {
       if (leaf->is_cut(d) && !(leaf->cut(d) == grad->cut(d))) {
-        out << "gradient of input " << i << " is held as " << grad->to_string() << ", its leaf as "
-            << leaf->to_string() << "\n";
+        out << "gradient of input " << i << " is held as " << grad->to_string() << ", its leaf as " << leaf->to_string()
+            << "\n";
         break;
       }
     }
@@ -158,8 +149,7 @@ void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>
 
 at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype) {
   if (dtype == at::kBool) return uniform(shape, seed).gt(0);
-  if (at::isComplexType(dtype))
-    return at::complex(uniform(shape, seed), uniform(shape, ~seed)).to(dtype);
+  if (at::isComplexType(dtype)) return at::complex(uniform(shape, seed), uniform(shape, ~seed)).to(dtype);
   if (at::isIntegralType(dtype, /*includeBool=*/false)) {
     const double shift = dtype == at::kByte ? 5.5 : 0.5;
     return (uniform(shape, seed) * 5.5 + shift).floor().to(dtype);
@@ -167,18 +157,14 @@ at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype
   return uniform(shape, seed).to(dtype);
 }
 
-at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh,
-                    const std::vector<Placement>& placements) {
+at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements) {
   const at::NoGradGuard no_grad;
-  const SpecPtr spec = placements.empty() ? replicated(mesh, full.sizes())
-                                          : make_spec(mesh, full.sizes(), placements);
+  const SpecPtr spec = placements.empty() ? replicated(mesh, full.sizes()) : make_spec(mesh, full.sizes(), placements);
   at::Tensor local = full.detach();
   for (int64_t m = 0; m < mesh->ndim(); ++m) {
-    if (const auto& op = spec->partial(m))
-      local = addend(local, *op, mesh->coordinate(m), mesh->size(m));
+    if (const auto& op = spec->partial(m)) local = addend(local, *op, mesh->coordinate(m), mesh->size(m));
   }
-  for (int64_t d = 0; d < spec->ndim(); ++d)
-    local = local.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
+  for (int64_t d = 0; d < spec->ndim(); ++d) local = local.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
   return from_local(local.clone(), spec);
 }
 
@@ -194,9 +180,7 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
     out << "dtype " << actual.scalar_type() << " instead of " << expected.scalar_type();
   } else if (!at::allclose(actual, expected, tolerance, tolerance, /*equal_nan=*/true)) {
     const bool complex = expected.is_complex();
-    const auto wide = [&](const at::Tensor& t) {
-      return t.detach().to(complex ? at::kComplexDouble : at::kDouble);
-    };
+    const auto wide = [&](const at::Tensor& t) { return t.detach().to(complex ? at::kComplexDouble : at::kDouble); };
     const at::Tensor error = (wide(actual) - wide(expected)).abs().flatten();
     const int64_t at = error.nan_to_num(INFINITY).argmax().item<int64_t>();
     const auto value = [&](const at::Tensor& t) {
@@ -209,9 +193,8 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
       }
       return text.str();
     };
-    out << "element " << at << " of " << expected.sizes() << " is " << value(actual)
-        << " instead of " << value(expected) << " (" << error.gt(tolerance).sum().item<int64_t>()
-        << " differ)";
+    out << "element " << at << " of " << expected.sizes() << " is " << value(actual) << " instead of "
+        << value(expected) << " (" << error.gt(tolerance).sum().item<int64_t>() << " differ)";
   }
   return out.str();
 }
@@ -227,32 +210,27 @@ std::string message_of(const std::function<void()>& call) {
   return "";
 }
 
-void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body,
-             Fallback fallback) {
-  const int64_t ranks =
-      std::accumulate(mesh_shape.begin(), mesh_shape.end(), int64_t{1}, std::multiplies<>());
+void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body, Fallback fallback) {
+  const int64_t ranks = std::accumulate(mesh_shape.begin(), mesh_shape.end(), int64_t{1}, std::multiplies<>());
   run_test_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     set_fallback(fallback);
     body(init_device_mesh(world, "cpu", mesh_shape));
   });
 }
 
-void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases,
-                               Oracle options) {
+void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases, Oracle options) {
   at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
   std::vector<std::vector<bool>> wanted(cases.size());
   std::vector<Outcome> expected;
   for (size_t t = 0; t < cases.size(); ++t) {
     std::vector<at::Tensor> plain;
     for (const Input& input : cases[t].inputs) {
-      wanted[t].push_back(input.grad && differentiable(input.full) &&
-                          (options.backward || options.double_backward));
+      wanted[t].push_back(input.grad && differentiable(input.full) && (options.backward || options.double_backward));
       plain.push_back(input.full.detach().clone().requires_grad_(wanted[t].back()));
     }
-    expected.push_back(
-        run(plain, wanted[t], cases[t].program, options, [](const at::Tensor& like, int64_t seed) {
-          return make_tensor(like.sizes(), seed, like.scalar_type());
-        }));
+    expected.push_back(run(plain, wanted[t], cases[t].program, options, [](const at::Tensor& like, int64_t seed) {
+      return make_tensor(like.sizes(), seed, like.scalar_type());
+    }));
   }
 
   std::mutex mutex;
@@ -266,23 +244,19 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < cases[t].inputs.size(); ++i) {
       const Input& input = cases[t].inputs[i];
-      at::Tensor tensor =
-          input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
+      at::Tensor tensor = input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
       tensors.push_back(tensor.requires_grad_(wanted[t][i]));
     }
 
-    const Outcome actual = run(
-        tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
+    const Outcome actual =
+        run(tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
           const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
-          return is_shard_tensor(like)
-                     ? shard_of(full, mesh, without_partial(spec(like))->placements())
-                     : full;
+          return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements()) : full;
         });
 
     compare("result", actual.results, expected[t].results, options.tolerance, out);
     compare("gradient", actual.gradients, expected[t].gradients, options.tolerance, out);
-    compare("second gradient", actual.second_gradients, expected[t].second_gradients,
-            options.tolerance, out);
+    compare("second gradient", actual.second_gradients, expected[t].second_gradients, options.tolerance, out);
     if (options.same_cut_gradients) compare_cuts(tensors, wanted[t], out);
     if (!out.str().empty()) report(t, mesh->rank(), out.str());
   };
@@ -292,9 +266,8 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
       if (at.first == last || reported == 5) continue;
       last = at.first;
       ++reported;
-      ADD_FAILURE() << cases[at.first].name << (cases[at.first].name.empty() ? "" : ": ") << "rank "
-                    << at.second << " of mesh " << at::IntArrayRef(mesh_shape)
-                    << " differs from one device:\n"
+      ADD_FAILURE() << cases[at.first].name << (cases[at.first].name.empty() ? "" : ": ") << "rank " << at.second
+                    << " of mesh " << at::IntArrayRef(mesh_shape) << " differs from one device:\n"
                     << text;
     }
   };
@@ -321,8 +294,8 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
   add_failures();
 }
 
-void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
-                          const Program& program, Oracle options) {
+void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs, const Program& program,
+                          Oracle options) {
   expect_each_same_as_plain(std::move(mesh_shape), {{"", inputs, program}}, options);
 }
 

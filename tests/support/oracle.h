@@ -17,8 +17,8 @@ namespace moonhalo::testing {
 struct Input {
   at::Tensor full;
   std::vector<Placement> placements = {};  ///< one per mesh dim; all Replicate when empty
-  bool grad = true;    ///< ask for its gradient (floating point and complex tensors only)
-  bool plain = false;  ///< stay a plain tensor, the same on every rank
+  bool grad = true;                        ///< ask for its gradient (floating point and complex tensors only)
+  bool plain = false;                      ///< stay a plain tensor, the same on every rank
 };
 
 struct Oracle {
@@ -37,8 +37,8 @@ using Program = std::function<std::vector<at::Tensor>(const std::vector<at::Tens
 /// mesh of `mesh_shape`; adds a test failure unless results (values, shapes, dtypes,
 /// requires_grad), gradients of every input for fixed cotangents and, where asked, second gradients
 /// agree on every rank. An exception of either run leaves this function.
-void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs,
-                          const Program& program, Oracle options = {});
+void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs, const Program& program,
+                          Oracle options = {});
 
 /// Runs `body(mesh)` on every rank of a mesh of threads with the given fallback. Failures of gtest
 /// may be added there.
@@ -51,8 +51,7 @@ at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype
 
 /// This rank's share of `full` as a ShardTensor without history, made without communication. The
 /// addends of a Partial differ from rank to rank and are not trivial.
-at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh,
-                    const std::vector<Placement>& placements);
+at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements);
 
 /// "" when equal within the tolerance (NaN equals NaN), else what differs.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance);

@@ -73,14 +73,26 @@ struct Unchecked {
 };
 
 const std::vector<PartingCase> kParting = {
-    {"all_reduce_of_three_and_four", [](Communicator& c) { reduce(c, odd(c) ? 4 : 3); }, {"all_reduce", "3 elements", "4 elements"}},
+    {"all_reduce_of_three_and_four",
+     [](Communicator& c) { reduce(c, odd(c) ? 4 : 3); },
+     {"all_reduce", "3 elements", "4 elements"}},
     {"small_and_large", [](Communicator& c) { reduce(c, odd(c) ? 400000 : 3); }, {"3 elements", "400000 elements"}},
-    {"sum_and_product", [](Communicator& c) { reduce(c, 3, odd(c) ? ReduceOp::kProduct : ReduceOp::kSum); }, {"op sum", "op product"}},
-    {"max_and_min", [](Communicator& c) { reduce(c, 3, odd(c) ? ReduceOp::kMin : ReduceOp::kMax); }, {"op max", "op min"}},
-    {"dtypes", [](Communicator& c) { reduce(c, 3, ReduceOp::kSum, odd(c) ? at::kInt : at::kFloat); }, {"of Float", "of Int"}},
+    {"sum_and_product",
+     [](Communicator& c) { reduce(c, 3, odd(c) ? ReduceOp::kProduct : ReduceOp::kSum); },
+     {"op sum", "op product"}},
+    {"max_and_min",
+     [](Communicator& c) { reduce(c, 3, odd(c) ? ReduceOp::kMin : ReduceOp::kMax); },
+     {"op max", "op min"}},
+    {"dtypes",
+     [](Communicator& c) { reduce(c, 3, ReduceOp::kSum, odd(c) ? at::kInt : at::kFloat); },
+     {"of Float", "of Int"}},
     {"all_gather_counts", [](Communicator& c) { gather(c, odd(c) ? 1 : 0); }, {"counts [2", "counts [3"}},
-    {"reduce_scatter_ops", [](Communicator& c) { scatter_sums(c, odd(c) ? ReduceOp::kMax : ReduceOp::kSum); }, {"op max", "op sum"}},
-    {"all_to_all_counts", [](Communicator& c) { turn(c, 2); }, {"all_to_all", "send_counts [0, 2", "receive_counts [3, 0"}},
+    {"reduce_scatter_ops",
+     [](Communicator& c) { scatter_sums(c, odd(c) ? ReduceOp::kMax : ReduceOp::kSum); },
+     {"op max", "op sum"}},
+    {"all_to_all_counts",
+     [](Communicator& c) { turn(c, 2); },
+     {"all_to_all", "send_counts [0, 2", "receive_counts [3, 0"}},
     {"message_sizes",
      [](Communicator& c) {
        pass(c, 5, 3);
@@ -94,8 +106,12 @@ const std::vector<PartingCase> kParting = {
      },
      {"exchange", "does not fit"}},
     {"broadcast_roots", [](Communicator& c) { broadcast(c, odd(c) ? 1 : 0); }, {"root 0", "root 1"}},
-    {"barrier_and_all_reduce", [](Communicator& c) { odd(c) ? c.barrier() : reduce(c, 3); }, {"barrier", "all_reduce of Float, 3 elements"}},
-    {"broadcast_and_all_gather", [](Communicator& c) { odd(c) ? broadcast(c, 0) : gather(c, 0); }, {"broadcast of", "all_gather of"}},
+    {"barrier_and_all_reduce",
+     [](Communicator& c) { odd(c) ? c.barrier() : reduce(c, 3); },
+     {"barrier", "all_reduce of Float, 3 elements"}},
+    {"broadcast_and_all_gather",
+     [](Communicator& c) { odd(c) ? broadcast(c, 0) : gather(c, 0); },
+     {"broadcast of", "all_gather of"}},
     {"exchange_and_all_reduce",
      [](Communicator& c) {
        odd(c) ? reduce(c, 3) : c.exchange({}, {});
@@ -166,7 +182,9 @@ const std::vector<PartingCase> kParting = {
      },
      {"exchange", "aten::convolution of ["}},
     {"meshes",
-     [](Communicator& c) { init_device_mesh(c, "cpu", odd(c) ? Counts{c.size(), 1} : Counts{1, c.size()}); },
+     [](Communicator& c) {
+       init_device_mesh(c, "cpu", odd(c) ? Counts{c.size(), 1} : Counts{1, c.size()});
+     },
      {"init_device_mesh", "want different meshes", "[1, "}},
     {"mesh_names",
      [](Communicator& c) { init_device_mesh(c, "cpu", {c.size()}, {odd(c) ? "x" : "y"}); },
@@ -175,13 +193,19 @@ const std::vector<PartingCase> kParting = {
      [](Communicator& c) { init_device_mesh(c, "cpu", {odd(c) ? c.size() + 1 : c.size()}); },
      {"want different meshes"}},
     {"placements_of_from_local",
-     [](Communicator& c) { from_local(at::ones({2, 2, 2, 2}), row_of(c), {shard(odd(c) ? 3 : 2)}); },
+     [](Communicator& c) {
+       from_local(at::ones({2, 2, 2, 2}), row_of(c), {shard(odd(c) ? 3 : 2)});
+     },
      {"from_local of mesh(", "Shard(2)", "Shard(3)"}},
     {"placements_of_distribute_tensor",
-     [](Communicator& c) { distribute_tensor(at::ones({4, 4}), row_of(c), {odd(c) ? replicate() : shard(0)}); },
+     [](Communicator& c) {
+       distribute_tensor(at::ones({4, 4}), row_of(c), {odd(c) ? replicate() : shard(0)});
+     },
      {"scatter_tensor of mesh(", "Shard(0)", "Replicate()"}},
     {"sources_of_distribute_tensor",
-     [](Communicator& c) { distribute_tensor(at::ones({4, 4}), row_of(c), {shard(0)}, odd(c) ? 1 : 0); },
+     [](Communicator& c) {
+       distribute_tensor(at::ones({4, 4}), row_of(c), {shard(0)}, odd(c) ? 1 : 0);
+     },
      {"src 0", "src 1"}},
     {"placements_of_redistribute",
      [](Communicator& c) {

@@ -8,7 +8,8 @@
 
 namespace moonhalo::testing {
 
-/// A program in which ranks part ways; every rank of the group must get an error that names both calls. Needs two ranks.
+/// A program in which ranks part ways; every rank of the group must get an error that names both calls. Needs two
+/// ranks.
 struct PartingCase {
   const char* name;
   void (*program)(Communicator&);

@@ -47,8 +47,7 @@ Placement any_placement(Draw& draw, const at::Tensor& tensor, int64_t ranks) {
 }
 
 // Sizes of a dim that two mesh dims cut are given for the outer one only.
-std::vector<Placement> any_placements(Draw& draw, const at::Tensor& tensor,
-                                      const std::vector<int64_t>& mesh) {
+std::vector<Placement> any_placements(Draw& draw, const at::Tensor& tensor, const std::vector<int64_t>& mesh) {
   std::vector<Placement> placements;
   for (const int64_t ranks : mesh) {
     Placement next = any_placement(draw, tensor, ranks);
@@ -98,8 +97,7 @@ Way draw_way(Draw& draw, const List& tensors, std::vector<int64_t> mesh, size_t 
     Input input{.full = tensors[i]};
     if (i == first && dim >= 0) {
       input.placements = {shard(dim, uneven(draw, input.full.size(dim), way.mesh[0]))};
-    } else if (i > 0 && input.full.sizes() == tensors[0].sizes() && draw.percent(40) &&
-               !way.inputs[0].plain &&
+    } else if (i > 0 && input.full.sizes() == tensors[0].sizes() && draw.percent(40) && !way.inputs[0].plain &&
                (may_be_partial(input.full) || !way.inputs[0].placements[0].is_partial())) {
       input.placements = way.inputs[0].placements;
     } else if (i != first && draw.percent(30) && (never_plain.empty() || !never_plain[i])) {
@@ -125,8 +123,7 @@ std::vector<Way> draw_ways(Draw& draw, const List& tensors, const std::vector<bo
   }
   all.push_back(draw_way(draw, tensors, {4}, 0, -1, never_plain));
   all.push_back(draw_way(draw, tensors, {2, 2}, 0, -1, never_plain));
-  all.push_back(draw_way(draw, tensors, {2, 2}, draw.below(static_cast<int64_t>(tensors.size())),
-                         -1, never_plain));
+  all.push_back(draw_way(draw, tensors, {2, 2}, draw.below(static_cast<int64_t>(tensors.size())), -1, never_plain));
   std::erase_if(all, [](const Way& way) { return way.all_plain(); });
   return all;
 }
@@ -180,9 +177,9 @@ Verdict judge(const Way& way, const Program& program, Oracle options) {
   } catch (const std::exception& error) {
     verdict.wrong = error.what();
   }
-  for (int i = 0; i < failures.size(); ++i)
-    verdict.wrong += failures.GetTestPartResult(i).message();
-  if (refusals && !verdict.refusal.empty() && !refusals->alone().empty()) verdict.wrong += refusals->alone() + "\n" + verdict.refusal;
+  for (int i = 0; i < failures.size(); ++i) verdict.wrong += failures.GetTestPartResult(i).message();
+  if (refusals && !verdict.refusal.empty() && !refusals->alone().empty())
+    verdict.wrong += refusals->alone() + "\n" + verdict.refusal;
   gathered->add_those_of_this_thread();
   for (const auto& [name, times] : gathered->operators) verdict.gathered[name] += times;
   return verdict;

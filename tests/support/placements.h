@@ -31,14 +31,15 @@ struct Way {
   std::string to_string() const;  ///< "mesh [2]; [9, 4] Shard(0, {3, 6}); [9] plain"
 };
 
-/// A way with tensor `first` cut on its dim `dim` over a line of ranks (`dim` -1: held in whatever way comes). The others
-/// are cut alike, replicated, cut otherwise, Partial or plain; `never_plain` names those that may not stay plain.
+/// A way with tensor `first` cut on its dim `dim` over a line of ranks (`dim` -1: held in whatever way comes). The
+/// others are cut alike, replicated, cut otherwise, Partial or plain; `never_plain` names those that may not stay
+/// plain.
 Way draw_way(Draw& draw, const List& tensors, std::vector<int64_t> mesh, size_t first, int64_t dim,
              const std::vector<bool>& never_plain = {});
 
-/// Each tensor cut on each of its dims over two or three ranks, then a line of four and two grids of 2 x 2. Never all plain.
-std::vector<Way> draw_ways(Draw& draw, const List& tensors,
-                           const std::vector<bool>& never_plain = {});
+/// Each tensor cut on each of its dims over two or three ranks, then a line of four and two grids of 2 x 2. Never all
+/// plain.
+std::vector<Way> draw_ways(Draw& draw, const List& tensors, const std::vector<bool>& never_plain = {});
 
 /// What came of a program on one way.
 struct Verdict {

@@ -10,13 +10,11 @@
 namespace moonhalo::testing {
 
 /// Bytes that a line of /proc/self/status ("VmRSS", "VmHWM"), or of another file of that form, tells of this process.
-inline int64_t process_memory(const std::string& key,
-                              const std::string& file = "/proc/self/status") {
+inline int64_t process_memory(const std::string& key, const std::string& file = "/proc/self/status") {
   std::ifstream status(file);
   std::string line;
   while (std::getline(status, line)) {
-    if (line.compare(0, key.size() + 1, key + ":") == 0)
-      return std::stoll(line.substr(key.size() + 1)) * 1024;
+    if (line.compare(0, key.size() + 1, key + ":") == 0) return std::stoll(line.substr(key.size() + 1)) * 1024;
   }
   TORCH_CHECK(false, "no ", key, " in ", file);
 }

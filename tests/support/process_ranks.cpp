@@ -44,8 +44,8 @@ class UnderMpirun : public ::testing::Environment {
     EXPECT_GT(processes->ran, 0) << "nothing ran on " << processes->world->size() << " processes";
     processes->world->barrier();
     if (processes->world->rank() == 0)
-      std::printf("%d runs on %d processes; %d want another number of ranks\n", processes->ran, processes->world->size(),
-                  processes->left_out);
+      std::printf("%d runs on %d processes; %d want another number of ranks\n", processes->ran,
+                  processes->world->size(), processes->left_out);
     delete processes;
     processes = nullptr;
   }

@@ -64,8 +64,7 @@ class Watch {
     }
     if (any) any->abort("the test's time is over; ranks still running: " + hung);
     if (changed_.wait_for(lock, kGrace, [this] { return all_ended_; })) return;
-    std::fprintf(stderr, "on_ranks: rank %s cannot be stopped, so the test program ends here\n",
-                 running().c_str());
+    std::fprintf(stderr, "on_ranks: rank %s cannot be stopped, so the test program ends here\n", running().c_str());
     std::fflush(nullptr);
     std::_Exit(EXIT_FAILURE);
   }
@@ -80,8 +79,7 @@ class Watch {
 
 }  // namespace
 
-void on_ranks(int ranks, const std::function<void(Communicator&)>& fn,
-              std::chrono::milliseconds limit) {
+void on_ranks(int ranks, const std::function<void(Communicator&)>& fn, std::chrono::milliseconds limit) {
   Watch watch(ranks, limit);
   run_test_ranks(ranks, [&](Communicator& communicator) {
     struct Ended {

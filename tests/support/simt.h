@@ -14,13 +14,16 @@
 #include <string>
 #include <vector>
 
-/// Runs device code of CUDA on one CPU thread, for tests: the threads of a block are fibers that run until they meet a barrier.
+/// Runs device code of CUDA on one CPU thread, for tests: the threads of a block are fibers that run until they meet a
+/// barrier.
 /// Stands in for <cuda_runtime.h> and <mma.h> as far as the kernels of ops/ use them: include it before their headers.
 ///
-/// Stricter than a GPU where that finds mistakes: a fiber runs alone from barrier to barrier, so what the others would not have
-/// written yet is not there; shared memory begins as NaN and its end is guarded; a thread that leaves while others wait at a
-/// barrier is an error; matrix functions wait for nobody, and every lane stores its own share. Both orders of fibers can be tried.
-/// Not for sanitizers, to which a change of stacks is a mistake. Not shown: speed, bank conflicts, registers, and what a real compiler does.
+/// Stricter than a GPU where that finds mistakes: a fiber runs alone from barrier to barrier, so what the others would
+/// not have written yet is not there; shared memory begins as NaN and its end is guarded; a thread that leaves while
+/// others wait at a barrier is an error; matrix functions wait for nobody, and every lane stores its own share. Both
+/// orders of fibers can be tried.
+/// Not for sanitizers, to which a change of stacks is a mistake. Not shown: speed, bank conflicts, registers, and what
+/// a real compiler does.
 #define __device__
 
 namespace moonhalo::testing::simt {
@@ -56,9 +59,7 @@ class Block {
     fiber.given[fiber.turn ^= 1] = value;
     sync_warp();
   }
-  uint64_t given(int lane) const {
-    return fibers_[current_ / kLanes * kLanes + lane].given[fibers_[current_].turn];
-  }
+  uint64_t given(int lane) const { return fibers_[current_ / kLanes * kLanes + lane].given[fibers_[current_].turn]; }
   int lane() const { return current_ % kLanes; }
 
   static Block*& active() {
@@ -229,8 +230,8 @@ struct fragment {
 /// What the processor demands of a matrix in memory: 32 bytes of alignment, rows (or columns) in multiples of 16 bytes.
 inline void check_place(const void* memory, size_t pitch_bytes) {
   if (reinterpret_cast<uintptr_t>(memory) % 32 != 0 || pitch_bytes % 16 != 0)
-    throw std::runtime_error("simt: a matrix is not aligned, or its pitch of " +
-                             std::to_string(pitch_bytes) + " bytes is none");
+    throw std::runtime_error("simt: a matrix is not aligned, or its pitch of " + std::to_string(pitch_bytes) +
+                             " bytes is none");
 }
 
 template <typename Fragment>
@@ -249,18 +250,17 @@ void load_matrix_sync(fragment<Use, kM, kN, kK, T, Layout>& to, const T* from, u
   }
 }
 template <int kM, int kN, int kK>
-void load_matrix_sync(fragment<accumulator, kM, kN, kK, float>& to, const float* from,
-                      unsigned pitch, layout_t layout) {
+void load_matrix_sync(fragment<accumulator, kM, kN, kK, float>& to, const float* from, unsigned pitch,
+                      layout_t layout) {
   check_place(from, pitch * sizeof(float));
   for (int r = 0; r < kM; ++r) {
-    for (int c = 0; c < kN; ++c)
-      to.all[r * kN + c] = from[layout == mem_col_major ? c * pitch + r : r * pitch + c];
+    for (int c = 0; c < kN; ++c) to.all[r * kN + c] = from[layout == mem_col_major ? c * pitch + r : r * pitch + c];
   }
 }
 
 template <int kM, int kN, int kK>
-void store_matrix_sync(float* to, const fragment<accumulator, kM, kN, kK, float>& from,
-                       unsigned pitch, layout_t layout) {
+void store_matrix_sync(float* to, const fragment<accumulator, kM, kN, kK, float>& from, unsigned pitch,
+                       layout_t layout) {
   namespace simt = moonhalo::testing::simt;
   check_place(to, pitch * sizeof(float));
   for (int i = simt::Block::active()->lane(); i < kM * kN; i += simt::kLanes) {
@@ -270,8 +270,7 @@ void store_matrix_sync(float* to, const fragment<accumulator, kM, kN, kK, float>
 }
 
 template <int kM, int kN, int kK, typename T, typename LayoutA, typename LayoutB>
-void mma_sync(fragment<accumulator, kM, kN, kK, float>& to,
-              const fragment<matrix_a, kM, kN, kK, T, LayoutA>& a,
+void mma_sync(fragment<accumulator, kM, kN, kK, float>& to, const fragment<matrix_a, kM, kN, kK, T, LayoutA>& a,
               const fragment<matrix_b, kM, kN, kK, T, LayoutB>& b,
               const fragment<accumulator, kM, kN, kK, float>& add) {
   std::array<float, size_t{kM}* kN> sums = add.all;

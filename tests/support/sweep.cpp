@@ -54,15 +54,14 @@ void sweep(const std::vector<Row>& rows) {
       } else if (!verdict.gathered.empty()) {
         ++tally.gathered;
         if (!row.allowed.gather)
-          ADD_FAILURE() << row.name << " gathers " << verdict.gathered.begin()->first << " on "
-                        << way.to_string();
+          ADD_FAILURE() << row.name << " gathers " << verdict.gathered.begin()->first << " on " << way.to_string();
       } else {
         ++tally.right;
       }
     }
     char line[160];
-    std::snprintf(line, sizeof line, "%-28s %3d on blocks %3d gathered %3d refused %3d wrong ",
-                  row.name.c_str(), tally.right, tally.gathered, tally.refused, tally.wrong);
+    std::snprintf(line, sizeof line, "%-28s %3d on blocks %3d gathered %3d refused %3d wrong ", row.name.c_str(),
+                  tally.right, tally.gathered, tally.refused, tally.wrong);
     table << line;
     for (const auto& [name, times] : tally.gathers) table << " " << name << " x" << times;
     if (!tally.refusal.empty()) table << "  " << tally.refusal;

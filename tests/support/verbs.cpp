@@ -19,8 +19,7 @@ const at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf,         at
                                   at::kLong,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
 // Nothing, one element, less than a cache line, and more than any backend treats as small.
 const int64_t kSizes[] = {0, 1, 7, 2500, 20001};
-const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin,
-                         ReduceOp::kProduct};
+const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct};
 
 // What rank `rank` holds: sums of it are not exact in floating point, so the order of a reduction shows.
 Tensor values(int rank, int64_t n, at::ScalarType dtype, int salt = 0) {
@@ -72,9 +71,7 @@ bool same(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == b.scalar_type() && at::equal(a, b);
 }
 
-int64_t sum(const Counts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
+int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 Counts uneven(int size, int64_t scale) {
   const Counts pattern = {3, 0, 5, 1};
@@ -177,8 +174,7 @@ void broadcast(Communicator& comm) {
 
         comm.broadcast(data, root);
 
-        EXPECT_TRUE(at::equal(data, values(root, n, dtype)))
-            << n << " x " << dtype << " from " << root;
+        EXPECT_TRUE(at::equal(data, values(root, n, dtype))) << n << " x " << dtype << " from " << root;
       }
     }
   }
@@ -204,8 +200,7 @@ void exchange(Communicator& comm) {
     for (int peer = 0; peer < comm.size(); ++peer) {
       for (int i = 0; i < 3; ++i) {
         for (const int64_t n : kSizes) {
-          EXPECT_TRUE(at::equal(receives[next++].data,
-                                values(peer, n, dtypes[i], comm.rank() + i + repeat)))
+          EXPECT_TRUE(at::equal(receives[next++].data, values(peer, n, dtypes[i], comm.rank() + i + repeat)))
               << "from " << peer << ": " << n << " x " << dtypes[i];
         }
       }
@@ -221,10 +216,8 @@ void exchange_overlaps_other_work(Communicator& comm) {
     Tensor from_left = at::zeros({n}), from_right = at::zeros({n}), total = at::ones({5});
     std::vector<WorkPtr> under_way;
 
-    under_way.push_back(
-        comm.exchange_async({{right, values(comm.rank(), n, at::kFloat, 1)}}, {{left, from_left}}));
-    under_way.push_back(comm.exchange_async({{left, values(comm.rank(), n, at::kFloat, 2)}},
-                                            {{right, from_right}}));
+    under_way.push_back(comm.exchange_async({{right, values(comm.rank(), n, at::kFloat, 1)}}, {{left, from_left}}));
+    under_way.push_back(comm.exchange_async({{left, values(comm.rank(), n, at::kFloat, 2)}}, {{right, from_right}}));
     comm.all_reduce(total);
     under_way[1]->wait();
     under_way[0]->wait();
@@ -269,8 +262,7 @@ void split_by_parity_and_reversed(Communicator& comm) {
 void split_into_rows_and_columns(Communicator& comm) {
   const CommunicatorPtr row = comm.split(comm.rank() / 2, comm.rank());
   const CommunicatorPtr column = comm.split(comm.rank() % 2, comm.rank());
-  Tensor in_row = at::full({3}, 1 << comm.rank(), at::kLong), in_column = in_row.clone(),
-         everywhere = in_row.clone();
+  Tensor in_row = at::full({3}, 1 << comm.rank(), at::kLong), in_column = in_row.clone(), everywhere = in_row.clone();
 
   row->all_reduce(in_row);
   column->all_reduce(in_column);
@@ -308,13 +300,11 @@ void counts_what_leaves_the_rank(Communicator& comm) {
     EXPECT_EQ(count.bytes, bytes) << CommStats::name(kind);
   };
   const Counts counts = uneven(n, 2);
-  Tensor data = at::ones({12 * n}), part = at::ones({counts[me]}), all = at::ones({sum(counts)}),
-         turned = data.clone();
+  Tensor data = at::ones({12 * n}), part = at::ones({counts[me]}), all = at::ones({sum(counts)}), turned = data.clone();
   const CommunicatorPtr again = comm.split(0, comm.rank());
   comm.reset_stats();
 
-  comm.exchange({{(me + 1) % n, data}, {me, data}},
-                {{(me + n - 1) % n, data.clone()}, {me, data.clone()}});
+  comm.exchange({{(me + 1) % n, data}, {me, data}}, {{(me + n - 1) % n, data.clone()}, {me, data.clone()}});
   comm.all_reduce(data);
   comm.all_gather(part, counts, all);
   comm.reduce_scatter(all, counts, part);
@@ -334,8 +324,7 @@ void counts_what_leaves_the_rank(Communicator& comm) {
 }
 
 void refuses_what_does_not_fit(Communicator& comm) {
-  Tensor data = at::ones({6}), out = at::ones({6 * comm.size()}),
-         complex = at::ones({2}, at::kComplexFloat);
+  Tensor data = at::ones({6}), out = at::ones({6 * comm.size()}), complex = at::ones({2}, at::kComplexFloat);
   const Counts six(comm.size(), 6);
 
   EXPECT_THROW(comm.all_gather(data, Counts(comm.size() + 1, 6), out), c10::ValueError);
