@@ -1,11 +1,14 @@
 # Writes OUTPUT, a C++ source that holds the Lua files of FILES (separated by |) as strings.
-#   cmake -DOUTPUT=lua_sources.cpp -DFILES=a.lua|b.lua -P embed_lua.cmake
+# by their paths below FOLDER, with dots: nn/conv.lua is "nn.conv".
+#   cmake -DOUTPUT=lua_sources.cpp -DFOLDER=lua -DFILES=lua/a.lua|lua/b/c.lua -P embed_lua.cmake
 string(REPLACE "|" ";" files "${FILES}")
-set(text "#include \"scripting/lua_sources.h\"\n\nnamespace moonhalo::scripting {\n\n")
+set(text "#include \"moonhalo/scripting/core/lua_sources.h\"\n\nnamespace moonhalo::scripting {\n\n")
 string(APPEND text "const std::vector<std::pair<std::string_view, std::string_view>>& lua_sources() {\n")
 string(APPEND text "  static const std::vector<std::pair<std::string_view, std::string_view>> sources = {\n")
 foreach(path IN LISTS files)
-  get_filename_component(name "${path}" NAME_WLE)
+  file(RELATIVE_PATH name "${FOLDER}" "${path}")
+  string(REGEX REPLACE "\\.lua$" "" name "${name}")
+  string(REPLACE "/" "." name "${name}")
   file(READ "${path}" body)
   string(FIND "${body}" ")lua~\"" clash)
   if(NOT clash EQUAL -1)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/agree.h"
+#include "moonhalo/io/agree.h"
 
 #include <ATen/ATen.h>
 
 #include <string>
 
-#include "engine/time_limit.h"
+#include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo::io {
 namespace {

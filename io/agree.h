@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "engine/communicator.h"
+#include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo::io {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/attributes.h"
+#include "moonhalo/io/attributes.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -9,8 +9,8 @@
 #include <limits>
 #include <sstream>
 
-#include "io/h5_types.h"
-#include "io/memory.h"
+#include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/memory.h"
 
 namespace moonhalo::io {
 namespace h5 {

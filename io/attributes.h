@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/decode.h"
+#include "moonhalo/io/decode.h"
 
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "io/attributes.h"
-#include "io/h5_types.h"
+#include "moonhalo/io/attributes.h"
+#include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 

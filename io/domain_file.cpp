@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/domain_file.h"
+#include "moonhalo/io/domain_file.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "engine/spec.h"
-#include "io/decode.h"
-#include "io/file_state.h"
-#include "io/h5_types.h"
-#include "io/memory.h"
-#include "io/reader.h"
-#include "io/writer.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/decode.h"
+#include "moonhalo/io/file_state.h"
+#include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/memory.h"
+#include "moonhalo/io/reader.h"
+#include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "io/attributes.h"
-#include "io/slices.h"
+#include "moonhalo/io/attributes.h"
+#include "moonhalo/io/slices.h"
 
 /// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and
 /// written as tensors.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/file_state.h"
+#include "moonhalo/io/file_state.h"
 
 #include <ATen/core/Tensor.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "io/new_file.h"
+#include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;

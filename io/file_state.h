@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/communicator.h"
-#include "io/h5.h"
-#include "io/reach.h"
-#include "io/unfinished_file.h"
-#include "io/write_driver.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/io/h5.h"
+#include "moonhalo/io/reach.h"
+#include "moonhalo/io/unfinished_file.h"
+#include "moonhalo/io/write_driver.h"
 
 namespace moonhalo::io {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/StringUtil.h>
@@ -11,8 +11,8 @@
 #include <sstream>
 #include <vector>
 
-#include "engine/spec.h"
-#include "io/reach.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/reach.h"
 
 namespace moonhalo::io::h5 {
 namespace {

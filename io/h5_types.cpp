@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/h5_types.h"
+#include "moonhalo/io/h5_types.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io::h5 {
 

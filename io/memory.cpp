@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/memory.h"
+#include "moonhalo/io/memory.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 #include <new>
 
-#include "engine/spec.h"
+#include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::io {
 namespace {

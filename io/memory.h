@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io {
 

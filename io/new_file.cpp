@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/new_file.h"
+#include "moonhalo/io/new_file.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/png.h"
+#include "moonhalo/io/png.h"
 
 #include <ATen/ATen.h>
 #include <png.h>
@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <string>
 
-#include "engine/spec.h"
-#include "io/h5_types.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 void write_png(const std::string& path, const at::Tensor& image) {

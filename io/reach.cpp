@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/reach.h"
+#include "moonhalo/io/reach.h"
 
 #include <c10/util/Exception.h>
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io::h5 {
 

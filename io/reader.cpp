@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/reader.h"
+#include "moonhalo/io/reader.h"
 
 #include <ATen/core/Tensor.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/spec.h"
-#include "io/domain_file.h"
-#include "io/h5_types.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 namespace {
@@ -70,6 +70,37 @@ std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
   return names;
 }
 
+/// HDF5 1.10 believes what the file says of the size of chunks and of what lies in one run.
+std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t list, H5D_layout_t layout,
+                      const h5::Where& where) {
+  if (layout == H5D_CHUNKED) {
+    std::vector<hsize_t> most(info.shape.size());
+    h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_dims(space, nullptr, most.data()); });
+    for (size_t dim = 0; dim < most.size(); ++dim) {
+      if (info.shape[dim] != 0 && most[dim] != H5S_UNLIMITED && most[dim] < static_cast<hsize_t>(info.chunks[dim]))
+        return "chunks of " + shape_string(info.chunks) + " are larger than its shape " + shape_string(info.shape);
+    }
+    const h5::Scope scope;
+    uint64_t chunk = info.element_size;
+    for (const int64_t extent : info.chunks) chunk *= static_cast<uint64_t>(extent);
+    const hsize_t stored = H5Dget_storage_size(dataset);
+    if (info.filters.empty() && chunk > 0 && stored % chunk != 0)
+      return "it has " + std::to_string(stored) + " bytes, not a number of chunks of " + std::to_string(chunk);
+  } else if (layout == H5D_COMPACT || (layout == H5D_CONTIGUOUS && H5Pget_external_count(list) == 0)) {
+    const h5::Scope scope;
+    const hsize_t stored = H5Dget_storage_size(dataset);  // 0 until something was written
+    uint64_t wanted = info.element_size;
+    bool fits = true;
+    for (const int64_t extent : info.shape) {
+      fits = fits && !__builtin_mul_overflow(wanted, static_cast<uint64_t>(extent), &wanted);
+    }
+    if (stored != 0 && (!fits || stored < wanted))
+      return "it has " + std::to_string(stored) + " bytes, too few for shape " + shape_string(info.shape) + " of " +
+             info.type_name;
+  }
+  return "";
+}
+
 /// Integers that a conversion would clip stop it; everything else converts as HDF5 does.
 H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, void*, void*) {
   const bool lossless_to_float = H5Tget_class(to) == H5T_FLOAT;
@@ -111,6 +142,7 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
     info.chunks.assign(chunks.begin(), chunks.end());
     info.filters = filter_names(list.get(), where);
   }
+  info.damage = damage_of(info, dataset, space.get(), list.get(), layout, where);
   const h5::Scope scope;
   if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::lies_in(file, dataset, where)) {
     const haddr_t offset = H5Dget_offset(dataset);  // undefined until something was written
@@ -121,6 +153,8 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
 
 Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices, const h5::Where& where)
     : file_(file), info_(info), where_(where), access_(file.read(where)) {
+  TORCH_CHECK_VALUE(info.damage.empty(), where.to_string(), ": damaged, cannot be read\n  have  ", info.damage,
+                    "\n  fix   take another copy of the file, or write it again");
   const size_t touched = touched_bytes(info, slices);
   if (touched <= kChunkCacheLimit) cache_bytes_ = std::max(touched, size_t{1} << 20);
   if (info.chunks.empty()) cache_bytes_ = 0;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "io/file_state.h"
-#include "io/slices.h"
+#include "moonhalo/io/file_state.h"
+#include "moonhalo/io/slices.h"
 
 namespace moonhalo::io {
 
@@ -25,6 +25,7 @@ struct DatasetInfo {
   std::vector<std::string> filters;  ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
   std::optional<uint64_t> offset;    ///< where its bytes begin in the opened file, if they are one plain run there
   size_t element_size = 0;
+  std::string damage;  ///< why it must not be read, as HDF5 would read memory that it does not have; usually empty
 };
 
 /// `file`: the opened one, which an external link of it may have left.

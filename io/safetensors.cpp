@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/safetensors.h"
+#include "moonhalo/io/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -16,8 +16,8 @@
 #include <set>
 #include <tuple>
 
-#include "engine/lazy_bits.h"
-#include "io/new_file.h"
+#include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io {
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/scatter.h"
+#include "moonhalo/io/scatter.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "engine/call_tag.h"
-#include "engine/shard_tensor.h"
-#include "io/agree.h"
-#include "io/h5_types.h"
-#include "io/writer.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/agree.h"
+#include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
 namespace {

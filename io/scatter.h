@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "engine/mesh.h"
-#include "engine/spec.h"
-#include "io/domain_file.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/domain_file.h"
 
 namespace moonhalo::io {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/slices.h"
+#include "moonhalo/io/slices.h"
 
 #include <c10/util/Exception.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/spec.h"
+#include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::io {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/unfinished_file.h"
+#include "moonhalo/io/unfinished_file.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <random>
 #include <vector>
 
-#include "io/new_file.h"
+#include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;

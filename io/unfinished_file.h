@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io {
 

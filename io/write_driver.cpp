@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/write_driver.h"
+#include "moonhalo/io/write_driver.h"
 
 #include <ATen/core/Tensor.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <limits>
 #include <mutex>
 
-#include "io/new_file.h"
+#include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io::h5 {
 namespace {

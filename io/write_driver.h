@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "io/h5.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io::h5 {
 

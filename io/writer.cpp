@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/writer.h"
+#include "moonhalo/io/writer.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "engine/lazy_bits.h"
-#include "engine/shard_tensor.h"
-#include "engine/spec.h"
-#include "io/agree.h"
-#include "io/h5_types.h"
+#include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/agree.h"
+#include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "io/domain_file.h"
-#include "io/file_state.h"
-#include "io/reader.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/file_state.h"
+#include "moonhalo/io/reader.h"
 
 namespace moonhalo::io {
 

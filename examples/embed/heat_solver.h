@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <engine/communicator.h>
+#include <moonhalo/moonhalo.h>
 
 #include <algorithm>
 #include <cmath>

@@ -17,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <engine/launch.h>
 #include "heat_solver.h"
 
 namespace mh = moonhalo;

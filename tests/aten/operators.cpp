@@ -7,8 +7,8 @@
 #include <set>
 #include <string_view>
 
-#include "engine/operator_facts.h"
-#include "engine/spec.h"
+#include "moonhalo/engine/dispatch/operator_traits.h"
+#include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::testing {
 namespace {

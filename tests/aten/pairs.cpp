@@ -8,8 +8,8 @@
 #include <mutex>
 #include <sstream>
 
-#include "engine/communicator.h"
-#include "engine/dispatch.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
 
 namespace moonhalo::testing {
 namespace {

@@ -9,10 +9,10 @@
 #include <set>
 #include <sstream>
 
-#include "engine/communicator.h"
-#include "engine/launch.h"
-#include "engine/mesh.h"
-#include "engine/random.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/sharding/mesh.h"
 #include "tests/aten/notation.h"
 
 namespace moonhalo::testing {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "ops/interceptions.h"
+#include "moonhalo/ops/support/interceptions.h"
 #include "tests/aten/exceptions.h"
 #include "tests/aten/notation.h"
 #include "tests/aten/trial.h"
@@ -123,7 +123,8 @@ List plain_run(const Sample& sample, bool past_ours) {
   return all;
 }
 
-// S08: operators that are met above autograd (ops/interceptions.cpp) give plain tensors LibTorch's bits, gradients too.
+// S08: operators that are met above autograd (ops/support/interceptions.cpp) give plain tensors LibTorch's bits,
+// gradients too.
 TEST(AtenPlain, S08_InterceptedOperatorsGiveTheSameBits) {
   int operators = 0, gradients = 0;
   for (const Interception& row : interceptions()) {

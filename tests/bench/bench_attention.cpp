@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/oracle.h"
 

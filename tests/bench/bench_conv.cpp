@@ -11,9 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "engine/communicator.h"
-#include "engine/mesh.h"
-#include "engine/shard_tensor.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <cstdio>
 #include <string>
 
-#include "engine/launch.h"
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;

@@ -25,8 +25,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/dispatch.h"
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/bench/instructions.h"
 
 namespace {
@@ -49,7 +49,7 @@ using Tensors = std::vector<at::Tensor>;
 using Op = std::function<void(const Tensors&)>;
 
 constexpr double kInPlace = 500, kLocal = 1000, kConv = 3000;
-constexpr int64_t kOneCheck = 150;  // see ops/interceptions.cpp
+constexpr int64_t kOneCheck = 150;  // see ops/support/interceptions.cpp
 constexpr int64_t kPlain = -2, kReplicated = -1;
 
 struct Row {

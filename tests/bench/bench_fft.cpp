@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/oracle.h"
 
 namespace mh = moonhalo;

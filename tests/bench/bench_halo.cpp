@@ -24,12 +24,12 @@
 #include <string>
 #include <thread>
 
-#include "engine/check_calls.h"
-#include "engine/halo.h"
-#include "engine/launch.h"
-#include "engine/mesh.h"
-#include "engine/shard_tensor.h"
-#include "ops/neighborhood_attention.h"
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/exchange/halo_options.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/bench/taking_turns.h"
 
 namespace {

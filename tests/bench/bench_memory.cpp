@@ -31,9 +31,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint.h"
-#include "engine/launch.h"
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/model/recompute.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/process_memory.h"
 

@@ -18,9 +18,9 @@
 #include <string>
 #include <thread>
 
-#include "engine/launch.h"
-#include "engine/mesh.h"
-#include "engine/shard_tensor.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/bench/models.h"
 #include "tests/bench/taking_turns.h"
 

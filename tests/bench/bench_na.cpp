@@ -26,8 +26,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/kernels/neighborhood.h"
-#include "ops/neighborhood_attention.h"
+#include "moonhalo/ops/neighborhood/kernels/kernels.h"
+#include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/dense_neighborhood.h"
 #include "tests/support/process_memory.h"
 

@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/oracle.h"
 
 namespace mh = moonhalo;

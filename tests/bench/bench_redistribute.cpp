@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/moonhalo.h"
+#include "moonhalo/engine/moonhalo.h"
 #include "tests/support/fewest.h"
 #include "tests/support/oracle.h"
 

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/moonhalo.h"
-#include "io/domain_file.h"
-#include "io/scatter.h"
+#include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/scatter.h"
 #include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;

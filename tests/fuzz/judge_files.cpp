@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "io/domain_file.h"
-#include "io/safetensors.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/safetensors.h"
 #include "tests/fuzz/kinds.h"
 #include "tests/io/raw_file.h"
 

@@ -2,7 +2,7 @@
 // What Lua reads: settings and checkpoints.
 #include <filesystem>
 
-#include "scripting/state.h"
+#include "moonhalo/scripting/core/binding.h"
 #include "tests/fuzz/kinds.h"
 
 namespace moonhalo::testing {
@@ -30,7 +30,7 @@ std::string call(const std::string& chunk, const std::string& folder) {
   return check_string(lua, -1);
 }
 
-// ---- Settings -------------------------------------------------------------------------------------------------------
+// Settings
 
 const char* const kLuaSettings[] = {
     "-- a run\nreturn {\n  steps = 20,        -- optimizer steps\n  lr = 2e-3, amp = false,\n  name = 'small', cut = "
@@ -65,7 +65,7 @@ return "read")lua",
               folder);
 }
 
-// ---- Checkpoints ----------------------------------------------------------------------------------------------------
+// Checkpoints
 
 const std::string kFolder = kInputName;
 

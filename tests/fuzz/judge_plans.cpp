@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "engine/communicator.h"
-#include "engine/parallel_plan.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/model/parallel_plan.h"
 #include "tests/fuzz/kinds.h"
 
 namespace moonhalo::testing {

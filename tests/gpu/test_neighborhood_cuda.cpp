@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "ops/neighborhood_attention_local.h"
+#include "moonhalo/ops/neighborhood/block.h"
 #include "tests/support/neighborhood_cases.h"
 #include "tests/support/oracle.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/agree.h"
+#include "moonhalo/io/agree.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "io/domain_file.h"
+#include "moonhalo/io/domain_file.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 
@@ -142,6 +142,52 @@ TEST(DamagedFiles, X16_ClaimsOfMoreThanThereIsAreErrors) {
     EXPECT_NE(message.find(" available\n  fix   read a part of it"), std::string::npos) << message;
   }
   EXPECT_TRUE(at::equal(file["chunks"]["7, 5:8"].read(), at::zeros({3})));
+}
+
+std::string replaced(std::string bytes, const std::string& from, const std::string& to) {
+  size_t count = 0;
+  for (size_t at = 0; (at = bytes.find(from, at)) != std::string::npos; at += to.size(), ++count)
+    bytes.replace(at, from.size(), to);
+  EXPECT_GT(count, 0u) << "no such bytes in the file";
+  return bytes;
+}
+
+/// Numbers as HDF5 stores them.
+std::string little_endian(const std::vector<uint32_t>& numbers, int bytes) {
+  std::string text;
+  for (const uint32_t number : numbers) {
+    for (int i = 0; i < bytes; ++i) text.push_back(i < 4 ? static_cast<char>(number >> (8 * i)) : '\0');
+  }
+  return text;
+}
+
+/// libhdf5 reads memory behind such a chunk or run, and gives what it finds there as numbers.
+TEST(DamagedFiles, X16_ShapesThatDoNotFitTheirBytesAreErrors) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  const at::Tensor run = at::arange(1237), field = at::arange(37 * 11).reshape({37, 11});
+  {
+    RawFile file(path);
+    file.floats("compact", run, {.compact = true});
+    file.floats("contiguous", run);
+    file.floats("chunks", field, {.chunks = {5, 7}, .gzip = 1});
+  }
+  const std::string good = bytes_of(path);
+  EXPECT_TRUE(at::equal(open(path)["compact"].read(), run.to(at::kFloat)));
+
+  const std::string longer = replaced(good, little_endian({1237}, 8), little_endian({1290}, 8));
+  std::ofstream(path, std::ios::binary) << replaced(longer, little_endian({5, 7, 4}, 4), little_endian({5, 128, 4}, 4));
+
+  const File file = open(path);
+  for (const auto& [name, why] : {std::pair("compact", "it has 4948 bytes, too few for shape [1290] of float32"),
+                                  {"contiguous", "it has 4948 bytes, too few for shape [1290] of float32"},
+                                  {"chunks", "chunks of [5, 128] are larger than its shape [37, 11]"}}) {
+    const std::string message = testing::message_of([&] { file[name].read(); });
+
+    EXPECT_EQ(testing::first_line(message),
+              "read: dataset \"" + std::string(name) + "\" of file \"" + path + "\": damaged, cannot be read");
+    EXPECT_NE(message.find(std::string("\n  have  ") + why), std::string::npos) << message;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "io/domain_file.h"
+#include "moonhalo/io/domain_file.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 

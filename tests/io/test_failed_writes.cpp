@@ -5,9 +5,9 @@
 
 #include <optional>
 
-#include "engine/shard_tensor.h"
-#include "io/domain_file.h"
-#include "io/scatter.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/scatter.h"
 #include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"

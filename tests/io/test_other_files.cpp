@@ -2,9 +2,9 @@
 // Datasets whose elements lie in other files: external links, virtual datasets, external raw storage.
 #include <gtest/gtest.h>
 
-#include "engine/shard_tensor.h"
-#include "io/domain_file.h"
-#include "io/scatter.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/scatter.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 

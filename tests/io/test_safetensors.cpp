@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/safetensors.h"
+#include "moonhalo/io/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "io/slices.h"
+#include "moonhalo/io/slices.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::io {

@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "io/domain_file.h"
-#include "io/unfinished_file.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/unfinished_file.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 

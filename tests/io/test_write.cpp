@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <png.h>
 
-#include "io/domain_file.h"
-#include "io/png.h"
+#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/png.h"
 #include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/check_replicated.h"
-#include "engine/shard_tensor.h"
+#include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

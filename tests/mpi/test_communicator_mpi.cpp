@@ -12,9 +12,9 @@
 #include <thread>
 #include <type_traits>
 
-#include "engine/check_calls.h"
-#include "engine/communicator.h"
-#include "engine/mpi_communicator.h"
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/mpi_communicator.h"
 #include "tests/mpi/world.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "engine/check_calls.h"
+#include "moonhalo/engine/comm/check_calls.h"
 #include "tests/mpi/world.h"
 #include "tests/support/oracle.h"
 #include "tests/support/parting.h"

@@ -60,6 +60,23 @@ function tests.test_states_that_lack_what_a_step_needs_are_refused()
   end
 end
 
+function tests.test_states_of_another_kind_of_numbers_are_refused()
+  local a = parameter(1)
+  local opt = optim.Adam({a}, {lr = 0.1})
+  step(opt, a)
+  local state = opt:state_dict()
+  local wanted = "wanted a tensor of real floating-point numbers, as the parameter"
+  for _, dtype in ipairs {"int32", "bool", "complex128"} do
+    local good = state.state[1].exp_avg_sq
+    state.state[1].exp_avg_sq = good:to(dtype)
+    testing.assert_error(function() opt:load_state_dict(state) end, wanted)
+    state.state[1].exp_avg_sq = good
+  end
+  state.state[1].exp_avg_sq = state.state[1].exp_avg_sq:to("float32")
+  opt:load_state_dict(state)
+  step(opt, a)
+end
+
 function tests.test_numpys_words_for_dims()
   local x = mh.arange(6, {dtype = "float64"}):view(2, 3)
   testing.assert_equal(x:sum{axis = 1, keepdims = true}, x:sum{dim = 1, keepdim = true})

@@ -3,7 +3,7 @@
 -- file runs on 2, 3 and 4 ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
-local parallelize = require "moonhalo.parallelize"
+local parallelize = require "moonhalo.internal.parallelize"
 local nn, optim = mh.nn, mh.optim
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})

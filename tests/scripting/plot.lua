@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
-local axis = require "moonhalo.plot_axis"
+local axis = require "moonhalo.plot.axis"
 
 local function path(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_" .. name .. ".png" end
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "scripting/commands.h"
+#include "moonhalo/scripting/program/commands.h"
 
 namespace moonhalo::scripting {
 

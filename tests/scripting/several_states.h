@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "scripting/state.h"
+#include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
 

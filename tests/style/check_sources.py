@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+SHARED_TESTS = "tests/style/shared_tests.txt"
 MAX_SOURCE_LINES = 500
 MAX_README_LINES = 40
 SOURCE_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples", "cmake")
@@ -14,20 +15,20 @@ TOP_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".lua", ".cmake", ".py"}
 # What each folder may include, itself aside.
-MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine", "ops"}, "scripting": {"engine", "ops", "io"}}
+MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine"}, "scripting": {"engine", "ops", "io"}}
 # Lua goes through tables in an order that differs between ranks by `next` and `rawpairs`; `pairs` is Moonhalo's and the same on all.
 # Asking whether a table is empty, `next(t) == nil`, is free.
 LUA_FOLDERS = ("scripting", "examples", "configs")
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?!\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
-    ("scripting/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
+    ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
 }
 # Lua's files do not raise errors: a full disk is told by what these return. A call that is a statement does not ask.
 FILE_CALLS = re.compile(r"(?:^|[;)]|\b(?:then|do|else|repeat|end))\s*"
                         r"(?:(?!io\.stderr\b)[\w.]+(?:\([^()]*\))?:(?:write|close|flush)|os\.(?:rename|remove))\s*[({\"']")
 FILE_CALLS_ALLOWED = {
-    ("scripting/progress.lua", "io.stdout:flush()"): "asked once for all, at the end of the program",
-    ("scripting/progress.lua", "if meter then meter:close() end"): "no file",
+    ("scripting/lua/progress.lua", "io.stdout:flush()"): "asked once for all, at the end of the program",
+    ("scripting/lua/progress.lua", "if meter then meter:close() end"): "no file",
     ("examples/climate/train.lua", 'file:write("", prediction, {attrs = {units = "", long_name = ""},'): "of mh.h5, which raises errors",
     ("examples/climate/train.lua", "file:close()"): "of mh.h5, which raises errors",
 }
@@ -43,7 +44,7 @@ CPP_FILE_CALLS_ALLOWED = {
     ("io/new_file.cpp", "std::fclose(file);"): "opened for reading",
     ("io/unfinished_file.cpp", "if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));"): "nothing was written through it",
     ("io/write_driver.cpp", "::close(descriptor);"): "nothing was written through it",
-    ("scripting/session.cpp", "if (file) std::fclose(file);"): "nothing was written through it",
+    ("scripting/program/session.cpp", "if (file) std::fclose(file);"): "nothing was written through it",
 }
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
@@ -72,7 +73,7 @@ def check_text(root, path, problems):
     if folder not in MAY_INCLUDE or name == UMBRELLA:
         return
     for number, line in enumerate(lines, 1):
-        match = re.match(r'\s*#include "([a-z]+)/', line)
+        match = re.match(r'\s*#include "(?:moonhalo/)?([a-z]+)/', line)
         if match and match[1] != folder and match[1] in {*MAY_INCLUDE, "tests"} - MAY_INCLUDE[folder]:
             problems.append(f"{name}:{number}: {folder}/ may not include {match[1]}/ (scripting -> io, ops -> engine)")
 
@@ -117,11 +118,24 @@ def rule_ops(text):
 
 
 def check_rules_have_tests(root, problems):
-    tests = "\n".join(p.read_text(encoding="utf-8") for p in sorted((root / "tests" / "ops").glob("*.cpp")))
-    for path in sorted((root / "ops").glob("*.cpp")):
-        ops = rule_ops(path.read_text(encoding="utf-8"))
-        if ops and not any(re.search(rf"\b{re.escape(op)}\b", tests) for op in ops):
-            problems.append(f"ops/{path.name}: no file of tests/ops/ mentions any op of its rules ({', '.join(sorted(ops))})")
+    """ops/ROOM/FILE.cpp with rules is tested by tests/ops/ROOM/test_FILE.cpp, or by the file that SHARED_TESTS names."""
+    shared, path = {}, root / SHARED_TESTS
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        shared = dict(line.split() for line in lines if line and not line.startswith("#"))
+    for path in sorted((root / "ops").rglob("*.cpp")):
+        name, ops = path.relative_to(root).as_posix(), rule_ops(path.read_text(encoding="utf-8"))
+        own = f"tests/{path.parent.relative_to(root).as_posix()}/test_{path.stem}.cpp"
+        test = shared.pop(name, own)
+        if not ops:
+            continue
+        if not (root / test).is_file():
+            problems.append(f"{name}: no {test}, which would test its rules ({', '.join(sorted(ops))})")
+        elif test != own and (root / own).is_file():
+            problems.append(f"{SHARED_TESTS}: {name} has its own test file by now")
+        elif not any(re.search(rf"\b{re.escape(op)}\b", (root / test).read_text(encoding="utf-8")) for op in ops):
+            problems.append(f"{name}: {test} mentions no op of its rules ({', '.join(sorted(ops))})")
+    problems += [f"{SHARED_TESTS}: no file {name}" for name in sorted(shared)]
 
 
 def check(root):
@@ -144,10 +158,14 @@ def self_test():
         root = Path(folder)
         files = {
             "engine/README.md": "one job\n" * 41,
-            "engine/a.cpp": LICENSE + '\n#include "ops/b.h"\n' + "int x;\n" * 500,
-            "engine/moonhalo.h": LICENSE + '\n#include "ops/b.h"\n',
+            "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
+            "engine/moonhalo.h": LICENSE + '\n#include "moonhalo/ops/b.h"\n',
             "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
+            "ops/e/f.cpp": LICENSE + '\nconst Register rule{{.op = "aten::exp"}};\n',
+            "ops/e/g.cpp": LICENSE + '\nconst Register rule{{.op = "aten::log"}};\n',
+            "tests/ops/e/test_f.cpp": LICENSE + "\nat::exp(x);\n",
             "tests/ops/test_c.cpp": "at::prelu(x);\n",
+            "tests/style/shared_tests.txt": "# comment\nops/e/f.cpp tests/ops/test_c.cpp\nops/e/g.cpp tests/ops/test_c.cpp\nops/h.cpp x\n",
             "tests/README.md": "one job\n",
             "scripting/d.lua": 'if next(t.u) == nil and x.next then f("next") end -- next\nfor k in next, t do end\nlocal k = next(t)\n',
             "examples/e.lua": 'f:write("x") -- 1\nlocal ok = f:write("x")\nif x then a.b:close() end\nio.stderr:write("x")\n'
@@ -157,7 +175,7 @@ def self_test():
                                '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
                                'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
                                'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
-            "scripting/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
+            "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
         }
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +183,8 @@ def self_test():
         found = [problem.split(": ")[0] for problem in check(root)]
     wanted = ["engine/a.cpp", "engine/a.cpp:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
     wanted += ["engine/README.md", "ops/README.md", "scripting/README.md", "examples/README.md", "ops/b.cpp"]
-    wanted += ["scripting/arguments.lua:3", "scripting/d.lua:2", "scripting/d.lua:3"]
+    wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
+    wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]
     wanted += [f"examples/e.lua:{line}" for line in (1, 3, 5, 7, 8)]
     wanted += [f"scripting/f.cpp:{line}" for line in (2, 4, 6, 9, 11, 14, 15, 16)]
     assert found == wanted, f"self-test: found {found}"

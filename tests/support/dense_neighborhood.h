@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "ops/neighborhood_attention.h"
+#include "moonhalo/ops/neighborhood/operator.h"
 
 namespace moonhalo::testing {
 

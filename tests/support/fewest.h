@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/spec.h"
+#include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::testing {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/neighborhood_attention.h"
-#include "ops/neighborhood_attention_local.h"
+#include "moonhalo/ops/neighborhood/block.h"
+#include "moonhalo/ops/neighborhood/operator.h"
 
 namespace moonhalo::testing {
 

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "engine/communicator.h"
+#include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/named_cases.h"
 #include "tests/support/ranks.h"
 #include "tests/support/refusals.h"

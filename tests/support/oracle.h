@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/mesh.h"
-#include "engine/shard_tensor.h"
-#include "engine/spec.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo::testing {
 

@@ -4,10 +4,10 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "engine/check_replicated.h"
-#include "engine/mesh.h"
-#include "engine/random.h"
-#include "engine/shard_tensor.h"
+#include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo::testing {
 namespace {

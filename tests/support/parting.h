@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo::testing {
 

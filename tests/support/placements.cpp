@@ -13,8 +13,8 @@
 #include <optional>
 #include <sstream>
 
-#include "engine/communicator.h"
-#include "engine/dispatch.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
 #include "tests/support/refusals.h"
 
 namespace moonhalo::testing {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/launch.h"
-#include "engine/random.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/random/random.h"
 #include "tests/support/ranks.h"
 
 namespace moonhalo::testing {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "engine/communicator.h"
+#include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo::testing {
 

@@ -3,7 +3,7 @@
 -- and random numbers of Lua are alike (C3).
 
 local mh = require "moonhalo"
-local run_log = require "moonhalo.run_log"
+local run_log = require "moonhalo.internal.run_log"
 local t = require "moonhalo.testing"
 local same = require "support.same_on_all_ranks"
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/call_tag.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <sstream>
+
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+namespace {
+
+struct Position {
+  const void* owner = nullptr;
+  std::function<std::string()> text;
+};
+thread_local Position position_of_thread;
+
+}  // namespace
+
+uint64_t tag_of(const std::string& text) {
+  uint64_t tag = combine_tag(kFirstTag, text.size());
+  for (const char c : text) tag = combine_tag(tag, static_cast<unsigned char>(c));
+  return tag;
+}
+
+CallScope*& CallScope::innermost_of_thread() {
+  static thread_local CallScope* innermost = nullptr;
+  return innermost;
+}
+
+CallScope::CallScope(uint64_t tag, const char* what, Describe describe)
+    : tag_(tag), result_tag_(tag), what_(what), describe_(describe), outer_(innermost_of_thread()) {
+  innermost_of_thread() = this;
+}
+
+CallMark CallMark::now() {
+  const CallScope* scope = CallScope::innermost();
+  return scope == nullptr ? CallMark{} : CallMark{scope->tag(), scope->what()};
+}
+
+void set_program_position(const void* owner, std::function<std::string()> position) {
+  position_of_thread = {owner, std::move(position)};
+}
+
+void clear_program_position(const void* owner) {
+  if (position_of_thread.owner == owner) position_of_thread = {};
+}
+
+const char* VerbCall::verb() const {
+  static_assert(kSplit == CommStats::kKinds);
+  return kind == kSplit ? "split" : CommStats::name(static_cast<CommStats::Kind>(kind));
+}
+
+std::string VerbCall::text() const {
+  std::ostringstream out;
+  out << verb();
+  const bool has_data = kind != kSplit && kind != CommStats::kBarrier && kind != CommStats::kExchange;
+  if (has_data) {
+    out << " of " << static_cast<at::ScalarType>(dtype);
+    if (elements > 0) out << ", " << elements << " elements";
+    if (!counts.empty()) out << ", counts " << counts;
+    if (kind == CommStats::kAllToAll) out << ", send_counts " << send_counts << ", receive_counts " << receive_counts;
+    if (kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter)
+      out << ", op " << name(static_cast<ReduceOp>(op));
+    if (kind == CommStats::kBroadcast) out << ", root " << root;
+  }
+  out << " (call " << number << " of this group)";
+  return out.str();
+}
+
+std::string VerbCall::describe() const {
+  std::string result = text();
+  const CallScope* scope = CallScope::innermost();
+  if (mark.what != nullptr) {
+    // An exchange may be waited for when the operator that started it is over.
+    const bool still = scope != nullptr && scope->tag() == mark.tag;
+    result += std::string(", in ") + mark.what + (still ? " of " + scope->describe() : "");
+  }
+  if (!position_of_thread.text) return result;
+  const std::string where = position_of_thread.text();
+  return where.empty() ? result : result + ", at " + where;
+}
+
+std::string how_ranks_part() {
+  return "\n  fix   every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look "
+         "for a branch on "
+         "the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
+         "mh.op_trace, printed on every rank, shows where they part";
+}
+
+std::string different_calls(const std::string& verb, int rank, const std::string& call, int other,
+                            const std::string& other_call) {
+  std::ostringstream out;
+  out << verb << ": ranks " << rank << " and " << other << " of this group make different calls\n  have  rank " << rank
+      << ": " << call << "\n        rank " << other << ": " << other_call;
+  if (call == other_call)
+    out << "\n        these look alike, but work on tensors that earlier calls made differently, or with other numbers";
+  out << how_ranks_part();
+  return out.str();
+}
+
+bool set_check_calls(Communicator& world, bool on) {
+  auto* checks = dynamic_cast<ChecksCalls*>(&world);
+  return checks == nullptr || checks->set_check_calls(on);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/communicator.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/comm/before_collective.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/comm/uncounted.h"
+
+namespace moonhalo {
+namespace {
+
+int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+void check_counts(const char* verb, const char* what, at::IntArrayRef counts, int size) {
+  TORCH_CHECK_VALUE(static_cast<int>(counts.size()) == size, verb, ": ", counts.size(), " ", what, " for ", size,
+                    " ranks\n  have  ", what, " = ", counts, "\n  fix   give one count for each rank, zeros included");
+  TORCH_CHECK_VALUE(std::all_of(counts.begin(), counts.end(), [](int64_t c) { return c >= 0; }), verb,
+                    ": a negative count\n  have  ", what, " = ", counts, "\n  fix   counts are numbers of elements");
+}
+
+void check_elements(const char* verb, const char* what, const at::Tensor& tensor, int64_t wanted) {
+  TORCH_CHECK_VALUE(tensor.numel() == wanted, verb, ": `", what, "` has ", tensor.numel(), " elements, the counts say ",
+                    wanted, "\n  have  a tensor of shape ", tensor.sizes(), "\n  fix   make the counts and `", what,
+                    "` agree");
+}
+
+void check_same_dtype(const char* verb, const at::Tensor& in, const at::Tensor& out) {
+  TORCH_CHECK_TYPE(in.scalar_type() == out.scalar_type(), verb, ": `in` is ", in.scalar_type(), ", `out` is ",
+                   out.scalar_type(), "\n  have  two dtypes in one call\n  fix   allocate `out` with the dtype of `in`");
+}
+
+// Raw bytes where possible: autograd has no business here, and `in` may be `out`.
+void copy_data(const at::Tensor& from, at::Tensor& to) {
+  if (from.numel() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
+  if (from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous()) {
+    std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+    return;
+  }
+  to.detach().copy_(from.detach().view(to.sizes()));
+}
+
+class Finished final : public Work {
+ public:
+  void wait() override {}
+};
+
+// Parts between this rank and itself never leave it: each send meets the receive in the same place.
+void deliver_to_self(int rank, std::vector<Message>& sends, std::vector<Message>& receives) {
+  const auto is_self = [rank](const Message& m) { return m.peer == rank; };
+  std::vector<Message> from, to;
+  std::copy_if(sends.begin(), sends.end(), std::back_inserter(from), is_self);
+  std::copy_if(receives.begin(), receives.end(), std::back_inserter(to), is_self);
+  TORCH_CHECK_VALUE(from.size() == to.size(), "exchange: rank ", rank, " sends ", from.size(),
+                    " messages to itself and receives ", to.size(),
+                    "\n  have  lists that do not match\n  fix   give one receive for each send");
+  for (size_t i = 0; i < from.size(); ++i) {
+    TORCH_CHECK_VALUE(from[i].data.numel() == to[i].data.numel() &&
+                          from[i].data.scalar_type() == to[i].data.scalar_type(),
+                      "exchange: message ", i, " of rank ", rank, " to itself does not fit its receive\n  have  ",
+                      from[i].data.numel(), " x ", from[i].data.scalar_type(), " sent, ", to[i].data.numel(), " x ",
+                      to[i].data.scalar_type(), " expected\n  fix   give both the same size and dtype");
+  }
+  for (size_t i = 0; i < from.size(); ++i) copy_data(from[i].data, to[i].data);
+  if (from.empty()) return;
+  sends.erase(std::remove_if(sends.begin(), sends.end(), is_self), sends.end());
+  receives.erase(std::remove_if(receives.begin(), receives.end(), is_self), receives.end());
+}
+
+const std::pair<ReduceOp, const char*> kReduceOps[] = {{ReduceOp::kSum, "sum"},
+                                                       {ReduceOp::kAvg, "avg"},
+                                                       {ReduceOp::kMax, "max"},
+                                                       {ReduceOp::kMin, "min"},
+                                                       {ReduceOp::kProduct, "product"}};
+
+}  // namespace
+
+const char* name(ReduceOp op) {
+  for (const auto& [known, text] : kReduceOps) {
+    if (known == op) return text;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown ReduceOp ", static_cast<int>(op));
+}
+
+ReduceOp parse_reduce_op(const std::string& text) {
+  for (const auto& [op, known] : kReduceOps) {
+    if (text == known) return op;
+  }
+  static const std::map<std::string, const char*> kOtherNames = {
+      {"mean", "avg"}, {"average", "avg"}, {"prod", "product"}, {"mul", "product"},
+      {"add", "sum"},  {"amax", "max"},    {"maximum", "max"},  {"minimum", "min"}};
+  const auto other = kOtherNames.find(text);
+  const std::string hint = other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
+  TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"", hint,
+                    "\n  have  \"", text, "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
+}
+
+const char* CommStats::name(Kind kind) {
+  static const char* const kNames[kKinds] = {"exchange",   "all_reduce", "all_gather", "reduce_scatter",
+                                             "all_to_all", "broadcast",  "barrier"};
+  return kNames[kind];
+}
+
+CommStats::Count CommStats::total() const {
+  Count all;
+  for (const Count& count : by_kind) {
+    all.calls += count.calls;
+    all.messages += count.messages;
+    all.bytes += count.bytes;
+  }
+  return all;
+}
+
+Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
+    : rank_(rank),
+      size_(size),
+      timeout_(default_time_limit()),
+      stats_(stats ? std::move(stats) : std::make_shared<CommStats>()) {
+  TORCH_CHECK_VALUE(size > 0 && rank >= 0 && rank < size, "communicator: rank ", rank, " is not in a group of ", size,
+                    "\n  have  rank ", rank, ", size ", size, "\n  fix   ranks count from 0 to size - 1");
+}
+
+void Communicator::check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided) const {
+  TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
+                    "empty tensor where there is nothing to send");
+  TORCH_CHECK_VALUE(!is_lazy(tensor), verb, ": `", what, "` is conjugated, negated or zero by a mark alone, its memory holds other values",
+                    "\n  have  shape ", tensor.sizes(), "\n  fix   give .resolve_conj().resolve_neg(), or a clone()");
+  TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `",
+                    what, "` is not contiguous\n  have  shape ", tensor.sizes(), ", strides ", tensor.strides(),
+                    "\n  fix   call .contiguous() first");
+  TORCH_CHECK_NOT_IMPLEMENTED(takes(tensor.device()), verb, ": the ", backend(), " communicator cannot send from ",
+                              tensor.device(), "\n  have  `", what, "` on ", tensor.device(),
+                              "\n  fix   move it to the CPU first, or use a backend for this device");
+}
+
+namespace {
+thread_local int64_t bytes_sent = 0;
+thread_local BeforeCollective before_collective = nullptr;
+thread_local int uncounted = 0;
+}  // namespace
+
+void set_before_collective(BeforeCollective hook) { before_collective = hook; }
+
+Uncounted::Uncounted() { ++uncounted; }
+Uncounted::~Uncounted() { --uncounted; }
+
+int64_t bytes_sent_by_this_thread() { return bytes_sent; }
+
+void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
+  if (before_collective) before_collective();
+  if (uncounted > 0) return;
+  bytes_sent += bytes;
+  CommStats::Count& count = stats_->by_kind[kind];
+  ++count.calls;
+  count.messages += messages;
+  count.bytes += bytes;
+}
+
+WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Message> receives) {
+  check_alive();
+  for (const auto* list : {&sends, &receives}) {
+    for (const Message& message : *list) {
+      TORCH_CHECK_VALUE(message.peer >= 0 && message.peer < size_, "exchange: rank ", message.peer,
+                        " is not in this group of ", size_, "\n  have  peer ", message.peer, " in the list of rank ",
+                        rank_, "\n  fix   peers are ranks of the group that the call is made on");
+      check_tensor("exchange", list == &sends ? "send" : "receive", message.data, takes_strided());
+    }
+  }
+  deliver_to_self(rank_, sends, receives);
+  if (size_ == 1) return std::make_unique<Finished>();
+  int64_t bytes = 0;
+  for (const Message& message : sends) bytes += static_cast<int64_t>(message.data.nbytes());
+  count(CommStats::kExchange, static_cast<int64_t>(sends.size()), bytes);
+  return do_exchange(std::move(sends), std::move(receives));
+}
+
+void Communicator::exchange(std::vector<Message> sends, std::vector<Message> receives) {
+  exchange_async(std::move(sends), std::move(receives))->wait();
+}
+
+void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
+  check_alive();
+  check_tensor("all_reduce", "data", data);
+  check_reducible("all_reduce", op, data.scalar_type());
+  if (size_ == 1) return;
+  const int64_t n = data.numel();
+  const int64_t mine = n / size_ + (rank_ < n % size_ ? 1 : 0);
+  count(CommStats::kAllReduce, 2 * (size_ - 1),
+        (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize()));
+  do_all_reduce(data, op);
+}
+
+void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) {
+  check_alive();
+  check_tensor("all_gather", "in", in);
+  check_tensor("all_gather", "out", out);
+  check_counts("all_gather", "counts", counts, size_);
+  check_elements("all_gather", "in", in, counts[rank_]);
+  check_elements("all_gather", "out", out, sum(counts));
+  check_same_dtype("all_gather", in, out);
+  if (size_ == 1) return copy_data(in, out);
+  count(CommStats::kAllGather, size_ - 1, static_cast<int64_t>(in.nbytes()) * (size_ - 1));
+  do_all_gather(in, counts, out);
+}
+
+void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
+  check_alive();
+  check_tensor("reduce_scatter", "in", in, takes_strided());
+  check_tensor("reduce_scatter", "out", out, takes_strided());
+  check_counts("reduce_scatter", "counts", counts, size_);
+  check_elements("reduce_scatter", "in", in, sum(counts));
+  check_elements("reduce_scatter", "out", out, counts[rank_]);
+  check_same_dtype("reduce_scatter", in, out);
+  check_reducible("reduce_scatter", op, in.scalar_type());
+  if (size_ == 1) return copy_data(in, out);
+  count(CommStats::kReduceScatter, size_ - 1, static_cast<int64_t>(in.nbytes() - out.nbytes()));
+  do_reduce_scatter(in, counts, out, op);
+}
+
+void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
+                              at::IntArrayRef receive_counts) {
+  check_alive();
+  check_tensor("all_to_all", "in", in);
+  check_tensor("all_to_all", "out", out);
+  check_counts("all_to_all", "send_counts", send_counts, size_);
+  check_counts("all_to_all", "receive_counts", receive_counts, size_);
+  check_elements("all_to_all", "in", in, sum(send_counts));
+  check_elements("all_to_all", "out", out, sum(receive_counts));
+  check_same_dtype("all_to_all", in, out);
+  TORCH_CHECK_VALUE(send_counts[rank_] == receive_counts[rank_], "all_to_all: rank ", rank_, " sends itself ",
+                    send_counts[rank_], " elements and expects ", receive_counts[rank_], "\n  have  send_counts = ",
+                    send_counts, ", receive_counts = ", receive_counts, "\n  fix   give both the same own part");
+  if (size_ == 1) return copy_data(in, out);
+  int64_t messages = 0;
+  for (int r = 0; r < size_; ++r) messages += r != rank_ && send_counts[r] > 0 ? 1 : 0;
+  count(CommStats::kAllToAll, messages, (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
+  do_all_to_all(in, send_counts, out, receive_counts);
+}
+
+void Communicator::broadcast(at::Tensor& data, int root) {
+  check_alive();
+  check_tensor("broadcast", "data", data);
+  TORCH_CHECK_VALUE(root >= 0 && root < size_, "broadcast: root ", root, " is not in this group of ", size_,
+                    "\n  have  root ", root, "\n  fix   root is a rank of the group that the call is made on");
+  if (size_ == 1) return;
+  const bool sends = root == rank_;
+  count(CommStats::kBroadcast, sends ? size_ - 1 : 0, sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
+  do_broadcast(data, root);
+}
+
+void Communicator::barrier() {
+  check_alive();
+  if (size_ == 1) return;
+  count(CommStats::kBarrier, 0, 0);
+  do_barrier();
+}
+
+CommunicatorPtr Communicator::split(int color, int key) {
+  check_alive();
+  TORCH_CHECK_VALUE(color >= 0, "split: negative color\n  have  color ", color, " on rank ", rank_,
+                    "\n  fix   ranks with the same color, 0 or more, become one group");
+  if (before_collective && size_ > 1) before_collective();
+  CommunicatorPtr part = do_split(color, key);
+  part->set_timeout(timeout_);
+  return part;
+}
+
+std::vector<std::string> Communicator::all_gather_strings(const std::string& mine) {
+  at::Tensor length = at::empty({1}, at::kLong);
+  *length.mutable_data_ptr<int64_t>() = static_cast<int64_t>(mine.size());
+  at::Tensor lengths = at::empty({size_}, at::kLong);
+  all_gather(length, std::vector<int64_t>(size_, 1), lengths);
+  const at::IntArrayRef counts(lengths.const_data_ptr<int64_t>(), size_);
+  at::Tensor text = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
+  if (!mine.empty()) std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
+  at::Tensor all = at::empty({sum(counts)}, at::kByte);
+  all_gather(text, counts, all);
+  std::vector<std::string> strings;
+  const char* next = static_cast<const char*>(all.const_data_ptr());
+  for (const int64_t n : counts) {
+    strings.emplace_back(n > 0 ? std::string(next, n) : std::string());
+    next += n;
+  }
+  return strings;
+}
+
+}  // namespace moonhalo

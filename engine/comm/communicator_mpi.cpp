@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/mpi_calls.h"
+#include "moonhalo/engine/comm/mpi_requests.h"
+#include "moonhalo/engine/comm/mpi_start.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/time_limit.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr int kExchangeTag = 1;
+constexpr int kVerbTag = 2;
+// Up to this size of all ranks' data together, an all_reduce is one all-gather.
+constexpr size_t kGatherBytes = 64 * 1024;
+
+using Requests = MpiRequests;
+
+bool check_calls_from_environment() {
+  const char* text = std::getenv("MOONHALO_CHECK_CALLS");
+  const std::string given = text == nullptr ? "" : text;
+  TORCH_CHECK_VALUE(given.empty() || given == "0" || given == "1", "MOONHALO_CHECK_CALLS: neither 0 nor 1\n  have  MOONHALO_CHECK_CALLS=",
+                    given, "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
+  return given != "0";
+}
+
+class MpiExchange final : public Work {
+ public:
+  explicit MpiExchange(std::unique_ptr<Requests> requests) : requests_(std::move(requests)) {}
+  // A dropped exchange is finished, or its messages would meet the wrong receives.
+  ~MpiExchange() override {
+    if (requests_ && requests_->broken()) return;
+    try {
+      wait();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
+    }
+  }
+  void wait() override {
+    if (!requests_) return;
+    const std::unique_ptr<Requests> requests = std::move(requests_);
+    requests->wait();
+  }
+
+ private:
+  std::unique_ptr<Requests> requests_;
+};
+
+int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
+const char* const_bytes_of(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
+
+at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
+
+class MpiCommunicator final : public Communicator, public ChecksCalls, public HasTimeLimit, public EndsProcesses {
+ public:
+  MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
+      : Communicator(group->rank(), group->size(), std::move(stats)),
+        group_(std::move(group)),
+        chunk_(chunk_bytes_from_environment()) {
+    MPI_Query_thread(&thread_level_);
+    group_->world().groups.add(this);
+  }
+  ~MpiCommunicator() override { group_->world().groups.remove(this); }
+
+  const char* backend() const override { return "mpi"; }
+
+  void abort(const std::string& reason) override { abort(reason, EXIT_FAILURE); }
+
+  // Nothing less than MPI_Abort wakes a rank that waits inside of MPI.
+  void abort(const std::string& reason, int status) override {
+    std::fflush(nullptr);
+    std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank(), reason.c_str());
+    std::fflush(stderr);
+    if (const int theirs = group_->world().leaving->status()) status = theirs;
+    MPI_Abort(group_->world().comm->handle, status);
+    std::_Exit(status);
+  }
+
+  void set_time_limit(std::chrono::milliseconds limit) override {
+    group_->world().groups.set_timeout(limit);
+    group_->world().leaving->set_limit(limit);
+  }
+
+  bool set_check_calls(bool on) override {
+    if (size() > 1) barrier();
+    return std::exchange(group_->world().check_calls, on);
+  }
+
+ protected:
+  void check_alive() const override {
+    if (mpi_finalized()) throw CommError("communicator: MPI has been finalised; no rank can be reached any more");
+    if (thread_level_ >= MPI_THREAD_SERIALIZED) return;
+    int main_thread = 0;
+    MPI_Is_thread_main(&main_thread);
+    TORCH_CHECK_VALUE(main_thread != 0, "communicator: called from a thread that MPI does not allow to communicate",
+                      "\n  have  MPI initialised without thread support, and a call from another thread",
+                      "\n  fix   call from the thread that initialised MPI, or initialise it with MPI_THREAD_MULTIPLE");
+  }
+
+  WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
+    MpiTraffic traffic(size());
+    for (const Message& m : receives) traffic.receive(m.peer, rank(), m.data.nbytes(), m.data.scalar_type());
+    for (const Message& m : sends) traffic.send(rank(), m.peer, m.data.nbytes(), m.data.scalar_type());
+    group_->begin({.kind = CommStats::kExchange}, traffic);
+    auto requests = begin("exchange");
+    for (const Message& message : receives) {
+      requests->keep(message.data);
+      requests->receive(bytes_of(message.data), message.data.nbytes(), message.peer, kExchangeTag);
+    }
+    for (const Message& message : sends) {
+      requests->keep(message.data);
+      requests->send(const_bytes_of(message.data), message.data.nbytes(), message.peer, kExchangeTag);
+    }
+    return std::make_unique<MpiExchange>(std::move(requests));
+  }
+
+  // Not MPI_Allreduce: this way the ranks are added in their order, as the threads backend does, so that both give the
+  // same bits; half, bfloat16, bool and NaN are treated alike; and no rank can get other bits than another.
+  void do_all_reduce(at::Tensor& data, ReduceOp op) override {
+    enter(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
+    const size_t bytes = data.nbytes();
+    if (bytes * size() <= kGatherBytes) {
+      const at::Tensor all = byte_buffer(bytes * size());
+      auto requests = begin("all_reduce");
+      requests->keep(all);
+      requests->keep(data);
+      check_mpi(MPI_Iallgather(const_bytes_of(data), static_cast<int>(bytes), MPI_BYTE, bytes_of(all),
+                               static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
+                "all_reduce", "MPI_Iallgather");
+      requests->wait();
+      std::vector<const void*> sources;
+      for (int r = 0; r < size(); ++r) sources.push_back(const_bytes_of(all) + bytes * r);
+      reduce_elements(op, data.scalar_type(), sources, data.numel(), data.mutable_data_ptr());
+      return;
+    }
+    std::vector<int64_t> shares;
+    for (int r = 0; r < size(); ++r) shares.push_back(data.numel() * (r + 1) / size() - data.numel() * r / size());
+    const int64_t begin = data.numel() * rank() / size();
+    reduce_parts("all_reduce", data, shares, bytes_of(data) + begin * data.itemsize(), op);
+    gather_parts("all_reduce", nullptr, shares, data);
+  }
+
+  void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    enter(CommStats::kAllGather, in, 0, 0, counts);
+    gather_parts("all_gather", &in, counts, out);
+  }
+
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
+    enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
+    reduce_parts("reduce_scatter", in, counts, bytes_of(out), op);
+  }
+
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
+                     at::IntArrayRef receive_counts) override {
+    MpiTraffic traffic(size());
+    for (int r = 0; r < size(); ++r) {
+      traffic.send(rank(), r, send_counts[r], in.scalar_type());
+      traffic.receive(r, rank(), receive_counts[r], in.scalar_type());
+    }
+    group_->begin({.kind = CommStats::kAllToAll,
+                   .dtype = static_cast<int>(in.scalar_type()),
+                   .send_counts = send_counts,
+                   .receive_counts = receive_counts},
+                  traffic);
+    auto requests = begin("all_to_all");
+    requests->keep(in);
+    requests->keep(out);
+    char* to = bytes_of(out);
+    for (int r = 0; r < size(); ++r) {
+      const size_t bytes = receive_counts[r] * in.itemsize();
+      if (r != rank() && bytes > 0) requests->receive(to, bytes, r, kVerbTag);
+      to += bytes;
+    }
+    const char* from = const_bytes_of(in);
+    for (int r = 0; r < size(); ++r) {
+      const size_t bytes = send_counts[r] * in.itemsize();
+      if (r != rank() && bytes > 0) requests->send(from, bytes, r, kVerbTag);
+      if (r == rank() && bytes > 0) {
+        const int64_t before = sum(receive_counts.slice(0, r));
+        std::memmove(bytes_of(out) + before * in.itemsize(), from, bytes);
+      }
+      from += bytes;
+    }
+    requests->wait();
+  }
+
+  void do_broadcast(at::Tensor& data, int root) override {
+    enter(CommStats::kBroadcast, data, 0, data.numel(), {}, root);
+    for (size_t begin_byte = 0; begin_byte < data.nbytes(); begin_byte += chunk_) {
+      const size_t bytes = std::min(chunk_, data.nbytes() - begin_byte);
+      auto requests = begin("broadcast");
+      requests->keep(data);
+      check_mpi(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root, group_->handle(),
+                           requests->collective()),
+                "broadcast", "MPI_Ibcast");
+      requests->wait();
+    }
+    if (data.nbytes() == 0) begin("broadcast")->settle();
+  }
+
+  void do_barrier() override { barrier_of(CommStats::kBarrier); }
+
+  CommunicatorPtr do_split(int color, int key) override {
+    // MPI_Comm_split itself waits without a limit.
+    if (size() > 1) barrier_of(VerbCall::kSplit);
+    MPI_Comm part = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(group_->handle(), color, key, &part), "split", "MPI_Comm_split");
+    auto group =
+        std::make_shared<MpiGroup>(std::make_shared<OwnedComm>(part), group_->shared_world(), group_->next_id(color));
+    return std::make_shared<MpiCommunicator>(std::move(group), shared_stats());
+  }
+
+ private:
+  std::unique_ptr<Requests> begin(const char* verb) const {
+    return std::make_unique<Requests>(group_, verb, timeout(), chunk_);
+  }
+
+  // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added;
+  // Requests::wait looks at it first, and where calls differ at nothing else: data that does not fit its receive is
+  // never looked at.
+  void enter(const VerbCall& call) { group_->begin(call); }
+  void enter(int kind, const at::Tensor& data, int op, int64_t elements, at::IntArrayRef counts = {}, int root = 0) {
+    enter({.kind = kind,
+           .op = op,
+           .dtype = static_cast<int>(data.scalar_type()),
+           .root = root,
+           .elements = elements,
+           .counts = counts});
+  }
+
+  void barrier_of(int kind) {
+    const VerbCall call{.kind = kind};
+    enter(call);
+    auto requests = begin(call.verb());
+    // The comparing is a barrier itself.
+    if (group_->world().check_calls) return requests->settle();
+    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), call.verb(), "MPI_Ibarrier");
+    requests->wait();
+  }
+
+  // Sends part r of `in` to rank r and reduces, in rank order, what comes for this rank into `out`.
+  void reduce_parts(const char* verb, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
+    const size_t item = in.itemsize();
+    const size_t mine = counts[rank()] * item;
+    const at::Tensor arrived = byte_buffer(mine * size());
+    auto requests = begin(verb);
+    requests->keep(in);
+    requests->keep(arrived);
+    std::vector<const void*> sources;
+    for (int r = 0; r < size(); ++r) {
+      char* place = bytes_of(arrived) + mine * r;
+      sources.push_back(place);
+      if (r != rank() && mine > 0) requests->receive(place, mine, r, kVerbTag);
+    }
+    const char* part = const_bytes_of(in);
+    for (int r = 0; r < size(); ++r) {
+      const size_t bytes = counts[r] * item;
+      if (r == rank()) sources[r] = part;
+      if (r != rank() && bytes > 0) requests->send(part, bytes, r, kVerbTag);
+      part += bytes;
+    }
+    requests->wait();
+    reduce_elements(op, in.scalar_type(), sources, counts[rank()], out);
+  }
+
+  // Collects `in` (or what lies at this rank's place in `out` already) of all ranks.
+  void gather_parts(const char* verb, const at::Tensor* in, at::IntArrayRef counts, at::Tensor& out) {
+    const size_t item = out.itemsize();
+    char* const own_place = bytes_of(out) + sum(counts.slice(0, rank())) * item;
+    const size_t own_bytes = counts[rank()] * item;
+    if (in != nullptr && own_bytes > 0) std::memmove(own_place, const_bytes_of(*in), own_bytes);
+    auto requests = begin(verb);
+    requests->keep(out);
+    if (out.nbytes() <= chunk_) {
+      // Kept with the rest: MPI reads the two lists while it works.
+      const at::Tensor lists = at::empty({2, size()}, at::kInt);
+      requests->keep(lists);
+      int* const sizes = lists.mutable_data_ptr<int>();
+      int* const begins = sizes + size();
+      for (int r = 0; r < size(); ++r) {
+        sizes[r] = static_cast<int>(counts[r] * item);
+        begins[r] = r == 0 ? 0 : begins[r - 1] + sizes[r - 1];
+      }
+      check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE, group_->handle(),
+                                requests->collective()),
+                verb, "MPI_Iallgatherv");
+      return requests->wait();
+    }
+    char* place = bytes_of(out);
+    for (int r = 0; r < size(); ++r) {
+      const size_t bytes = counts[r] * item;
+      if (r != rank() && bytes > 0) requests->receive(place, bytes, r, kVerbTag);
+      place += bytes;
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank() && own_bytes > 0) requests->send(own_place, own_bytes, r, kVerbTag);
+    }
+    requests->wait();
+  }
+
+  MpiGroupPtr group_;
+  size_t chunk_;
+  int thread_level_ = MPI_THREAD_SINGLE;
+};
+
+bool on_all_ranks(bool mine, MPI_Comm comm, const char* maker) {
+  const at::Tensor all = at::full({1}, mine ? 1 : 0, at::kInt);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, all.mutable_data_ptr(), 1, MPI_INT, MPI_MIN, comm, &request), maker,
+            "MPI_Iallreduce");
+  try {
+    finish(request, maker, "MPI_Iallreduce");
+  } catch (const CommError&) {
+    new at::Tensor(all);  // MPI may still write to it
+    throw;
+  }
+  return *all.const_data_ptr<int>() != 0;
+}
+
+// Where handles are addresses of objects, one may come as a `const void*` by mistake. All these objects begin with the
+// same address, that of their class; a variable that holds a handle begins with another, the object's.
+bool is_handle_itself(const void* mpi_comm) {
+  if constexpr (std::is_pointer_v<MPI_Comm>) {
+    if (mpi_comm == MPI_COMM_NULL) return true;
+    const void *given = nullptr, *of_class = nullptr;
+    std::memcpy(&given, mpi_comm, sizeof(given));
+    std::memcpy(&of_class, static_cast<const void*>(MPI_COMM_WORLD), sizeof(of_class));
+    return given == of_class;
+  }
+  return false;
+}
+
+CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
+  TORCH_CHECK_VALUE(mpi_initialized() && !mpi_finalized(), maker, ": MPI is not running\n  have  a call ",
+                    mpi_initialized() ? "after MPI_Finalize" : "before MPI_Init",
+                    "\n  fix   initialise MPI first, or use make_mpi_world(), which does it");
+  TORCH_CHECK_VALUE(given != MPI_COMM_NULL, maker, ": MPI_COMM_NULL is no group of ranks\n  have  MPI_COMM_NULL",
+                    "\n  fix   call it only on ranks that are in the communicator");
+  const bool check_calls = check_calls_from_environment();
+  auto world = std::make_shared<MpiWorld>();
+  world->comm = std::make_shared<OwnedComm>(duplicate(given, maker));
+  world->leaving = MpiLeaving::of(world->comm->handle);
+  world->check_calls = on_all_ranks(check_calls, world->comm->handle, maker);
+  const uint64_t id = combine_tag(tag_of("world"), world->leaving->next_world());
+  return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
+}
+
+}  // namespace
+
+bool has_mpi() { return true; }
+
+CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
+  TORCH_CHECK_VALUE(mpi_comm != nullptr, "make_mpi_communicator: no communicator\n  have  a null pointer",
+                    "\n  fix   give the address of an MPI_Comm");
+  TORCH_CHECK_VALUE(!is_handle_itself(mpi_comm), "make_mpi_communicator: a communicator itself, not its address\n  have  an MPI_Comm that became a const void*",
+                    "\n  fix   include <moonhalo/mpi_communicator.h>, which takes an MPI_Comm, or give the address of a variable that holds it");
+  return wrap(*static_cast<const MPI_Comm*>(mpi_comm), "make_mpi_communicator");
+}
+
+CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint) {
+  return wrap(MPI_Comm_f2c(static_cast<MPI_Fint>(mpi_fint)), "make_mpi_communicator_from_fortran");
+}
+
+CommunicatorPtr make_mpi_world() {
+  start_mpi();
+  return wrap(MPI_COMM_WORLD, "make_mpi_world");
+}
+
+}  // namespace moonhalo

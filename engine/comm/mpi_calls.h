@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/mpi_leaving.h"
+#include "moonhalo/engine/comm/time_limit.h"
+
+namespace moonhalo {
+
+/// A communicator of ours. The caller may finalise MPI before the last of us is gone.
+struct OwnedComm {
+  explicit OwnedComm(MPI_Comm comm);
+  ~OwnedComm();
+  OwnedComm(const OwnedComm&) = delete;
+  MPI_Comm handle;
+};
+using CommHandle = std::shared_ptr<OwnedComm>;
+
+/// What all groups that were split from one communicator share.
+struct MpiWorld {
+  CommHandle comm;
+  std::shared_ptr<MpiLeaving> leaving;
+  bool check_calls = true;
+  GroupList groups;
+};
+
+/// Data that goes from one rank to another in a call, as both ends must see it: combined into sums that agree if all
+/// messages do.
+class MpiTraffic {
+ public:
+  explicit MpiTraffic(int size) : sent_(size, 0), received_(size, 0), next_sent_(size, 0), next_received_(size, 0) {}
+  void send(int from, int to, uint64_t bytes, at::ScalarType dtype);
+  void receive(int from, int to, uint64_t bytes, at::ScalarType dtype);
+
+ private:
+  friend class MpiGroup;
+  std::vector<uint64_t> sent_, received_;  // by peer
+  std::vector<uint64_t> next_sent_, next_received_;
+};
+
+/// One group of ranks, and the comparing of their calls. Each call starts a non-blocking reduction of 24 bytes:
+/// smallest and largest tag, and the difference of what is sent and received. All ranks start it whatever verb they
+/// call, so that calls that differ are found where they begin; only then do ranks send each other texts.
+class MpiGroup {
+ public:
+  MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id);
+  ~MpiGroup();
+  MpiGroup(const MpiGroup&) = delete;
+
+  MPI_Comm handle() const { return comm_->handle; }
+  MpiWorld& world() { return *world_; }
+  const std::shared_ptr<MpiWorld>& shared_world() const { return world_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// The id that the next group split from this one with `color` has, on all its ranks.
+  uint64_t next_id(int color) { return combine_tag(combine_tag(id_, ++splits_), static_cast<uint64_t>(color)); }
+
+  /// Numbers the call. ValueError when the ranks of this group have parted ways before.
+  void begin(VerbCall call, const MpiTraffic& traffic);
+  void begin(const VerbCall& call) { begin(call, MpiTraffic(0)); }
+  /// Number of the call begun last.
+  uint64_t number() const { return calls_; }
+  /// Whether all ranks are known to make the calls up to `number`. ValueError, on all ranks alike, when they do not.
+  bool settled(uint64_t number);
+  bool broken() const { return !broken_.empty(); }
+  /// CommError when a rank has ended that will never make call `number`.
+  void check_left(uint64_t number, const char* verb);
+  /// ValueError when this rank, which has waited for the others to begin call `number` for so long, and all others wait
+  /// for each other.
+  void check_stuck(uint64_t number, std::chrono::steady_clock::duration waited);
+
+ private:
+  struct Words {
+    uint64_t low, high, balance;
+  };
+  struct Check {
+    Check(const VerbCall& given, const MpiTraffic& traffic);
+    VerbCall call;
+    std::vector<int64_t> counts, send_counts, receive_counts;  // the call's, which may outlive its caller's
+    MpiTraffic traffic;
+    Words mine, all{};
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  static void reduce(void* in, void* inout, int* count, MPI_Datatype*);
+  [[noreturn]] void refuse(const Check& check);
+  std::string verdict(const Check& check, const std::string& mine);
+  std::string ask_verdict(const Check& check, const std::string& mine);
+  const VerbCall* call(uint64_t number) const;
+  std::string judge(const Check& check, const std::vector<std::string>& told) const;
+
+  CommHandle comm_;
+  std::shared_ptr<MpiWorld> world_;
+  uint64_t id_;
+  uint64_t& calls_;
+  uint64_t splits_ = 0;
+  int rank_ = 0, size_ = 1;
+  std::deque<std::unique_ptr<Check>> checks_;
+  std::string broken_;
+};
+using MpiGroupPtr = std::shared_ptr<MpiGroup>;
+
+}  // namespace moonhalo

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/mpi_checked.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/time_limit.h"
+
+namespace moonhalo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+bool is(int (*question)(int*)) {
+  int answer = 0;
+  question(&answer);
+  return answer != 0;
+}
+
+}  // namespace
+
+void check_mpi(int code, const char* verb, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  throw CommError(std::string(verb) + ": " + call + " failed: " + error_text(code));
+}
+
+bool mpi_initialized() { return is(MPI_Initialized); }
+bool mpi_finalized() { return is(MPI_Finalized); }
+
+void finish(MPI_Request& request, const char* maker, const char* call) {
+  const std::chrono::milliseconds limit = default_time_limit();
+  WaitingTime time;
+  for (int done = 0;;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), maker, call);
+    if (done != 0) return;
+    const Clock::duration waited = time.look();
+    if (time.left(limit) <= Clock::duration::zero()) {
+      int rank = 0;
+      MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+      throw CommError(std::string(maker) + " timed out after " + seconds_text(limit) + " on rank " +
+                      std::to_string(rank) +
+                      " of MPI_COMM_WORLD: not all ranks of the communicator came\n  have  a wait in " + call +
+                      "\n  fix   call it on every rank of the communicator; MOONHALO_TIMEOUT_S sets the time");
+    }
+    std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::milliseconds(1)));
+  }
+}
+
+MPI_Comm duplicate(MPI_Comm comm, const char* maker) {
+  auto* made = new MPI_Comm(MPI_COMM_NULL);  // MPI writes to it as long as the request lives, which may be for ever
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Comm_idup(comm, made, &request), maker, "MPI_Comm_idup");
+  finish(request, maker, "MPI_Comm_idup");
+  const MPI_Comm copy = *made;
+  delete made;
+  return copy;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+namespace moonhalo {
+
+/// What waits for ranks that may still start or work on their own has so many times the time limit of a verb.
+inline constexpr int kPatience = 10;
+
+/// CommError with MPI's own text unless `code` is success.
+void check_mpi(int code, const char* verb, const char* call);
+bool mpi_initialized();
+bool mpi_finalized();
+
+/// Waits for `request`, which all ranks must join within the time limit; CommError in the name of `maker`.
+void finish(MPI_Request& request, const char* maker, const char* call);
+/// MPI_Comm_dup with that limit.
+MPI_Comm duplicate(MPI_Comm comm, const char* maker);
+
+}  // namespace moonhalo

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/mpi_leaving.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/mpi_checked.h"
+#include "moonhalo/engine/comm/time_limit.h"
+
+namespace moonhalo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kNoteTag = 1;
+// So long a rank that has failed waits for the others to end as well.
+constexpr std::chrono::seconds kGrace{2};
+
+std::atomic<int> exit_status{0};
+
+std::mutex& registry_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::vector<std::shared_ptr<MpiLeaving>>& registry() {
+  static auto* all =
+      new std::vector<std::shared_ptr<MpiLeaving>>;  // MPI may be finalised after static objects are gone
+  return *all;
+}
+
+}  // namespace
+
+MpiLeaving::MpiLeaving(MPI_Comm comm) : comm_(comm), limit_(default_time_limit()) {
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+  stuck_ = std::make_unique<MpiStuck>(comm_, [this](int rank) { return ended_.count(rank) > 0; });
+}
+
+std::shared_ptr<MpiLeaving> MpiLeaving::of(MPI_Comm comm) {
+  const std::lock_guard lock(registry_mutex());
+  for (const auto& known : registry()) {
+    int result = MPI_UNEQUAL;
+    MPI_Comm_compare(known->comm_, comm, &result);
+    if (result == MPI_CONGRUENT || result == MPI_IDENT) return known;
+  }
+  if (registry().empty()) {
+    // MPI_Finalize first deletes what is attached to MPI_COMM_SELF, while everything still works.
+    int key = MPI_KEYVAL_INVALID;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &MpiLeaving::end_all, &key, nullptr);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  }
+  registry().push_back(std::shared_ptr<MpiLeaving>(new MpiLeaving(duplicate(comm, "communicator"))));
+  return registry().back();
+}
+
+int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
+  const std::lock_guard lock(registry_mutex());
+  for (const auto& one : registry()) one->end();
+  WaitingTime time;
+  for (;;) {
+    bool done = true;
+    for (const auto& one : registry()) done = one->all_ended() && done;
+    if (done) return MPI_SUCCESS;
+    const Clock::duration waited = time.look();
+    if (exit_status != 0 && waited > kGrace)
+      give_up("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it", exit_status);
+    for (const auto& one : registry()) {
+      if (time.left(one->limit_ * kPatience) > Clock::duration::zero()) continue;
+      give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kPatience) + " (" +
+                  std::to_string(kPatience) + " times what MOONHALO_TIMEOUT_S or --timeout gives)",
+              kRankLostStatus);
+    }
+    std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::milliseconds(5)));
+  }
+}
+
+void MpiLeaving::give_up(const std::string& message, int status) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank, message.c_str());
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
+}
+
+void MpiLeaving::leave_with(int status) {
+  exit_status = status;
+  const std::lock_guard lock(registry_mutex());
+  if (status != 0 && registry().empty())
+    give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
+}
+
+void MpiLeaving::end() {
+  std::vector<uint64_t> note{static_cast<uint64_t>(rank_), static_cast<uint64_t>(exit_status)};
+  for (const auto& [group, calls] : calls_) {
+    note.push_back(group);
+    note.push_back(calls);
+  }
+  const std::lock_guard lock(mutex_);
+  ended_[rank_] = {exit_status, calls_};
+  pass_on(note);
+}
+
+bool MpiLeaving::all_ended() {
+  poll();
+  stuck_->serve();
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(ended_.size()) == size_ && sent_.empty();
+}
+
+// To this rank's children in the tree of the note's sender.
+void MpiLeaving::pass_on(const std::vector<uint64_t>& note) {
+  const int root = static_cast<int>(note[0]), place = (rank_ - root + size_) % size_;
+  for (int step = 1; step < size_ - place; step *= 2) {
+    if (step <= place) continue;
+    Sent& sent = sent_.emplace_back();
+    sent.note = std::make_unique<std::vector<uint64_t>>(note);
+    MPI_Isend(sent.note->data(), static_cast<int>(note.size()), MPI_UINT64_T, (root + place + step) % size_, kNoteTag,
+              comm_, &sent.request);
+  }
+}
+
+void MpiLeaving::poll() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (;;) {
+    int come = 0;
+    MPI_Message message;
+    MPI_Status status;
+    if (MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &come, &message, &status) != MPI_SUCCESS || come == 0) break;
+    int words = 0;
+    MPI_Get_count(&status, MPI_UINT64_T, &words);
+    std::vector<uint64_t> note(words);
+    MPI_Mrecv(note.data(), words, MPI_UINT64_T, &message, MPI_STATUS_IGNORE);
+    Ended& ended = ended_[static_cast<int>(note[0])];
+    ended.status = static_cast<int>(note[1]);
+    for (size_t i = 2; i + 1 < note.size(); i += 2) ended.calls[note[i]] = note[i + 1];
+    pass_on(note);
+  }
+  const auto finished = [](Sent& sent) {
+    int done = 0;
+    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+  };
+  sent_.erase(std::remove_if(sent_.begin(), sent_.end(), finished), sent_.end());
+}
+
+int MpiLeaving::gone(uint64_t group, uint64_t call) const {
+  for (const auto& [rank, ended] : ended_) {
+    const auto found = ended.calls.find(group);
+    if (found != ended.calls.end() && found->second < call) return rank;
+  }
+  return -1;
+}
+
+int MpiLeaving::status() const {
+  for (const auto& [rank, ended] : ended_) {
+    if (ended.status != 0) return ended.status;
+  }
+  return 0;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/mpi_stuck.h"
+
+namespace moonhalo {
+
+/// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller)
+/// each rank sends a note: its rank, its exit status and how many calls it has made in each group. Notes go along a
+/// binomial tree that starts at their sender; ranks pass them on while they wait for something, and until all have
+/// ended. That is waited for kPatience times as long as for a verb, since others may have work of their own; a rank
+/// that ends with a status other than 0 aborts them after two seconds.
+class MpiLeaving {
+ public:
+  /// For the ranks of `comm`: one object for all communicators of these ranks in this order. Collective.
+  static std::shared_ptr<MpiLeaving> of(MPI_Comm comm);
+
+  /// Number of the next world of these ranks, and the counter of calls of a group; counted for as long as the process
+  /// lives.
+  uint64_t next_world() { return worlds_++; }
+  uint64_t& calls(uint64_t group) { return calls_[group]; }
+
+  /// Takes and passes on what has come. Cheap.
+  void poll();
+  /// A rank that has ended and never makes call number `call` of `group`; -1 if there is none.
+  int gone(uint64_t group, uint64_t call) const;
+  /// Of a rank that has ended; of the first one that ended with another status than 0.
+  int status(int rank) const { return ended_.at(rank).status; }
+  int status() const;
+  MpiStuck& stuck() { return *stuck_; }
+  void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
+
+  /// The exit status that this process is about to end with, before MPI is finalised.
+  static void leave_with(int status);
+
+ private:
+  explicit MpiLeaving(MPI_Comm comm);
+  static int end_all(MPI_Comm, int, void*, void*);
+  [[noreturn]] static void give_up(const std::string& message, int status);
+  void end();
+  bool all_ended();
+  void pass_on(const std::vector<uint64_t>& note);
+
+  struct Sent {
+    MPI_Request request;
+    std::unique_ptr<std::vector<uint64_t>> note;
+  };
+  struct Ended {
+    int status = 0;
+    std::map<uint64_t, uint64_t> calls;
+  };
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  uint64_t worlds_ = 0;
+  std::chrono::milliseconds limit_;
+  std::map<uint64_t, uint64_t> calls_;  // of this rank, by group
+  std::map<int, Ended> ended_;          // by rank
+  std::vector<Sent> sent_;
+  std::unique_ptr<MpiStuck> stuck_;
+  std::mutex mutex_;
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/time_limit.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr std::chrono::minutes kDefault{10};
+constexpr std::chrono::seconds kMostPerLook{1};
+
+thread_local std::optional<std::chrono::milliseconds> default_of_thread;
+thread_local int without_limit = 0;
+
+}  // namespace
+
+std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(seconds >= 1e-3 && seconds <= 1e9)) return std::nullopt;
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+std::chrono::milliseconds default_time_limit() {
+  if (default_of_thread) return *default_of_thread;
+  const char* text = std::getenv("MOONHALO_TIMEOUT_S");
+  if (text == nullptr || *text == '\0') return kDefault;
+  const auto limit = parse_time_limit(text);
+  TORCH_CHECK_VALUE(limit.has_value(), "MOONHALO_TIMEOUT_S: not a number of seconds from 0.001 to 1e9\n  have  MOONHALO_TIMEOUT_S=", text,
+                    "\n  fix   set it to seconds, such as 600, or unset it");
+  return *limit;
+}
+
+DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit) : before_(default_of_thread) {
+  if (limit) default_of_thread = limit;
+}
+DefaultTimeLimit::~DefaultTimeLimit() { default_of_thread = before_; }
+
+void set_time_limit(Communicator& world, std::chrono::milliseconds limit) {
+  world.set_timeout(limit);
+  if (auto* groups = dynamic_cast<HasTimeLimit*>(&world)) groups->set_time_limit(limit);
+}
+
+void GroupList::add(Communicator* group) {
+  const std::lock_guard lock(mutex_);
+  groups_.insert(group);
+}
+
+void GroupList::remove(Communicator* group) {
+  const std::lock_guard lock(mutex_);
+  groups_.erase(group);
+}
+
+void GroupList::set_timeout(std::chrono::milliseconds limit) {
+  const std::lock_guard lock(mutex_);
+  for (Communicator* group : groups_) group->set_timeout(limit);
+}
+
+WithoutTimeLimit::WithoutTimeLimit() { ++without_limit; }
+WithoutTimeLimit::~WithoutTimeLimit() { --without_limit; }
+
+std::chrono::steady_clock::duration WaitingTime::look() {
+  const auto now = std::chrono::steady_clock::now();
+  waited_ += std::min<std::chrono::steady_clock::duration>(now - last_, kMostPerLook);
+  last_ = now;
+  return waited_;
+}
+
+std::chrono::steady_clock::duration WaitingTime::left(std::chrono::milliseconds limit) const {
+  return without_limit > 0 ? std::chrono::steady_clock::duration::max() : limit - waited_;
+}
+
+}  // namespace moonhalo

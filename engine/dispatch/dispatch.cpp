@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/dispatch/dispatch.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/last_draw.h"
+#include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/dispatch/call_trace.h"
+#include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/dispatch/out_argument.h"
+#include "moonhalo/engine/dispatch/undivided.h"
+#include "moonhalo/engine/exchange/redistribution_cache.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/engine/tensor/view_tracking.h"
+
+namespace moonhalo {
+namespace {
+
+// Per thread; then all are forgotten, so memory stays bounded.
+constexpr int64_t kMaxDecisions = 16384;
+
+uint64_t hash_of(at::ArrayRef<int64_t> key) {
+  uint64_t hash = 0x9e3779b97f4a7c15ULL;
+  for (const int64_t word : key) {
+    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// One call as it is carried out.
+struct Carried : Sharing {
+  uint64_t tag = 0;
+  bool found_more = false;  // the tag holds what was found out on the way, such as the key of random numbers
+};
+
+void set_origin(const at::Tensor& tensor, uint64_t tag) {
+  if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
+}
+
+// The block that the local call is given for one tensor.
+at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
+                    const c10::IValue* arguments, Carried& sharing) {
+  if (!tensor.defined()) return tensor;
+  ShardTensorImpl* impl = shard_impl(tensor);
+  if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
+    guard_gradient(tensor);
+  if (impl == nullptr) {
+    if (is_lazy(tensor) && !move.written) [[unlikely]]
+      return localize(move, carried_out(tensor), op, arguments, sharing);
+    meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
+    return move.redistribution ? move.redistribution->apply(tensor) : tensor;
+  }
+  if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
+    sharing.prepare(tensor, move.written, op);
+  if (move.written) {
+    impl->origin = sharing.tag;
+    if (halo_options().keep) [[unlikely]]
+      invalidate_halos(*impl);
+  }
+  at::Tensor moved;  // undefined: the block itself
+  if (impl->spec() != move.given) {
+    // The same tensor stands twice in a call, and has been resolved the first time.
+    const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
+    if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
+  } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
+             !impl->shares_block()) {
+    // What a view is made from is summed up first, so that both can be kept equal.
+    const SpecPtr summed = without_partial(impl->spec());
+    impl->replace(redistribute_local(impl->local(), impl->spec(), summed), summed);
+    moved = redistribute_local(impl->local(), summed, move.wanted);
+  } else if (move.redistribution) {
+    // A Partial that shares its addends with another ShardTensor cannot part from it.
+    const bool shared = move.resolves && impl->shares_block();
+    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
+                                ": a Partial ShardTensor that shares memory with another cannot be written in place",
+                                "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
+    if (move.written) block_was_written(impl->local());
+    moved = move.redistribution->apply(impl->local());
+    if (move.resolves && !shared) impl->replace(moved, move.wanted);
+  }
+  if (sharing.views) {
+    const bool cut_anew = moved.defined() && impl->spec() != move.wanted;
+    // Of all ranks, this one may have had nothing to move.
+    if (cut_anew && moved.is_alias_of(impl->local())) moved = copied_block(moved);
+    sharing.views->read(tensor, cut_anew ? moved : at::Tensor(), move.wanted);
+  }
+  if (moved.defined()) return moved;
+  return impl->local();
+}
+
+// What localize gives for most tensors: a block that is read or written where it lies, and of which nobody else need
+// know.
+// Null where there is more to do.
+inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
+  if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
+  // Planning has looked at the type.
+  auto& impl = static_cast<ShardTensorImpl&>(*tensor.unsafeGetTensorImpl());
+  if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad()))
+    return nullptr;
+  if (move.written) {
+    if (writes_are_counted() || halo_options().keep) [[unlikely]]
+      return nullptr;
+    impl.origin = sharing.tag;
+  }
+  return &impl.local();
+}
+
+// Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Carried& sharing) {
+  c10::IValue* const arguments = stack.data() + base;
+  for (auto move = decision.moves.begin(); move != decision.moves.end(); ++move) {
+    c10::IValue& value = arguments[move->arg];
+    if (move->item < 0) {
+      at::Tensor& tensor = value.toTensor();
+      const at::Tensor* block = block_as_it_is(*move, tensor, sharing);
+      if (block != nullptr) [[likely]] {
+        tensor = at::Tensor(*block);  // the block may die with what it replaces
+      } else {
+        value = localize(*move, tensor, op, arguments, sharing);
+      }
+      continue;
+    }
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(localize(*move++, item, op, arguments, sharing));
+      value = std::move(list);
+    } else {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& item : value.toOptionalTensorVector()) {
+        const auto& its = *move++;
+        list.push_back(item ? std::optional(localize(its, *item, op, arguments, sharing)) : std::nullopt);
+      }
+      value = std::move(list);
+    }
+    --move;
+  }
+}
+
+// Arguments that the local call is given the own block of.
+CurrentCall::Arguments own_blocks(const Decision& decision, const Stack& stack, size_t base) {
+  CurrentCall::Arguments arguments;
+  for (const Decision::Move& move : decision.moves) {
+    if (move.item < 0 && move.given && !move.redistribution && is_shard_tensor(stack[base + move.arg].toTensor()))
+      arguments.emplace_back(move.arg, stack[base + move.arg].toTensor());
+  }
+  return arguments;
+}
+
+const MeshPtr& mesh_of(const Decision& decision) {
+  const auto defined =
+      std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
+  return defined->given->mesh();
+}
+
+// By result: the tensor of the caller that it is, undefined where it is a new one. Empty where none is.
+using WrittenTensors = c10::SmallVector<at::Tensor, 2>;
+WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, size_t base) {
+  WrittenTensors written;
+  if (!facts.returns_written) return written;
+  for (const int arg : facts.returns_argument) {
+    const bool known = arg >= 0 && stack[base + arg].isTensor();
+    written.push_back(known ? stack[base + arg].toTensor() : at::Tensor());
+  }
+  return written;
+}
+
+void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+  if (decision.plan.run) {
+    decision.plan.run(op, stack);
+  } else {
+    op.callBoxed(stack);
+  }
+}
+
+// LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
+// alone.
+// (A division keeps what its input expanded, here too.)
+at::Tensor without_false_expansion(const at::Tensor& empty, const c10::OperatorHandle& op) {
+  if (op.operator_name().name == "aten::div") return empty;
+  return empty.has_storage() ? at::empty_like(empty, at::MemoryFormat::Contiguous) : empty;
+}
+
+// One block of the results as a ShardTensor; `index` counts results, lists flattened.
+at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op,
+                       Carried& call) {
+  if (!local.defined()) return local;
+  const auto& outputs = decision.plan.outputs;
+  TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
+  if (!outputs.empty() && !outputs[index]) return local;
+  if (!call.views && local.numel() == 0) [[unlikely]]
+    local = without_false_expansion(local, op);
+  at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
+                                      : wrap(std::move(local), outputs[index]);
+  auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
+  impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
+  if (call.views) call.views->mark(impl, decision.plan.copies_view);
+  return result;
+}
+
+// What the local call left on the stack becomes the results of the call.
+void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
+                  WrittenTensors& written, Carried& call) {
+  size_t next = 0;
+  for (size_t r = 0; r < stack.size() - base; ++r) {
+    c10::IValue& value = stack[base + r];
+    if (r < written.size() && written[r].defined()) {
+      if (call.found_more) [[unlikely]]
+        set_origin(written[r], call.tag);
+      value = std::move(written[r]);
+      ++next;
+    } else if (value.isTensor()) {
+      value = wrap_result(decision, next++, std::move(value).toTensor(), op, call);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(wrap_result(decision, next++, item, op, call));
+      value = std::move(list);
+    }
+  }
+}
+
+}  // namespace
+
+struct Dispatch::Entry {
+  explicit Entry(const c10::OperatorHandle& op) : facts(op) {}
+  OperatorFacts facts;
+  std::unordered_map<uint64_t, std::vector<std::shared_ptr<const Decision>>> decisions;
+  OperatorCounts counts;
+  const Decision* last = nullptr;  // a program repeats itself: tried before the table
+};
+
+Dispatch& Dispatch::of_this_thread() {
+  static thread_local Dispatch dispatch;
+  return dispatch;
+}
+
+void Dispatch::clear() {
+  for (auto& [name, entry] : entries_) {
+    entry->decisions.clear();
+    entry->last = nullptr;
+  }
+  decisions_ = 0;
+  clear_redistribution_cache();
+}
+
+Dispatch::Entry& Dispatch::entry(const c10::OperatorHandle& op) {
+  const void* name = &op.operator_name();
+  auto& [recent, found] = recent_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_.size()];
+  if (recent == name) return *found;
+  auto& entry = entries_[name];
+  if (!entry) {
+    entry = std::make_unique<Entry>(op);
+    // Asked when a tangent is set, on all ranks.
+    const std::string& name = op.operator_name().name;
+    if (name == "aten::_make_dual" || name == "aten::_has_same_storage_numel") log_.forward_mode_begins();
+  }
+  recent = name;
+  found = entry.get();
+  return *entry;
+}
+
+void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
+  const SuspendCapture inside;
+  ++counts.calls;
+  Entry& e = entry(op);
+  const OperatorFacts& facts = e.facts;
+  if (facts.functional) return run_functional(facts, stack);
+  if (!facts.rule && ((facts.composite_implicit && !facts.pointwise) || facts.decomposes)) {
+    ++counts.decomposed;
+    if (facts.host_argument >= 0) to_host(argument(op, stack, facts.host_argument));
+    op.callBoxedForDispatchKey(
+        facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CompositeImplicitAutograd,
+        stack);
+    return;
+  }
+  if (facts.view) {
+    // View + in-place is replayed through the view operators themselves: as_strided means nothing on a block.
+    c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  }
+  const bool cacheable = write_key(facts, stack);
+  if (const Decision* known = cacheable ? find(e) : nullptr) return carry_out(e, *known, op, stack);
+  const std::shared_ptr<const Decision> made = decide(facts, op, stack);
+  if (cacheable) remember(e, made);
+  carry_out(e, *made, op, stack);
+}
+
+// Of the tensor whose value an operator passes on: what copy_ reads, the first of others.
+uint64_t Dispatch::kept_origin(const OperatorFacts& facts, const Stack& stack) const {
+  if (!facts.written[0]) return first_origin_;
+  const c10::IValue& source = stack[stack.size() - facts.arguments + 1];
+  const ShardTensorImpl* impl =
+      source.isTensor() && source.toTensor().defined() ? shard_impl(source.toTensor()) : nullptr;
+  return impl != nullptr ? impl->origin : combine_tag(origins_, 1);
+}
+
+void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+  const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
+  std::optional<TracedCall> traced;
+  if (trace != nullptr) traced.emplace();
+  const size_t base = stack.size() - entry.facts.arguments;
+  const uint64_t tag = combine_tag(log_.shared_origin(origins_), decision.tag);
+  const uint64_t origin = decision.keeps_value ? kept_origin(entry.facts, stack) : tag;
+  if (!decision.keeps_value) log_.add(tag, first_origin_, op.operator_name());
+  if (decision.may_send) {
+    const auto describe = [this, &decision, first = first_origin_] {
+      return inputs_text(decision) + log_.made_by(first);
+    };
+    CallScope scope(tag, op.operator_name().name.c_str(), describe);
+    execute(entry.facts, decision, op, stack, origin, &scope);
+  } else {
+    execute(entry.facts, decision, op, stack, origin, nullptr);
+  }
+  if (!decision.strides.empty()) declare_strides(decision.strides, stack, base);
+  const int64_t sent = decision.may_send ? bytes_sent_by_this_thread() - before : 0;
+  ++entry.counts.calls;
+  entry.counts.bytes += sent;
+  if (decision.plan.gathered) {
+    ++counts.gathered;
+    ++entry.counts.gathered;
+    ++gathered[c10::toString(op.operator_name())];
+  }
+  if (traced) trace->push_back(traced->record(op, decision, sent));
+}
+
+std::map<std::string, OperatorCounts> Dispatch::operator_counts() const {
+  std::map<std::string, OperatorCounts> all;
+  for (const auto& [name, entry] : entries_) {
+    if (entry->counts.calls > 0)
+      all.emplace(c10::toString(*static_cast<const c10::OperatorName*>(name)), entry->counts);
+  }
+  return all;
+}
+
+void Dispatch::reset_operator_counts() {
+  for (auto& [name, entry] : entries_) entry->counts = {};
+}
+
+// What is written does not take part where it is not read, so results may be cut in any way: each is put where it
+// belongs.
+const Decision* Dispatch::find(Entry& entry) {
+  const auto key = key_.get();
+  if (entry.last != nullptr && key == at::IntArrayRef(entry.last->key)) return entry.last;
+  const auto found = entry.decisions.find(hash_of(key));
+  if (found == entry.decisions.end()) return nullptr;
+  for (const auto& decision : found->second) {
+    if (key == at::IntArrayRef(decision->key)) return entry.last = decision.get();
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op,
+                                           const Stack& stack) {
+  ++counts.planned;
+  auto decision = std::make_shared<Decision>();
+  decision->key = key_.get().vec();
+  decision->keeps_value = keeps_value(op.operator_name().name);
+  decision->tag = tag_of(op.operator_name().name, at::ArrayRef(stack).slice(stack.size() - facts.arguments),
+                         facts.pointwise && !facts.rule);
+  const OpCall call(op, stack);
+  decision->plan = plan(facts, call);
+  const Plan& made = decision->plan;
+  TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ",
+                        made.inputs.size(), " inputs of ", call.slots().size());
+  for (size_t s = 0; s < call.slots().size(); ++s) {
+    const TensorArgument& slot = call.slots()[s];
+    Decision::Move move{slot.arg, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg]};
+    if (slot.spec && move.wanted && move.wanted != slot.spec) {
+      move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
+      move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
+      TORCH_INTERNAL_ASSERT(!move.written || move.resolves, call.name(), ": the plan moves a tensor that is written");
+    }
+    decision->may_send |= move.redistribution != nullptr;
+    decision->moves.push_back(std::move(move));
+  }
+  decision->may_send |= static_cast<bool>(made.run);
+  decision->strides = result_strides(op, stack, facts, made.outputs);
+  return decision;
+}
+
+void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) {
+  if (decisions_ >= kMaxDecisions) clear();
+  ++decisions_;
+  entry.last = decision.get();
+  entry.decisions[hash_of(decision->key)].push_back(std::move(decision));
+}
+
+// Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done
+// there.
+void Dispatch::undivide(const Rule& rule, const OpCall& call, Plan& plan) {
+  OpCall whole = call;
+  bool changed = false;
+  for (TensorArgument& slot : whole.slots_) {
+    if (!slot.spec) continue;
+    SpecPtr spec = undivided(slot.spec);
+    changed |= spec != slot.spec;
+    slot.spec = std::move(spec);
+  }
+  if (!changed) return;
+  if (auto other = rule.plan(whole)) run_as(plan, std::move(*other), call);
+}
+
+Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
+  const Rule* rule = facts.rule;
+  static const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
+  if (rule == nullptr && facts.pointwise && !facts.random) rule = pointwise;
+  if (rule != nullptr) {
+    if (auto made = rule->plan(call)) {
+      if (made->run || !made->edits.empty()) undivide(*rule, call, *made);
+      return std::move(*made);
+    }
+  }
+  Plan gather = gather_plan(facts, call, fallback);
+  if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
+    TORCH_WARN(call.name(),
+               ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
+               call.describe());
+  }
+  return gather;
+}
+
+void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op,
+                       Stack& stack, uint64_t origin, const CallScope* scope) {
+  const size_t base = stack.size() - facts.arguments;
+  WrittenTensors written = written_tensors(facts, stack, base);
+  Carried sharing;
+  sharing.tag = origin;
+  if (facts.view) sharing.views.emplace();
+  std::optional<CurrentCall> halos;
+  if (decision.plan.run && halo_options().keep) [[unlikely]]
+    halos.emplace(op, own_blocks(decision, stack, base));
+  move_inputs(decision, op, stack, base, sharing);
+  for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
+  const uint64_t draws = facts.random ? last_draw().count : 0;
+  if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {
+    run_locally(decision, op, stack);
+  } else {
+    // The casts of autocast are done: what follows runs in the types that came.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    run_locally(decision, op, stack);
+  }
+  sharing.after_writing();
+  if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
+  if (scope != nullptr) {
+    sharing.found_more = scope->result_tag() != scope->tag();
+    if (sharing.found_more) sharing.tag = scope->result_tag();
+  }
+  wrap_results(decision, op, stack, base, written, sharing);
+}
+
+Fallback set_fallback(Fallback fallback) {
+  Dispatch& dispatch = Dispatch::of_this_thread();
+  dispatch.clear();
+  return std::exchange(dispatch.fallback, fallback);
+}
+
+}  // namespace moonhalo

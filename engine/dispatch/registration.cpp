@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that arrives with a ShardTensor is intercepted here, at load. ops/support/interceptions.cpp lists this and
+// all else that is intercepted.
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <vector>
+
+#include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+
+namespace moonhalo {
+namespace {
+
+void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  Dispatch::of_this_thread().run(op, *stack);
+}
+
+// Kernels that an operator offers to every backend (CompositeExplicitAutograd) come before a backend key's fallback,
+// so those operators are claimed one by one.
+bool must_be_claimed(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasSchema() && !op.hasKernelForDispatchKey(kShardKey) &&
+         (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional));
+}
+
+TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
+  static_assert(kShardKey == c10::DispatchKey::CustomRNGKeyId, "the fallback is registered for another key");
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+}
+
+// In-place changes of dims: the tensor takes block, spec and shape of its own view. (The derivative of group norm's
+// derivative does this to a result.)
+at::Tensor& become(at::Tensor& self, const at::Tensor& view) {
+  self.unsafeGetTensorImpl()->shallow_copy_from(view.getIntrusivePtr());
+  return self;
+}
+
+template <auto view, typename... Arguments>
+at::Tensor& in_place(at::Tensor& self, Arguments... arguments) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return become(self, view(self, arguments...));
+}
+
+at::Tensor squeeze_all(const at::Tensor& self) { return at::squeeze(self); }
+at::Tensor squeeze_one(const at::Tensor& self, int64_t dim) { return at::squeeze(self, dim); }
+at::Tensor squeeze_some(const at::Tensor& self, at::IntArrayRef dims) { return at::squeeze(self, dims); }
+at::Tensor transpose_two(const at::Tensor& self, int64_t dim0, int64_t dim1) { return at::transpose(self, dim0, dim1); }
+
+// Before the operators are claimed below, which leaves these out.
+TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
+  library.impl("unsqueeze_", &in_place<&at::unsqueeze, int64_t>);
+  library.impl("squeeze_", &in_place<&squeeze_all>);
+  library.impl("squeeze_.dim", &in_place<&squeeze_one, int64_t>);
+  library.impl("squeeze_.dims", &in_place<&squeeze_some, at::IntArrayRef>);
+  library.impl("t_", &in_place<&at::t>);
+  library.impl("transpose_", &in_place<&transpose_two, int64_t, int64_t>);
+}
+
+// Routes the operators that have a kernel for every backend to the fallback.
+void claim_operators() {
+  static std::mutex mutex;
+  // Never destroyed: operators may run until the process ends.
+  static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
+  const std::lock_guard lock(mutex);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || !must_be_claimed(*op)) continue;
+    handles->push_back(dispatcher.registerImpl(name, kShardKey,
+                                               c10::KernelFunction::makeFromBoxedFunction<&fallback_kernel>(),
+                                               std::nullopt, nullptr, "moonhalo"));
+  }
+}
+
+// Again with every mesh, for operators of libraries loaded since.
+[[maybe_unused]] const bool claimed_at_load = (set_mesh_hook(&claim_operators), claim_operators(), true);
+
+}  // namespace
+
+}  // namespace moonhalo

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/DimVector.h>
+
+#include <optional>
+#include <vector>
+
+#include "moonhalo/engine/dispatch/operator_traits.h"
+
+namespace moonhalo {
+
+/// The strides that the results of a call have on plain tensors, by result, lists flattened; nullopt where rows lie one
+/// behind the other and for arguments that are given back. Empty if that is so for all.
+using ResultStrides = std::vector<std::optional<at::DimVector>>;
+
+/// contiguous() and reshape() ask a tensor for its strides to tell a view from a copy:
+///
+///     y = x:t() + 1                  columns lie one behind the other, as in x:t()
+///     y:contiguous():mul_(2)         a plain tensor is copied, y stays; so must it here
+///
+/// LibTorch's kernels without data find them from global shapes and strides alone, so all ranks find the same; where it
+/// has none (decompositions by LAPACK, transforms, nonzero) results count as row-major. `stack` ends with the
+/// arguments, `outputs` are the planned results. NotImplementedError for as_strided of what is not row-major.
+ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
+                             const std::vector<SpecPtr>& outputs);
+/// After the call: `stack` ends with the results, from `base` on.
+void declare_strides(const ResultStrides& strides, const torch::jit::Stack& stack, size_t base);
+
+}  // namespace moonhalo

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/dispatch/rules.h"
+
+#include <ATen/Functions.h>
+#include <ATen/WrapDimUtils.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+
+namespace moonhalo {
+namespace {
+
+std::map<std::string, Rule, std::less<>>& registry() {
+  static std::map<std::string, Rule, std::less<>> rules;
+  return rules;
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+bool holds_tensors(const c10::IValue& value) { return value.isTensorList() || value.isOptionalTensorList(); }
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  std::vector<at::Tensor> tensors;
+  if (value.isTensorList()) return value.toTensorVector();
+  for (const auto& item : value.toOptionalTensorVector()) tensors.push_back(item.value_or(at::Tensor()));
+  return tensors;
+}
+
+at::Tensor on_meta(const TensorArgument& slot) {
+  if (!slot.spec) return {};
+  return at::empty(slot.spec->global_shape(), at::TensorOptions().dtype(slot.dtype).device(at::kMeta));
+}
+
+}  // namespace
+
+Register::Register(std::initializer_list<Rule> rules) {
+  for (const Rule& rule : rules) {
+    const auto [known, added] = registry().emplace(std::string(rule.op), rule);
+    TORCH_INTERNAL_ASSERT(added, "two rules claim ", rule.op, ": in ", known->second.file, " and in ", rule.file);
+  }
+}
+
+const Rule* find_rule(const c10::OperatorName& name) {
+  auto found = registry().find(full_name(name));
+  if (found == registry().end()) found = registry().find(name.name);
+  return found == registry().end() ? nullptr : &found->second;
+}
+
+std::vector<Rule> all_rules() {
+  std::vector<Rule> rules;
+  for (const auto& [op, rule] : registry()) rules.push_back(rule);
+  return rules;
+}
+
+c10::IValue& argument(const c10::OperatorHandle& op, Stack& stack, int index) {
+  return torch::jit::peek(stack, index, op.schema().arguments().size());
+}
+
+namespace {
+
+/// How tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
+std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
+  if (a.size() == b.size() && !a.ranks_of(b).empty())
+    return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";
+  const std::string whole =
+      a.size() == b.size() ? "the mesh that these are slices of" : (a.size() < b.size() ? b : a).to_string();
+  return "place both on " + whole +
+         ", with a placement for each of its dims (parameters by a plan of placements, not " +
+         "of styles), or use full_tensor() of one, which then counts as replicated";
+}
+
+}  // namespace
+
+OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handle), stack_(stack) {
+  const size_t count = op.schema().arguments().size();
+  const size_t base = stack.size() - count;
+  struct Found {
+    int arg, item;
+    at::Tensor tensor;
+  };
+  std::vector<Found> found;
+  for (size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = stack[base + i];
+    values_.push_back(value.isTensor() || holds_tensors(value) ? c10::IValue() : value);
+    if (value.isTensor()) {
+      found.push_back({static_cast<int>(i), -1, value.toTensor()});
+    } else if (holds_tensors(value)) {
+      int item = 0;
+      for (const at::Tensor& tensor : tensors_of(value)) found.push_back({static_cast<int>(i), item++, tensor});
+    }
+  }
+  for (const Found& f : found) {
+    const ShardTensorImpl* impl = f.tensor.defined() ? shard_impl(f.tensor) : nullptr;
+    if (impl == nullptr) continue;
+    if (!mesh_) mesh_ = impl->spec()->mesh();
+    TORCH_CHECK_VALUE(mesh_ == impl->spec()->mesh(), name(), ": the tensors live on different meshes\n  have  ",
+                      mesh_->to_string(), " and ", impl->spec()->mesh()->to_string(), "\n  fix   ",
+                      way_to_one_mesh(*mesh_, *impl->spec()->mesh()));
+  }
+  TORCH_INTERNAL_ASSERT(mesh_, name(), " has no ShardTensor");
+  for (const Found& f : found) {
+    TensorArgument slot{f.arg, f.item, nullptr, false, at::ScalarType::Undefined};
+    if (f.tensor.defined()) {
+      const ShardTensorImpl* impl = shard_impl(f.tensor);
+      slot.plain = impl == nullptr;
+      slot.spec = impl ? impl->spec() : replicated(mesh_, f.tensor.sizes());
+      slot.dtype = f.tensor.scalar_type();
+    }
+    slots_.push_back(std::move(slot));
+  }
+}
+
+std::string OpCall::name() const { return full_name(op.operator_name()); }
+
+bool OpCall::has(std::string_view argument) const {
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [&](const auto& a) { return a.name() == argument; });
+}
+
+int OpCall::index(std::string_view argument) const {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == argument) return static_cast<int>(i);
+  }
+  TORCH_INTERNAL_ASSERT(false, name(), " has no argument ", argument);
+}
+
+int OpCall::slot(int arg, int item) const {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].arg == arg && slots_[s].item == item) return static_cast<int>(s);
+  }
+  return -1;
+}
+
+SpecPtr OpCall::spec(int arg, int item) const {
+  const int s = slot(arg, item);
+  return s < 0 ? nullptr : slots_[s].spec;
+}
+
+std::vector<int64_t> OpCall::integers(std::string_view argument) const {
+  const c10::IValue& v = value(argument);
+  if (v.isNone()) return {};
+  if (v.isInt()) return {v.toInt()};
+  if (v.isIntList()) return v.toIntVector();
+  std::vector<int64_t> result;
+  for (const auto& item : v.toListRef()) {
+    result.push_back(item.isSymInt() ? item.toSymInt().guard_int(__FILE__, __LINE__) : item.toInt());
+  }
+  return result;
+}
+
+int64_t OpCall::dim(std::string_view argument, int64_t ndim) const {
+  return at::maybe_wrap_dim(integer(argument), ndim);
+}
+
+std::vector<int64_t> OpCall::dims(std::string_view argument, int64_t ndim) const {
+  std::vector<int64_t> dims = integers(argument);
+  if (dims.empty()) {
+    for (int64_t d = 0; d < ndim; ++d) dims.push_back(d);
+  }
+  for (int64_t& d : dims) d = at::maybe_wrap_dim(d, ndim);
+  std::sort(dims.begin(), dims.end());
+  return dims;
+}
+
+std::vector<std::optional<std::vector<int64_t>>> OpCall::output_shapes() const {
+  const size_t count = op.schema().arguments().size();
+  Stack stack(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
+  for (size_t i = 0; i < count; ++i) {
+    if (stack[i].isTensor()) {
+      stack[i] = on_meta(slots_[slot(static_cast<int>(i))]);
+    } else if (stack[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const TensorArgument& s : slots_) {
+        if (s.arg == static_cast<int>(i)) list.push_back(on_meta(s));
+      }
+      stack[i] = std::move(list);
+    } else if (stack[i].isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const TensorArgument& s : slots_) {
+        if (s.arg == static_cast<int>(i)) list.push_back(s.spec ? std::optional(on_meta(s)) : std::nullopt);
+      }
+      stack[i] = std::move(list);
+    } else if (stack[i].isDevice()) {
+      stack[i] = c10::Device(at::kMeta);
+    }
+  }
+  op.callBoxed(stack);
+  std::vector<std::optional<std::vector<int64_t>>> shapes;
+  const auto add = [&](const at::Tensor& tensor) {
+    shapes.push_back(tensor.defined() ? std::optional(tensor.sizes().vec()) : std::nullopt);
+  };
+  for (const c10::IValue& result : stack) {
+    if (result.isTensor()) add(result.toTensor());
+    if (result.isTensorList()) {
+      for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
+    }
+  }
+  return shapes;
+}
+
+std::string OpCall::describe() const {
+  std::ostringstream out;
+  out << name() << "(";
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    out << (i ? ", " : "") << arguments[i].name() << " = ";
+    bool tensors = false;
+    for (const TensorArgument& s : slots_) {
+      if (s.arg != static_cast<int>(i)) continue;
+      out << (tensors ? "; " : "");
+      tensors = true;
+      if (!s.spec) {
+        out << "undefined";
+      } else {
+        out << (s.plain ? "plain " + shape_string(s.spec->global_shape()) : s.spec->to_string());
+      }
+    }
+    if (!tensors) out << values_[i];
+  }
+  out << ")";
+  return out.str();
+}
+
+}  // namespace moonhalo

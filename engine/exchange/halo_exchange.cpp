@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/exchange/halo_exchange.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/exchange/halo_options.h"
+
+namespace moonhalo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+bool HaloExchange::halo_overlaps() { return halo_options().overlap; }
+
+size_t HaloExchange::add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill,
+                                const HaloCachePtr& cache) {
+  TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
+                        shape_string(map.owned_shape_), " got one of ", local.sizes());
+  Request request{&map, local, {}, false};
+  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
+  request.whole = map.identity_ || one_view;
+  if (request.whole) {
+    request.result = map.identity_ ? local : IntervalMap::source_part(local, map.local_[0]);
+  } else {
+    request.result = empty_block(map.needed_shape_, local.options());
+    if (!map.covered_) request.result.fill_(fill);
+  }
+  request.cache = cache;
+  if (cache) request.kept = cache->find(map);
+  requests_.push_back(std::move(request));
+  return requests_.size() - 1;
+}
+
+size_t HaloExchange::add_scatter_add(const IntervalMap& map, const at::Tensor& grad) {
+  TORCH_INTERNAL_ASSERT(grad.sizes() == at::IntArrayRef(map.needed_shape_), "adjoint of an interval map for ",
+                        shape_string(map.needed_shape_), " got ", grad.sizes());
+  requests_.push_back({&map, grad, {}, true});
+  return requests_.size() - 1;
+}
+
+// By peer, and for each by request and region: an order that both ends know.
+std::vector<HaloExchange::PeerBuffer> HaloExchange::buffers(bool incoming) const {
+  std::map<int, PeerBuffer> by_peer;
+  for (size_t request = 0; request < requests_.size(); ++request) {
+    if (!requests_[request].travels()) continue;
+    const IntervalMap& map = *requests_[request].map;
+    for (const IntervalMap::Transfer& transfer : incoming != requests_[request].back ? map.receives_ : map.sends_) {
+      PeerBuffer& buffer = by_peer[transfer.peer];
+      buffer.peer = transfer.peer;
+      buffer.numel += transfer.numel;
+      for (const Copy& copy : transfer.copies) buffer.parts.push_back({request, &copy});
+    }
+  }
+  std::vector<PeerBuffer> result;
+  for (auto& [peer, buffer] : by_peer) result.push_back(std::move(buffer));
+  return result;
+}
+
+at::Tensor HaloExchange::outgoing(const Part& part) const {
+  const Request& request = requests_[part.request];
+  return request.back ? IntervalMap::target_part(request.given, *part.copy)
+                      : IntervalMap::source_part(request.given, *part.copy);
+}
+
+template <typename Give>
+void HaloExchange::each_part(const PeerBuffer& buffer, const Give& give) {
+  const at::Tensor flat = buffer.data.view({-1});
+  int64_t at = 0;
+  for (const Part& part : buffer.parts) {
+    give(part, flat.narrow(0, at, part.copy->numel).view(part.copy->length));
+    at += part.copy->numel;
+  }
+}
+
+void HaloExchange::pack(const PeerBuffer& buffer, const at::Tensor& flat) const {
+  int64_t at = 0;
+  for (const Part& part : buffer.parts) {
+    flat.narrow(0, at, part.copy->numel).view(part.copy->length).copy_(outgoing(part));
+    at += part.copy->numel;
+  }
+}
+
+void HaloExchange::send_p2p(Communicator& group) {
+  std::vector<Message> sends, receives;
+  for (PeerBuffer& buffer : incoming_) {
+    const Part& first = buffer.parts[0];
+    const bool lone = buffer.parts.size() == 1;
+    at::Tensor place;
+    if (lone && !requests_[first.request].back)
+      place = IntervalMap::target_part(requests_[first.request].result, *first.copy);
+    if (!place.defined() || !(group.takes_strided() || place.is_contiguous())) {
+      buffer.data = lone ? at::empty(first.copy->length, tensor_options_) : at::empty({buffer.numel}, tensor_options_);
+      place = buffer.data;
+    }
+    receives.push_back({buffer.peer, place});
+  }
+  for (const PeerBuffer& buffer : buffers(/*incoming=*/false)) {
+    at::Tensor data;
+    if (buffer.parts.size() == 1) {
+      data = outgoing(buffer.parts[0]);
+      if (!group.takes_strided()) data = data.contiguous();
+    } else {
+      data = at::empty({buffer.numel}, tensor_options_);
+      pack(buffer, data);
+    }
+    sends.push_back({buffer.peer, std::move(data)});
+  }
+  started_ = Clock::now();
+  work_ = group.exchange_async(std::move(sends), std::move(receives));
+}
+
+void HaloExchange::send_all_to_all(Communicator& group) {
+  std::vector<int64_t> send_counts(group.size(), 0), receive_counts(group.size(), 0);
+  const std::vector<PeerBuffer> sends = buffers(/*incoming=*/false);
+  int64_t sent = 0, received = 0;
+  for (const PeerBuffer& buffer : sends) sent += send_counts[buffer.peer] = buffer.numel;
+  for (const PeerBuffer& buffer : incoming_) received += receive_counts[buffer.peer] = buffer.numel;
+  const at::Tensor in = at::empty({sent}, tensor_options_);
+  at::Tensor out = at::empty({received}, tensor_options_);
+  int64_t at = 0;
+  for (const PeerBuffer& buffer : sends) {
+    pack(buffer, in.narrow(0, at, buffer.numel));
+    at += buffer.numel;
+  }
+  started_ = Clock::now();
+  group.all_to_all(in, send_counts, out, receive_counts);
+  at = 0;
+  for (PeerBuffer& buffer : incoming_) {
+    buffer.data = out.narrow(0, at, buffer.numel);
+    at += buffer.numel;
+  }
+}
+
+bool HaloExchange::moves() const {
+  return std::any_of(requests_.begin(), requests_.end(), [](const Request& request) { return request.travels(); });
+}
+
+void HaloExchange::trace(const char* event) const {
+  if (moves()) note_halo(event);
+}
+
+void HaloExchange::start(bool asynchronous) {
+  // Noted before anything can fail, so that all ranks keep alike.
+  for (Request& request : requests_) {
+    if (request.cache && request.travels()) request.keeps = request.cache->keep(*request.map);
+  }
+  take_kept();
+  if (moves()) {
+    tensor_options_ = requests_[0].given.options();
+    for (const Request& request : requests_) {
+      TORCH_INTERNAL_ASSERT(request.given.scalar_type() == requests_[0].given.scalar_type(), "one exchange of several dtypes");
+    }
+    Communicator& group = requests_[0].map->mesh_->group();
+    incoming_ = buffers(/*incoming=*/true);
+    note_halo("start");
+    under_way_ = true;
+    const bool collective = halo_options().backend == HaloBackend::kAllToAll;
+    if (collective) {
+      send_all_to_all(group);
+    } else {
+      send_p2p(group);
+    }
+    if (collective || !asynchronous) arrive();
+  }
+  for (const Request& request : requests_) {
+    if (request.back || request.whole) continue;
+    for (const Copy& copy : request.map->local_) {
+      IntervalMap::target_part(request.result, copy).copy_(IntervalMap::source_part(request.given, copy));
+    }
+  }
+}
+
+void HaloExchange::take_kept() {
+  bool any = false;
+  for (const Request& request : requests_) {
+    if (!request.kept) continue;
+    any = true;
+    auto part = request.kept->parts.begin();
+    for (const IntervalMap::Transfer& transfer : request.map->receives_) {
+      for (const Copy& copy : transfer.copies) IntervalMap::target_part(request.result, copy).copy_(*part++);
+    }
+  }
+  if (any) note_halo("kept");
+}
+
+// Copies: what arrived may lie in the operator's own tensors, or beside what is not kept.
+void HaloExchange::keep_arrived() {
+  for (const PeerBuffer& buffer : incoming_) {
+    const auto keep = [&](const Part& part, const at::Tensor& data) {
+      if (requests_[part.request].keeps)
+        requests_[part.request].keeps->parts.push_back(data.clone(at::MemoryFormat::Contiguous));
+    };
+    if (buffer.data.defined()) {
+      each_part(buffer, keep);
+    } else {
+      const Part& lone = buffer.parts[0];
+      keep(lone, IntervalMap::target_part(requests_[lone.request].result, *lone.copy));
+    }
+  }
+  for (Request& request : requests_) {
+    if (request.keeps) request.keeps->arrived = true;
+  }
+}
+
+void HaloExchange::arrive() {
+  const Clock::time_point waiting = work_ ? Clock::now() : started_;
+  if (work_) work_->wait();
+  work_.reset();
+  under_way_ = false;
+  HaloTimes& times = halo_times();
+  const Clock::time_point now = Clock::now();
+  ++times.exchanges;
+  times.under_way += seconds(now - started_);
+  times.waited += seconds(now - waiting);
+  note_halo("finish");
+  keep_arrived();
+}
+
+void HaloExchange::wait() {
+  if (under_way_) arrive();
+}
+
+at::Tensor HaloExchange::gathered(size_t request) {
+  for (const PeerBuffer& buffer : incoming_) {
+    if (!buffer.data.defined()) continue;
+    each_part(buffer, [&](const Part& part, const at::Tensor& data) {
+      if (part.request == request) IntervalMap::target_part(requests_[request].result, *part.copy).copy_(data);
+    });
+  }
+  return requests_[request].result;
+}
+
+at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
+  const IntervalMap& map = *requests_[request].map;
+  const at::Tensor& grad = requests_[request].given;
+  const auto has = [request](const Part& part) { return part.request == request; };
+  const bool arrivals = std::any_of(incoming_.begin(), incoming_.end(), [&](const PeerBuffer& buffer) {
+    return std::any_of(buffer.parts.begin(), buffer.parts.end(), has);
+  });
+  auto whole = map.local_.end();
+  at::Tensor result = owned;
+  if (!result.defined()) {
+    // The owned block, usually copied whole into the needed box, starts the sum.
+    const int64_t numel = c10::multiply_integers(map.owned_shape_);
+    whole = std::find_if(map.local_.begin(), map.local_.end(),
+                         [&](const Copy& copy) { return copy.numel == numel && copy.flips.empty(); });
+    if (whole == map.local_.end()) {
+      result = at::zeros(map.owned_shape_, grad.options());
+    } else {
+      result = IntervalMap::target_part(grad, *whole);
+      if (map.local_.size() > 1 || arrivals) result = result.clone(at::MemoryFormat::Contiguous);
+    }
+  }
+  const auto add = [&](const Copy& copy, const at::Tensor& part) {
+    IntervalMap::region(result, copy.source, copy.length).add_(copy.flips.empty() ? part : part.flip(copy.flips));
+  };
+  for (auto copy = map.local_.begin(); copy != map.local_.end(); ++copy) {
+    if (copy != whole) add(*copy, IntervalMap::target_part(grad, *copy));
+  }
+  for (const PeerBuffer& buffer : incoming_) {
+    if (!buffer.data.defined()) continue;
+    each_part(buffer, [&](const Part& part, const at::Tensor& data) {
+      if (part.request == request) add(*part.copy, data);
+    });
+  }
+  return result;
+}
+
+at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill, const HaloCachePtr& cache) {
+  HaloExchange exchange;
+  exchange.add_gather(map, local, fill, cache);
+  exchange.start();
+  exchange.wait();
+  return exchange.gathered(0);
+}
+
+at::Tensor scatter_add(const IntervalMap& map, const at::Tensor& grad, const at::Tensor& owned) {
+  HaloExchange exchange;
+  exchange.add_scatter_add(map, grad);
+  exchange.start();
+  exchange.wait();
+  return exchange.scattered(0, owned);
+}
+
+PendingGather::PendingGather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill) {
+  exchange_.add_gather(map, local, fill);
+  exchange_.start(/*asynchronous=*/true);
+}
+
+at::Tensor PendingGather::finish() {
+  exchange_.wait();
+  return exchange_.gathered(0);
+}
+
+}  // namespace moonhalo

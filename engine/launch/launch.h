@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+
+/// Who started this process, as far as its environment tells, and which of how many it is.
+struct Launch {
+  enum Kind { kSingle, kTorchrun, kOpenMpi, kPmi, kSlurm };
+  Kind kind = kSingle;
+  int rank = 0;
+  int size = 1;
+  /// Among the ranks of this machine; -1 where the launcher does not say.
+  int local_rank = 0;
+  int local_size = 1;
+  /// The variables that decided, and those that were set but not believed, for people.
+  std::string why;
+};
+/// "single" | "torchrun" | "openmpi" | "pmi" | "slurm"
+const char* name(Launch::Kind kind);
+
+/// Asks, in this order: torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all of them), Open MPI, PMI (MPICH,
+/// Intel MPI, Cray PALS, MVAPICH), Slurm (only inside a step of more than one task: an sbatch shell and a single mpirun
+/// under srun have its variables too). `getenv` returns null for what is not set. ValueError for numbers that are none
+/// or do not fit together.
+Launch detect_launch(const std::function<const char*(const char*)>& getenv);
+/// From the environment of this process.
+Launch detect_launch();
+
+/// Some lines for `moonhalo env`: launcher, rank, size, reason.
+std::string describe(const Launch& launch);
+
+/// The world of a process that was started by `launch`. backend "" takes what fits: one process alone gets a world of
+/// one, several get MPI. "threads" is for one process (its ranks come from run_ranks); "mpi" and "fake" are made as
+/// asked. Collective over the processes for "mpi". ValueError for unknown names and for a backend that cannot reach
+/// the other processes; NotImplementedError for "nccl".
+CommunicatorPtr make_world(const std::string& backend, const Launch& launch);
+
+}  // namespace moonhalo

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/model/distribute_parameters.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/base/versions.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/view_copies.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr int64_t kBucketBytes = int64_t{32} << 20;
+
+void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
+  const MeshPtr& own = spec(tensor)->mesh();
+  TORCH_CHECK_VALUE(own == mesh, where, ": the tensor lives on ", own->to_string(), ", the plan is for ", mesh->to_string(),
+                    "\n  have  ", spec(tensor)->to_string(), "\n  fix   make the plan for ", own->to_string(),
+                    ", of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated");
+}
+
+// A plain block as a ShardTensor. Asks the other ranks only for what the placements leave open.
+at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                    const std::string& where) {
+  std::vector<int64_t> shape = block.sizes().vec();
+  int cuts = 0;
+  bool known = true;
+  for (const Placement& placement : placements) {
+    if (!placement.is_shard()) continue;
+    const int64_t dim = placement.dim < 0 ? placement.dim + block.dim() : placement.dim;
+    TORCH_CHECK_VALUE(dim >= 0 && dim < block.dim(), where, ": ", placement.to_string(), " for a tensor of shape ",
+                      shape_string(block.sizes()));
+    known = known && !placement.sizes.empty() && ++cuts == 1;
+    if (known) shape[dim] = std::accumulate(placement.sizes.begin(), placement.sizes.end(), int64_t{0});
+  }
+  return known ? from_local(block, make_spec(mesh, shape, placements)) : from_local(block, mesh, placements);
+}
+
+// The same tensor, whose gradient is brought to `placements` on its way back.
+at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
+  const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
+  const at::Tensor same = wrap(counted_alias(fresh_block(tensor, "a gradient's placements")), own);
+  shard_impl(tensor)->share_block(*shard_impl(same));
+  if (const auto& copied = copied_memory(*shard_impl(tensor))) make_notes(*shard_impl(same)).copied = copied;
+  connect(tensor, same, [to](const at::Tensor& grad) {
+    return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
+  });
+  return same;
+}
+
+struct PartialGrad {
+  at::Tensor grad;
+  int64_t mesh_dim;
+  ReduceOp op;
+};
+
+bool same_bucket(const PartialGrad& a, const PartialGrad& b) {
+  return a.mesh_dim == b.mesh_dim && a.op == b.op && spec(a.grad)->mesh() == spec(b.grad)->mesh() &&
+         a.grad.scalar_type() == b.grad.scalar_type() && a.grad.device() == b.grad.device();
+}
+
+void reduce_bucket(const std::vector<PartialGrad>& bucket) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::vector<at::Tensor> flat;
+  uint64_t tag = 0;
+  for (const PartialGrad& one : bucket) {
+    flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
+    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))),
+                      CallLog::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
+  }
+  const auto describe = [&bucket] {
+    std::string text;
+    for (const PartialGrad& one : bucket) text += (text.empty() ? "" : "; ") + spec(one.grad)->to_string();
+    return text;
+  };
+  const CallScope scope(tag, "reduce_gradients", describe);
+  at::Tensor all = at::cat(flat);
+  spec(bucket[0].grad)->mesh()->group(bucket[0].mesh_dim).all_reduce(all, bucket[0].op);
+  int64_t start = 0;
+  for (const PartialGrad& one : bucket) {
+    ShardTensorImpl* impl = shard_impl(one.grad);
+    Layout layout = impl->spec()->layout();
+    layout.partials[one.mesh_dim].reset();
+    const int64_t count = impl->local().numel();
+    // A bucket of one keeps its memory; the parts of others must not keep the whole bucket alive.
+    at::Tensor part = all.narrow(0, start, count).view(impl->local().sizes());
+    impl->replace(bucket.size() == 1 ? part : part.clone(), intern(std::move(layout)));
+    start += count;
+  }
+}
+
+}  // namespace
+
+Placements keep_sizes(Placements placements, const ShardSpec& spec) {
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    std::vector<int64_t> mesh_dims;
+    bool open = true;
+    for (size_t m = 0; m < placements.size(); ++m) {
+      if (!placements[m].is_shard() || (placements[m].dim != d && placements[m].dim != d - spec.ndim())) continue;
+      mesh_dims.push_back(static_cast<int64_t>(m));
+      open = open && placements[m].sizes.empty();
+    }
+    if (open && !mesh_dims.empty() && spec.cut(d).mesh_dims == mesh_dims)
+      placements[mesh_dims.back()].sizes = spec.cut(d).sizes;
+  }
+  return placements;
+}
+
+at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Placements& placements,
+                        std::optional<int64_t> src) {
+  if (is_deferred(tensor)) return materialize(tensor, mesh, placements);
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor value = tensor.detach(), placed;
+  if (is_shard_tensor(value)) {
+    check_mesh(value, mesh, "parallelize_module");
+    placed = redistribute(value, keep_sizes(placements, *spec(value))).detach();
+  } else {
+    if (value.device().type() != at::Device(mesh->device_type()).type())
+      value = value.to(at::Device(mesh->device_type()));
+    if (src) {
+      placed = distribute_tensor(value, mesh, placements, *src);
+    } else {
+      expect_replicated(value, mesh, "parallelize_module");
+      const SpecPtr whole = replicated(mesh, value.sizes());
+      placed = from_local(value, whole);
+      if (const SpecPtr to = make_spec(mesh, value.sizes(), placements); to != whole) placed = redistribute(placed, to);
+    }
+  }
+  return placed.requires_grad_(tensor.requires_grad());
+}
+
+at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                       const std::string& where) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor value = block.detach();
+  if (value.device().type() != at::Device(mesh->device_type()).type())
+    value = value.to(at::Device(mesh->device_type()));
+  return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
+}
+
+void place_gradient(const at::Tensor& leaf, const Placements& placements) {
+  if (!leaf.requires_grad()) return;
+  const SpecPtr& own = spec(leaf);
+  place_gradient(leaf, make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own)));
+}
+
+std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
+                                       const std::vector<ArgumentPlan>& plans, const std::string& where) {
+  std::vector<at::Tensor> moved = values;
+  std::vector<std::optional<PendingTensor>> under_way(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ArgumentPlan& plan = plans[i];
+    if (!values[i].defined()) continue;
+    if (!is_shard_tensor(values[i])) {
+      if (!plan.plain && !plan.wanted) continue;
+      moved[i] = annotate(values[i], mesh, plan.plain ? *plan.plain : Placements(mesh->ndim(), replicate()), where);
+    }
+    if (!plan.wanted) continue;
+    check_mesh(moved[i], mesh, where);
+    const Placements wanted = keep_sizes(*plan.wanted, *spec(moved[i]));
+    if (plan.async) {
+      under_way[i] = redistribute_async(moved[i], wanted);
+    } else {
+      moved[i] = redistribute(moved[i], wanted);
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (under_way[i]) moved[i] = under_way[i]->wait();
+    if (!is_shard_tensor(moved[i])) continue;
+    if (plans[i].local) {
+      moved[i] = plans[i].gradient ? to_local(moved[i], *plans[i].gradient) : to_local(moved[i]);
+    } else if (plans[i].gradient) {
+      moved[i] = with_gradient(moved[i], *plans[i].gradient);
+    }
+  }
+  return moved;
+}
+
+at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
+                         const std::string& where) {
+  return move_arguments({value}, mesh, {plan}, where)[0];
+}
+
+at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
+  const SpecPtr from = spec(tensor);
+  const SpecPtr to = make_spec(from->mesh(), from->global_shape(), keep_sizes(gradient, *from));
+  TORCH_CHECK_VALUE(to->local_shape() == from->local_shape(), "to_local: a gradient of placements that cut otherwise",
+                    "\n  have  ", from->to_string(), "\n  fix   give Partial or Replicate where the tensor is replicated");
+  const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
+  connect(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
+  return local;
+}
+
+void finish_grad_sync(const std::vector<at::Tensor>& parameters) {
+  std::vector<PartialGrad> waiting;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor& grad = parameter.grad();
+    if (!is_shard_tensor(grad)) continue;
+    for (int64_t m = 0; m < spec(grad)->mesh()->ndim(); ++m) {
+      if (const auto& op = spec(grad)->partial(m)) waiting.push_back({grad, m, *op});
+    }
+  }
+  while (!waiting.empty()) {
+    std::vector<PartialGrad> bucket, rest;
+    int64_t bytes = 0;
+    for (PartialGrad& one : waiting) {
+      const int64_t size = shard_impl(one.grad)->local().nbytes();
+      // A gradient's second mesh dim waits for the next round.
+      const bool fits = bucket.empty() || (same_bucket(bucket[0], one) && bytes + size <= kBucketBytes);
+      (fits ? bucket : rest).push_back(one);
+      if (fits) bytes += size;
+    }
+    reduce_bucket(bucket);
+    waiting = std::move(rest);
+  }
+}
+
+}  // namespace moonhalo

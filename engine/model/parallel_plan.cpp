@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/model/parallel_plan.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "moonhalo/engine/model/name_pattern.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr const char* kOp = "parallelize_module: ";
+
+bool same(const Placements& a, const Placements& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Placement& x, const Placement& y) { return x.to_string() == y.to_string(); });
+}
+bool same(const std::optional<Placements>& a, const std::optional<Placements>& b) {
+  return a.has_value() == b.has_value() && (!a || same(*a, *b));
+}
+
+// Names
+
+std::string listing(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 12;
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + ("'" + names[i] + "'");
+  return names.size() > kShown ? text + ", ..." : text;
+}
+
+void report_unmatched(const std::string& pattern, const char* what, const std::vector<std::string>& names,
+                      const DeviceMesh& mesh, Unmatched unmatched) {
+  const std::string message = std::string(kOp) + "'" + pattern + "' matches no " + what + did_you_mean(pattern, names) +
+                              "\n  have  " + listing(names);
+  TORCH_CHECK_VALUE(unmatched == Unmatched::kWarn, message, "\n  fix   correct the name, or unmatched = \"warn\"");
+  if (mesh.rank() == 0) TORCH_WARN(message);
+}
+
+// The entry for every name: index into `entries` or -1.
+template <class Value>
+std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries,
+                           const std::vector<std::string>& names, const char* what,
+                           const std::function<bool(const Value&, const Value&)>& equal, const DeviceMesh& mesh,
+                           Unmatched unmatched) {
+  std::vector<NamePattern> patterns;
+  for (const auto& [text, value] : entries) patterns.emplace_back(text);
+  std::vector<bool> used(entries.size(), false);
+  std::vector<int64_t> found(names.size(), -1);
+  for (size_t n = 0; n < names.size(); ++n) {
+    for (size_t e = 0; e < entries.size(); ++e) {
+      if (!patterns[e].fits(names[n])) continue;
+      used[e] = true;
+      int64_t& best = found[n];
+      if (best < 0 || patterns[best].weight() < patterns[e].weight()) {
+        best = static_cast<int64_t>(e);
+        continue;
+      }
+      TORCH_CHECK_VALUE(patterns[best].weight() != patterns[e].weight() || equal(entries[best].second, entries[e].second),
+                        kOp, "'", entries[best].first, "' and '", entries[e].first, "' both match ", what, " '", names[n],
+                        "' and differ\n  fix   give the exact name an entry of its own");
+    }
+  }
+  for (size_t e = 0; e < entries.size(); ++e) {
+    if (!used[e]) report_unmatched(entries[e].first, what, names, mesh, unmatched);
+  }
+  return found;
+}
+
+// Placements
+
+void check_count(const Placements& placements, const DeviceMesh& mesh, const std::string& where) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), kOp, where, " has ", placements.size(),
+                    " placements for ", mesh.to_string(), ", which has ", mesh.ndim(), " dimensions",
+                    "\n  fix   give one placement per mesh dimension");
+}
+
+void check_arguments(const ArgumentsPlan& plan, const DeviceMesh& mesh, const std::string& where) {
+  const auto check = [&](const ArgumentPlan& argument) {
+    if (argument.plain) check_count(*argument.plain, mesh, where);
+    if (argument.wanted) check_count(*argument.wanted, mesh, where);
+    if (argument.gradient) check_count(*argument.gradient, mesh, "the gradient of " + where);
+  };
+  for (const auto& argument : plan.by_position) {
+    if (argument) check(*argument);
+  }
+  for (const auto& [name, argument] : plan.by_name) check(argument);
+}
+
+void check_tensor(const Placements& placements, const TensorFacts& tensor, const DeviceMesh& mesh,
+                  const std::string& name) {
+  check_count(placements, mesh, "'" + name + "'");
+  const auto ndim = static_cast<int64_t>(tensor.shape.size());
+  for (const Placement& placement : placements) {
+    TORCH_CHECK_VALUE(!placement.is_partial(), kOp, "'", name, "' cannot be ", placement.to_string(),
+                      "\n  fix   use Shard or Replicate for parameters and buffers");
+    TORCH_CHECK_VALUE(!placement.is_shard() || (placement.dim >= -ndim && placement.dim < ndim), kOp, "'", name,
+                      "' cannot be ", placement.to_string(), ", its shape is ", shape_string(tensor.shape));
+  }
+}
+
+// Styles
+
+bool is_kind(const ModuleFacts& module, const char* kind) {
+  return std::find(module.kinds.begin(), module.kinds.end(), kind) != module.kinds.end();
+}
+
+std::string quoted(const ModuleFacts& module) {
+  const std::string kind = module.kinds.empty() ? "module" : module.kinds.front();
+  return module.name.empty() ? "the root, a " + kind + "," : "'" + module.name + "', a " + kind + ",";
+}
+
+class StyleResolver {
+ public:
+  StyleResolver(const ParallelStyle& style, const ModuleFacts& module, const std::vector<ModuleFacts>& all,
+                const DeviceMesh& mesh, ModulePlan& plan)
+      : style_(style), module_(module), all_(all), mesh_(mesh), plan_(plan) {}
+
+  void run() {
+    using Kind = ParallelStyle::Kind;
+    TORCH_CHECK_VALUE(mesh_.ndim() == 1, kOp, "parallel styles are for a mesh of one dimension, got ", mesh_.to_string(),
+                      "\n  fix   give a slice, as mesh[\"", mesh_.names().back(),
+                      "\"]; for tensors on the whole mesh give a plan of placements, one for each dim");
+    switch (style_.kind) {
+      case Kind::kColwise:
+        return colwise();
+      case Kind::kRowwise:
+        return rowwise();
+      case Kind::kSequence: {
+        const Placement cut = shard(style_.sequence_dim);
+        plan_.inputs.by_position = {ArgumentPlan{Placements{cut}, Placements{cut}}};
+        plan_.outputs.by_position = {ArgumentPlan{Placements{cut}, {}, style_.use_local_output.value_or(false)}};
+        return;
+      }
+      case Kind::kPrepareInput:
+        return prepare_input();
+      case Kind::kPrepareOutput: {
+        plan_.outputs.by_position = pairs("PrepareModuleOutput", "output", style_.output_layouts,
+                                          style_.desired_output_layouts, style_.use_local_output.value_or(true));
+        return;
+      }
+      case Kind::kCustom:
+        plan_.custom.push_back(style_.custom);
+        return;
+    }
+  }
+
+ private:
+  void colwise() {
+    check_class();
+    const bool linear = is_kind(module_, "Linear");
+    place("weight", shard(linear ? 0 : 1));
+    if (linear) place("bias", shard(0));
+    pass(one(style_.input_layouts, replicate()), one(style_.desired_input_layouts, replicate()),
+         one(style_.output_layouts, shard(-1)));
+  }
+
+  void rowwise() {
+    check_class();
+    const bool linear = is_kind(module_, "Linear");
+    place("weight", shard(linear ? 1 : 0));
+    Placement input = one(style_.input_layouts, shard(-1));
+    Placement wanted = one(style_.desired_input_layouts, linear ? shard(-1) : replicate());
+    for (const TensorFacts& tensor : module_.tensors) {
+      if (!linear || tensor.name != "weight") continue;
+      // Features are cut as the weight is, so that nobody has to ask.
+      for (Placement* placement : {&input, &wanted}) {
+        if (placement->is_shard() && placement->dim == -1 && placement->sizes.empty()) {
+          placement->sizes = balanced_sizes(tensor.shape.at(1), mesh_.size(0));
+        }
+      }
+    }
+    pass(input, wanted, one(style_.output_layouts, replicate()));
+  }
+
+  void prepare_input() {
+    const bool local = style_.use_local_output.value_or(false);
+    TORCH_CHECK_VALUE(style_.input_layouts || !style_.input_kwarg_layouts.empty(), kOp, "PrepareModuleInput of ",
+                      quoted(module_), " has neither input_layouts nor input_kwarg_layouts");
+    if (style_.input_layouts) {
+      plan_.inputs.by_position =
+          pairs("PrepareModuleInput", "input", style_.input_layouts, style_.desired_input_layouts, local);
+    }
+    const auto &given = style_.input_kwarg_layouts, &desired = style_.desired_input_kwarg_layouts;
+    TORCH_CHECK_VALUE(given.size() == desired.size(), kOp, "PrepareModuleInput of ", quoted(module_), " has ", given.size(),
+                      " input_kwarg_layouts and ", desired.size(), " desired_input_kwarg_layouts");
+    for (const auto& [name, layout] : given) {
+      const auto wanted = desired.find(name);
+      TORCH_CHECK_VALUE(wanted != desired.end(), kOp, "PrepareModuleInput of ", quoted(module_),
+                        " has no desired_input_kwarg_layouts for '", name, "'");
+      if (layout || wanted->second) plan_.inputs.by_name[name] = argument(layout, wanted->second, local);
+    }
+  }
+
+  void check_class() const {
+    if (is_kind(module_, "Linear") || is_kind(module_, "Embedding")) return;
+    std::vector<std::string> inside;
+    const std::string prefix = module_.name.empty() ? "" : module_.name + ".";
+    for (const ModuleFacts& other : all_) {
+      const bool below = other.name.size() > prefix.size() && other.name.compare(0, prefix.size(), prefix) == 0;
+      if (below && (is_kind(other, "Linear") || is_kind(other, "Embedding"))) inside.push_back(other.name);
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(false, kOp, name(style_.kind), " splits Linear and Embedding, not ", quoted(module_),
+                                " as a whole\n  fix   ",
+                                inside.empty() ? std::string() : "name what is inside it (" + listing(inside) + "), or ",
+                                "place its parameters with {parameter = {...}, forward = {...}}");
+  }
+
+  void place(const char* tensor, const Placement& placement) {
+    const auto slot = plan_.tensors.find(tensor);
+    if (slot == plan_.tensors.end()) return;  // a layer without bias
+    slot->second = {.placements = {placement}, .listed = true};
+  }
+
+  void pass(const Placement& input, const Placement& wanted, const Placement& output) {
+    plan_.inputs.by_position = {ArgumentPlan{Placements{input}, Placements{wanted}}};
+    plan_.outputs.by_position = {
+        ArgumentPlan{Placements{output}, Placements{output}, style_.use_local_output.value_or(true)}};
+  }
+
+  Placement one(const std::optional<ParallelStyle::Layouts>& layouts, const Placement& otherwise) const {
+    if (!layouts) return otherwise;
+    TORCH_CHECK_VALUE(layouts->size() == 1 && layouts->front(), kOp, name(style_.kind), " of ", quoted(module_),
+                      " takes one layout, got a list of ", layouts->size());
+    return *layouts->front();
+  }
+
+  static ArgumentPlan argument(const std::optional<Placement>& plain, const std::optional<Placement>& wanted,
+                               bool local) {
+    ArgumentPlan made;
+    if (plain) made.plain = Placements{*plain};
+    if (wanted) made.wanted = Placements{*wanted};
+    made.local = local;
+    return made;
+  }
+
+  std::vector<std::optional<ArgumentPlan>> pairs(const char* style, const std::string& side,
+                                                 const std::optional<ParallelStyle::Layouts>& given,
+                                                 const std::optional<ParallelStyle::Layouts>& desired,
+                                                 bool local) const {
+    TORCH_CHECK_VALUE(given && desired, kOp, style, " of ", quoted(module_), " needs both ", side, "_layouts and desired_",
+                      side, "_layouts");
+    TORCH_CHECK_VALUE(given->size() == desired->size(), kOp, style, " of ", quoted(module_), " has ", given->size(), " ",
+                      side, "_layouts and ", desired->size(), " desired_", side, "_layouts");
+    std::vector<std::optional<ArgumentPlan>> made;
+    for (size_t i = 0; i < given->size(); ++i) {
+      made.push_back((*given)[i] || (*desired)[i] ? std::optional(argument((*given)[i], (*desired)[i], local))
+                                                  : std::nullopt);
+    }
+    return made;
+  }
+
+  const ParallelStyle& style_;
+  const ModuleFacts& module_;
+  const std::vector<ModuleFacts>& all_;
+  const DeviceMesh& mesh_;
+  ModulePlan& plan_;
+};
+
+}  // namespace
+
+bool ArgumentPlan::operator==(const ArgumentPlan& other) const {
+  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local &&
+         same(gradient, other.gradient) && async == other.async;
+}
+
+bool ParallelStyle::operator==(const ParallelStyle& other) const {
+  return to_json({.styles = {{"", *this}}}) == to_json({.styles = {{"", other}}}) && custom == other.custom;
+}
+
+const char* name(ParallelStyle::Kind kind) {
+  static constexpr const char* kNames[] = {"ColwiseParallel",    "RowwiseParallel",     "SequenceParallel",
+                                           "PrepareModuleInput", "PrepareModuleOutput", "custom"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
+                                const DeviceMesh& mesh, Unmatched unmatched) {
+  std::vector<std::string> module_names, tensor_names;
+  for (const ModuleFacts& module : modules) {
+    module_names.push_back(module.name);
+    for (const TensorFacts& tensor : module.tensors) {
+      tensor_names.push_back(module.name.empty() ? tensor.name : module.name + "." + tensor.name);
+    }
+  }
+  const auto equal = [](const auto& a, const auto& b) { return a == b; };
+  const auto styles = match<ParallelStyle>(plan.styles, module_names, "module", equal, mesh, unmatched);
+  const auto inputs = match<ArgumentsPlan>(plan.inputs, module_names, "module", equal, mesh, unmatched);
+  const auto outputs = match<ArgumentsPlan>(plan.outputs, module_names, "module", equal, mesh, unmatched);
+  const auto same_placements = [](const Placements& a, const Placements& b) { return same(a, b); };
+  const auto tensors = match<Placements>(plan.parameters, tensor_names, "parameter", same_placements, mesh, unmatched);
+  const auto gradients = match<Placements>(plan.gradients, tensor_names, "parameter", same_placements, mesh, unmatched);
+
+  std::vector<ModulePlan> resolved(modules.size());
+  size_t next = 0;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const ModuleFacts& module = modules[i];
+    ModulePlan& made = resolved[i];
+    for (const TensorFacts& tensor : module.tensors) made.tensors[tensor.name] = {Placements(mesh.ndim(), replicate())};
+    if (styles[i] >= 0) StyleResolver(plan.styles[styles[i]].second, module, modules, mesh, made).run();
+    if (inputs[i] >= 0) made.inputs = plan.inputs[inputs[i]].second;
+    if (outputs[i] >= 0) made.outputs = plan.outputs[outputs[i]].second;
+    check_arguments(made.inputs, mesh, "the input of " + quoted(module));
+    check_arguments(made.outputs, mesh, "the output of " + quoted(module));
+    for (const TensorFacts& tensor : module.tensors) {
+      const std::string& full_name = tensor_names[next];
+      const int64_t entry = tensors[next], gradient = gradients[next];
+      ++next;
+      ModulePlan::Tensor& placed = made.tensors[tensor.name];
+      if (entry >= 0) placed = {.placements = plan.parameters[entry].second, .listed = true};
+      check_tensor(placed.placements, tensor, mesh, full_name);
+      if (gradient < 0) continue;
+      placed.gradient = plan.gradients[gradient].second;
+      check_count(*placed.gradient, mesh, "the gradient of '" + full_name + "'");
+    }
+  }
+  return resolved;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/model/parallelize.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/modules.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+namespace nn = torch::nn;
+
+// LibTorch registers tensors once and offers no way to put another in their place: `buffers_` is private. An explicit
+// instantiation may name a private member, so this stays within the language.
+template <auto kMember>
+struct Opened {
+  friend torch::OrderedDict<std::string, at::Tensor>& buffers_of(nn::Module& module) { return module.*kMember; }
+};
+template struct Opened<&nn::Module::buffers_>;
+torch::OrderedDict<std::string, at::Tensor>& buffers_of(nn::Module& module);
+
+struct Parameters : nn::Module {
+  static torch::OrderedDict<std::string, at::Tensor>& of(nn::Module& module) {
+    return module.*(&Parameters::parameters_);
+  }
+};
+
+// Member variables
+
+template <class Module>
+void add_members(nn::Module& module, std::vector<at::Tensor*>& members, bool& known) {
+  auto* m = dynamic_cast<Module*>(&module);
+  if (m == nullptr) return;
+  known = true;
+  if constexpr (requires { m->weight; }) members.push_back(&m->weight);
+  if constexpr (requires { m->bias; }) members.push_back(&m->bias);
+  if constexpr (requires { m->running_mean; }) {
+    members.insert(members.end(), {&m->running_mean, &m->running_var, &m->num_batches_tracked});
+  }
+  if constexpr (requires { m->in_proj_weight; }) {
+    members.insert(members.end(), {&m->in_proj_weight, &m->in_proj_bias, &m->bias_k, &m->bias_v, &m->q_proj_weight,
+                                   &m->k_proj_weight, &m->v_proj_weight});
+  }
+}
+
+template <class... Modules>
+bool members_of(nn::Module& module, std::vector<at::Tensor*>& members) {
+  bool known = false;
+  (add_members<Modules>(module, members, known), ...);
+  return known;
+}
+
+std::mutex declared_mutex;
+std::vector<detail::Members>& declared() {
+  static std::vector<detail::Members> all;
+  return all;
+}
+
+// Where else than in the registry a module keeps its tensors. False for a class that nobody described.
+bool find_members(nn::Module& module, std::vector<at::Tensor*>& members) {
+  bool known = members_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl, nn::Conv1dImpl,
+                          nn::Conv2dImpl, nn::Conv3dImpl, nn::ConvTranspose1dImpl, nn::ConvTranspose2dImpl,
+                          nn::ConvTranspose3dImpl, nn::LayerNormImpl, nn::GroupNormImpl, nn::BatchNorm1dImpl,
+                          nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl,
+                          nn::InstanceNorm3dImpl, nn::PReLUImpl, nn::MultiheadAttentionImpl>(module, members);
+  const std::lock_guard lock(declared_mutex);
+  for (const auto& of : declared()) {
+    const auto found = of(module);
+    known |= !found.empty();
+    members.insert(members.end(), found.begin(), found.end());
+  }
+  return known;
+}
+
+std::string class_name(const nn::Module& module) {
+  std::string name = module.name();
+  if (const size_t colon = name.rfind("::"); colon != std::string::npos) name = name.substr(colon + 2);
+  if (name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
+}
+
+std::string text_of(const Placements& placements) {
+  std::string text;
+  for (const Placement& placement : placements) text += placement.to_string() + " ";
+  return text;
+}
+
+// Plans of modules that were parallelized
+
+struct Activations {
+  std::weak_ptr<const nn::Module> module;
+  std::string name;
+  MeshPtr mesh;
+  ArgumentsPlan inputs, outputs;
+  bool root = false;
+  std::optional<FactoryPlan> factory = {};
+};
+
+// Ranks may be threads of one process; each has its own modules.
+std::mutex activations_mutex;
+std::unordered_map<const nn::Module*, std::shared_ptr<const Activations>>& activations() {
+  static std::unordered_map<const nn::Module*, std::shared_ptr<const Activations>> all;
+  return all;
+}
+
+std::shared_ptr<const Activations> find_activations(const nn::Module& module) {
+  const std::lock_guard lock(activations_mutex);
+  const auto found = activations().find(&module);
+  if (found == activations().end()) return nullptr;
+  if (!found->second->module.expired()) return found->second;
+  activations().erase(found);  // another module had this address
+  return nullptr;
+}
+
+void remember(std::shared_ptr<const Activations> made) {
+  const std::lock_guard lock(activations_mutex);
+  std::erase_if(activations(), [](const auto& entry) { return entry.second->module.expired(); });
+  if (const auto module = made->module.lock()) activations()[module.get()] = std::move(made);
+}
+
+// Only a plan that speaks of one unnamed tensor can be carried out by `call`.
+void check_side(const ArgumentsPlan& plan, const std::string& name, const char* side) {
+  TORCH_CHECK_VALUE(plan.by_name.empty(), "parallelize_module: '", name, ".", side, "' names '",
+                    plan.by_name.begin()->first, "', but arguments of C++ modules have no names\n  fix   give a list, in order");
+  TORCH_CHECK_NOT_IMPLEMENTED(plan.by_position.size() <= 1, "parallelize_module: '", name, ".", side, "' lists ",
+                              plan.by_position.size(), " tensors; moonhalo::call takes modules of one argument and one result");
+}
+
+at::Tensor move(const nn::Module& module, const at::Tensor& value, bool input) {
+  const auto found = find_activations(module);
+  if (!found) return value;
+  const ArgumentsPlan& plan = input ? found->inputs : found->outputs;
+  if (plan.by_position.empty() || !plan.by_position[0]) return value;
+  return move_argument(value, found->mesh, *plan.by_position[0],
+                       "'" + found->name + (found->name.empty() ? "" : ".") + (input ? "input'" : "output'"));
+}
+
+// Placing
+
+class Parallelizer {
+ public:
+  Parallelizer(const std::shared_ptr<nn::Module>& root, MeshPtr mesh, const ParallelizeOptions& options)
+      : mesh_(std::move(mesh)), options_(options) {
+    for (const auto& item : root->named_modules("", /*include_self=*/true)) {
+      ModuleFacts facts{item.key(), {class_name(*item.value())}, {}};
+      for (const auto& tensor : tensors_of(*item.value())) {
+        if (tensor.second->defined()) facts.tensors.push_back({tensor.first, tensor.second->sizes().vec()});
+      }
+      modules_.push_back(item.value());
+      facts_.push_back(std::move(facts));
+    }
+  }
+
+  void run(const ParallelPlan& plan) {
+    for (const auto& [name, style] : plan.styles) {
+      TORCH_CHECK_NOT_IMPLEMENTED(style.kind != ParallelStyle::Kind::kCustom, "parallelize_module: '", name,
+                                  "' has a style written in Lua, which C++ modules do not take");
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(!options_.is_model_sharded || plan.styles.empty(), "parallelize_module: is_model_sharded needs a ",
+                                "plan of placements, since styles read the shapes of whole parameters",
+                                "\n  fix   give {\"parameter\": {...}, \"forward\": {...}}");
+    if (options_.factory) check_factories(*options_.factory, *mesh_);
+    plans_ = resolve(plan, facts_, *mesh_, options_.unmatched);
+    // Everything is checked before anything changes.
+    for (size_t i = 0; i < modules_.size(); ++i) check(i);
+    for (size_t i = 0; i < modules_.size(); ++i) settle(i);
+    for (size_t i = 0; i < modules_.size(); ++i) place(i);
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      remember(std::make_shared<Activations>(Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs,
+                                                         plans_[i].outputs, i == 0,
+                                                         i == 0 ? options_.factory : std::nullopt}));
+    }
+  }
+
+ private:
+  static std::vector<std::pair<std::string, at::Tensor*>> tensors_of(nn::Module& module) {
+    std::vector<std::pair<std::string, at::Tensor*>> all;
+    for (auto& item : Parameters::of(module)) all.emplace_back(item.key(), &item.value());
+    for (auto& item : buffers_of(module)) all.emplace_back(item.key(), &item.value());
+    return all;
+  }
+
+  std::string full_name(size_t i, const std::string& tensor) const {
+    return facts_[i].name.empty() ? tensor : facts_[i].name + "." + tensor;
+  }
+
+  void check(size_t i) const {
+    check_side(plans_[i].inputs, facts_[i].name, "input");
+    check_side(plans_[i].outputs, facts_[i].name, "output");
+    std::vector<at::Tensor*> members;
+    const bool known = find_members(*modules_[i], members);
+    for (const auto& [name, tensor] : plans_[i].tensors) {
+      const bool cut = std::any_of(tensor.placements.begin(), tensor.placements.end(),
+                                   [](const Placement& placement) { return placement.is_shard(); });
+      TORCH_CHECK_NOT_IMPLEMENTED(known || !cut, "parallelize_module: '", full_name(i, name), "' cannot be cut, it is not known ",
+                                  "where ", class_name(*modules_[i]), " keeps it\n  have  a module class that is not LibTorch's own",
+                                  "\n  fix   moonhalo::declare_members<", class_name(*modules_[i]),
+                                  "Impl>([](auto& m) { return std::vector<at::Tensor*>{&m.", name, "}; }) before this call");
+    }
+  }
+
+  // A tensor that two modules share is placed as the one says that the plan lists.
+  void settle(size_t i) {
+    for (auto& [name, slot] : tensors_of(*modules_[i])) {
+      if (!slot->defined()) continue;
+      const ModulePlan::Tensor& plan = plans_[i].tensors.at(name);
+      const ModulePlan::Tensor*& wanted = wanted_[slot->unsafeGetTensorImpl()];
+      const bool differ = wanted != nullptr && wanted->listed && plan.listed &&
+                          (options_.is_model_sharded ? text_of(wanted->placements) != text_of(plan.placements)
+                                                     : make_spec(mesh_, slot->sizes(), wanted->placements) !=
+                                                           make_spec(mesh_, slot->sizes(), plan.placements));
+      TORCH_CHECK_VALUE(!differ, "parallelize_module: '", full_name(i, name), "' is shared with another module, whose entry ",
+                        "in the plan differs");
+      if (wanted == nullptr || plan.listed) wanted = &plan;
+    }
+  }
+
+  void place(size_t i) {
+    std::vector<at::Tensor*> members;
+    if (!find_members(*modules_[i], members)) {  // its tensors stay plain
+      for (auto& [name, slot] : tensors_of(*modules_[i])) materialize_in_place(*slot);
+      return;
+    }
+    for (auto& [name, slot] : tensors_of(*modules_[i])) {
+      if (!slot->defined() || made_.count(slot->unsafeGetTensorImpl())) continue;
+      const ModulePlan::Tensor& wanted = *wanted_.at(slot->unsafeGetTensorImpl());
+      if (is_shard_tensor(*slot) && !wanted.listed) continue;
+      const at::Tensor old = *slot;
+      at::Tensor& placed = placed_[old.unsafeGetTensorImpl()];
+      if (!placed.defined()) {
+        placed = options_.is_model_sharded && !is_shard_tensor(old)
+                     ? place_shard(old, mesh_, wanted.placements, "parallelize_module: '" + full_name(i, name) + "'")
+                     : place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
+        if (wanted.gradient) place_gradient(placed, *wanted.gradient);
+        made_.insert(placed.unsafeGetTensorImpl());
+        olds_.push_back(old);
+      }
+      *slot = placed;
+      for (at::Tensor* member : members) {
+        if (member->is_same(old)) *member = placed;
+      }
+    }
+  }
+
+  MeshPtr mesh_;
+  const ParallelizeOptions& options_;
+  std::vector<std::shared_ptr<nn::Module>> modules_;
+  std::vector<ModuleFacts> facts_;
+  std::vector<ModulePlan> plans_;
+  std::unordered_map<const void*, const ModulePlan::Tensor*> wanted_;
+  std::unordered_map<const void*, at::Tensor> placed_;
+  std::unordered_set<const void*> made_;
+  std::vector<at::Tensor> olds_;  // alive, so that no address is used twice
+};
+
+}  // namespace
+
+std::shared_ptr<nn::Module> parallelize_module(const std::shared_ptr<nn::Module>& module, const MeshPtr& mesh,
+                                               const ParallelPlan& plan, const ParallelizeOptions& options) {
+  TORCH_CHECK_VALUE(module != nullptr && mesh != nullptr, "parallelize_module: no ", module ? "mesh" : "module", " given");
+  if (const auto before = find_activations(*module); before && before->root) {
+    if (mesh->rank() == 0) {
+      TORCH_WARN("parallelize_module: this ", class_name(*module), " was parallelized before, nothing is changed");
+    }
+    return module;
+  }
+  Parallelizer(module, mesh, options).run(plan);
+  return module;
+}
+
+namespace detail {
+
+void declare_members(Members members) {
+  const std::lock_guard lock(declared_mutex);
+  declared().push_back(std::move(members));
+}
+
+at::Tensor enter(const nn::Module& module, const at::Tensor& input) { return move(module, input, true); }
+at::Tensor leave(const nn::Module& module, const at::Tensor& output) { return move(module, output, false); }
+
+std::unique_ptr<CaptureFactories> capture_factories_of(const nn::Module& module) {
+  const auto found = find_activations(module);
+  return found && found->factory ? std::make_unique<CaptureFactories>(found->mesh, *found->factory) : nullptr;
+}
+
+std::optional<at::Tensor> call_children(nn::Module& module, const at::Tensor& input) {
+  auto* sequential = dynamic_cast<nn::SequentialImpl*>(&module);
+  if (sequential == nullptr) return std::nullopt;
+  at::Tensor value = input;
+  for (nn::AnyModule& child : *sequential) {
+    const std::shared_ptr<nn::Module> pointer = child.ptr();
+    value = enter(*pointer, value);
+    const std::optional<at::Tensor> inside = call_children(*pointer, value);
+    value = leave(*pointer, inside ? *inside : child.forward(value));
+  }
+  return value;
+}
+
+}  // namespace detail
+}  // namespace moonhalo

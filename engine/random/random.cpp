@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/random/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <mutex>
+
+#include "moonhalo/engine/base/last_draw.h"
+#include "moonhalo/engine/comm/call_tag.h"
+
+namespace moonhalo {
+namespace {
+
+at::Generator& generator_of_this_thread() {
+  static thread_local at::Generator generator =
+      at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
+  return generator;
+}
+
+thread_local std::optional<uint64_t> replayed_key;
+thread_local LastDraw last;
+
+}  // namespace
+
+at::Generator default_generator() { return generator_of_this_thread(); }
+
+void manual_seed(uint64_t seed) {
+  at::Generator& generator = generator_of_this_thread();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) {
+  at::Generator source = generator && generator->defined() ? *generator : default_generator();
+  auto* cpu = at::check_generator<at::CPUGeneratorImpl>(source);
+  const std::lock_guard lock(source.mutex());
+  return cpu->random64();
+}
+
+ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
+    : key_(replayed_key ? *replayed_key : draw_key(generator)) {
+  last = {last.count + 1, key_};
+  if (CallScope* scope = CallScope::innermost()) scope->depends_on(key_);
+}
+
+const LastDraw& last_draw() { return last; }
+
+ReplayedKey::ReplayedKey(uint64_t key) : before_(replayed_key) { replayed_key = key; }
+ReplayedKey::~ReplayedKey() { replayed_key = before_; }
+
+OwnedElements::OwnedElements(const ShardSpec& spec) : spec_(spec), count_(c10::multiply_integers(spec.local_shape())) {
+  // Dims behind the last cut one are whole, so the elements of a run follow one another in the global tensor too.
+  for (int64_t d = spec.ndim() - 1; d >= 0; --d) {
+    run_ *= spec.local_shape()[d];
+    if (spec.local_shape()[d] != spec.global_shape()[d]) break;
+  }
+  run_ = std::max<int64_t>(1, run_);
+}
+
+uint64_t OwnedElements::global_index(int64_t position) const {
+  uint64_t index = 0, stride = 1;
+  for (int64_t d = spec_.ndim() - 1; d >= 0; --d) {
+    const int64_t rows = spec_.local_shape()[d];
+    index += static_cast<uint64_t>(spec_.offsets()[d] + position % rows) * stride;
+    position /= rows;
+    stride *= static_cast<uint64_t>(spec_.global_shape()[d]);
+  }
+  return index;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/sharding/mesh.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/sharding/spec_table.h"
+
+namespace moonhalo {
+namespace {
+
+using MeshHook = void (*)();
+MeshHook& hook_of_meshes() {
+  static MeshHook hook = nullptr;
+  return hook;
+}
+
+std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (int64_t d = static_cast<int64_t>(shape.size()) - 2; d >= 0; --d) {
+    strides[d] = strides[d + 1] * shape[d + 1];
+  }
+  return strides;
+}
+
+}  // namespace
+
+DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vector<int64_t> shape,
+                       std::vector<std::string> names, bool fake_groups)
+    : group_(std::move(group)),
+      device_type_(std::move(device_type)),
+      shape_(std::move(shape)),
+      strides_(row_major_strides(shape_)),
+      names_(std::move(names)),
+      fake_groups_(fake_groups),
+      specs_(std::make_unique<SpecTable>()) {
+  for (int64_t d = 0; d < ndim(); ++d) {
+    if (shape_[d] == size()) {
+      groups_.push_back(group_);
+    } else if (fake_groups_) {
+      groups_.push_back(make_fake_communicator(static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
+    } else {
+      const int64_t color = rank() - coordinate(d) * strides_[d];
+      groups_.push_back(group_->split(static_cast<int>(color), static_cast<int>(coordinate(d))));
+    }
+  }
+}
+
+DeviceMesh::~DeviceMesh() = default;
+
+int64_t DeviceMesh::mesh_dim(const std::string& name) const {
+  for (int64_t d = 0; d < ndim(); ++d) {
+    if (names_[d] == name) return d;
+  }
+  TORCH_CHECK_VALUE(false, to_string(), ": no mesh dimension named \"", name, "\"", did_you_mean(name, names_));
+}
+
+std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& names) {
+  TORCH_CHECK_VALUE(!names.empty(), to_string(), ": a slice needs at least one dimension name");
+  if (names == names_) return shared_from_this();
+  auto& cached = slices_[names];
+  if (cached) return cached;
+  std::vector<int64_t> dims, shape;
+  for (const auto& name : names) {
+    dims.push_back(mesh_dim(name));
+    shape.push_back(size(dims.back()));
+    TORCH_CHECK_VALUE(dims.size() < 2 || dims[dims.size() - 2] < dims.back(), to_string(),
+                      ": a slice names its dimensions in the mesh's order, each once");
+  }
+  CommunicatorPtr group;
+  if (dims.size() == 1) {
+    group = groups_[dims[0]];
+  } else {
+    int64_t color = rank(), key = 0, ranks = 1;
+    for (const int64_t d : dims) {
+      color -= coordinate(d) * strides_[d];
+      key = key * shape_[d] + coordinate(d);
+      ranks *= shape_[d];
+    }
+    group = fake_groups_ ? make_fake_communicator(static_cast<int>(key), static_cast<int>(ranks))
+                         : group_->split(static_cast<int>(color), static_cast<int>(key));
+  }
+  cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
+  return cached;
+}
+
+const std::vector<int64_t>& DeviceMesh::members() const {
+  if (!members_.empty()) return members_;
+  members_.resize(size());
+  if (fake_groups_) {  // only this rank exists: take equal ranks for the same
+    std::iota(members_.begin(), members_.end(), int64_t{0});
+    return members_;
+  }
+  // A rank's counters are one object in all groups of its world: with the process's own number they tell ranks apart.
+  static const int64_t process = [] {
+    std::random_device random;
+    return static_cast<int64_t>((uint64_t{random()} << 32) ^ random());
+  }();
+  const at::Tensor mine = at::full({1}, process ^ reinterpret_cast<int64_t>(&group_->stats()), at::kLong);
+  at::Tensor all = at::empty({size()}, at::kLong);
+  group_->all_gather(mine, std::vector<int64_t>(size(), 1), all);
+  std::copy_n(all.const_data_ptr<int64_t>(), size(), members_.begin());
+  return members_;
+}
+
+std::vector<int64_t> DeviceMesh::ranks_of(const DeviceMesh& other) const {
+  if (size() != other.size()) return {};
+  std::vector<int64_t> result;
+  const auto &mine = members(), &theirs = other.members();
+  for (const int64_t member : theirs) {
+    const auto found = std::find(mine.begin(), mine.end(), member);
+    if (found == mine.end()) return {};
+    result.push_back(found - mine.begin());
+  }
+  return result;
+}
+
+std::string DeviceMesh::to_string() const {
+  std::ostringstream out;
+  out << "mesh(";
+  for (int64_t d = 0; d < ndim(); ++d) out << (d ? "x" : "") << shape_[d];
+  out << ": ";
+  for (int64_t d = 0; d < ndim(); ++d) out << (d ? ", " : "") << names_[d];
+  out << ")";
+  return out.str();
+}
+
+void set_mesh_hook(void (*before_mesh)()) { hook_of_meshes() = before_mesh; }
+
+MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, std::vector<int64_t> shape,
+                         std::vector<std::string> names) {
+  std::string asked = "\"" + device_type + "\" " + shape_string(shape);
+  for (const std::string& name : names) asked += " \"" + name + "\"";
+  {
+    // First of all, since all other errors are told from what is asked for.
+    const Uncounted check;
+    check_alike(world, "init_device_mesh", "meshes", asked);
+  }
+  TORCH_CHECK_VALUE(device_type == "cpu" || device_type == "cuda", "init_device_mesh: unknown device type \"",
+                    device_type, "\"\n  fix   use \"cpu\" or \"cuda\"");
+  TORCH_CHECK_VALUE(!shape.empty(), "init_device_mesh: the mesh needs at least one dimension");
+  int64_t product = 1;
+  for (const int64_t extent : shape) {
+    TORCH_CHECK_VALUE(extent > 0, "init_device_mesh: every mesh dimension needs at least one rank, got ",
+                      shape_string(shape));
+    product *= extent;
+  }
+  TORCH_CHECK_VALUE(product == world.size(), "init_device_mesh: a mesh of shape ", shape_string(shape), " has ",
+                    product, " ranks, the world has ", world.size(), "\n  fix   start the program with ", product,
+                    " ranks (--ranks ", product, "), or choose a shape whose product is ", world.size());
+  if (names.empty()) {
+    for (size_t d = 0; d < shape.size(); ++d) names.push_back("dim_" + std::to_string(d));
+  }
+  TORCH_CHECK_VALUE(names.size() == shape.size(), "init_device_mesh: ", shape.size(), " dimensions but ",
+                    names.size(), " names");
+  TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
+                    "init_device_mesh: the names of the dimensions must differ");
+  const bool fake = std::string(world.backend()) == "fake";  // for planning: nothing is computed
+  TORCH_CHECK_VALUE(fake || device_type != "cuda" || at::globalContext().hasCUDA(),
+                    "init_device_mesh: no CUDA device can be used here\n  have  device type \"cuda\", mesh shape ",
+                    shape_string(shape),
+                    "\n  fix   use \"cpu\", or a build with CUDA on a machine that has a GPU");
+  if (hook_of_meshes() != nullptr) hook_of_meshes()();
+  return std::make_shared<DeviceMesh>(world.shared_from_this(), device_type, std::move(shape), std::move(names), fake);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "moonhalo/engine/base/autograd_compat.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+
+namespace moonhalo {
+namespace {
+
+using torch::autograd::variable_list;
+
+// The leaf's cut; where it is replicated, a Partial gradient may stay a sum to be reduced later.
+SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad) {
+  Layout layout = without_partial(leaf)->layout();
+  for (int64_t m = 0; m < layout.mesh->ndim(); ++m) {
+    if (!layout.uses(m) && grad->partial(m) == ReduceOp::kSum) layout.partials[m] = ReduceOp::kSum;
+  }
+  return intern(std::move(layout));
+}
+
+// What a gradient becomes on its way into a leaf, or into a plain tensor that entered an operator with ShardTensors.
+struct BoundaryHook final : torch::autograd::FunctionPreHook {
+  using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  explicit BoundaryHook(size_t index) : index(index) {}
+  BoundaryHook(size_t index, const at::Tensor& leaf, SpecPtr wanted)
+      : index(index), leaf(leaf.getIntrusivePtr()), wanted(std::move(wanted)) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    variable_list result = grads;
+    at::Tensor& grad = result[index];
+    if (!grad.defined()) return result;
+    if (!leaf) {
+      if (is_shard_tensor(grad)) grad = full_tensor(grad);
+      return result;
+    }
+    const auto impl = leaf->lock();
+    if (!impl) return result;
+    // set_data may have given the leaf another cut since.
+    const SpecPtr& own = static_cast<const ShardTensorImpl*>(impl.get())->spec();
+    // Formulas that allocate make plain tensors, the same on every rank.
+    if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(own->mesh(), grad.sizes()));
+    const bool asked = wanted && wanted->global_shape() == own->global_shape();
+    grad = redistribute(grad, asked ? wanted : gradient_spec_of(own, moonhalo::spec(grad)));
+    return result;
+  }
+
+  // A program repeats itself.
+  const SpecPtr& gradient_spec_of(const SpecPtr& own, const SpecPtr& grad) {
+    if (own != last_own || grad != last_grad) {
+      last = gradient_spec(own, grad);
+      last_own = own;
+      last_grad = grad;
+    }
+    return last;
+  }
+
+  size_t index;
+  std::optional<WeakImpl> leaf;  // a ShardTensor; none: a plain tensor
+  SpecPtr wanted;                // null: the leaf's own cut
+  SpecPtr last_own, last_grad, last;
+};
+
+bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks, size_t index) {
+  for (const auto& hook : hooks) {
+    const auto* boundary = dynamic_cast<const BoundaryHook*>(hook.get());
+    if (boundary != nullptr && boundary->index == index) return true;
+  }
+  return false;
+}
+
+// Hooks of the user's stand in between: they see what the leaf will get, and what they return is brought into that
+// form.
+// Their list must exist before, or the first one to come would throw ours away.
+template <typename Make>
+void add_around(const at::Tensor& leaf, const Make& make) {
+  if (!torch::autograd::impl::materialize_autograd_meta(leaf)->cpp_hooks_list_) {
+    torch::autograd::impl::create_cpp_hook(leaf);
+  }
+  auto& hooks = torch::autograd::impl::hooks(leaf);
+  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const BoundaryHook*>(hook.get()) != nullptr; });
+  hooks.insert(hooks.begin(), make());
+  hooks.push_back(make());
+}
+
+struct LambdaNode final : torch::autograd::Node {
+  explicit LambdaNode(std::function<at::Tensor(const at::Tensor&)> backward) : backward(std::move(backward)) {}
+  variable_list apply(variable_list&& grads) override {
+    at::Tensor result = grads[0].defined() ? backward(grads[0]) : at::Tensor();
+    return num_outputs() > 0 ? variable_list{std::move(result)} : variable_list{};
+  }
+  std::string name() const override { return "MoonhaloBackward"; }
+  std::function<at::Tensor(const at::Tensor&)> backward;
+};
+
+}  // namespace
+
+void guard_gradient(const at::Tensor& tensor) {
+  ShardTensorImpl* impl = shard_impl(tensor);
+  if (impl != nullptr && impl->guarded) return;
+  const auto& node = tensor.grad_fn();
+  if (impl != nullptr) {
+    impl->guarded = true;
+    if (node) return;
+    add_around(tensor, [&] { return std::make_unique<BoundaryHook>(0, tensor, SpecPtr()); });
+  } else if (node) {
+    const size_t index = tensor.output_nr();
+    if (!has_boundary_hook(node->tensor_pre_hooks(), index)) {
+      node->add_tensor_pre_hook(std::make_unique<BoundaryHook>(index));
+    }
+  } else if (!has_boundary_hook(torch::autograd::impl::hooks(tensor), 0)) {
+    add_around(tensor, [] { return std::make_unique<BoundaryHook>(0); });
+  }
+}
+
+void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
+  ShardTensorImpl* impl = shard_impl(leaf);
+  TORCH_INTERNAL_ASSERT(impl != nullptr && leaf.is_leaf() && leaf.requires_grad());
+  TORCH_INTERNAL_ASSERT(spec->global_shape() == impl->spec()->global_shape());
+  impl->guarded = true;
+  add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
+}
+
+void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward,
+             const std::function<at::Tensor(const at::Tensor&)>& forward) {
+  const at::Tensor& tangent = input._fw_grad(/*level=*/0);
+  if (tangent.defined()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(forward, "forward-mode differentiation does not go through what is called here\n  have  a tensor of shape ",
+                                shape_string(input.sizes()), " with a tangent\n  fix   move the tensor before its tangent is made");
+    output._set_fw_grad(forward(tangent), /*level=*/0, /*is_inplace_op=*/false);
+  }
+  if (!c10::GradMode::is_enabled() || !input.requires_grad()) return;
+  const NodePointer node = make_node<LambdaNode>(std::move(backward));
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  torch::autograd::set_history(output, node);
+}
+
+void connect_without_input(const at::Tensor& output, std::function<void(const at::Tensor&)> backward) {
+  if (!c10::GradMode::is_enabled()) return;
+  const auto last = [backward = std::move(backward)](const at::Tensor& grad) {
+    backward(grad);
+    return at::Tensor();
+  };
+  torch::autograd::set_history(output, make_node<LambdaNode>(last));
+}
+
+}  // namespace moonhalo

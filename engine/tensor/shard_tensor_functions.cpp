@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making ShardTensors and leaving them, differentiably.
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/versions.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/engine/exchange/redistribution_cache.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/view_copies.h"
+
+namespace moonhalo {
+namespace {
+
+// Below autograd: what is done here to blocks is not recorded; gradients are connected explicitly.
+using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
+
+at::Tensor gradient_of(const at::Tensor& grad, const SpecPtr& to) {
+  return is_shard_tensor(grad) ? redistribute(grad, to) : from_local(grad, replicated(to->mesh(), grad.sizes()));
+}
+
+void check_placements_given(const MeshPtr& mesh, const std::vector<Placement>& placements, const char* what) {
+  TORCH_CHECK_VALUE(mesh != nullptr, what, ": no mesh given");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), what, ": ", placements.size(),
+                    " placements for ", mesh->to_string(), ", which has ", mesh->ndim(), " dimensions",
+                    "\n  fix   give one placement per mesh dimension");
+}
+
+std::string placed_text(const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  std::string text = mesh == nullptr ? "no mesh" : mesh->to_string();
+  for (size_t i = 0; i < placements.size(); ++i) text += (i == 0 ? ": " : ", ") + placements[i].to_string();
+  return text;
+}
+
+// While blocks move from one spec to another.
+class Moving {
+ public:
+  Moving(const at::Tensor& tensor, const SpecPtr& to)
+      : text_([origin = shard_impl(tensor)->origin, from = spec(tensor), to] {
+          return from->to_string() + " -> " + to->to_string() + CallLog::of_this_thread().made_by(origin);
+        }),
+        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)),
+                           CallLog::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
+               "redistribute", text_) {}
+
+ private:
+  std::function<std::string()> text_;
+  CallScope scope_;
+};
+
+// What the source rank tells the others.
+struct Header {
+  static constexpr int64_t kMaxDims = 16;
+  std::array<int64_t, 4 + kMaxDims> words{};
+  int64_t& defined() { return words[0]; }
+  int64_t& ndim() { return words[1]; }
+  int64_t& dtype() { return words[2]; }
+  int64_t& requires_grad() { return words[3]; }
+  int64_t* sizes() { return words.data() + 4; }
+};
+
+std::vector<int64_t> box_start(const ShardSpec& spec, int64_t rank, std::vector<int64_t>& length) {
+  std::vector<int64_t> start;
+  length.clear();
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    const auto [begin, end] = spec.block_range(d, rank);
+    start.push_back(begin);
+    length.push_back(end - begin);
+  }
+  return start;
+}
+
+at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank) {
+  std::vector<int64_t> length;
+  const auto start = box_start(spec, rank, length);
+  at::Tensor block = full;
+  for (int64_t d = 0; d < spec.ndim(); ++d) block = block.narrow(d, start[d], length[d]);
+  return block;
+}
+
+void check_same_shape(const ShardSpec& from, const ShardSpec& to) {
+  TORCH_CHECK_VALUE(from.global_shape() == to.global_shape(), "redistribute: the target is of another shape\n  have  ",
+                    from.to_string(), " and ", to.to_string(), "\n  fix   make the target spec for this tensor's shape");
+}
+
+// A redistributed tensor, which is no view of the one with the block `source`.
+at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr& to) {
+  return wrap(local.is_alias_of(source) ? copied_block(local) : std::move(local), to);
+}
+
+void connect_moved(const at::Tensor& tensor, const at::Tensor& result) {
+  connect(
+      tensor, result,
+      [from = without_partial(spec(tensor))](const at::Tensor& grad) { return gradient_of(grad, from); },
+      [&](const at::Tensor& tangent) { return redistribute(tangent, spec(result)); });
+}
+
+// Blocks of a ShardTensor back into one tensor on rank `src`: the adjoint of scattering. Collective.
+at::Tensor collect(const at::Tensor& tensor, int64_t src) {
+  const BelowAutograd guard;
+  const SpecPtr from = spec(tensor);
+  const SpecPtr full = without_partial(from);
+  at::Tensor local = redistribute_local(fresh_block(tensor, "scatter_tensor"), from, full);
+  const DeviceMesh& mesh = *full->mesh();
+  // One owner for each block: the ranks at coordinate 0 of the mesh dims that do not cut.
+  const auto owns = [&](int64_t rank) {
+    for (int64_t m = 0; m < mesh.ndim(); ++m) {
+      if (!full->layout().uses(m) && mesh.coordinate(rank, m) != 0) return false;
+    }
+    return true;
+  };
+  std::vector<Message> sends, receives;
+  if (mesh.rank() != src) {
+    if (owns(mesh.rank()) && local.numel() > 0) sends.push_back({static_cast<int>(src), local.contiguous()});
+    mesh.group().exchange(std::move(sends), {});
+    return {};
+  }
+  at::Tensor result = at::empty(full->global_shape(), local.options());
+  std::vector<std::pair<int64_t, at::Tensor>> blocks;
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    if (!owns(rank)) continue;
+    if (rank == src) {
+      block_of(result, *full, rank).copy_(local);
+      continue;
+    }
+    std::vector<int64_t> length;
+    box_start(*full, rank, length);
+    at::Tensor block = at::empty(length, local.options());
+    if (block.numel() == 0) continue;
+    receives.push_back({static_cast<int>(rank), block});
+    blocks.emplace_back(rank, block);
+  }
+  mesh.group().exchange({}, std::move(receives));
+  for (const auto& [rank, block] : blocks) block_of(result, *full, rank).copy_(block);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
+  TORCH_CHECK_VALUE(local.sizes() == at::IntArrayRef(spec->local_shape()), "from_local: a block of shape ",
+                    shape_string(local.sizes()), " does not fit\n  have  ", spec->to_string(), ", whose block on rank ",
+                    spec->mesh()->rank(), " is ", shape_string(spec->local_shape()));
+  TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
+  check_strided(local, "from_local");
+  at::Tensor block;
+  {
+    const BelowAutograd guard;
+    block = is_lazy(local) ? carried_out(local) : local.alias();
+    if (!is_lazy(local)) share_versions(local, block);
+  }
+  at::Tensor result = wrap(std::move(block), spec);
+  connect(
+      local, result,
+      [target = without_partial(spec)](const at::Tensor& grad) { return to_local(gradient_of(grad, target)); },
+      [&](const at::Tensor& tangent) { return from_local(tangent, spec); });
+  return result;
+}
+
+at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  const SuspendCapture inside;
+  check_placements_given(mesh, placements, "from_local");
+  check_strided(local, "from_local");
+  const std::string placed = placed_text(mesh, placements);
+  const auto describe = [&placed] { return placed; };
+  const CallScope scope(tag_of(placed), "from_local", describe);
+  // Every rank learns every block's shape, and all reach the same verdict.
+  constexpr int64_t kWords = Header::kMaxDims + 2;
+  TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
+  at::Tensor mine = at::full({kWords}, -1, at::kLong), all = at::empty({kWords * mesh->size()}, at::kLong);
+  mine[0] = local.dim();
+  mine[1] = static_cast<int64_t>(local.scalar_type());
+  for (int64_t d = 0; d < local.dim(); ++d) mine[2 + d] = local.size(d);
+  mesh->group().all_gather(mine, std::vector<int64_t>(mesh->size(), kWords), all);
+  const auto* facts = all.const_data_ptr<int64_t>();
+  const int64_t ndim = facts[0];
+  const auto size_of = [&](int64_t rank, int64_t d) { return facts[rank * kWords + 2 + d]; };
+  for (int64_t rank = 1; rank < mesh->size(); ++rank) {
+    TORCH_CHECK_VALUE(facts[rank * kWords] == ndim && facts[rank * kWords + 1] == facts[1],
+                      "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims");
+  }
+  std::vector<int64_t> global;
+  for (int64_t d = 0; d < ndim; ++d) global.push_back(size_of(0, d));
+  std::vector<Placement> sized = placements;
+  std::vector<std::vector<int64_t>> cutting(ndim);
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (!placements[m].is_shard()) continue;
+    const int64_t dim = placements[m].dim < 0 ? placements[m].dim + ndim : placements[m].dim;
+    TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, "from_local: ", placements[m].to_string(),
+                      " is out of range for blocks of ", ndim, " dims");
+    cutting[dim].push_back(m);
+  }
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (cutting[d].empty()) continue;
+    std::vector<int64_t> sizes;
+    for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+      bool along = true;
+      for (int64_t m = 0; m < mesh->ndim(); ++m) {
+        const bool cuts = std::find(cutting[d].begin(), cutting[d].end(), m) != cutting[d].end();
+        along = along && (cuts || mesh->coordinate(rank, m) == 0);
+      }
+      if (along) sizes.push_back(size_of(rank, d));
+    }
+    global[d] = 0;
+    for (const int64_t size : sizes) global[d] += size;
+    for (const int64_t m : cutting[d]) sized[m].sizes.clear();
+    sized[cutting[d].back()].sizes = sizes;
+  }
+  const SpecPtr made = make_spec(mesh, global, sized);
+  for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+    for (int64_t d = 0; d < ndim; ++d) {
+      const auto [begin, end] = made->block_range(d, rank);
+      TORCH_CHECK_VALUE(size_of(rank, d) == end - begin, "from_local: the blocks do not form a grid: rank ", rank, " has ",
+                        size_of(rank, d), " along dim ", d, ", its place in the mesh needs ", end - begin, "\n  have  ",
+                        made->to_string(), "\n  fix   give blocks that agree along every dim that is not cut");
+    }
+  }
+  at::Tensor result = from_local(local, made);
+  set_new_origin(result, scope.tag());
+  return result;
+}
+
+at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          int64_t src) {
+  check_placements_given(mesh, placements, "scatter_tensor");
+  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is no rank of ", mesh->to_string());
+  TORCH_CHECK_TYPE(!is_shard_tensor(source), "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
+  const bool root = mesh->rank() == src;
+  const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
+  const auto describe = [&placed] { return placed; };
+  const CallScope scope(tag_of(placed), "scatter_tensor", describe);
+  Header header;
+  if (root && source.defined()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(source.dim() <= Header::kMaxDims, "scatter_tensor: more than ", Header::kMaxDims, " dims");
+    header.defined() = source.layout() == at::kStrided ? 1 : 2 + static_cast<int64_t>(source.layout());
+    header.ndim() = source.dim();
+    header.dtype() = static_cast<int64_t>(source.scalar_type());
+    header.requires_grad() = source.requires_grad() && c10::GradMode::is_enabled();
+    std::copy(source.sizes().begin(), source.sizes().end(), header.sizes());
+  }
+  at::Tensor words = at::from_blob(header.words.data(), {static_cast<int64_t>(header.words.size())}, at::kLong);
+  mesh->group().broadcast(words, static_cast<int>(src));
+  TORCH_CHECK_VALUE(header.defined(), "scatter_tensor: rank ", src, ", the source, holds no tensor",
+                    "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
+  const at::IntArrayRef shape(header.sizes(), header.ndim());
+  if (header.defined() != 1) refuse_layout(static_cast<at::Layout>(header.defined() - 2), shape, "scatter_tensor");
+  const SpecPtr spec = make_spec(mesh, shape, placements);
+  TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: Partial is no way to cut a tensor\n  fix   use Shard or Replicate");
+  at::Tensor local;
+  {
+    const BelowAutograd guard;
+    std::vector<Message> sends, receives;
+    if (root) {
+      const at::Tensor full = carried_out(source);
+      for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+        if (rank == src) continue;
+        at::Tensor block = block_of(full, *spec, rank).contiguous();
+        if (block.numel() > 0) sends.push_back({static_cast<int>(rank), block});
+      }
+      local = block_of(full, *spec, src).clone(at::MemoryFormat::Contiguous);
+    } else {
+      const auto dtype = static_cast<at::ScalarType>(header.dtype());
+      local = at::empty(spec->local_shape(), at::TensorOptions().dtype(dtype).device(mesh->device_type()));
+      if (local.numel() > 0) receives.push_back({static_cast<int>(src), local});
+    }
+    mesh->group().exchange(std::move(sends), std::move(receives));
+  }
+  at::Tensor result = wrap(std::move(local), spec);
+  set_new_origin(result, scope.tag());
+  if (header.requires_grad()) {
+    const auto back = [spec, src](const at::Tensor& grad) {
+      TORCH_CHECK_NOT_IMPLEMENTED(!(c10::GradMode::is_enabled() && grad.requires_grad()),
+                                  "scatter_tensor: no double backward to the source rank");
+      return collect(gradient_of(grad, spec), src);
+    };
+    if (root) {
+      connect(source, result, back);
+    } else {
+      connect_without_input(result, [back](const at::Tensor& grad) { back(grad); });
+    }
+  }
+  return result;
+}
+
+at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                             int64_t src) {
+  return scatter_tensor(full, mesh, placements, src);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
+  const SpecPtr from = spec(tensor);
+  if (from == to) return tensor;
+  check_same_shape(*from, *to);
+  const SuspendCapture inside;
+  at::Tensor result;
+  {
+    const BelowAutograd guard;
+    const Moving moving(tensor, to);
+    const at::Tensor source = fresh_block(tensor, "redistribute");
+    result = wrap_moved(cached_redistribution(from, to)->apply(source), source, to);
+    shard_impl(result)->origin = shard_impl(tensor)->origin;
+  }
+  connect_moved(tensor, result);
+  return result;
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const std::vector<Placement>& placements) {
+  return redistribute(tensor, spec(tensor)->mesh(), placements);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements) {
+  check_placements_given(mesh, placements, "redistribute");
+  return redistribute(tensor, make_spec(mesh, spec(tensor)->global_shape(), placements));
+}
+
+struct PendingTensor::State {
+  at::Tensor tensor, source;
+  SpecPtr to;
+  std::optional<Redistribution::Pending> block;
+  at::Tensor result;
+  uint32_t version = 0;
+  bool records = false;
+};
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
+  const SuspendCapture inside;
+  const SpecPtr from = spec(tensor);
+  check_same_shape(*from, *to);
+  PendingTensor pending;
+  pending.state_ = std::make_shared<PendingTensor::State>();
+  PendingTensor::State& state = *pending.state_;
+  if (from == to) {
+    state.result = tensor;
+    return pending;
+  }
+  const BelowAutograd guard;
+  const Moving moving(tensor, to);
+  state.tensor = tensor;
+  state.source = fresh_block(tensor, "redistribute_async");
+  state.to = to;
+  state.version = version_of(*tensor.unsafeGetTensorImpl());
+  state.records = c10::GradMode::is_enabled();
+  state.block = cached_redistribution(from, to)->start(state.source);
+  return pending;
+}
+
+at::Tensor PendingTensor::wait() {
+  const SuspendCapture inside;
+  TORCH_CHECK_VALUE(state_ != nullptr, "PendingTensor: nothing was started\n  fix   use the result of redistribute_async");
+  State& state = *state_;
+  if (state.result.defined()) return state.result;
+  {
+    const BelowAutograd guard;
+    at::Tensor local = state.block->finish();
+    TORCH_CHECK_VALUE(version_of(*state.tensor.unsafeGetTensorImpl()) == state.version,
+                      "redistribute_async: the tensor was written in place before wait()\n  have  ", spec(state.tensor)->to_string(),
+                      "\n  fix   wait first, or write to a clone()");
+    state.result = wrap_moved(std::move(local), state.source, state.to);
+    shard_impl(state.result)->origin = shard_impl(state.tensor)->origin;
+  }
+  const c10::AutoGradMode as_at_the_start(state.records);
+  connect_moved(state.tensor, state.result);
+  state.tensor.reset();
+  state.source.reset();
+  state.block.reset();
+  return state.result;
+}
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Placement>& placements) {
+  return redistribute_async(tensor, spec(tensor)->mesh(), placements);
+}
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh,
+                                 const std::vector<Placement>& placements) {
+  check_placements_given(mesh, placements, "redistribute");
+  return redistribute_async(tensor, make_spec(mesh, spec(tensor)->global_shape(), placements));
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor) {
+  const SpecPtr from = spec(tensor);
+  return to_local(redistribute(tensor, replicated(from->mesh(), from->global_shape())));
+}
+
+at::Tensor to_local(const at::Tensor& tensor) {
+  const SpecPtr from = spec(tensor);
+  const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
+  connect(
+      tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
+      [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
+  return local;
+}
+
+}  // namespace moonhalo

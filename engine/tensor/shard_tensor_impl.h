@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+#include <typeinfo>
+
+#include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+
+/// How the engine holds a ShardTensor.
+struct ShardTensorImpl final : public c10::TensorImpl {
+  ShardTensorImpl(at::Tensor local, SpecPtr spec);
+
+  const at::Tensor& local() const { return local_; }
+  const SpecPtr& spec() const { return spec_; }
+  /// Replaces block and spec by others of the same global value (a Partial that was resolved).
+  void replace(at::Tensor local, SpecPtr spec);
+
+  /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
+  void take_mode_of(const ShardTensorImpl& base);
+  /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place.
+  /// Plain tensors that alias the block do not count, since one rank alone may hold them.
+  bool shares_block() const { return sharers_.use_count() > 1; }
+  void share_block(const ShardTensorImpl& other) const;
+  /// The gradient hook of a leaf is in place (engine/tensor/gradient_hooks.h).
+  bool guarded = false;
+  /// Which calls made the value, as a tag (engine/comm/call_tag.h): equal on all ranks that made the same calls. Goes
+  /// with every collective that works on the tensor, so that two tensors of one shape are not mixed up.
+  uint64_t origin = 0;
+
+  const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                              bool allow_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                              bool allow_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override;
+  const at::Storage& storage() const override;  ///< throws TypeError
+
+ private:
+  void set_geometry();
+  at::Tensor local_;
+  SpecPtr spec_;
+  mutable std::shared_ptr<const bool> sharers_;  // held by all that were made with this block
+};
+
+/// A tensor that has the key but not the type: `plain.set_data(shard)`. Throws TypeError.
+[[noreturn]] void refuse_foreign_impl();
+/// The impl, or null for a plain or undefined tensor.
+inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kShardKey)) return nullptr;
+  if (typeid(*impl) != typeid(ShardTensorImpl)) refuse_foreign_impl();
+  return static_cast<ShardTensorImpl*>(impl);
+}
+/// Wraps a local block whose shape must be the spec's local shape. No autograd.
+at::Tensor wrap(at::Tensor local, const SpecPtr& spec);
+
+}  // namespace moonhalo

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+
+namespace moonhalo {
+
+class CopiedMemory;
+struct TensorHalos;
+
+/// What the engine remembers beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
+struct TensorNotes final : c10::BackendMeta {
+  std::shared_ptr<TensorHalos> halos;    ///< of this object alone (tensor_halos.cpp)
+  std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)
+
+  /// A tensor that takes over another's metadata (detach, set_data) has its block too.
+  c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>&) const override {
+    if (!copied) return {};
+    auto notes = c10::make_intrusive<TensorNotes>();
+    notes->copied = copied;
+    return notes;
+  }
+};
+
+/// Null where there are none.
+inline TensorNotes* notes_of(c10::TensorImpl& impl) { return static_cast<TensorNotes*>(impl.get_backend_meta()); }
+
+inline TensorNotes& make_notes(c10::TensorImpl& impl) {
+  if (notes_of(impl) == nullptr) impl.set_backend_meta(c10::make_intrusive<TensorNotes>());
+  return *notes_of(impl);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/tensor/view_tracking.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorUtils.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "moonhalo/engine/base/versions.h"
+#include "moonhalo/engine/exchange/redistribution_cache.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_notes.h"
+
+namespace moonhalo {
+namespace {
+
+thread_local ViewTrace* trace_of_thread = nullptr;
+
+at::Tensor as_it_is(const at::Tensor& original) { return original; }
+void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
+
+// Whether one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's
+// block is known.
+bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
+  if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  return !gaps || (meta != nullptr && meta->has_bw_view());
+}
+
+}  // namespace
+
+ViewTrace::ViewTrace() : before_(std::exchange(trace_of_thread, this)) {}
+
+ViewTrace::~ViewTrace() { trace_of_thread = before_; }
+
+void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted) {
+  base_ = tensor;
+  const ShardTensorImpl& impl = *shard_impl(tensor);
+  block_ = impl.local();
+  if (!moved.defined()) return;
+  copy_ = moved;
+  const SpecPtr& from = impl.spec();
+  read_ = [from, wanted](const at::Tensor& original) { return cached_redistribution(from, wanted)->apply(original); };
+  write_ = [from, wanted](const at::Tensor& copy, const at::Tensor& original) {
+    original.copy_(cached_redistribution(wanted, from)->apply(copy));
+  };
+}
+
+void ViewTrace::mark(ShardTensorImpl& result, bool copies) {
+  if (!base_.defined()) return;
+  ShardTensorImpl& base = *shard_impl(base_);
+  result.take_mode_of(base);
+  if (!block_.has_storage() || !result.local().has_storage()) return;
+  const auto& source = copied_memory(base);
+  const bool writable = !merged_ || is_view_of_plain(base_, result.sizes(), gaps_);
+  if (writable && !copies && !copy_.defined() && result.local().is_alias_of(block_)) {
+    share_versions(block_, result.local());
+    base.share_block(result);
+    if (source) make_notes(result).copied = source;
+    return;
+  }
+  if (!copied_) {
+    const bool known = writable && copy_.defined() && result.local().is_alias_of(copy_) && !base.spec()->has_partial();
+    copied_ = known ? std::make_shared<CopiedMemory>(block_, copy_, std::move(read_), std::move(write_), source)
+                    : std::make_shared<CopiedMemory>(block_, result.local(), nullptr, nullptr, source);
+  }
+  make_notes(result).copied = copied_;
+}
+
+void tell_copied(const at::Tensor& copy) {
+  if (trace_of_thread == nullptr) return;
+  ViewTrace& trace = *trace_of_thread;
+  if (!trace.copy_.defined()) {
+    trace.read_ = &as_it_is;
+    trace.write_ = &put_back;
+  }
+  trace.copy_ = copy;
+}
+
+void tell_merged(bool gaps) {
+  if (trace_of_thread == nullptr) return;
+  trace_of_thread->merged_ = true;
+  trace_of_thread->gaps_ = gaps;
+}
+
+void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
+  if (trace_of_thread == nullptr) return;
+  ViewTrace& trace = *trace_of_thread;
+  trace.copy_ = copy;
+  trace.read_ = std::move(read);
+  trace.write_ = std::move(write);
+}
+
+void Sharing::prepare(const at::Tensor& tensor, bool writes, const c10::OperatorHandle& op) {
+  ShardTensorImpl& impl = *shard_impl(tensor);
+  const auto& copied = copied_memory(impl);
+  if (copied && writes) copied->check_writable(impl, op.operator_name().name);
+  if (copied) copied->refresh(impl, op.operator_name().name);
+  if (writes) written.push_back(tensor);
+}
+
+void Sharing::tell_of_writes() {
+  for (const at::Tensor& tensor : written) {
+    ShardTensorImpl& impl = *shard_impl(tensor);
+    block_was_written(impl.local());
+    if (const auto& copied = copied_memory(impl)) copied->write_through();
+  }
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's fused attention on the CPU, where batch or heads are cut. Queries and keys are whole on every rank: over
+// cut sequences scaled_dot_product_attention does not come here (attention/rules.cpp).
+#include <ATen/Functions.h>
+
+#include "moonhalo/engine/dispatch/axes.h"
+
+namespace moonhalo {
+namespace {
+
+// Axes of [batch, heads, length, features]: the last two stay whole.
+enum : int { kBatch, kHeads };
+
+std::vector<int> sequence_axes() { return {kBatch, kHeads, -1, -1}; }
+
+// A mask broadcasts over batch and heads where its size there is one, or it has no such dim.
+std::vector<int> mask_axes(const SpecPtr& mask, const SpecPtr& query) {
+  std::vector<int> axes(mask->ndim(), -1);
+  for (int64_t d = 0; d + 2 < mask->ndim(); ++d) {
+    const auto axis = static_cast<int>(d + 4 - mask->ndim());
+    if (mask->global_shape()[d] == query->global_shape()[axis]) axes[d] = axis;
+  }
+  return axes;
+}
+
+// What is the same forward and backward: nothing random, four dims, and heads that match one to one.
+std::optional<Axes> attention_axes(const OpCall& call) {
+  if (call.value("dropout_p").toDouble() != 0) return std::nullopt;
+  const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
+  if (query->ndim() != 4 || key->ndim() != 4 || value->ndim() != 4) return std::nullopt;
+  const bool same_heads = query->global_shape()[1] == key->global_shape()[1];
+  Axes axes;
+  axes.kinds = {AxisKind::kKeep, same_heads ? AxisKind::kKeep : AxisKind::kWhole};
+  const int mask = call.index("attn_mask");
+  for (const TensorArgument& slot : call.slots()) {
+    if (!slot.spec) {
+      axes.inputs.emplace_back();
+    } else if (slot.arg == mask) {
+      axes.inputs.push_back(mask_axes(slot.spec, query));
+    } else {
+      axes.inputs.push_back(sequence_axes());
+      axes.inputs.back().resize(slot.spec->ndim());  // logsumexp: [batch, heads, length]
+    }
+  }
+  return axes;
+}
+
+// The kernel takes no empty batch.
+bool nothing_here(const c10::OperatorHandle& op, Stack& stack, int query) {
+  return argument(op, stack, query).toTensor().numel() == 0;
+}
+
+std::optional<Plan> plan_forward(const OpCall& call) {
+  auto axes = attention_axes(call);
+  if (!axes) return std::nullopt;
+  const auto& query = call.spec("query")->global_shape();
+  axes->outputs = {{kBatch, kHeads, -1, -1}, {kBatch, kHeads, -1}};
+  axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]},
+                         {query[0], query[1], query[2]}};
+  Plan plan = solve(call, *axes);
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    if (!nothing_here(op, stack, 0)) return op.callBoxed(stack);
+    const at::Tensor query = argument(op, stack, 0).toTensor(), value = argument(op, stack, 2).toTensor();
+    const auto sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    finish(op, stack, at::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options()),
+           at::empty({query.size(0), query.size(1), query.size(2)}, query.options().dtype(sums)));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_backward(const OpCall& call) {
+  auto axes = attention_axes(call);
+  if (!axes) return std::nullopt;
+  for (const char* input : {"query", "key", "value"}) {
+    axes->outputs.push_back({kBatch, kHeads, -1, -1});
+    axes->output_shapes.push_back(call.spec(input)->global_shape());
+  }
+  Plan plan = solve(call, *axes);
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    if (!nothing_here(op, stack, 1)) return op.callBoxed(stack);
+    const auto empty_like = [&](int arg) { return at::empty_like(argument(op, stack, arg).toTensor()); };
+    at::Tensor query = empty_like(1), key = empty_like(2), value = empty_like(3);
+    finish(op, stack, std::move(query), std::move(key), std::move(value));
+  };
+  return plan;
+}
+
+const char* const kBatchAndHeads =
+    "batch and heads cut; cut sequences are made whole (scaled_dot_product_attention takes moonhalo::attention for "
+    "them)";
+
+const Register rules{
+    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu",
+     .plan = plan_forward,
+     .source = "PyTorch scaled_dot_product_attention",
+     .supports = kBatchAndHeads},
+    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+     .plan = plan_backward,
+     .source = "PyTorch scaled_dot_product_attention",
+     .supports = kBatchAndHeads},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/sharding/spec.h"
+
+namespace moonhalo {
+
+/// Rows [first, second) of a whole sequence.
+using SequenceRows = std::pair<int64_t, int64_t>;
+
+inline bool is_empty(SequenceRows rows) { return rows.first >= rows.second; }
+
+/// Who computes what among ranks of which each holds a block of queries and a block of keys.
+///
+///                keys of 0   1   2            x  queries of the row's owner, computed where they are: the keys travel
+///     queries 0       x      .   .            o  lent to the owner of the keys: queries go there, their results come
+///                     home
+///     of      1       ox     x   .            .  masked (causal): neither computed nor sent
+///             2       oo     ox  x
+///
+/// Of the queries of i that see keys of j, the first are lent to j and the rest are kept by i. Without causality a pair
+/// is kept or lent as a whole, whatever moves fewer elements. With it the ranks differ in work (of P equal blocks, the
+/// last has 2 P - 1 times the work of the first), so the busiest lends to the idlest, or keeps what it would have
+/// computed for others, until all have their share, as nearly as whole rows allow. A rank's own queries against its own
+/// keys stay where they are, so a block of more than its share keeps that; and what does not relieve the busiest rank
+/// by 5 % is not done.
+class AttentionWork {
+ public:
+  /// Elements that travel: for a query and its result if it is lent, for a row of keys and values if it is kept.
+  struct Extents {
+    double query = 1, keys = 1, result = 1;
+  };
+  /// Blocks by position in the ring. `may_lend` is false where queries would have to travel with rows of a mask.
+  AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal, bool may_lend,
+                Extents extents);
+
+  int64_t size() const { return static_cast<int64_t>(queries_.size()); }
+  SequenceRows queries(int64_t i) const { return queries_[i]; }
+  /// Queries of i that meet keys of j at i; at j. Empty where nothing is to be done.
+  SequenceRows kept(int64_t i, int64_t j) const;
+  SequenceRows lent(int64_t i, int64_t j) const;
+  /// The keys of j that any of these queries sees.
+  SequenceRows seen(SequenceRows rows, int64_t j) const;
+  /// Scores that a member computes.
+  double load(int64_t member) const;
+
+ private:
+  double scores(SequenceRows rows, int64_t j) const;
+  SequenceRows seeing(int64_t i, int64_t j) const;
+  bool move(int64_t from, int64_t to, double scores_to_move);
+  void balance();
+
+  std::vector<SequenceRows> queries_, keys_;
+  bool is_causal_;
+  std::vector<std::vector<int64_t>> split_;  // [i][j]: where lent queries end and kept ones begin
+};
+
+/// Specs of the tensors of an attention, all by where their dims are cut.
+///     query [lead.., queries, features]   key [lead.., keys, features]   value [lead.., keys, value features]
+/// A mesh dim that cuts queries and keys forms a ring: every block of queries meets every block of keys. One that cuts
+/// the keys alone merges what its ranks have seen; one that cuts the queries alone needs nothing (its ranks share work
+/// if it is causal).
+struct AttentionSpecs {
+  SpecPtr query, key, value, output, logsumexp;  ///< nothing Partial
+  SpecPtr mask;                                  ///< null: none
+};
+
+/// The elements a rank has to send to bring tensors of these specs to those, and for the attention itself: an estimate.
+double attention_cost(const AttentionSpecs& from, const AttentionSpecs& to);
+
+/// The cheapest of the cuts that the tensors bring; of equals the finest. Given: query, key, value and, if there is
+/// one, mask, as the caller holds them, of shapes that match (see above; heads, the last of lead, may be fewer in key
+/// and value).
+AttentionSpecs choose_attention_specs(const AttentionSpecs& given);
+
+/// Mesh dims of the cuts of one dim that also cut the other, and that do not.
+std::vector<int64_t> mesh_dims_of_both(const Cut& one, const Cut& other);
+std::vector<int64_t> mesh_dims_of_one(const Cut& one, const Cut& other);
+
+}  // namespace moonhalo

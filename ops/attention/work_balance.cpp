@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// AttentionWork: who computes which queries against which keys.
+#include <algorithm>
+#include <numeric>
+
+#include "moonhalo/ops/attention/specs.h"
+
+namespace moonhalo {
+namespace {
+
+// Scores of the queries before `query` with `keys` keys from `key` on, under causality.
+double causal_scores(int64_t query, int64_t key, int64_t keys) {
+  const auto rows = static_cast<double>(std::max<int64_t>(0, query - key)), all = static_cast<double>(keys);
+  return rows <= all ? rows * (rows + 1) / 2 : all * (all + 1) / 2 + (rows - all) * all;
+}
+
+}  // namespace
+
+AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal,
+                             bool may_lend, Extents extents)
+    : queries_(std::move(queries)),
+      keys_(std::move(keys)),
+      is_causal_(is_causal),
+      split_(size(), std::vector<int64_t>(size())) {
+  for (int64_t i = 0; i < size(); ++i) {
+    for (int64_t j = 0; j < size(); ++j) {
+      const SequenceRows rows = seeing(i, j);
+      split_[i][j] = rows.first;
+      if (i == j || !may_lend || is_empty(rows)) continue;
+      const SequenceRows needed = seen(rows, j);
+      const double lend = static_cast<double>(rows.second - rows.first) * (extents.query + extents.result);
+      if (lend < static_cast<double>(needed.second - needed.first) * extents.keys) split_[i][j] = rows.second;
+    }
+  }
+  if (is_causal_ && may_lend) balance();
+}
+
+SequenceRows AttentionWork::seeing(int64_t i, int64_t j) const {
+  const auto [begin, end] = queries_[i];
+  if (is_empty(keys_[j])) return {end, end};
+  return {std::min(end, is_causal_ ? std::max(begin, keys_[j].first) : begin), end};
+}
+
+SequenceRows AttentionWork::kept(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].second}; }
+
+SequenceRows AttentionWork::lent(int64_t i, int64_t j) const { return {seeing(i, j).first, split_[i][j]}; }
+
+SequenceRows AttentionWork::seen(SequenceRows rows, int64_t j) const {
+  const auto [begin, end] = keys_[j];
+  if (is_empty(rows)) return {begin, begin};
+  return {begin, is_causal_ ? std::max(begin, std::min(end, rows.second)) : end};
+}
+
+double AttentionWork::scores(SequenceRows rows, int64_t j) const {
+  if (is_empty(rows)) return 0;
+  const int64_t keys = keys_[j].second - keys_[j].first;
+  if (!is_causal_) return static_cast<double>(rows.second - rows.first) * static_cast<double>(keys);
+  return causal_scores(rows.second, keys_[j].first, keys) - causal_scores(rows.first, keys_[j].first, keys);
+}
+
+double AttentionWork::load(int64_t member) const {
+  double sum = 0;
+  for (int64_t other = 0; other < size(); ++other)
+    sum += scores(kept(member, other), other) + scores(lent(other, member), member);
+  return sum;
+}
+
+// Queries of `from` are lent to the owner of their keys, or queries lent by `to` go back there.
+bool AttentionWork::move(int64_t from, int64_t to, double scores_to_move) {
+  for (const bool back : {true, false}) {
+    const int64_t i = back ? to : from, j = back ? from : to;
+    int64_t& split = split_[i][j];
+    const SequenceRows movable = back ? lent(i, j) : kept(i, j);
+    // The most rows from that end whose scores are not too many.
+    int64_t low = 0, high = movable.second - movable.first;
+    while (low < high) {
+      const int64_t rows = (low + high + 1) / 2;
+      const SequenceRows moved = back ? SequenceRows{split - rows, split} : SequenceRows{split, split + rows};
+      if (scores(moved, j) <= scores_to_move) {
+        low = rows;
+      } else {
+        high = rows - 1;
+      }
+    }
+    if (low <= 0) continue;
+    split += back ? -low : low;
+    return true;
+  }
+  return false;
+}
+
+void AttentionWork::balance() {
+  const auto before = split_;
+  const auto loads_of_all = [&] {
+    std::vector<double> loads;
+    for (int64_t i = 0; i < size(); ++i) loads.push_back(load(i));
+    return loads;
+  };
+  std::vector<double> loads = loads_of_all();
+  const double most = *std::max_element(loads.begin(), loads.end());
+  std::vector<int64_t> order(size());
+  bool moved = true;
+  for (int64_t turn = 0; moved && turn < 8 * size() * size(); ++turn, loads = loads_of_all()) {
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return loads[a] < loads[b]; });
+    // From the busiest that can give to the idlest that can take.
+    moved = false;
+    for (int64_t b = size() - 1; b > 0 && !moved; --b) {
+      for (int64_t a = 0; a < b && !moved; ++a) {
+        const double gap = loads[order[b]] - loads[order[a]];
+        if (gap * 50 > loads[order[b]]) moved = move(order[b], order[a], gap / 2);
+      }
+    }
+  }
+  // All wait for the busiest: what does not relieve it is not worth sending.
+  if (*std::max_element(loads.begin(), loads.end()) > 0.95 * most) split_ = before;
+}
+
+}  // namespace moonhalo

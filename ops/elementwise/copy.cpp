@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies, fills, comparisons of whole tensors, and reading one number out.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+std::optional<Plan> plan_clone(const OpCall& call) { return plan_one(call, nullptr, {call.spec(0)}); }
+
+// A cast of a sum is the sum of casts only between types that can hold the addends alike.
+std::optional<Plan> plan_to_copy(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  const at::ScalarType from = call.slots()[0].dtype;
+  const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
+  const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };
+  const SpecPtr wanted = from == to                           ? self
+                         : continuous(from) && continuous(to) ? sums_only(self)
+                                                              : without_partial(self);
+  return plan_one(call, wanted, {wanted});
+}
+
+// Whoever is written keeps its spec; the source is cut, gathered or moved to fit.
+std::optional<Plan> plan_copy(const OpCall& call) {
+  call.output_shapes();
+  const SpecPtr self = without_partial(call.spec(0));
+  Axes axes = broadcast_axes(call);
+  axes.fixed_output = 0;
+  axes.fixed_spec = self;
+  return solve(call, axes);
+}
+
+std::optional<Plan> plan_fill(const OpCall& call) {
+  call.output_shapes();
+  const SpecPtr self = without_partial(call.spec("self"));
+  Plan plan = plan_one(call, self, {self});
+  for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
+  return plan;
+}
+
+// The functional form reads no value at all.
+std::optional<Plan> plan_filled(const OpCall& call) {
+  Plan plan = plan_one(call, nullptr, {without_partial(call.spec("self"))});
+  for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
+  return plan;
+}
+
+// Addends of zero are a zero: no need to sum up first.
+std::optional<Plan> plan_zero(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
+
+std::optional<Plan> plan_item(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  TORCH_CHECK_VALUE(self->global_numel() == 1, "item: a tensor with ", self->global_numel(),
+                    " elements is not one number\n  have  ", self->to_string(),
+                    "\n  fix   select one element, or use full_tensor()");
+  return plan_one(call, replicated(call.mesh(), self->global_shape()), {nullptr});
+}
+
+// Every rank compares its blocks; they are equal (or close) where all ranks say so.
+std::optional<Plan> plan_compare(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self")), other = without_partial(call.spec("other"));
+  Plan plan;
+  plan.outputs = {nullptr};
+  if (self->global_shape() != other->global_shape()) {
+    if (call.name() != "aten::equal") return std::nullopt;  // allclose broadcasts
+    plan.inputs = {self, other};
+    plan.run = [](const c10::OperatorHandle& op, Stack& stack) { finish(op, stack, false); };
+    return plan;
+  }
+  const SpecPtr shared = self->has_cut() ? self : other;
+  plan.inputs = {shared, shared};
+  if (!shared->has_cut()) return plan;
+  plan.run = [shared](const c10::OperatorHandle& op, Stack& stack) {
+    op.callBoxed(stack);
+    at::Tensor same = at::full({1}, torch::jit::pop(stack).toBool() ? 1 : 0, at::dtype(at::kInt));
+    for (int64_t d = 0; d < shared->ndim(); ++d) {
+      for (const int64_t m : shared->cut(d).mesh_dims) shared->mesh()->group(m).all_reduce(same, ReduceOp::kMin);
+    }
+    stack.emplace_back(same.item<int>() != 0);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_is_same_size(const OpCall& call) {
+  const bool same = call.spec("self")->global_shape() == call.spec("other")->global_shape();
+  Plan plan;
+  plan.inputs.resize(call.slots().size());
+  plan.outputs = {nullptr};
+  plan.run = [same](const c10::OperatorHandle& op, Stack& stack) { finish(op, stack, same); };
+  return plan;
+}
+
+std::optional<Plan> refuse_new_storage(const OpCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, call.name().substr(std::string("aten::").size()),
+                              ": a ShardTensor has no storage of its own to replace or resize\n  have  ", call.describe(),
+                              "\n  fix   make a new tensor (new_empty, clone) and copy_ into it");
+}
+
+// LibTorch's composites resize what they write, mostly to the shape that it has.
+std::optional<Plan> plan_resize(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  if (call.integers("size") != self->global_shape()) return refuse_new_storage(call);
+  Plan plan = plan_one(call, nullptr, {self});
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor same = argument(op, stack, 0).toTensor();
+    finish(op, stack, same);
+  };
+  return plan;
+}
+
+const char* const kMoves = "any cut, Partial kept; nothing moves";
+
+const Register rules{
+    {.op = "aten::clone", .plan = plan_clone, .source = "PyTorch clone", .supports = kMoves},
+    {.op = "aten::lift", .plan = plan_clone, .source = "PyTorch lift", .supports = kMoves},
+    {.op = "aten::lift_fresh", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
+    {.op = "aten::lift_fresh_copy", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
+    {.op = "aten::_to_copy",
+     .plan = plan_to_copy,
+     .source = "PyTorch Tensor.to",
+     .supports = "any cut; Partial kept between floating types"},
+    {.op = "aten::copy_",
+     .plan = plan_copy,
+     .source = "PyTorch copy_",
+     .supports = "any cut on either side, plain tensors too; the written one keeps its cut"},
+    {.op = "aten::fill_", .plan = plan_fill, .source = "PyTorch fill_", .supports = "any cut"},
+    {.op = "aten::fill", .plan = plan_filled, .source = "PyTorch fill", .supports = "any cut"},
+    {.op = "aten::zero", .plan = plan_zero, .source = "PyTorch zeros_like", .supports = kMoves},
+    {.op = "aten::zero_", .plan = plan_zero, .source = "PyTorch zero_", .supports = kMoves},
+    {.op = "aten::_local_scalar_dense",
+     .plan = plan_item,
+     .source = "PyTorch item",
+     .supports = "any placement; collective where it is cut or Partial"},
+    {.op = "aten::equal", .plan = plan_compare, .source = "PyTorch equal", .supports = "any cut; collective"},
+    {.op = "aten::allclose",
+     .plan = plan_compare,
+     .source = "PyTorch allclose",
+     .supports = "any cut of tensors of one shape; collective"},
+    {.op = "aten::is_same_size", .plan = plan_is_same_size, .source = "PyTorch is_same_size", .supports = "any cut"},
+    {.op = "aten::set_", .plan = refuse_new_storage, .supports = "refused"},
+    {.op = "aten::resize_", .plan = plan_resize, .supports = "to the same shape; others are refused"},
+    {.op = "aten::resize_as_", .plan = refuse_new_storage, .supports = "refused"},
+};
+
+}  // namespace
+}  // namespace moonhalo

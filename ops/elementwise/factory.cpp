@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Factories that take a ShardTensor as their model: *_like and new_*. No value is read, so nothing moves.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+std::optional<Plan> plan_like(const OpCall& call) {
+  call.output_shapes();
+  return plan_one(call, nullptr, {without_partial(call.spec("self"))});
+}
+
+// A tensor of the model's shape is cut as the model is; of as many dims, where the extents are equal (the gradient of
+// an indexed tensor starts as such zeros); any other is replicated.
+SpecPtr like_where_equal(const SpecPtr& self, at::IntArrayRef shape) {
+  std::vector<int64_t> source(shape.size(), -1);
+  if (static_cast<int64_t>(shape.size()) == self->ndim()) {
+    for (int64_t d = 0; d < self->ndim(); ++d) source[d] = shape[d] == self->global_shape()[d] ? d : -1;
+  }
+  return follow(without_partial(self), shape, source);
+}
+
+std::optional<Plan> plan_new(const OpCall& call) {
+  call.output_shapes();
+  const auto shape = call.integers("size");
+  const SpecPtr result = like_where_equal(call.spec("self"), shape);
+  Plan plan = plan_one(call, nullptr, {result});
+  plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  return plan;
+}
+
+std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
+  call.output_shapes();
+  const auto shape = call.integers("size"), stride = call.integers("stride");
+  const SpecPtr result = like_where_equal(call.spec("self"), shape);
+  // Dense strides of the block, its dims ordered in memory as the strides asked for order them.
+  std::vector<int64_t> order = all_dims(result->ndim()), local_stride(shape.size(), 1);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride[a] > stride[b]; });
+  int64_t next = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    local_stride[*d] = next;
+    next *= std::max<int64_t>(1, result->local_shape()[*d]);
+  }
+  Plan plan = plan_one(call, nullptr, {result});
+  plan.edits = {{call.index("size"), int_list(result->local_shape())}, {call.index("stride"), int_list(local_stride)}};
+  return plan;
+}
+
+const char* const kLike = "any cut, which the result keeps";
+const char* const kNew = "any cut, which the result keeps in dims of equal extent";
+
+const Register rules{
+    {.op = "aten::empty_like", .plan = plan_like, .source = "PyTorch empty_like", .supports = kLike},
+    {.op = "aten::zeros_like", .plan = plan_like, .source = "PyTorch zeros_like", .supports = kLike},
+    {.op = "aten::ones_like", .plan = plan_like, .source = "PyTorch ones_like", .supports = kLike},
+    {.op = "aten::full_like", .plan = plan_like, .source = "PyTorch full_like", .supports = kLike},
+    {.op = "aten::new_empty", .plan = plan_new, .source = "PyTorch Tensor.new_empty", .supports = kNew},
+    {.op = "aten::new_zeros", .plan = plan_new, .source = "PyTorch Tensor.new_zeros", .supports = kNew},
+    {.op = "aten::new_ones", .plan = plan_new, .source = "PyTorch Tensor.new_ones", .supports = kNew},
+    {.op = "aten::new_full", .plan = plan_new, .source = "PyTorch Tensor.new_full", .supports = kNew},
+    {.op = "aten::new_empty_strided",
+     .plan = plan_new_empty_strided,
+     .source = "PyTorch Tensor.new_empty_strided",
+     .supports = kNew},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What forward-mode derivatives ask of a tensor and its tangent. LibTorch keeps a tangent in the memory layout of its
+// tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and the dims
+// that are not cut in the same order in memory. Every rank must come to the same answer.
+// What is met above autograd (products of more than two dims, einsum, circular padding) sets the tangents of its
+// results itself: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
+#include <ATen/ATen.h>
+
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+std::optional<Plan> plan_alias(const OpCall& call) {
+  Plan plan = plan_one(call, nullptr, {call.spec(0)});
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, at::alias(argument(op, stack, 0).toTensor()));
+  };
+  return plan;
+}
+
+// Also asks whether view operators give the same on both, which LibTorch reads off the (global) strides.
+std::optional<Plan> plan_same_storage(const OpCall& call) {
+  const TensorArgument &self = call.slots()[0], &other = call.slots()[1];
+  const SpecPtr spec = without_partial(self.spec);
+  const bool alike = self.plain == other.plain && spec == without_partial(other.spec);
+  Plan plan;
+  plan.inputs.resize(call.slots().size());
+  plan.outputs = {nullptr};
+  plan.run = [alike, spec](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor a = argument(op, stack, 0).toTensor(), b = argument(op, stack, 1).toTensor();
+    bool same = alike;
+    for (int64_t d = 0; same && d < spec->ndim(); ++d) {
+      same = spec->is_cut(d) || spec->global_shape()[d] < 2 || a.stride(d) == b.stride(d);
+    }
+    finish(op, stack, same);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_zeros(const OpCall& call) {
+  const TensorArgument& other = call.slots()[1];
+  Plan plan;
+  plan.inputs.resize(call.slots().size());
+  plan.outputs = {other.plain ? nullptr : without_partial(other.spec)};
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor(), like = argument(op, stack, 1).toTensor();
+    finish(op, stack, at::empty_strided(like.sizes(), like.strides(), self.options()).zero_());
+  };
+  return plan;
+}
+
+const char* const kSource = "PyTorch forward-mode automatic differentiation";
+
+const Register rules{
+    {.op = "aten::_fw_primal", .plan = plan_alias, .source = kSource, .supports = "any placement"},
+    {.op = "aten::_make_dual",
+     .plan = plan_alias,
+     .source = kSource,
+     .supports = "any placement; a tangent takes the cut of its tensor"},
+    {.op = "aten::_has_same_storage_numel", .plan = plan_same_storage, .source = kSource, .supports = "any placement"},
+    {.op = "aten::_new_zeros_with_same_feature_meta",
+     .plan = plan_zeros,
+     .source = kSource,
+     .supports = "any placement"},
+};
+
+}  // namespace
+}  // namespace moonhalo

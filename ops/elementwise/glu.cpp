@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// glu: the first half of a dim times the sigmoid of the second. Along a cut dim each rank fetches the two runs of rows
+// that make up its part of the result, and sends their gradients back.
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+using MapPtr = std::shared_ptr<const IntervalMap>;
+
+SpecPtr halved(const SpecPtr& self, int64_t dim) {
+  const int64_t rows = self->global_shape()[dim] / 2;
+  Cut cut = self->cut(dim);
+  if (cut) cut.sizes = balanced_sizes(rows, static_cast<int64_t>(cut.sizes.size()));
+  return recut(self, dim, std::move(cut), rows);
+}
+
+// The rows of `self` that stand `shift` after those of the result.
+MapPtr half(const SpecPtr& self, const SpecPtr& result, int64_t dim, int64_t shift) {
+  return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
+    std::vector<Need> needs(self->ndim());
+    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = result->block_range(d, rank);
+    needs[dim].begin += shift;
+    needs[dim].end += shift;
+    return needs;
+  });
+}
+
+struct Halves {
+  SpecPtr self, result;
+  int64_t dim = 0;
+  MapPtr first, second;  // null where the dim is whole
+
+  at::Tensor fetch(const at::Tensor& local) const {
+    return at::cat({gather(*first, local), gather(*second, local)}, dim);
+  }
+};
+
+Halves halves_of(const OpCall& call, const char* argument = "self") {
+  const SpecPtr self = without_partial(call.spec(argument));
+  TORCH_CHECK_VALUE(self->ndim() > 0, call.name(), ": a tensor without dims has no halves\n  have  ", call.describe());
+  Halves halves{.self = self, .dim = call.dim("dim", self->ndim())};
+  const int64_t rows = self->global_shape()[halves.dim];
+  TORCH_CHECK_VALUE(rows % 2 == 0, call.name(), ": dim ", halves.dim, " has ", rows, " rows, which is not even\n  have  ",
+                    call.describe(), "\n  fix   choose a dim of even extent");
+  halves.result = halved(self, halves.dim);
+  if (!self->is_cut(halves.dim)) return halves;
+  halves.first = half(self, halves.result, halves.dim, 0);
+  halves.second = half(self, halves.result, halves.dim, rows / 2);
+  return halves;
+}
+
+std::optional<Plan> plan_glu(const OpCall& call) {
+  const Halves halves = halves_of(call);
+  Plan plan = plan_one(call, halves.self, {halves.result});
+  if (!halves.first) return plan;
+  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, at::glu(halves.fetch(argument(op, stack, 0).toTensor()), halves.dim));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_glu_backward(const OpCall& call) {
+  const Halves halves = halves_of(call);
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == halves.result->global_shape(),
+                    call.name(), ": the gradient has not the shape of the result\n  have  ", call.describe());
+  Plan plan;
+  plan.inputs = {halves.result, halves.self};
+  plan.outputs = {halves.self};
+  if (!halves.first) return plan;
+  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor grad = argument(op, stack, 0).toTensor();
+    const at::Tensor both = at::glu_backward(grad, halves.fetch(argument(op, stack, 1).toTensor()), halves.dim);
+    const int64_t rows = grad.size(halves.dim);
+    const at::Tensor owned = scatter_add(*halves.first, both.narrow(halves.dim, 0, rows).contiguous());
+    finish(op, stack, scatter_add(*halves.second, both.narrow(halves.dim, rows, rows).contiguous(), owned));
+  };
+  return plan;
+}
+
+// The derivative of glu along dx. `glu` is its result.
+std::optional<Plan> plan_glu_jvp(const OpCall& call) {
+  const Halves halves = halves_of(call, "x");
+  Plan plan{.inputs = {halves.result, halves.self, halves.self}, .outputs = {halves.result}};
+  if (!halves.first) return plan;
+  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
+    const auto fetched = [&](int arg) { return halves.fetch(argument(op, stack, arg).toTensor()); };
+    const at::Tensor x = fetched(1), dx = fetched(2);
+    finish(op, stack, at::glu_jvp(argument(op, stack, 0).toTensor(), x, dx, halves.dim));
+  };
+  return plan;
+}
+
+const char* const kAny = "any cut; along the dim each rank fetches the two runs of rows it needs";
+
+const Register rules{
+    {.op = "aten::glu", .plan = plan_glu, .source = "PyTorch glu", .supports = kAny},
+    {.op = "aten::glu_backward", .plan = plan_glu_backward, .source = "PyTorch glu", .supports = kAny},
+    {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .source = "PyTorch glu", .supports = kAny},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Indexing along one dim: index_select, gather, index_add and its kin, scatter and its kin. Along a cut dim each rank
+// reads or writes the rows that it owns; what is read becomes Partial when that moves less than the rows themselves.
+#include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/ops/support/local_rows.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+bool writes_self(const c10::OperatorHandle& op) { return op.schema().arguments()[0].alias_info() != nullptr; }
+
+// Axes of self first; `other[d]` is the axis that the index and the result have in dim d.
+Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index_dims, std::vector<int> output_dims,
+                  std::vector<AxisKind> kinds, const std::vector<int64_t>& shape) {
+  const SpecPtr& self = call.spec("self");
+  Axes axes;
+  axes.kinds = std::move(kinds);
+  axes.kinds[dim] = call.slots()[0].dtype != at::kBool ? AxisKind::kReduce : AxisKind::kWhole;
+  std::vector<int> self_dims;
+  for (int d = 0; d < static_cast<int>(self->ndim()); ++d) self_dims.push_back(d);
+  axes.inputs = {std::move(self_dims), index_dims};
+  axes.linear = {Linear::kEach, Linear::kNo};
+  axes.outputs = {std::move(output_dims)};
+  axes.output_shapes = {shape};
+  return axes;
+}
+
+std::optional<Plan> plan_index_select(const OpCall& call) {
+  const SpecPtr &self = call.spec("self"), &index = call.spec("index");
+  const int64_t dim = call.dim("dim", self->ndim());
+  if (self->ndim() == 0 || index->ndim() > 1) return std::nullopt;
+  std::vector<int64_t> shape = self->global_shape();
+  shape[dim] = index->global_numel();
+  const int chosen = static_cast<int>(self->ndim());
+  std::vector<int> output_dims;
+  for (int d = 0; d < chosen; ++d) output_dims.push_back(d);
+  output_dims[dim] = index->ndim() == 1 ? chosen : -1;
+  const std::vector<int> index_dims(index->ndim(), chosen);
+  Plan plan = solve(call, reading_axes(call, dim, index_dims, std::move(output_dims),
+                                       std::vector<AxisKind>(chosen + 1, AxisKind::kKeep), shape));
+  const SpecPtr held = plan.inputs[0];
+  if (!held->is_cut(dim)) return plan;
+  plan.run = [held, dim, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor();
+    const at::Tensor index = argument(op, stack, 2).toTensor().flatten();
+    const OwnedRows owned = owned_rows(index, *held, dim, false, "index_select");
+    if (self.size(dim) == 0) return finish(op, stack, at::zeros(shape, self.options()));
+    std::vector<int64_t> along(self.dim(), 1);
+    along[dim] = index.numel();
+    finish(op, stack, self.index_select(dim, owned.index).masked_fill_(owned.valid.logical_not().view(along), 0));
+  };
+  return plan;
+}
+
+// A tensor with `rows` rows of a dim that is cut in blocks of `sizes`, row i beside row i: the blocks beyond its end
+// are empty. What a tensor has more than `used`, of which nothing is read or written, the last block holds.
+std::vector<int64_t> beside(std::vector<int64_t> sizes, int64_t used, int64_t rows) {
+  int64_t row = 0;
+  for (int64_t& size : sizes) {
+    size = std::clamp<int64_t>(used - row, 0, size);
+    row += size;
+  }
+  sizes.back() += rows - used;
+  return sizes;
+}
+
+// An index that is shorter than self in other dims goes with the first rows of these; blocks need not move for that.
+std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr& index = call.spec("index");
+  bool shorter = false;
+  Layout wanted(call.mesh(), index->global_shape());
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d == dim || !self->is_cut(d)) continue;
+    const int64_t rows = index->global_shape()[d];
+    shorter |= rows != self->global_shape()[d];
+    wanted.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, rows, rows)};
+  }
+  if (!shorter) return std::nullopt;
+  const SpecPtr held = uncut(self, {dim});
+  Layout result = wanted;
+  result.partials = held->layout().partials;
+  Plan plan = plan_one(call, held, {intern(std::move(result))});
+  plan.inputs[call.slot("index")] = intern(std::move(wanted));
+  return plan;
+}
+
+std::optional<Plan> plan_gather(const OpCall& call) {
+  const SpecPtr &self = call.spec("self"), &index = call.spec("index");
+  if (self->ndim() == 0 || index->ndim() != self->ndim()) return std::nullopt;
+  const auto shape = *call.output_shapes()[0];
+  const int64_t dim = call.dim("dim", self->ndim());
+  if (auto plan = plan_short_gather(call, dim)) return plan;
+  const int ndim = static_cast<int>(self->ndim());
+  // The index may be shorter than self in other dims; its rows then are not those of self's blocks.
+  std::vector<AxisKind> kinds(2 * ndim, AxisKind::kKeep);
+  std::vector<int> index_dims;
+  for (int d = 0; d < ndim; ++d) {
+    const bool together = d != dim && shape[d] == self->global_shape()[d];
+    index_dims.push_back(together ? d : ndim + d);
+    if (!together && d != dim) kinds[d] = kinds[ndim + d] = AxisKind::kWhole;
+  }
+  Plan plan = solve(call, reading_axes(call, dim, index_dims, index_dims, std::move(kinds), shape));
+  const SpecPtr held = plan.inputs[0];
+  if (!held->is_cut(dim)) return plan;
+  plan.run = [held, dim](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor(), index = argument(op, stack, 2).toTensor();
+    const OwnedRows owned = owned_rows(index, *held, dim, false, "gather");
+    if (self.size(dim) == 0) return finish(op, stack, at::zeros(index.sizes(), self.options()));
+    finish(op, stack, self.gather(dim, owned.index).masked_fill_(owned.valid.logical_not(), 0));
+  };
+  return plan;
+}
+
+// index_add, index_copy, index_fill, index_reduce: of a cut dim each rank takes the entries that fall into its block.
+std::optional<Plan> plan_index_write(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int64_t dim = call.dim("dim", self->ndim());
+  Plan plan = plan_one(call, self, {self});
+  for (size_t s = 1; s < call.slots().size(); ++s) {
+    const SpecPtr& spec = call.slots()[s].spec;
+    if (spec) plan.inputs[s] = replicated(call.mesh(), spec->global_shape());
+  }
+  const int source = call.has("source") ? call.slot("source") : -1;
+  if (source >= 0 && self->has_cut()) {
+    const auto& sizes = call.slots()[source].spec->global_shape();
+    if (static_cast<int64_t>(sizes.size()) != self->ndim()) return std::nullopt;
+    std::vector<int64_t> dims = all_dims(self->ndim());
+    dims[dim] = -1;
+    for (int64_t d = 0; d < self->ndim(); ++d) {
+      TORCH_CHECK_VALUE(d == dim || sizes[d] == self->global_shape()[d], call.name(), ": the source has ", sizes[d],
+                        " rows along dim ", d, ", self has ", self->global_shape()[d], "\n  have  ", call.describe());
+    }
+    plan.inputs[source] = follow(self, sizes, dims);
+  }
+  if (self->ndim() == 0 || !self->is_cut(dim)) return plan;
+  const int source_arg = source >= 0 ? call.slots()[source].arg : -1;
+  const bool wrap = call.name().find("index_fill") != std::string::npos;
+  plan.run = [self, dim, source_arg, wrap](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor target = argument(op, stack, 0).toTensor();
+    c10::IValue& index = argument(op, stack, 2);
+    const OwnedRows owned = owned_rows(index.toTensor().flatten(), *self, dim, wrap, op.operator_name().name.c_str());
+    const at::Tensor positions = owned.positions();
+    if (positions.numel() == 0) return finish(op, stack, writes_self(op) ? target : target.clone());
+    index = owned.index.index_select(0, positions);
+    if (source_arg >= 0) {
+      c10::IValue& value = argument(op, stack, source_arg);
+      value = value.toTensor().index_select(dim, positions);
+    }
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+// scatter and its kin. Entries for other ranks' rows go to one row more, which is thrown away.
+std::optional<Plan> plan_scatter(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const SpecPtr& index = call.spec("index");
+  if (self->ndim() == 0 || (index->ndim() != self->ndim() && self->has_cut())) return std::nullopt;
+  const int64_t dim = call.dim("dim", self->ndim());
+  call.output_shapes();
+  Plan plan = plan_one(call, self, {self});
+  for (size_t s = 1; s < call.slots().size(); ++s) {
+    const auto& sizes = call.slots()[s].spec->global_shape();
+    Layout layout(call.mesh(), sizes);
+    for (int64_t d = 0; d < self->ndim() && !sizes.empty(); ++d) {
+      if (d == dim || !self->is_cut(d)) continue;
+      layout.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, index->global_shape()[d], sizes[d])};
+    }
+    plan.inputs[s] = intern(std::move(layout));
+  }
+  if (!self->is_cut(dim)) return plan;
+  plan.run = [self, dim](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor target = argument(op, stack, 0).toTensor();
+    const bool in_place = writes_self(op);
+    const int64_t rows = target.size(dim);
+    std::vector<int64_t> spare = target.sizes().vec();
+    spare[dim] = 1;
+    at::Tensor longer = at::cat({target, at::ones(spare, target.options())}, dim);
+    c10::IValue& index = argument(op, stack, 2);
+    const OwnedRows owned = owned_rows(index.toTensor(), *self, dim, false, op.operator_name().name.c_str());
+    index = owned.index.masked_fill(owned.valid.logical_not(), rows);
+    argument(op, stack, 0) = longer;
+    op.callBoxed(stack);
+    at::Tensor result = torch::jit::pop(stack).toTensor().narrow(dim, 0, rows);
+    stack.emplace_back(in_place ? target.copy_(result) : result.contiguous());
+  };
+  return plan;
+}
+
+const char* const kGet = "any cut; rows of a cut dim come from their owners";
+const char* const kPut = "any cut; each rank writes the rows it owns";
+
+const Register rules{
+    {.op = "aten::index_select", .plan = plan_index_select, .source = "PyTorch index_select", .supports = kGet},
+    {.op = "aten::gather", .plan = plan_gather, .source = "PyTorch gather", .supports = kGet},
+    {.op = "aten::index_add", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
+    {.op = "aten::index_add_", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
+    {.op = "aten::index_copy", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
+    {.op = "aten::index_copy_", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
+    {.op = "aten::index_fill.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill_.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_fill_.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
+    {.op = "aten::index_reduce", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
+    {.op = "aten::index_reduce_", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
+    {.op = "aten::scatter.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
+    {.op = "aten::scatter_add", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
+    {.op = "aten::scatter_add_", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
+    {.op = "aten::scatter_reduce.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
+    {.op = "aten::scatter_reduce_.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
+};
+
+}  // namespace
+}  // namespace moonhalo

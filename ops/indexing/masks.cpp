@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a mask picks: masked_select, nonzero, x[mask], and their inverses masked_scatter and x[mask] = values.
+//
+// How many elements come out depends on the values, so the results are cut unevenly, by counts that the ranks exchange:
+//
+//     mask   |1 0 1 1|0 1 0|      x[mask]   |x0 x2 x3|x5|
+//
+// Elements stand in row-major order, so a tensor that is cut in an inner dim is first cut in its first dim instead.
+// What is written keeps its own cut, whatever that is: then the place of each true element among all is counted.
+#include "moonhalo/ops/indexing/masks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/ops/support/mask_positions.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
+
+// Wraps the rows that this rank has picked: dim `dim` of the result is cut as the counts say.
+at::Tensor wrap_picked(const at::Tensor& local, Layout layout, int64_t dim, const Cut& cut) {
+  if (cut) {
+    layout.cuts[dim] = {cut.mesh_dims,
+                        counts_of_blocks(*replicated(layout.mesh, {}), cut, local.size(dim), local.device())};
+    const auto& sizes = layout.cuts[dim].sizes;
+    layout.global_shape[dim] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  } else {
+    layout.cuts[dim] = {};
+    layout.global_shape[dim] = local.size(dim);
+  }
+  return wrap(local, intern(std::move(layout)));
+}
+
+// `spec`'s cuts on a tensor of shape `shape` that broadcasts with it, aligned at the last dim; Partial dropped.
+SpecPtr aligned(const SpecPtr& spec, at::IntArrayRef shape) {
+  const auto ndim = static_cast<int64_t>(shape.size());
+  std::vector<int64_t> source(ndim, -1);
+  for (int64_t d = 0; d < ndim; ++d) {
+    const int64_t from = d - ndim + spec->ndim();
+    if (from >= 0 && spec->global_shape()[from] == shape[d]) source[d] = from;
+  }
+  return follow(without_partial(spec), shape, source);
+}
+
+std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const SpecPtr& b) {
+  const size_t ndim = std::max(a->ndim(), b->ndim());
+  std::vector<int64_t> shape(ndim, 1);
+  for (const SpecPtr& spec : {a, b}) {
+    for (int64_t d = 0; d < spec->ndim(); ++d) {
+      int64_t& extent = shape[ndim - spec->ndim() + d];
+      const int64_t size = spec->global_shape()[d];
+      TORCH_CHECK_VALUE(extent == size || extent == 1 || size == 1, call.name(), ": shapes ",
+                        shape_string(a->global_shape()), " and ", shape_string(b->global_shape()),
+                        " do not broadcast\n  have  ", call.describe());
+      if (extent == 1) extent = size;
+    }
+  }
+  return shape;
+}
+
+void check_mask(const OpCall& call) {
+  const TensorArgument& slot = call.slots()[call.slot("mask")];
+  TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ", call.describe(),
+                    "\n  fix   compare, or use mask.to(kBool)");
+}
+
+std::optional<Plan> plan_masked_select(const OpCall& call) {
+  check_mask(call);
+  const SpecPtr self = sums_only(call.spec("self")), mask = without_partial(call.spec("mask"));
+  const auto shape = broadcast_shape(call, self, mask);
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const SpecPtr both = cut_in_front(aligned(self->has_cut() ? self : mask, shape), 0, ndim);
+  Layout values = aligned(both, self->global_shape())->layout(), result(call.mesh(), {0});
+  for (int64_t m = 0; m < call.mesh()->ndim(); ++m) {
+    if (!both->layout().uses(m)) values.partials[m] = result.partials[m] = self->partial(m);
+  }
+  Plan plan;
+  plan.inputs = {intern(std::move(values)), aligned(both, mask->global_shape())};
+  plan.outputs = {nullptr};
+  plan.run = [both, result, ndim](const c10::OperatorHandle& op, Stack& stack) {
+    op.callBoxed(stack);
+    const at::Tensor picked = torch::jit::pop(stack).toTensor();
+    stack.emplace_back(wrap_picked(picked, result, 0, front_cut(*both, 0, ndim)));
+  };
+  return plan;
+}
+
+// The rows of nonzero that this rank owns, in global indices.
+at::Tensor nonzero_rows(const at::Tensor& local, const ShardSpec& self) {
+  at::Tensor rows = local.nonzero();
+  return rows + at::tensor(self.offsets(), rows.options());
+}
+
+std::optional<Plan> plan_nonzero(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int64_t ndim = self->ndim();
+  const SpecPtr wanted = cut_in_front(self, 0, ndim);
+  Plan plan = plan_one(call, wanted, {nullptr});
+  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim})](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor rows = nonzero_rows(argument(op, stack, 0).toTensor(), *wanted);
+    finish(op, stack, wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
+  };
+  return plan;
+}
+
+// The number of rows is given: each rank puts its own where they belong, and the result stays a sum.
+std::optional<Plan> plan_nonzero_static(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int64_t ndim = self->ndim(), size = call.integer("size"), fill = call.integer("fill_value");
+  TORCH_CHECK_VALUE(size >= 0, call.name(), ": a size of ", size, " rows\n  have  ", call.describe());
+  const SpecPtr wanted = cut_in_front(self, 0, ndim);
+  Layout result(call.mesh(), {size, ndim});
+  const Cut cut = front_cut(*wanted, 0, ndim);
+  for (const int64_t m : cut.mesh_dims) result.partials[m] = ReduceOp::kSum;
+  Plan plan = plan_one(call, wanted, {intern(std::move(result))});
+  if (!cut) return plan;
+  plan.run = [wanted, cut, size, fill](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor rows = nonzero_rows(argument(op, stack, 0).toTensor(), *wanted);
+    const auto counts = counts_of_blocks(*wanted, cut, rows.size(0), rows.device());
+    const int64_t mine = block_of(*wanted->mesh(), cut, wanted->mesh()->rank());
+    const int64_t start = std::accumulate(counts.begin(), counts.begin() + mine, int64_t{0});
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    at::Tensor placed = at::zeros({size, rows.size(1)}, rows.options());
+    const int64_t taken = std::clamp<int64_t>(size - start, 0, rows.size(0));
+    if (taken > 0) placed.narrow(0, start, taken).copy_(rows.narrow(0, 0, taken));
+    if (mine == 0 && total < size) placed.narrow(0, total, size - total).fill_(fill);
+    finish(op, stack, std::move(placed));
+  };
+  return plan;
+}
+
+// Elements [start, start + count of a rank) of a 1-D source go to each rank, where the counts are known only now.
+at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const ShardSpec& mask, const Cut& cut,
+                     const std::vector<int64_t>& counts) {
+  const DeviceMesh& mesh = *mask.mesh();
+  const IntervalMap map(source, [&](int64_t rank) {
+    const int64_t block = block_of(mesh, cut, rank);
+    const int64_t start = std::accumulate(counts.begin(), counts.begin() + block, int64_t{0});
+    return std::vector<Need>{{start, start + counts[block]}};
+  });
+  return gather(map, local);
+}
+
+std::optional<Plan> plan_masked_scatter(const OpCall& call) {
+  check_mask(call);
+  const bool in_place = call.op.schema().arguments()[0].alias_info() != nullptr;
+  const SpecPtr self = without_partial(call.spec("self")), mask = without_partial(call.spec("mask"));
+  const SpecPtr source = without_partial(call.spec("source"));
+  const auto shape = broadcast_shape(call, self, mask);
+  TORCH_CHECK_VALUE(!in_place || shape == self->global_shape(), call.name(), ": a mask of shape ",
+                    shape_string(mask->global_shape()), " does not fit ", shape_string(self->global_shape()),
+                    "\n  have  ", call.describe());
+  const SpecPtr both = aligned(self->has_cut() || in_place ? self : mask, shape);
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const bool in_front = cut_in_front(both, 0, ndim) == both;
+  const Cut cut = in_front ? front_cut(*both, 0, ndim) : Cut{};
+  // A run of a cut source is fetched; of any other, each rank takes what it needs from the whole.
+  const bool runs = cut && source->ndim() == 1 && source->has_cut();
+  const SpecPtr held = runs ? source : replicated(call.mesh(), source->global_shape());
+  Plan plan;
+  plan.inputs = {aligned(both, self->global_shape()), aligned(both, mask->global_shape()), held};
+  plan.outputs = {both};
+  plan.run = [both, held, cut, runs, in_place](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor target = argument(op, stack, 0).toTensor();
+    const at::Tensor source = argument(op, stack, 2).toTensor();
+    const at::Tensor mask = argument(op, stack, 1).toTensor().to(at::kBool).expand(both->local_shape());
+    if (!in_place) target = target.expand(both->local_shape()).clone(at::MemoryFormat::Contiguous);
+    const int64_t available = held->global_numel();
+    int64_t needed = 0;
+    at::Tensor values;
+    if (runs) {
+      const auto counts = counts_of_blocks(*both, cut, mask.sum().item<int64_t>(), mask.device());
+      needed = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+      if (needed <= available) values = fetch_run(source, held, *both, cut, counts);
+    } else {
+      const TruePlaces order = true_places(mask, *both);
+      needed = order.count;
+      if (needed <= available) values = source.flatten().index_select(0, order.places.masked_select(mask));
+    }
+    TORCH_CHECK_VALUE(needed <= available, op.operator_name().name, ": the mask has ", needed,
+                      " true elements, the source only ", available, "\n  have  ", both->to_string(),
+                      "\n  fix   give a source of at least as many elements");
+    finish(op, stack, target.masked_scatter_(mask, values));
+  };
+  return plan;
+}
+
+const char* const kCounts = "any cut; results are cut by counts, a cut of an inner dim moves to the first";
+
+const Register rules{
+    {.op = "aten::masked_select", .plan = plan_masked_select, .source = "PyTorch masked_select", .supports = kCounts},
+    {.op = "aten::nonzero", .plan = plan_nonzero, .source = "PyTorch nonzero", .supports = kCounts},
+    {.op = "aten::nonzero_static",
+     .plan = plan_nonzero_static,
+     .source = "PyTorch nonzero_static",
+     .supports = "any cut; the result stays a sum"},
+    {.op = "aten::masked_scatter",
+     .plan = plan_masked_scatter,
+     .source = "PyTorch masked_scatter",
+     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs"},
+    {.op = "aten::masked_scatter_",
+     .plan = plan_masked_scatter,
+     .source = "PyTorch masked_scatter",
+     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs"},
+};
+
+}  // namespace
+
+std::optional<MaskIndex> single_mask(const OpCall& call) {
+  const int list = call.index("indices");
+  const SpecPtr& self = call.spec("self");
+  std::optional<MaskIndex> found;
+  for (size_t s = 0; s < call.slots().size(); ++s) {
+    const TensorArgument& slot = call.slots()[s];
+    if (slot.arg != list || !slot.spec) continue;
+    if (found || !is_mask(slot) || slot.item + slot.spec->ndim() > self->ndim() || slot.spec->ndim() == 0)
+      return std::nullopt;
+    const auto& sizes = slot.spec->global_shape();
+    if (!std::equal(sizes.begin(), sizes.end(), self->global_shape().begin() + slot.item)) return std::nullopt;
+    found = MaskIndex{s, slot.item, slot.item + slot.spec->ndim()};
+  }
+  return found;
+}
+
+namespace {
+
+// Dims of a tensor of `spec` in which the masked dims became one; its cut is to be filled in.
+Layout picked_layout(const ShardSpec& spec, const MaskIndex& mask) {
+  Layout layout(spec.mesh(), {});
+  layout.partials = spec.layout().partials;
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    if (d > mask.first && d < mask.last) continue;
+    layout.global_shape.push_back(d == mask.first ? 0 : spec.global_shape()[d]);
+    layout.cuts.push_back(d == mask.first ? Cut{} : spec.cut(d));
+  }
+  return layout;
+}
+
+// The mask, cut as the dims of `spec` are for which it stands.
+SpecPtr mask_spec(const SpecPtr& spec, const OpCall& call, const MaskIndex& mask) {
+  std::vector<int64_t> source(mask.last - mask.first);
+  std::iota(source.begin(), source.end(), mask.first);
+  return follow(without_partial(spec), call.slots()[mask.slot].spec->global_shape(), source);
+}
+
+}  // namespace
+
+Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
+  const SpecPtr self = cut_in_front(sums_only(call.spec("self")), mask.first, mask.last);
+  Plan plan = plan_one(call, self, {nullptr});
+  plan.inputs[mask.slot] = mask_spec(self, call, mask);
+  plan.run = [layout = picked_layout(*self, mask), dim = mask.first, cut = front_cut(*self, mask.first, mask.last)](
+                 const c10::OperatorHandle& op, Stack& stack) {
+    op.callBoxed(stack);
+    const at::Tensor picked = torch::jit::pop(stack).toTensor();
+    stack.emplace_back(wrap_picked(picked, layout, dim, cut));
+  };
+  return plan;
+}
+
+Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int slot = call.slot("values");
+  const auto& sizes = call.slots()[slot].spec->global_shape();
+  const auto ndim = static_cast<int64_t>(sizes.size());
+  const int64_t masked = mask.last - mask.first, picked_ndim = self->ndim() - masked + 1;
+  TORCH_CHECK_VALUE(ndim <= picked_ndim, call.name(), ": values of ", ndim, " dims for ", picked_ndim, " dims\n  have  ",
+                    call.describe());
+  // Values take the cut of the dims that are not masked; `along` is the dim that the mask fills.
+  const int64_t along = mask.first - picked_ndim + ndim;
+  std::vector<int64_t> source(ndim, -1);
+  for (int64_t d = 0; d < ndim; ++d) {
+    const int64_t picked = d + picked_ndim - ndim, from = picked + (picked > mask.first ? masked - 1 : 0);
+    if (picked == mask.first) continue;
+    TORCH_CHECK_VALUE(sizes[d] == 1 || sizes[d] == self->global_shape()[from], call.name(), ": values of ", sizes[d],
+                      " rows for the ", self->global_shape()[from], " of dim ", from, "\n  have  ", call.describe());
+    if (sizes[d] == self->global_shape()[from]) source[d] = from;
+  }
+  Plan plan = plan_one(call, self, {self});
+  const SpecPtr held = mask_spec(self, call, mask);
+  plan.inputs[mask.slot] = held;
+  plan.inputs[slot] = follow(self, sizes, source);
+  if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
+  plan.run = [held, along, item = mask.first, given = sizes[along]](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor mask = argument(op, stack, 1).to<Indices>().get(item)->to(at::kBool);
+    const TruePlaces order = true_places(mask, *held);
+    TORCH_CHECK_VALUE(order.count == given, op.operator_name().name, ": ", given, " values for the ", order.count,
+                      " true elements of the mask\n  have  mask ", held->to_string(),
+                      "\n  fix   give one value, or as many as the mask has true elements");
+    c10::IValue& values = argument(op, stack, 2);
+    values = values.toTensor().index_select(along, order.places.masked_select(mask));
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+}  // namespace moonhalo

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// The choice on other processors.
-#include "ops/kernels/neighborhood.h"
-
-namespace moonhalo::neighborhood {
-
-const KernelSet& kernels_native() { return kernels_generic(); }
-
-}  // namespace moonhalo::neighborhood

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Margin losses of rows of scores: rows may be cut, the classes of a row are together. A mean is the sum of a block's
+// rows divided by the number of all.
+#include <ATen/ATen.h>
+#include <ATen/core/Reduction.h>
+
+#include "moonhalo/engine/dispatch/axes.h"
+
+namespace moonhalo {
+namespace {
+
+// scores [rows, classes] or [classes]
+struct RowLoss {
+  Axes axes;
+  int64_t rows = 1;
+  int64_t ndim = 1;
+};
+
+RowLoss row_loss(const OpCall& call) {
+  const SpecPtr& scores = call.spec("self");
+  RowLoss loss;
+  loss.ndim = scores->ndim();
+  TORCH_CHECK_VALUE(loss.ndim <= 2, call.name(), ": scores of [rows, classes] are expected\n  have  ",
+                    call.describe());
+  if (loss.ndim == 2) loss.rows = scores->global_shape()[0];
+  loss.axes.kinds = {AxisKind::kKeep};
+  for (const TensorArgument& slot : call.slots()) {
+    // What is no tensor of rows is a vector of class weights or a single number.
+    const bool of_rows = slot.spec && slot.spec->ndim() > 0 && loss.ndim == 2 &&
+                         (slot.spec->ndim() == 2 || slot.arg == call.index("target") ||
+                          (call.has("grad_output") && slot.arg == call.index("grad_output")));
+    std::vector<int> dims(slot.spec ? slot.spec->ndim() : 0, -1);
+    if (of_rows) dims[0] = 0;
+    loss.axes.inputs.push_back(std::move(dims));
+  }
+  return loss;
+}
+
+std::optional<Plan> plan_forward(const OpCall& call) {
+  const int64_t reduction = call.integer("reduction");
+  RowLoss loss = row_loss(call);
+  const bool marks = call.op.schema().returns().size() == 2;  // which scores are targets, [rows, classes]
+  // A single row gives a list of one loss where its target is a list of one class.
+  const bool listed = loss.ndim == 2 || (!marks && call.spec("target")->ndim() == 1);
+  const bool each = reduction == at::Reduction::None && listed;
+  if (!each) loss.axes.kinds = {AxisKind::kReduce};
+  loss.axes.outputs = {each ? std::vector<int>{loss.ndim == 2 ? 0 : -1} : std::vector<int>{}};
+  loss.axes.output_shapes = {each ? std::vector<int64_t>{loss.rows} : std::vector<int64_t>{}};
+  Plan plan = solve(call, loss.axes);
+  if (marks) plan.outputs.push_back(plan.inputs[call.slot("target")]);
+  if (!plan.inputs[call.slot("self")]->has_cut()) return plan;
+  const bool mean = reduction == at::Reduction::Mean;
+  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [=, rows = loss.rows](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor x = argument(op, stack, 0).toTensor();
+    if (x.numel() == 0) {
+      finish(op, stack, each ? at::zeros({x.size(0)}, x.options()) : at::zeros({}, x.options()));
+      if (marks) stack.emplace_back(at::zeros(x.sizes(), x.options()));
+      return;
+    }
+    op.callBoxed(stack);
+    c10::IValue& result = stack[stack.size() - (marks ? 2 : 1)];
+    if (mean) result = result.toTensor().div(rows);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_backward(const OpCall& call) {
+  RowLoss loss = row_loss(call);
+  loss.axes.outputs = {loss.axes.inputs[call.slot("self")]};
+  loss.axes.output_shapes = {call.spec("self")->global_shape()};
+  Plan plan = solve(call, loss.axes);
+  if (!plan.outputs[0]->has_cut()) return plan;
+  const bool mean = call.integer("reduction") == at::Reduction::Mean;
+  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [=, rows = loss.rows, at_self = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor x = argument(op, stack, at_self).toTensor();
+    if (x.numel() == 0) return finish(op, stack, at::zeros_like(x));
+    c10::IValue& gradient = argument(op, stack, 0);
+    if (mean) gradient = gradient.toTensor().div(rows);
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+constexpr auto* kSupports = "any cut of the rows; sums and means stay Partial(sum)";
+
+const Register rules{
+    {.op = "aten::multi_margin_loss",
+     .plan = plan_forward,
+     .source = "PyTorch multi_margin_loss",
+     .supports = kSupports},
+    {.op = "aten::multi_margin_loss_backward",
+     .plan = plan_backward,
+     .source = "PyTorch multi_margin_loss",
+     .supports = kSupports},
+    {.op = "aten::multilabel_margin_loss_forward",
+     .plan = plan_forward,
+     .source = "PyTorch multilabel_margin_loss",
+     .supports = kSupports},
+    {.op = "aten::multilabel_margin_loss_backward",
+     .plan = plan_backward,
+     .source = "PyTorch multilabel_margin_loss",
+     .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/ops/neighborhood/overlap.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/ops/window/window.h"
+
+namespace moonhalo {
+
+using neighborhood::Axis;
+using neighborhood::Span;
+
+namespace {
+
+bool nothing(const Span& span) { return span.begin >= span.end; }
+
+Span overlap(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+// The owned queries whose windows lie within the owned keys.
+Span within(const Axis& axis, const Span& owned) {
+  Span inner = owned;
+  for (int64_t query = owned.begin; query < owned.end; ++query) {
+    const Span keys = keys_reached(axis, {query, query + 1});
+    if (keys.begin < owned.begin) inner.begin = query + 1;
+  }
+  for (int64_t query = owned.end; query-- > inner.begin;) {
+    const Span keys = keys_reached(axis, {query, query + 1});
+    if (keys.end > owned.end) inner.end = query;
+  }
+  return inner;
+}
+
+}  // namespace
+
+bool NeighborhoodBlocks::empty(const Box& box) { return std::any_of(box.begin(), box.end(), nothing); }
+
+NeighborhoodBlocks::Box NeighborhoodBlocks::common(const Box& a, const Box& b) {
+  Box result;
+  for (size_t i = 0; i < a.size(); ++i) result.push_back(overlap(a[i], b[i]));
+  return result;
+}
+
+// `box`, as a part of a tensor that holds `of`.
+at::Tensor NeighborhoodBlocks::part(const at::Tensor& tensor, const Box& of, const Box& box) {
+  at::Tensor result = tensor;
+  for (size_t i = 0; i < box.size(); ++i) {
+    const int64_t length = std::max<int64_t>(box[i].end - box[i].begin, 0);
+    if (length != of[i].end - of[i].begin) {
+      result = result.narrow(static_cast<int64_t>(i) + 1, length > 0 ? box[i].begin - of[i].begin : 0, length);
+    }
+  }
+  return result;
+}
+
+at::Tensor NeighborhoodBlocks::mine(const at::Tensor& tensor, const Box& queries) const {
+  return tensor.defined() ? part(tensor, owned_, queries) : tensor;
+}
+
+at::Tensor NeighborhoodBlocks::assembled(const Box& box, const std::vector<Source>& sources) {
+  std::vector<int64_t> shape = sources[0].rows.sizes().vec();
+  for (size_t i = 0; i < box.size(); ++i) shape[i + 1] = box[i].end - box[i].begin;
+  at::Tensor result = at::empty(shape, sources[0].rows.options());
+  for (const Source& source : sources) {
+    const Box both = common(box, *source.box);
+    if (!empty(both)) part(result, box, both).copy_(part(source.rows, *source.box, both));
+  }
+  return result;
+}
+
+NeighborhoodBlocks::Piece NeighborhoodBlocks::piece(const NeighborhoodCall& whole, const Box& queries) const {
+  Piece result{queries, owned_, whole};
+  for (size_t i = 0; i < queries.size(); ++i) {
+    if (cut_[i]) result.keys[i] = keys_reached(whole.axis(static_cast<int64_t>(i)), queries[i]);
+    Axis& axis = result.call.axis(static_cast<int64_t>(i));
+    axis.query_begin = queries[i].begin;
+    axis.queries = queries[i].end - queries[i].begin;
+    axis.key_begin = result.keys[i].begin;
+    axis.keys = result.keys[i].end - result.keys[i].begin;
+  }
+  return result;
+}
+
+// Backward, one half hides what arrives and the other what leaves.
+std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& whole) const {
+  Piece first = whole;
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    Axis& axis = first.call.axis(static_cast<int64_t>(i));
+    axis.key_begin = owned_[i].begin;
+    axis.keys = owned_[i].end - owned_[i].begin;
+  }
+  first.keys = owned_;
+  Piece second = first;
+  const int64_t middle = (whole.queries[0].begin + whole.queries[0].end) / 2;
+  first.queries[0].end = second.queries[0].begin = middle;
+  first.call.axis(0).queries = middle - first.queries[0].begin;
+  second.call.axis(0).query_begin = middle;
+  second.call.axis(0).queries = second.queries[0].end - middle;
+  return {std::move(first), std::move(second)};
+}
+
+NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
+  const int64_t spatial = whole.spatial, me = query->mesh()->rank();
+  const auto owned_by = [&](int64_t i, int64_t rank) {
+    const auto [begin, end] = query->block_range(i + 1, rank);
+    return Span{begin, end};
+  };
+  for (int64_t i = 0; i < spatial; ++i) {
+    owned_.push_back(owned_by(i, me));
+    cut_.push_back(divided(query, i + 1));
+  }
+
+  // What a rank borrows in one shell: of cut dims after `across` all that it needs, of those before what it owns of
+  // that.
+  const auto shell_of = [&](int64_t across, bool low, int64_t rank) {
+    Box box;
+    for (int64_t i = 0; i < spatial; ++i) {
+      const Span own = owned_by(i, rank);
+      Span rows = own;
+      if (cut_[i]) {
+        rows = keys_reached(whole.axis(i), own);
+        if (i < across) rows = overlap(rows, own);
+        if (i == across && low) rows.end = std::min(rows.end, own.begin);
+        if (i == across && !low) rows.begin = std::max(rows.begin, own.end);
+      }
+      box.push_back(rows);
+    }
+    if (empty(box)) box.assign(spatial, Span{0, 0});
+    return box;
+  };
+  for (int64_t across = 0; across < spatial; ++across) {
+    for (const bool low : {true, false}) {
+      if (!cut_[across]) continue;
+      const auto map = [&](const SpecPtr& spec) {
+        return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
+          const Box box = shell_of(across, low, rank);
+          std::vector<Need> needs;
+          for (int64_t d = 0; d < spec->ndim(); ++d) {
+            const auto [begin, end] = spec->block_range(d, rank);
+            needs.push_back({.begin = begin, .end = end});
+          }
+          for (int64_t i = 0; i < spatial; ++i) {
+            needs[i + 1].begin = box[i].begin;
+            needs[i + 1].end = box[i].end;
+          }
+          return needs;
+        });
+      };
+      Shell shell{shell_of(across, low, me), map(query), nullptr};
+      shell.value = value == query ? shell.key : map(value);
+      exchanges_ |= shell.key->exchanges();
+      shells_.push_back(std::move(shell));
+    }
+  }
+  if (!exchanges_) return;
+
+  Box inner = owned_;
+  for (int64_t i = 0; i < spatial; ++i) {
+    if (!cut_[i]) continue;
+    const Span interior = within(whole.axis(i), owned_[i]);
+    Box low = inner, high = inner;
+    low[i].end = std::min(interior.begin, owned_[i].end);
+    high[i].begin = std::max(interior.end, low[i].end);
+    for (const Box& edge : {low, high}) {
+      if (!empty(edge)) edges_.push_back(piece(whole, edge));
+    }
+    inner[i] = {low[i].end, high[i].begin};
+  }
+  if (!empty(inner)) interior_ = halves(piece(whole, inner));
+}
+
+std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query, const at::Tensor& key,
+                                                               const at::Tensor& value, const Sources& sources) const {
+  HaloExchange exchange;
+  for (const Shell& shell : shells_) {
+    exchange.add_gather(*shell.key, key, 0, sources.key);
+    exchange.add_gather(*shell.value, value, 0, sources.value);
+  }
+  exchange.start();
+  const auto results = neighborhood_results(query, value);
+  const at::Tensor &output = std::get<0>(results), &logsumexp = std::get<1>(results);
+  const auto attend = [&](const Piece& piece, const at::Tensor& keys, const at::Tensor& values) {
+    neighborhood_forward_into(mine(query, piece.queries), keys, values, mine(output, piece.queries),
+                              mine(logsumexp, piece.queries), piece.call);
+  };
+  for (const Piece& piece : interior_) attend(piece, key, value);
+  exchange.trace("interior");
+  exchange.wait();
+  std::vector<Source> keys{{&owned_, key}}, values{{&owned_, value}};
+  for (size_t i = 0; i < shells_.size(); ++i) {
+    keys.push_back({&shells_[i].box, exchange.gathered(2 * i)});
+    values.push_back({&shells_[i].box, exchange.gathered(2 * i + 1)});
+  }
+  for (const Piece& piece : edges_) attend(piece, assembled(piece.keys, keys), assembled(piece.keys, values));
+  exchange.trace("edges");
+  return {output, logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
+    const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& output, const at::Tensor& logsumexp, const Sources& sources) const {
+  HaloExchange arriving;
+  for (const Shell& shell : shells_) {
+    arriving.add_gather(*shell.key, key, 0, sources.key);
+    arriving.add_gather(*shell.value, value, 0, sources.value);
+  }
+  arriving.start();
+  const at::Tensor grad_query = empty_block(query.sizes(), query.options());
+  const auto add = [&](NeighborhoodGradients& gradients, const Piece& piece) {
+    gradients.add(mine(grad_output, piece.queries), mine(grad_logsumexp, piece.queries), mine(query, piece.queries),
+                  mine(output, piece.queries), mine(logsumexp, piece.queries), mine(grad_query, piece.queries),
+                  piece.call);
+  };
+  NeighborhoodGradients inner(key, value);
+  if (!interior_.empty()) add(inner, interior_[0]);
+  arriving.trace("interior");
+  arriving.wait();
+
+  std::vector<Source> keys{{&owned_, key}}, values{{&owned_, value}};
+  std::vector<Source> key_sums, value_sums;  // per shell
+  for (size_t i = 0; i < shells_.size(); ++i) {
+    keys.push_back({&shells_[i].box, arriving.gathered(2 * i)});
+    values.push_back({&shells_[i].box, arriving.gathered(2 * i + 1)});
+    key_sums.push_back({&shells_[i].box, at::zeros_like(keys.back().rows)});
+    value_sums.push_back({&shells_[i].box, at::zeros_like(values.back().rows)});
+  }
+  std::vector<std::tuple<at::Tensor, at::Tensor>> of_edges;
+  const auto add_to = [](const Source& sum, const Box& box, const at::Tensor& gradient) {
+    const Box both = common(box, *sum.box);
+    if (!empty(both)) part(sum.rows, *sum.box, both).add_(part(gradient, box, both));
+  };
+  for (const Piece& piece : edges_) {
+    NeighborhoodGradients gradients(assembled(piece.keys, keys), assembled(piece.keys, values));
+    add(gradients, piece);
+    of_edges.push_back(gradients.finish());
+    const auto& [of_key, of_value] = of_edges.back();
+    for (const Source& sum : key_sums) add_to(sum, piece.keys, of_key);
+    for (const Source& sum : value_sums) add_to(sum, piece.keys, of_value);
+  }
+  arriving.trace("edges");
+
+  HaloExchange leaving;
+  for (size_t i = 0; i < shells_.size(); ++i) {
+    leaving.add_scatter_add(*shells_[i].key, key_sums[i].rows);
+    leaving.add_scatter_add(*shells_[i].value, value_sums[i].rows);
+  }
+  leaving.start();
+  if (!interior_.empty()) add(inner, interior_[1]);
+  auto [grad_key, grad_value] = inner.finish();
+  for (size_t i = 0; i < edges_.size(); ++i) {
+    add_to({&owned_, grad_key}, edges_[i].keys, std::get<0>(of_edges[i]));
+    add_to({&owned_, grad_value}, edges_[i].keys, std::get<1>(of_edges[i]));
+  }
+  leaving.trace("interior");
+  leaving.wait();
+  for (size_t i = 0; i < shells_.size(); ++i) {
+    leaving.scattered(2 * i, grad_key);
+    leaving.scattered(2 * i + 1, grad_value);
+  }
+  return {grad_query, std::move(grad_key), std::move(grad_value)};
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/ops/norm/common.h"
+
+namespace moonhalo {
+namespace {
+
+//     input [N, C, spatial...]    weight, bias, running and saved statistics [C]
+//
+// Channels are independent, so they may be cut freely. The ranks that share a channel combine its
+// moments, so batch norm over a cut batch or a cut field is what one device computes: synchronised,
+// with true counts.
+struct ChannelAxes {
+  Axes axes;
+  std::vector<int> every;
+};
+
+// The many operators of this family name their arguments differently.
+int find(const OpCall& call, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (call.has(name)) return call.index(name);
+  }
+  return -1;
+}
+
+bool flag(const OpCall& call, std::initializer_list<const char*> names, bool otherwise) {
+  const int index = find(call, names);
+  return index < 0 ? otherwise : call.value(index).toBool();
+}
+
+double number(const OpCall& call, std::initializer_list<const char*> names) {
+  const int index = find(call, names);
+  return index < 0 ? 0 : call.value(index).toDouble();
+}
+
+ChannelAxes channel_axes(const OpCall& call) {
+  const ShardSpec& input = *call.spec("input");
+  TORCH_CHECK_VALUE(input.ndim() >= 2, call.name(),
+                    ": the input needs a batch and a channel dim\n  have  input ",
+                    shape_string(input.global_shape()), "\n  fix   give [N, C, ...]");
+  ChannelAxes channels;
+  channels.axes.kinds.assign(input.ndim(), AxisKind::kKeep);
+  for (int64_t d = 0; d < input.ndim(); ++d) channels.every.push_back(static_cast<int>(d));
+  const int64_t count = input.global_shape()[1];
+  for (const TensorArgument& slot : call.slots()) {
+    const int64_t ndim = slot.spec ? slot.spec->ndim() : 0;
+    std::vector<int> dims(ndim, -1);
+    if (ndim == input.ndim()) dims = channels.every;
+    // Saved statistics are empty in evaluation mode.
+    if (ndim == 1 && slot.spec->global_shape()[0] == count) dims = {1};
+    channels.axes.inputs.push_back(std::move(dims));
+  }
+  return channels;
+}
+
+// Everything that describes the normalization beside its tensors.
+struct Norm {
+  SpecPtr spec;                       // input
+  SpecPtr channels;                   // a vector with one number per channel, cut as the input's channels
+  SpecPtr running_mean, running_var;  // as each is held; null without them
+  CutGroup ranks;                     // that share a channel
+  bool training;
+  double momentum, eps;
+
+  // Every rank has whole channels and their running statistics: the operator itself will do.
+  bool is_local() const {
+    const auto sizes = spec->block_sizes(1);
+    const auto fits = [&](const SpecPtr& held) { return !held || held == channels; };
+    return ranks.alone() && fits(running_mean) && fits(running_var) &&
+           std::find(sizes.begin(), sizes.end(), 0) == sizes.end();
+  }
+};
+
+// Running statistics stay where they are, so that an update reaches the tensor itself.
+Norm norm_of(const OpCall& call, Plan& plan, bool training) {
+  const SpecPtr spec = plan.inputs[call.slot("input")];
+  const auto dims = dims_but(spec->ndim(), 1);
+  const auto held = [&](const char* name) -> SpecPtr {
+    if (!call.has(name) || !call.spec(name)) return nullptr;
+    return plan.inputs[call.slot(name)] = without_partial(call.spec(name));
+  };
+  return {.spec = spec,
+          .channels = reduced_spec(spec, dims, false),
+          .running_mean = held("running_mean"),
+          .running_var = held("running_var"),
+          .ranks = CutGroup(spec, dims),
+          .training = training,
+          .momentum = number(call, {"momentum", "exponential_average_factor"}),
+          .eps = number(call, {"eps", "epsilon"})};
+}
+
+struct Statistics {
+  at::Tensor mean, invstd;  // per owned channel
+};
+
+Statistics batch_statistics(const Norm& norm, const at::Tensor& x, at::Tensor running_mean, at::Tensor running_var) {
+  Moments moments = global_moments(x, norm.spec, dims_but(x.dim(), 1));
+  const at::Tensor mean = moments.mean.reshape(x.size(1)), m2 = moments.m2.reshape(x.size(1));
+  const auto update = [&](at::Tensor& running, const SpecPtr& spec, const at::Tensor& batch) {
+    if (!running.defined()) return;
+    const at::Tensor held = redistribute_local(batch, norm.channels, spec);
+    running.mul_(1 - norm.momentum).add_(held.to(running.scalar_type()), norm.momentum);
+  };
+  update(running_mean, norm.running_mean, mean);
+  update(running_var, norm.running_var, m2 / static_cast<double>(moments.count - 1));
+  return {mean, at::div(m2, moments.count).add_(norm.eps).rsqrt_()};
+}
+
+Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean, const at::Tensor& running_var) {
+  const auto held = [&](const at::Tensor& t, const SpecPtr& spec) {
+    return widen(redistribute_local(t, spec, norm.channels));
+  };
+  return {held(running_mean, norm.running_mean), (held(running_var, norm.running_var) + norm.eps).rsqrt_()};
+}
+
+std::optional<Plan> plan_forward(const OpCall& call) {
+  const size_t results = call.op.schema().returns().size();
+  if (results > 4 || call.has("out") || call.has("out0")) return std::nullopt;
+  const bool always = call.name() == "aten::_batch_norm_with_update";
+  const int mean_at = find(call, {"running_mean"}), var_at = find(call, {"running_var"});
+  const bool training = flag(call, {"training"}, always);
+  ChannelAxes channels = channel_axes(call);
+  const auto& shape = call.spec("input")->global_shape();
+  channels.axes.outputs = {channels.every};
+  channels.axes.output_shapes = {shape};
+  Plan plan = solve(call, channels.axes);
+  const Norm norm = norm_of(call, plan, training);
+  TORCH_CHECK_VALUE(
+      training || (norm.running_mean && norm.running_var), call.name(), ": evaluation needs running statistics\n  have  ",
+      call.describe(),
+      "\n  fix   give running_mean and running_var, or normalize with the batch's own");
+  const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
+  plan.outputs = {norm.spec, saved, saved};
+  plan.outputs.resize(results);  // the reserve, if there is one, stays plain
+  if (norm.is_local()) return plan;
+  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1), bias = tensor_at(op, stack, 2);
+    const at::Tensor running_mean = mean_at < 0 ? at::Tensor() : tensor_at(op, stack, mean_at);
+    const at::Tensor running_var = var_at < 0 ? at::Tensor() : tensor_at(op, stack, var_at);
+    const at::Tensor x = widen(input);
+    const Statistics found = training ? batch_statistics(norm, x, running_mean, running_var)
+                                      : running_statistics(norm, running_mean, running_var);
+    at::Tensor scale = weight.defined() ? found.invstd * widen(weight) : found.invstd;
+    at::Tensor y = at::sub(x, per_channel(found.mean, x.dim())).mul_(per_channel(scale, x.dim()));
+    if (bias.defined()) y.add_(per_channel(bias, x.dim()));
+    const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    const auto save = [&](const at::Tensor& t) {
+      return training ? t.to(kept) : at::empty({0}, t.options().dtype(kept));
+    };
+    finish(op, stack, y.to(input.scalar_type()), save(found.mean), save(found.invstd));
+    if (results == 4) stack.emplace_back(at::empty({0}, input.options().dtype(at::kByte)));
+  };
+  return plan;
+}
+
+// In training, with x^ the normalized input and means over batch and points:
+//     dx = invstd weight (dy - mean(dy) - x^ mean(dy x^)),   dweight = sum dy x^,   dbias = sum dy;
+// in evaluation the statistics are constants: dx = invstd weight dy.
+std::optional<Plan> plan_backward(const OpCall& call) {
+  if (call.has("out0")) return std::nullopt;
+  ChannelAxes channels = channel_axes(call);
+  channels.axes.outputs = {channels.every};
+  channels.axes.output_shapes = {call.spec("input")->global_shape()};
+  Plan plan = solve(call, channels.axes);
+  const bool training = flag(call, {"train", "update"}, true);
+  const Norm norm = norm_of(call, plan, training);
+  const auto mask = call.has("output_mask") ? wanted_gradients(call) : std::vector<bool>(3, true);
+  const auto dims = dims_but(norm.spec->ndim(), 1);
+  const SpecPtr affine = training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
+  plan.outputs = masked(mask, {norm.spec, affine, affine});
+  if (norm.is_local()) {
+    // LibTorch's kernel takes the memory format from the strides of dims of size 1 too, which mean
+    // nothing: with those of some views of channels-last blocks its gradients are wrong.
+    const auto& block = norm.spec->local_shape();
+    if (std::find(block.begin(), block.end(), 1) != block.end()) plan.run = run_contiguous;
+    return plan;
+  }
+  const int64_t count = global_count(*norm.spec, dims);
+  plan.run = [=, at_grad = find(call, {"grad_out", "grad_output"}), at_input = call.index("input"),
+              at_weight = call.index("weight"), at_mean = call.index("running_mean"),
+              at_var = call.index("running_var"), at_saved_mean = call.index("save_mean"),
+              at_saved = find(call, {"save_invstd", "save_var"})](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = tensor_at(op, stack, at_input), weight = tensor_at(op, stack, at_weight);
+    const at::Tensor grad = widen(tensor_at(op, stack, at_grad));
+    const Statistics found =
+        training ? Statistics{widen(tensor_at(op, stack, at_saved_mean)), widen(tensor_at(op, stack, at_saved))}
+                 : running_statistics(norm, tensor_at(op, stack, at_mean), tensor_at(op, stack, at_var));
+    const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    const at::Tensor invstd = per_channel(found.invstd, input.dim());
+    const at::Tensor x = at::sub(widen(input), per_channel(found.mean, input.dim())).mul_(invstd);
+    at::Tensor sums, dx, dweight, dbias;
+    if (training || mask[1] || mask[2]) sums = at::stack({grad.sum(dims), (grad * x).sum(dims)});
+    if (training) sums = norm.ranks.all_reduce(sums);
+    if (mask[0]) {
+      const at::Tensor scale = weight.defined() ? found.invstd * widen(weight) : found.invstd;
+      dx = grad;
+      if (training) {
+        const at::Tensor means = sums / count;
+        dx = at::sub(grad, per_channel(means[0], input.dim())).sub_(x * per_channel(means[1], input.dim()));
+      }
+      dx = (dx * per_channel(scale, input.dim())).to(input.scalar_type());
+    }
+    // Own storage for each: a sum over ranks is resolved in place.
+    if (mask[1]) dweight = sums[1].to(kept, /*non_blocking=*/false, /*copy=*/true);
+    if (mask[2]) dbias = sums[0].to(kept, /*non_blocking=*/false, /*copy=*/true);
+    finish(op, stack, dx, dweight, dbias);
+  };
+  return plan;
+}
+
+constexpr auto* kSource = "PyTorch BatchNorm, SyncBatchNorm; Ioffe, Szegedy 2015";
+constexpr auto* kSupports =
+    "any cut: batch, channels, space; exact global statistics, two small all-reduces (backward: "
+    "one)";
+
+constexpr Rule forward(std::string_view op) {
+  return {.op = op, .plan = plan_forward, .source = kSource, .supports = kSupports};
+}
+constexpr Rule backward(std::string_view op) {
+  return {.op = op, .plan = plan_backward, .source = kSource, .supports = kSupports};
+}
+
+const Register rules{
+    forward("aten::native_batch_norm"),
+    forward("aten::_native_batch_norm_legit"),
+    forward("aten::_native_batch_norm_legit_no_training"),
+    forward("aten::_batch_norm_with_update"),
+    forward("aten::_batch_norm_no_update"),
+    forward("aten::cudnn_batch_norm"),
+    backward("aten::native_batch_norm_backward"),
+    backward("aten::batch_norm_backward"),
+    backward("aten::cudnn_batch_norm_backward"),
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/ops/norm/common.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+namespace moonhalo {
+
+at::Tensor tensor_at(const c10::OperatorHandle& op, Stack& stack, int index) {
+  const c10::IValue& value = argument(op, stack, index);
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+at::Tensor widen(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(wide_type(tensor.scalar_type())) : tensor;
+}
+
+at::Tensor per_channel(const at::Tensor& values, int64_t ndim) {
+  std::vector<int64_t> shape(ndim, 1);
+  shape[1] = values.numel();
+  return values.reshape(shape);
+}
+
+std::vector<bool> wanted_gradients(const OpCall& call) {
+  const auto mask = call.value("output_mask").toBoolList();
+  return {mask.begin(), mask.end()};
+}
+
+std::vector<SpecPtr> masked(const std::vector<bool>& mask, std::vector<SpecPtr> specs) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (!mask[i]) specs[i] = nullptr;
+  }
+  return specs;
+}
+
+void run_contiguous(const c10::OperatorHandle& op, Stack& stack) {
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    c10::IValue& value = stack[i];
+    if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_contiguous())
+      value = value.toTensor().contiguous();
+  }
+  op.callBoxed(stack);
+}
+
+std::vector<int64_t> dims_from(int64_t ndim, int64_t first) {
+  std::vector<int64_t> dims(ndim - first);
+  std::iota(dims.begin(), dims.end(), first);
+  return dims;
+}
+
+std::vector<int64_t> dims_but(int64_t ndim, int64_t kept) {
+  std::vector<int64_t> dims = dims_from(ndim, 0);
+  dims.erase(dims.begin() + kept);
+  return dims;
+}
+
+}  // namespace moonhalo

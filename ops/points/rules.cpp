@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Point clouds on blocks: blocks of points or the queries go round (ring_search.h); afterwards only rows that are asked
+// for travel.
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/ops/points/arguments.h"
+#include "moonhalo/ops/points/ring_search.h"
+#include "moonhalo/ops/points/row_routing.h"
+#include "moonhalo/ops/support/cpu_only.h"
+
+namespace moonhalo {
+namespace {
+
+std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most, std::optional<double> radius) {
+  check_on_cpu(op, call.mesh()->device_type());
+  const SpecPtr query = call.spec("query"), points = call.spec("points");
+  check_points(op, query->global_shape(), points->global_shape(), call.slots()[0].dtype, call.slots()[1].dtype);
+  const PointCuts cuts(query, points);
+  const SpecPtr lists = cuts.like_query({most}), counts = cuts.like_query({});
+  Plan plan;
+  plan.inputs = {cuts.query, cuts.points};
+  plan.outputs = {lists, lists};
+  if (radius) plan.outputs.push_back(counts);
+  plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.slots()[0].dtype),
+              with_counts = radius.has_value(), shape = lists->local_shape(),
+              rows = counts->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    const NeighborLists found = round->search(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor());
+    at::Tensor distances = found.distances().view(shape), indices = found.indices().view(shape);
+    if (with_counts) return finish(op, stack, distances, indices, found.counts().view(rows));
+    finish(op, stack, distances, indices);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_knn(const OpCall& call) {
+  const int64_t k = call.integer("k");
+  const auto& points = call.spec("points")->global_shape();
+  if (points.size() >= 2) check_most("knn", "k", k, points[points.size() - 2]);
+  return plan_search(call, "knn", k, std::nullopt);
+}
+
+std::optional<Plan> plan_radius(const OpCall& call) {
+  const double radius = call.value("radius").toDouble();
+  check_radius(radius, call.integer("max_neighbors"));
+  return plan_search(call, "radius_search", call.integer("max_neighbors"), radius);
+}
+
+std::optional<Plan> plan_offsets(const OpCall& call) {
+  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
+  const SpecPtr query = call.spec("query"), points = call.spec("points"), indices = call.spec("indices");
+  check_points("neighbor_offsets", query->global_shape(), points->global_shape(), call.slots()[0].dtype,
+               call.slots()[1].dtype);
+  const auto& shape = query->global_shape();
+  check_indices(at::IntArrayRef(shape).slice(0, shape.size() - 1), indices->global_shape(), call.slots()[2].dtype);
+  // The indices are mostly a search's, cut as it left them.
+  const PointCuts cuts(indices->has_cut() ? indices : query, points);
+  const int64_t neighbors = indices->global_shape().back(), features = shape.back();
+  const SpecPtr output = cuts.like_query({neighbors, features});
+  Plan plan;
+  plan.inputs = {cuts.like_query({features}), cuts.points, cuts.like_query({neighbors})};
+  plan.outputs = {output};
+  plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape()](const c10::OperatorHandle& op,
+                                                                               Stack& stack) {
+    const at::Tensor index = one_batch(argument(op, stack, 2).toTensor(), batch);
+    const PointRoute route(cuts, index, "neighbor_offsets");
+    const at::Tensor rows = route.fetch(one_batch(argument(op, stack, 1).toTensor(), batch));
+    finish(op, stack, offsets_of(rows, one_batch(argument(op, stack, 0).toTensor(), batch), index).view(shape));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_offsets_backward(const OpCall& call) {
+  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
+  const SpecPtr grad = call.spec("grad"), points = call.spec("points"), indices = call.spec("indices");
+  const int64_t neighbors = indices->global_shape().back(), features = points->global_shape().back();
+  const PointCuts cuts(indices->has_cut() ? indices : grad, points);
+  const SpecPtr query = cuts.like_query({features});
+  Plan plan;
+  plan.inputs = {cuts.like_query({neighbors, features}), nullptr, cuts.like_query({neighbors})};
+  const auto wanted = call.value("output_mask").toBoolList();
+  const bool for_query = wanted[0], for_points = wanted[1];
+  plan.outputs = {for_query ? query : SpecPtr(), for_points ? cuts.sum_like_points() : SpecPtr()};
+  plan.run = [cuts, for_query, for_points, batch = points->ndim() - 2, query = query->local_shape(),
+              home = cuts.points->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor g = one_batch(argument(op, stack, 0).toTensor(), batch),
+                     index = one_batch(argument(op, stack, 2).toTensor(), batch);
+    at::Tensor of_query, of_points;
+    if (for_points) of_points = PointRoute(cuts, index, "neighbor_offsets").add(g).view(home);
+    if (for_query) of_query = query_gradient(g, index).view(query);
+    finish(op, stack, std::move(of_query), std::move(of_points));
+  };
+  return plan;
+}
+
+constexpr const char* kAny = "any cut of batch, queries and points; cut coordinates are gathered";
+constexpr const char* kRows = "any cut; only rows that are asked for travel";
+
+const Register rules{
+    {.op = "moonhalo::knn", .plan = plan_knn, .source = "at::cdist and topk", .supports = kAny},
+    {.op = "moonhalo::radius_search",
+     .plan = plan_radius,
+     .source = "PyTorch3D ball_query, nearest first",
+     .supports = kAny},
+    {.op = "moonhalo::neighbor_offsets", .plan = plan_offsets, .source = "PyTorch index and sub", .supports = kRows},
+    {.op = "moonhalo::neighbor_offsets_backward",
+     .plan = plan_offsets_backward,
+     .source = "its adjoint",
+     .supports = kRows},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear algebra on batches: every matrix is whole on one rank, the batch stays cut. Cut matrix dims are gathered.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+
+#include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/ops/support/reductions.h"
+
+namespace moonhalo {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+// Dims behind the batch dims, a letter each: "mn,k->mn". 'k' is the lesser of m and n where no input names it, '?' a
+// right-hand side of n or [n, k], '0' an empty vector. Without an arrow the operator's own shape function is asked.
+struct Batched {
+  std::string_view op, dims;
+};
+
+constexpr Batched kBatched[] = {
+    {"aten::cholesky", "nn->nn"},
+    {"aten::cholesky_inverse", "nn->nn"},
+    {"aten::cholesky_solve", "nk,nn->nk"},
+    {"aten::_cholesky_solve_helper", "nk,nn->nk"},
+    {"aten::linalg_cholesky_ex", "nn"},
+    {"aten::linalg_inv_ex", "nn"},
+    {"aten::_linalg_det", "nn"},
+    {"aten::_linalg_slogdet", "nn"},
+    {"aten::_linalg_solve_ex", "nn,?"},
+    {"aten::linalg_solve_triangular", "nn,pq->pq"},
+    {"aten::triangular_solve", "nk,nn"},
+    {"aten::linalg_lu_factor_ex", "mn"},
+    {"aten::linalg_lu", "mn"},
+    {"aten::linalg_lu_solve", "nn,n,pq"},
+    {"aten::lu_unpack", "mn,k"},
+    {"aten::linalg_ldl_factor_ex", "nn"},
+    {"aten::linalg_ldl_solve", "nn,n,nk"},
+    {"aten::linalg_qr", "mn"},
+    {"aten::geqrf", "mn->mn,k"},
+    {"aten::linalg_householder_product", "mn,k->mn"},
+    {"aten::ormqr", "mn,k,pq->pq"},
+    {"aten::_linalg_svd", "mn"},
+    {"aten::_linalg_eigh", "nn"},
+    {"aten::linalg_eig", "nn->n,nn"},
+    {"aten::_linalg_eigvals", "nn->n"},
+    {"aten::linalg_matrix_exp", "nn->nn"},
+    {"aten::linalg_pinv.atol_rtol_tensor", "mn,,->nm"},
+};
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (size_t end; (end = text.find(',')) != std::string_view::npos; text.remove_prefix(end + 1)) {
+    parts.push_back(text.substr(0, end));
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+// As LibTorch tells a batch of vectors from matrices.
+bool is_vector(const ShardSpec& matrix, const ShardSpec& right) {
+  const Shape &a = matrix.global_shape(), &b = right.global_shape();
+  return b.size() == 1 || (b.size() + 1 == a.size() && std::equal(b.begin(), b.end(), a.begin()));
+}
+
+// Batch dims, behind which every tensor has its own.
+class Batch {
+ public:
+  Batch(const OpCall& call, std::string_view dims) : call_(call) {
+    const auto parts = split(dims);
+    for (size_t s = 0; s < call.slots().size(); ++s) {
+      const SpecPtr& spec = call.slots()[s].spec;
+      cores_.push_back(!spec             ? 0
+                       : parts[s] == "?" ? (is_vector(*call.slots()[0].spec, *spec) ? 1 : 2)
+                                         : static_cast<int64_t>(parts[s].size()));
+      if (!spec) continue;
+      const int64_t count = spec->ndim() - cores_.back();
+      // LibTorch has the better words for a tensor of too few dims.
+      if (count < 0) call.output_shapes();
+      TORCH_CHECK_VALUE(count >= 0, call.name(), ": a tensor of ", spec->ndim(), " dims where one of at least ",
+                        cores_.back(), " is expected\n  have  ", call.describe());
+      widen(Shape(spec->global_shape().begin(), spec->global_shape().begin() + count));
+      for (int64_t d = 0; parts[s] != "?" && d < cores_.back(); ++d) {
+        letters_ += parts[s][d];
+        extents_.push_back(spec->global_shape()[count + d]);
+      }
+    }
+  }
+
+  Shape result(std::string_view letters) const {
+    if (letters == "0") return {0};
+    Shape shape = shape_;
+    for (const char letter : letters) shape.push_back(extent(letter));
+    return shape;
+  }
+
+  Plan plan(const std::vector<Shape>& results) const {
+    Axes axes;
+    const auto batch = static_cast<int64_t>(shape_.size());
+    axes.kinds.assign(batch, AxisKind::kKeep);
+    for (size_t s = 0; s < cores_.size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      std::vector<int> dims(spec ? spec->ndim() : 0, -1);
+      const int64_t count = static_cast<int64_t>(dims.size()) - cores_[s];
+      for (int64_t d = 0; spec && d < count; ++d) {
+        const int64_t axis = batch - count + d;
+        if (spec->global_shape()[d] == shape_[axis]) dims[d] = static_cast<int>(axis);
+      }
+      axes.inputs.push_back(std::move(dims));
+    }
+    for (const Shape& shape : results) {
+      std::vector<int> dims(shape.size(), -1);
+      const bool batched = shape.size() >= shape_.size() && std::equal(shape_.begin(), shape_.end(), shape.begin());
+      for (int64_t d = 0; batched && d < batch; ++d) dims[d] = static_cast<int>(d);
+      axes.outputs.push_back(std::move(dims));
+      axes.output_shapes.push_back(shape);
+    }
+    return solve(call_, axes);
+  }
+
+ private:
+  void widen(const Shape& other) {
+    if (other.size() > shape_.size()) shape_.insert(shape_.begin(), other.size() - shape_.size(), 1);
+    for (size_t d = 0; d < other.size(); ++d) {
+      int64_t& mine = shape_[shape_.size() - other.size() + d];
+      TORCH_CHECK_VALUE(mine == other[d] || mine == 1 || other[d] == 1, call_.name(),
+                        ": the batches do not broadcast\n  have  ", call_.describe());
+      if (mine == 1) mine = other[d];
+    }
+  }
+
+  int64_t extent(char letter) const {
+    const size_t at = letters_.find(letter);
+    if (at != std::string::npos) return extents_[at];
+    return std::min(extent('m'), extent('n'));
+  }
+
+  const OpCall& call_;
+  Shape shape_;
+  std::vector<int64_t> cores_;  // per slot: dims behind the batch
+  std::string letters_;
+  Shape extents_;
+};
+
+std::optional<Plan> plan_batched(const OpCall& call) {
+  const auto* found = std::find_if(std::begin(kBatched), std::end(kBatched), [&](const Batched& b) {
+    return b.op == call.name() || b.op == call.op.operator_name().name;
+  });
+  TORCH_INTERNAL_ASSERT(found != std::end(kBatched), "no batch dims of ", call.name());
+  const size_t arrow = found->dims.find("->");
+  std::vector<Shape> results;
+  if (arrow == std::string_view::npos) {
+    for (auto& shape : call.output_shapes()) results.push_back(shape.value_or(Shape{0}));
+    return Batch(call, found->dims).plan(results);
+  }
+  const Batch batch(call, found->dims.substr(0, arrow));
+  for (const auto letters : split(found->dims.substr(arrow + 2))) results.push_back(batch.result(letters));
+  return batch.plan(results);
+}
+
+// Whether gelss and gelsd give residuals depends on the ranks of all matrices, so these two see the whole batch.
+std::optional<Plan> plan_lstsq(const OpCall& call) {
+  const SpecPtr &a = call.spec("self"), &b = call.spec("b");
+  const std::string driver = call.given("driver") ? call.value("driver").toStringRef() : "gelsy";
+  if (driver == "gelss" || driver == "gelsd" || a->ndim() < 2) {
+    return Plan{.inputs = {replicated(call.mesh(), a->global_shape()), replicated(call.mesh(), b->global_shape())},
+                .outputs = {}};
+  }
+  const bool vector = is_vector(*a, *b);
+  const int64_t m = a->global_shape()[a->ndim() - 2], n = a->global_shape().back();
+  const Batch batch(call, vector ? "mn,m" : "mn,mk");
+  const Shape none{0}, solution = batch.result(vector ? "n" : "nk");
+  const bool residuals = driver == "gels" && m > n;
+  return batch.plan({solution, residuals ? batch.result(vector ? "" : "k") : none,
+                     driver == "gelsy" ? batch.result("") : none, none});
+}
+
+// Every rank looks at its own matrices; the message counts them as in the whole batch.
+std::optional<Plan> plan_check_errors(const OpCall& call) {
+  const SpecPtr info = without_partial(call.spec("info"));
+  Plan plan{.inputs = {info}, .outputs = {}};
+  if (!info->has_cut()) return plan;
+  plan.run = [info](const c10::OperatorHandle& op, Stack& stack) {
+    c10::IValue& value = argument(op, stack, 0);
+    const at::Tensor mine = value.toTensor();
+    if (!mine.any().item<bool>()) return finish(op, stack);
+    at::Tensor all = at::zeros(info->global_shape(), mine.options()), block = all;
+    for (int64_t d = 0; d < info->ndim(); ++d) block = block.narrow(d, info->offsets()[d], mine.size(d));
+    block.copy_(mine);
+    value = all;
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+// Three components along `dim`, which is whole.
+std::optional<Plan> plan_cross(const OpCall& call) {
+  const auto shape = call.output_shapes()[0].value();
+  Axes axes = broadcast_axes(call);
+  axes.kinds[call.dim("dim", static_cast<int64_t>(shape.size()))] = AxisKind::kWhole;
+  axes.linear = {Linear::kEach, Linear::kEach};
+  return solve(call, axes);
+}
+
+constexpr auto* kSource = "PyTorch linalg";
+constexpr auto* kSupports = "any cut of the batch; cut matrix dims are gathered";
+
+constexpr Rule rule(std::string_view op) {
+  return {.op = op, .plan = plan_batched, .source = kSource, .supports = kSupports};
+}
+
+const Register rules{
+    rule(kBatched[0].op),
+    rule(kBatched[1].op),
+    rule(kBatched[2].op),
+    rule(kBatched[3].op),
+    rule(kBatched[4].op),
+    rule(kBatched[5].op),
+    rule(kBatched[6].op),
+    rule(kBatched[7].op),
+    rule(kBatched[8].op),
+    rule(kBatched[9].op),
+    rule(kBatched[10].op),
+    rule(kBatched[11].op),
+    rule(kBatched[12].op),
+    rule(kBatched[13].op),
+    rule(kBatched[14].op),
+    rule(kBatched[15].op),
+    rule(kBatched[16].op),
+    rule(kBatched[17].op),
+    rule(kBatched[18].op),
+    rule(kBatched[19].op),
+    rule(kBatched[20].op),
+    rule(kBatched[21].op),
+    rule(kBatched[22].op),
+    rule(kBatched[23].op),
+    rule(kBatched[24].op),
+    rule(kBatched[25].op),
+    rule(kBatched[26].op),
+    {.op = "aten::linalg_lstsq",
+     .plan = plan_lstsq,
+     .source = kSource,
+     .supports = "any cut of the batch with gels and gelsy; otherwise gathered"},
+    {.op = "aten::_linalg_check_errors", .plan = plan_check_errors, .source = kSource, .supports = "any cut"},
+    {.op = "aten::linalg_cross",
+     .plan = plan_cross,
+     .source = "PyTorch linalg.cross",
+     .supports = "any cut of the other dims"},
+};
+
+static_assert(std::size(kBatched) == 27, "every entry is registered");
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout and randomized leaky ReLU. The other kinds of dropout are made of bernoulli_ (ops/random/fill.cpp).
+#include <ATen/Functions.h>
+
+#include "moonhalo/ops/random/fill.h"
+
+namespace moonhalo {
+namespace {
+
+// native_dropout(input, p, train) -> (output, mask)
+std::optional<Plan> plan_native_dropout(const OpCall& call) {
+  const SpecPtr spec = without_partial(call.spec(0));
+  Plan plan{.inputs = {spec}, .outputs = {spec, spec}};
+  plan.run = [spec](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor input = argument(op, stack, 0).toTensor();
+    const double p = argument(op, stack, 1).toDouble();
+    const c10::IValue& train = argument(op, stack, 2);
+    const bool drops = train.isNone() || train.toBool();
+    const at::Tensor mask = at::ones(input.sizes(), input.options().dtype(at::kBool));
+    if (drops) fill_coins(ElementRandom(std::nullopt), *spec, mask, 1 - p);
+    const double scale = !drops ? 1 : p == 1 ? 0 : 1 / (1 - p);
+    finish(op, stack, input * mask * scale, mask);
+  };
+  return plan;
+}
+
+// rrelu_with_noise(self, noise!, lower, upper, training, generator): `noise` takes the slopes, for the gradient.
+std::optional<Plan> plan_rrelu(const OpCall& call) {
+  const SpecPtr spec = without_partial(call.spec("noise"));
+  TORCH_CHECK_VALUE(spec->global_shape() == call.spec("self")->global_shape(), call.name(), ": noise has another shape\n  have  ",
+                    call.describe(), "\n  fix   make it with empty_like");
+  const bool in_place = call.op.schema().arguments()[0].alias_info() != nullptr;
+  TORCH_CHECK_NOT_IMPLEMENTED(!in_place || spec == without_partial(call.spec("self")), call.name(),
+                              ": self and noise are cut differently\n  have  ", call.describe(), "\n  fix   make noise with empty_like");
+  Plan plan{.inputs = {spec, spec}, .outputs = {spec}};
+  plan.run = [spec, in_place](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor self = argument(op, stack, 0).toTensor(), noise = argument(op, stack, 1).toTensor();
+    const double lower = argument(op, stack, 2).toScalar().toDouble(),
+                 upper = argument(op, stack, 3).toScalar().toDouble();
+    check_floating("rrelu", self.scalar_type());
+    TORCH_CHECK_VALUE(lower <= upper, "rrelu: the slopes [", lower, ", ", upper, "] are no range");
+    at::Tensor result;
+    if (argument(op, stack, 4).toBool()) {
+      const ElementRandom random(named_generator(op, stack));
+      random.fill(noise, *spec, [=](Draws& d) { return lower + (upper - lower) * d.uniform(); });
+      noise.masked_fill_(self.gt(0), 1);
+      result = self * noise;
+    } else {
+      result = at::leaky_relu(self, (lower + upper) / 2);
+    }
+    finish(op, stack, in_place ? self.copy_(result) : result);
+  };
+  return plan;
+}
+
+const Register rules{
+    {.op = "aten::native_dropout", .plan = plan_native_dropout, .source = "PyTorch dropout", .supports = kAnyCut},
+    {.op = "aten::rrelu_with_noise", .plan = plan_rrelu, .source = "PyTorch rrelu", .supports = kAnyCut},
+    {.op = "aten::rrelu_with_noise_", .plan = plan_rrelu, .source = "PyTorch rrelu", .supports = kAnyCut},
+};
+
+}  // namespace
+}  // namespace moonhalo

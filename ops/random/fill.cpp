@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// Initialisers and their functional forms: every element's numbers depend on the generator and its global index, on
+// nothing else (row X02).
+#include "moonhalo/ops/random/fill.h"
+
+#include <ATen/Functions.h>
+
+#include <cmath>
+#include <limits>
+
+namespace moonhalo {
+
+std::optional<at::Generator> generator_of(const c10::IValue& value) {
+  return value.isNone() ? std::nullopt : std::optional(value.toGenerator());
+}
+
+std::optional<at::Generator> named_generator(const c10::OperatorHandle& op, Stack& stack) {
+  const auto index = op.schema().argumentIndexWithName("generator");
+  return index ? generator_of(argument(op, stack, *index)) : std::nullopt;
+}
+
+at::TensorOptions options_of(const c10::OperatorHandle& op, Stack& stack) {
+  const at::TensorOptions options = argument(op, stack, 0).toTensor().options();
+  const auto index = op.schema().argumentIndexWithName("dtype");
+  if (!index || argument(op, stack, *index).isNone()) return options;
+  return options.dtype(argument(op, stack, *index).toScalarType());
+}
+
+int digits_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+    case at::kComplexFloat:
+      return 24;
+    case at::kHalf:
+    case at::kComplexHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
+    default:
+      return 53;
+  }
+}
+
+void check_floating(std::string_view op, at::ScalarType dtype, bool complex) {
+  TORCH_CHECK_TYPE(at::isFloatingType(dtype) || (complex && at::isComplexType(dtype)), op, ": gives no ", dtype,
+                   " values\n  fix   draw a floating point tensor and convert it");
+}
+
+void fill_coins(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, double p) {
+  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "bernoulli: the probability ", p, " is not in [0, 1]");
+  random.fill(block, spec, [p](Draws& d) { return d.uniform() < p ? 1.0 : 0.0; });
+}
+
+std::optional<Plan> plan_broadcast(const OpCall& call, BroadcastRun run) {
+  auto plan = find_rule({"moonhalo::pointwise", ""})->plan(call);
+  if (!plan) return plan;
+  const SpecPtr result = plan->outputs.at(0);
+  plan->run = [run, result](const c10::OperatorHandle& op, Stack& stack) { run(op, stack, result); };
+  return plan;
+}
+
+namespace {
+
+using Arguments = at::ArrayRef<c10::IValue>;
+
+// Fills the block from the arguments between self and generator.
+using Fill = void (*)(const ElementRandom&, const ShardSpec&, const at::Tensor& block, Arguments arguments);
+
+// A number below `x` that `digits` binary digits hold: rounding may not reach the end that a range leaves out.
+double last_before(double x, int digits) {
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const double step = std::ldexp(1.0, exponent - digits);
+  const double below = std::floor(x / step) * step;
+  return below < x ? below : x - step;
+}
+
+void fill_uniform(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double low = a[0].toDouble(), high = a[1].toDouble();
+  check_floating("uniform_", block.scalar_type(), true);
+  TORCH_CHECK_VALUE(low <= high, "uniform_: the range [", low, ", ", high, ") is empty");
+  TORCH_CHECK_VALUE(std::isfinite(high - low), "uniform_: the range [", low, ", ", high, ") is not finite");
+  const int digits = digits_of(block.scalar_type());
+  const double last = std::max(low, last_before(high, digits));
+  random.fill(block, spec, [=](Draws& d) { return std::min(last, low + (high - low) * d.uniform(digits)); });
+}
+
+void fill_normal(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double mean = a[0].toDouble(), std = a[1].toDouble();
+  check_floating("normal_", block.scalar_type(), true);
+  TORCH_CHECK_VALUE(std >= 0, "normal_: the standard deviation ", std, " is negative");
+  if (block.is_complex()) {  // a variance of std^2 in all, half of it in each part
+    random.fill(block, spec, [=](Draws& d) { return std / std::numbers::sqrt2 * d.normal(); });
+    block.add_(mean);
+    return;
+  }
+  random.fill(block, spec, [=](Draws& d) { return mean + std * d.normal(); });
+}
+
+void fill_log_normal(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double mean = a[0].toDouble(), std = a[1].toDouble();
+  check_floating("log_normal_", block.scalar_type());
+  TORCH_CHECK_VALUE(std > 0, "log_normal_: the standard deviation ", std, " is not positive");
+  random.fill(block, spec, [=](Draws& d) { return std::exp(mean + std * d.normal()); });
+}
+
+void fill_exponential(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double rate = a[0].toDouble();
+  check_floating("exponential_", block.scalar_type());
+  TORCH_CHECK_VALUE(rate > 0, "exponential_: the rate ", rate, " is not positive");
+  random.fill(block, spec, [=](Draws& d) { return -std::log(d.uniform_above_zero()) / rate; });
+}
+
+void fill_cauchy(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double median = a[0].toDouble(), width = a[1].toDouble();
+  check_floating("cauchy_", block.scalar_type());
+  TORCH_CHECK_VALUE(width > 0, "cauchy_: the width ", width, " is not positive");
+  random.fill(block, spec, [=](Draws& d) { return median + width * std::tan(std::numbers::pi * (d.uniform() - 0.5)); });
+}
+
+void fill_geometric(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const double p = a[0].toDouble();
+  TORCH_CHECK_VALUE(p > 0 && p < 1, "geometric_: the probability ", p, " is not between 0 and 1");
+  TORCH_CHECK_TYPE(!block.is_complex() && block.scalar_type() != at::kBool, "geometric_: gives no ", block.scalar_type(), " values");
+  const double scale = 1 / std::log1p(-p);
+  random.fill(block, spec,
+              [=](Draws& d) { return std::max(1.0, std::ceil(std::log(d.uniform_above_zero()) * scale)); });
+}
+
+void fill_one_chance(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  TORCH_CHECK_TYPE(!block.is_complex(), "bernoulli_: gives no ", block.scalar_type(), " values");
+  fill_coins(random, spec, block, a[0].toDouble());
+}
+
+void check_chances(const at::Tensor& p) {
+  check_floating("bernoulli", p.scalar_type());
+  TORCH_CHECK_VALUE(p.numel() == 0 || p.ge(0).logical_and(p.le(1)).all().item<bool>(),
+                    "bernoulli: a probability is not in [0, 1]\n  have  values from ", p.min().item<double>(), " to ",
+                    p.max().item<double>());
+}
+
+// Ones where a uniform number is below `p`, which lies as the block does.
+void fill_chances(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, const at::Tensor& p) {
+  check_chances(p);
+  const at::Tensor u = at::empty(block.sizes(), at::kDouble);
+  random.fill(u, spec, [](Draws& d) { return d.uniform(); });
+  block.copy_(u.to(p.device()).lt(p.to(at::kDouble)));
+}
+
+void fill_many_chances(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  fill_chances(random, spec, block, a[0].toTensor());
+}
+
+// One past the largest integer that random_() gives: the largest of an integer type, the last that a floating point
+// type counts to without a gap.
+uint64_t end_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return 2;
+    case at::kByte:
+      return 256;
+    case at::kChar:
+      return 128;
+    case at::kShort:
+      return uint64_t{1} << 15;
+    case at::kInt:
+      return uint64_t{1} << 31;
+    case at::kLong:
+      return uint64_t{1} << 63;
+    default:
+      break;
+  }
+  check_floating("random_", dtype);
+  return (uint64_t{1} << digits_of(dtype)) + 1;
+}
+
+// [low, end), with end taken modulo 2^64.
+void fill_integers(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
+                   uint64_t end) {
+  const uint64_t range = end - static_cast<uint64_t>(low);
+  random.fill(block, spec, [=](Draws& d) { return static_cast<int64_t>(static_cast<uint64_t>(low) + d.below(range)); });
+}
+
+void check_range(at::ScalarType dtype, int64_t low, int64_t high) {
+  TORCH_CHECK_VALUE(low < high, "random: the range [", low, ", ", high, ") is empty");
+  if (dtype == at::kLong) return;
+  const auto end = static_cast<int64_t>(end_of(dtype));
+  const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
+  TORCH_CHECK_VALUE(low >= (is_unsigned ? 0 : -end) && high <= end, "random: the range [", low, ", ", high,
+                    ") is more than ", dtype, " holds exactly");
+}
+
+void fill_random(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
+  const at::ScalarType dtype = block.scalar_type();
+  const int64_t low = a.size() == 2 ? a[0].toInt() : 0;
+  if (a.empty() || a.back().isNone()) return fill_integers(random, spec, block, low, end_of(dtype));
+  check_range(dtype, low, a.back().toInt());
+  fill_integers(random, spec, block, low, static_cast<uint64_t>(a.back().toInt()));
+}
+
+// op_(self, ..., generator) fills self, op(self, ..., generator) a tensor like it.
+template <Fill kFill>
+std::optional<Plan> plan_fill(const OpCall& call) {
+  const SpecPtr spec = without_partial(call.spec(0));
+  const auto& arguments = call.op.schema().arguments();
+  const bool in_place = arguments[0].alias_info() != nullptr;
+  Plan plan;
+  plan.inputs.assign(call.slots().size(), spec);
+  for (size_t s = 1; s < call.slots().size(); ++s) {
+    TORCH_CHECK_NOT_IMPLEMENTED(call.slots()[s].spec->global_shape() == spec->global_shape(), call.name(),
+                                ": the probabilities must have the tensor's own shape\n  have  ", call.describe(),
+                                "\n  fix   expand them first");
+  }
+  plan.outputs = {spec};
+  const int last = static_cast<int>(arguments.size()) - 1;
+  plan.run = [spec, last, in_place](const c10::OperatorHandle& op, Stack& stack) {
+    const ElementRandom random(generator_of(argument(op, stack, last)));
+    at::Tensor block = argument(op, stack, 0).toTensor();
+    if (!in_place) block = at::empty_like(block, at::MemoryFormat::Contiguous);
+    c10::SmallVector<c10::IValue, 4> given;
+    for (int i = 1; i < last; ++i) given.push_back(argument(op, stack, i));
+    kFill(random, *spec, block, given);
+    finish(op, stack, block);
+  };
+  return plan;
+}
+
+// Functions that make a tensor like self, perhaps of another dtype.
+using Make = void (*)(const c10::OperatorHandle& op, Stack& stack, const ElementRandom&, const ShardSpec&,
+                      const at::Tensor& block);
+
+template <Make kMake>
+std::optional<Plan> plan_like(const OpCall& call) {
+  const SpecPtr spec = without_partial(call.spec(0));
+  Plan plan;
+  plan.inputs.assign(call.slots().size(), nullptr);
+  plan.inputs[0] = spec;
+  plan.outputs = {spec};
+  plan.run = [spec](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor block = at::empty(spec->local_shape(), options_of(op, stack));
+    kMake(op, stack, ElementRandom(named_generator(op, stack)), *spec, block);
+    finish(op, stack, block);
+  };
+  return plan;
+}
+
+void make_uniform(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+                  const at::Tensor& block) {
+  fill_uniform(random, spec, block, {0.0, 1.0});
+}
+void make_normal(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+                 const at::Tensor& block) {
+  fill_normal(random, spec, block, {0.0, 1.0});
+}
+void make_coins(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                const at::Tensor& block) {
+  fill_chances(random, spec, block, argument(op, stack, 0).toTensor());
+}
+void make_coins_of_p(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                     const at::Tensor& block) {
+  fill_coins(random, spec, block, argument(op, stack, 1).toDouble());
+}
+void make_integers_between(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
+                           int64_t high) {
+  check_range(block.scalar_type(), low, high);
+  fill_integers(random, spec, block, low, static_cast<uint64_t>(high));
+}
+void make_integers(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                   const at::Tensor& block) {
+  const c10::IValue& high = argument(op, stack, 1);
+  if (high.isTensor()) {
+    TORCH_CHECK_VALUE(high.toTensor().numel() == 1, "randint_like: `high` has ", high.toTensor().numel(), " elements, not one");
+    return make_integers_between(random, spec, block, 0, high.toTensor().item<int64_t>());
+  }
+  make_integers_between(random, spec, block, 0, high.toInt());
+}
+void make_integers_from(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+                        const at::Tensor& block) {
+  make_integers_between(random, spec, block, argument(op, stack, 1).toInt(), argument(op, stack, 2).toInt());
+}
+
+// randint_like.Tensor reads `high` on every rank.
+std::optional<Plan> plan_randint_like_tensor(const OpCall& call) {
+  std::optional<Plan> plan = plan_like<make_integers>(call);
+  for (size_t s = 1; s < call.slots().size(); ++s)
+    plan->inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
+  return plan;
+}
+
+// normal(mean, std): either may be a tensor.
+void run_normal(const c10::OperatorHandle& op, Stack& stack, const SpecPtr& result) {
+  const c10::IValue &mean = argument(op, stack, 0), &std = argument(op, stack, 1);
+  const at::Tensor like = mean.isTensor() ? mean.toTensor() : std.toTensor();
+  check_floating("normal", like.scalar_type());
+  TORCH_CHECK_VALUE(std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
+                    "normal: a standard deviation is negative");
+  const at::Tensor block = at::empty(result->local_shape(), like.options());
+  ElementRandom(named_generator(op, stack)).fill(block, *result, [](Draws& d) { return d.normal(); });
+  std.isTensor() ? block.mul_(std.toTensor()) : block.mul_(std.toDouble());
+  mean.isTensor() ? block.add_(mean.toTensor()) : block.add_(mean.toDouble());
+  finish(op, stack, block);
+}
+
+std::optional<Plan> plan_normal(const OpCall& call) { return plan_broadcast(call, run_normal); }
+
+const Register rules{
+    {.op = "aten::uniform_", .plan = plan_fill<fill_uniform>, .source = "PyTorch uniform_", .supports = kAnyCut},
+    {.op = "aten::uniform", .plan = plan_fill<fill_uniform>, .source = "PyTorch uniform_", .supports = kAnyCut},
+    {.op = "aten::normal_", .plan = plan_fill<fill_normal>, .source = "PyTorch normal_", .supports = kAnyCut},
+    {.op = "aten::normal_functional", .plan = plan_fill<fill_normal>, .source = "PyTorch normal_", .supports = kAnyCut},
+    {.op = "aten::log_normal_",
+     .plan = plan_fill<fill_log_normal>,
+     .source = "PyTorch log_normal_",
+     .supports = kAnyCut},
+    {.op = "aten::log_normal",
+     .plan = plan_fill<fill_log_normal>,
+     .source = "PyTorch log_normal_",
+     .supports = kAnyCut},
+    {.op = "aten::exponential_",
+     .plan = plan_fill<fill_exponential>,
+     .source = "PyTorch exponential_",
+     .supports = kAnyCut},
+    {.op = "aten::exponential",
+     .plan = plan_fill<fill_exponential>,
+     .source = "PyTorch exponential_",
+     .supports = kAnyCut},
+    {.op = "aten::cauchy_", .plan = plan_fill<fill_cauchy>, .source = "PyTorch cauchy_", .supports = kAnyCut},
+    {.op = "aten::cauchy", .plan = plan_fill<fill_cauchy>, .source = "PyTorch cauchy_", .supports = kAnyCut},
+    {.op = "aten::geometric_", .plan = plan_fill<fill_geometric>, .source = "PyTorch geometric_", .supports = kAnyCut},
+    {.op = "aten::geometric", .plan = plan_fill<fill_geometric>, .source = "PyTorch geometric_", .supports = kAnyCut},
+    {.op = "aten::random_", .plan = plan_fill<fill_random>, .source = "PyTorch random_", .supports = kAnyCut},
+    {.op = "aten::random", .plan = plan_fill<fill_random>, .source = "PyTorch random_", .supports = kAnyCut},
+    {.op = "aten::bernoulli_.float",
+     .plan = plan_fill<fill_one_chance>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
+    {.op = "aten::bernoulli_.Tensor",
+     .plan = plan_fill<fill_many_chances>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
+    {.op = "aten::bernoulli.Tensor",
+     .plan = plan_fill<fill_many_chances>,
+     .source = "PyTorch bernoulli_",
+     .supports = kAnyCut},
+    {.op = "aten::bernoulli", .plan = plan_like<make_coins>, .source = "PyTorch bernoulli", .supports = kAnyCut},
+    {.op = "aten::bernoulli.p", .plan = plan_like<make_coins_of_p>, .source = "PyTorch bernoulli", .supports = kAnyCut},
+    {.op = "aten::rand_like", .plan = plan_like<make_uniform>, .source = "PyTorch rand_like", .supports = kAnyCut},
+    {.op = "aten::randn_like", .plan = plan_like<make_normal>, .source = "PyTorch randn_like", .supports = kAnyCut},
+    {.op = "aten::randint_like",
+     .plan = plan_like<make_integers>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.low_dtype",
+     .plan = plan_like<make_integers_from>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.low_generator_dtype",
+     .plan = plan_like<make_integers_from>,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.Tensor",
+     .plan = plan_randint_like_tensor,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::randint_like.Tensor_generator",
+     .plan = plan_randint_like_tensor,
+     .source = "PyTorch randint_like",
+     .supports = kAnyCut},
+    {.op = "aten::normal.Tensor_float", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},
+    {.op = "aten::normal.float_Tensor", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},
+    {.op = "aten::normal.Tensor_Tensor", .plan = plan_normal, .source = "PyTorch normal", .supports = kAnyCut},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
+
+#include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/ops/support/reductions.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+// `spec` with `dim` whole: its cut goes to the longest dim that is free, or the ranks hold copies.
+SpecPtr with_whole(const SpecPtr& spec, int64_t dim) {
+  Layout layout = spec->layout();
+  const Cut cut = std::exchange(layout.cuts[dim], Cut{});
+  int64_t free = -1;
+  for (int64_t d = 0; d < spec->ndim(); ++d) {
+    if (d == dim || spec->is_cut(d)) continue;
+    if (free < 0 || spec->global_shape()[d] > spec->global_shape()[free]) free = d;
+  }
+  if (free >= 0 && spec->global_shape()[free] > 1) {
+    layout.cuts[free] = {cut.mesh_dims,
+                         balanced_sizes(spec->global_shape()[free], static_cast<int64_t>(cut.sizes.size()))};
+  }
+  return intern(std::move(layout));
+}
+
+// Operators that need whole lines: the tensor is transposed over the ranks so that each holds whole
+// lines of some slices, and the results return to the cut of the input. Twice the tensor travels,
+// but none holds all of it.
+template <bool kReduces>
+std::optional<Plan> plan_lines(const OpCall& call) {
+  const SpecPtr from = without_partial(call.spec("self"));
+  const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim());
+  const bool keepdim = keeps_dims(call);
+  const auto result = [&](const SpecPtr& spec) {
+    return kReduces && from->ndim() > 0 ? reduced_spec(spec, dim, keepdim) : spec;
+  };
+  Plan plan{.inputs = {from}, .outputs = {result(from), result(from)}};
+  if (from->ndim() == 0 || CutGroup(from, dim).alone()) return plan;
+  const SpecPtr whole = with_whole(from, dim);
+  const auto there = std::make_shared<Redistribution>(from, whole);
+  const auto back = std::make_shared<Redistribution>(result(whole), result(from));
+  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
+    c10::IValue& self = argument(op, stack, 0);
+    self = there->apply(self.toTensor());
+    op.callBoxed(stack);
+    const at::Tensor indices = torch::jit::pop(stack).toTensor(), values = torch::jit::pop(stack).toTensor();
+    torch::jit::push(stack, back->apply(values));
+    torch::jit::push(stack, back->apply(indices));
+  };
+  return plan;
+}
+
+// The k greatest of all are among the k greatest of every block, so only these travel.
+std::optional<Plan> plan_topk(const OpCall& call) {
+  const SpecPtr from = without_partial(call.spec("self"));
+  const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim()), k = call.integer("k");
+  if (from->ndim() == 0) return Plan{.inputs = {from}, .outputs = {from, from}};
+  TORCH_CHECK_VALUE(k >= 0 && k <= from->global_shape()[dim], "topk: k ", k, " of a dim of ",
+                    from->global_shape()[dim], "\n  have  ", call.describe(),
+                    "\n  fix   ask for at most as many as there are");
+  const SpecPtr result = recut(uncut(from, dim), dim, {}, k);
+  Plan plan{.inputs = {from}, .outputs = {result, result}};
+  if (CutGroup(from, dim).alone()) return plan;
+  Cut offered = from->cut(dim);
+  for (int64_t& size : offered.sizes) size = std::min(size, k);
+  const int64_t extent = std::accumulate(offered.sizes.begin(), offered.sizes.end(), int64_t{0});
+  const SpecPtr candidates = recut(from, dim, offered, extent);
+  const auto gather = std::make_shared<Redistribution>(candidates, uncut(candidates, dim));
+  plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim], largest = call.flag("largest"),
+              sorted = call.flag("sorted")](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor x = argument(op, stack, 0).toTensor();
+    const auto [values, indices] = at::topk(x, mine, dim, largest, /*sorted=*/false);
+    const at::Tensor every = gather->apply(values), where = gather->apply(indices + offset);
+    const auto [best, place] = at::topk(every, k, dim, largest, sorted);
+    finish(op, stack, best, where.gather(dim, place));
+  };
+  return plan;
+}
+
+constexpr auto* kLines = "any cut; along a cut dim whole lines are gathered slice by slice and the results return";
+
+const Register rules{
+    {.op = "aten::topk",
+     .plan = plan_topk,
+     .source = "PyTorch topk",
+     .supports = "any cut; k candidates per block travel"},
+    {.op = "aten::sort", .plan = plan_lines<false>, .source = "PyTorch sort", .supports = kLines},
+    {.op = "aten::cummax", .plan = plan_lines<false>, .source = "PyTorch cummax", .supports = kLines},
+    {.op = "aten::cummin", .plan = plan_lines<false>, .source = "PyTorch cummin", .supports = kLines},
+    {.op = "aten::kthvalue", .plan = plan_lines<true>, .source = "PyTorch kthvalue", .supports = kLines},
+    {.op = "aten::median.dim", .plan = plan_lines<true>, .source = "PyTorch median", .supports = kLines},
+    {.op = "aten::nanmedian.dim", .plan = plan_lines<true>, .source = "PyTorch nanmedian", .supports = kLines},
+    {.op = "aten::mode", .plan = plan_lines<true>, .source = "PyTorch mode", .supports = kLines},
+};
+
+}  // namespace
+}  // namespace moonhalo

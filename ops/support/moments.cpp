@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/ops/support/moments.h"
+
+#include <ATen/ATen.h>
+
+namespace moonhalo {
+
+Moments global_moments(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dims) {
+  const CutGroup group(spec, dims);
+  const int64_t count = global_count(*spec, dims);
+  const at::Tensor mean = group.all_reduce(at::sum(x, dims, true)).div_(count);
+  const at::Tensor deviation = x - mean;
+  return {mean, group.all_reduce(at::sum(deviation.square(), dims, true)), count};
+}
+
+namespace {
+
+// The variance of a complex variable is that of its real part plus that of its imaginary part.
+Moments moments_of(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dims) {
+  if (!x.is_complex()) return global_moments(x.to(wide_type(x.scalar_type())), spec, dims);
+  const Moments real = global_moments(at::real(x), spec, dims);
+  const Moments imaginary = global_moments(at::imag(x), spec, dims);
+  return {at::complex(real.mean, imaginary.mean), real.m2 + imaginary.m2, real.count};
+}
+
+template <bool kRoot, bool kMean>
+std::optional<Plan> plan_moments(const OpCall& call) {
+  const SpecPtr from = without_partial(call.spec("self"));
+  const bool keepdim = keeps_dims(call);
+  const auto dims = reduced_dims(call, from->ndim());
+  const SpecPtr result = reduced_spec(from, dims, keepdim);
+  Plan plan{.inputs = {from}, .outputs = std::vector<SpecPtr>(kMean ? 2 : 1, result)};
+  const at::ScalarType dtype = call.slots()[0].dtype;
+  if (CutGroup(from, dims).alone() || at::isIntegralType(dtype, true)) return plan;
+  const double correction = call.given("correction") ? call.value("correction").toScalar().toDouble() : 1;
+  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor x = argument(op, stack, 0).toTensor();
+    Moments moments = moments_of(x, from, dims);
+    const double freedom = std::max(0.0, static_cast<double>(moments.count) - correction);
+    at::Tensor spread = moments.m2.div_(freedom);
+    if (kRoot) spread.sqrt_();
+    for (auto d = dims.rbegin(); !keepdim && d != dims.rend(); ++d) {
+      spread = spread.squeeze(*d);
+      moments.mean = moments.mean.squeeze(*d);
+    }
+    finish(op, stack, spread.to(at::toRealValueType(dtype)));
+    if (kMean) stack.emplace_back(moments.mean.to(dtype));
+  };
+  return plan;
+}
+
+constexpr auto* kSource = "PyTorch var, std, var_mean, std_mean";
+constexpr auto* kSupports = "any cut, any correction; two all-reduces of the result's size";
+
+const Register rules{
+    {.op = "aten::var.correction", .plan = plan_moments<false, false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::std.correction", .plan = plan_moments<true, false>, .source = kSource, .supports = kSupports},
+    {.op = "aten::var_mean.correction", .plan = plan_moments<false, true>, .source = kSource, .supports = kSupports},
+    {.op = "aten::std_mean.correction", .plan = plan_moments<true, true>, .source = kSource, .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/ops/support/spec_edits.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace moonhalo {
+
+SpecPtr follow(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source) {
+  Layout layout(spec->mesh(), shape);
+  layout.partials = spec->layout().partials;
+  for (size_t d = 0; d < source.size(); ++d) {
+    if (source[d] < 0) continue;
+    TORCH_INTERNAL_ASSERT(shape[d] == spec->global_shape()[source[d]], "a cut of ", spec->to_string(),
+                          " cannot be that of dim ", d, " of ", shape);
+    layout.cuts[d] = spec->cut(source[d]);
+  }
+  return intern(std::move(layout));
+}
+
+SpecPtr uncut(const SpecPtr& spec, at::IntArrayRef dims) {
+  Layout layout = spec->layout();
+  for (const int64_t d : dims) layout.cuts[d] = {};
+  return intern(std::move(layout));
+}
+
+SpecPtr recut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent) {
+  Layout layout = spec->layout();
+  layout.cuts[dim] = std::move(cut);
+  layout.global_shape[dim] = extent;
+  return intern(std::move(layout));
+}
+
+SpecPtr sums_only(const SpecPtr& spec) {
+  if (!spec->has_partial()) return spec;
+  Layout layout = spec->layout();
+  for (auto& partial : layout.partials) {
+    if (partial && *partial != ReduceOp::kSum && *partial != ReduceOp::kAvg) partial.reset();
+  }
+  return intern(std::move(layout));
+}
+
+Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs) {
+  Plan plan;
+  plan.inputs = {wanted};
+  plan.inputs.resize(call.slots().size());
+  plan.outputs = std::move(outputs);
+  plan.copies_view = wanted && without_partial(wanted) != without_partial(call.slots()[0].spec);
+  return plan;
+}
+
+bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
+}
+
+std::vector<int64_t> all_dims(int64_t ndim) {
+  std::vector<int64_t> dims(ndim);
+  std::iota(dims.begin(), dims.end(), int64_t{0});
+  return dims;
+}
+
+c10::IValue int_list(const std::vector<int64_t>& values) { return c10::IValue(values); }
+
+std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64_t extent) {
+  const int64_t from = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (from == 0) return balanced_sizes(extent, static_cast<int64_t>(sizes.size()));
+  std::vector<int64_t> result;
+  int64_t end = 0, previous = 0;
+  for (const int64_t size : sizes) {
+    end += size;
+    const int64_t boundary = (2 * end * extent + from) / (2 * from);
+    result.push_back(boundary - previous);
+    previous = boundary;
+  }
+  return result;
+}
+
+std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low,
+                                     const std::vector<int64_t>& high) {
+  const std::vector<int64_t> balanced = balanced_sizes(extent, static_cast<int64_t>(low.size()) + 1);
+  std::vector<int64_t> sizes;
+  int64_t wish = 0, begin = 0;
+  for (size_t i = 0; i < low.size(); ++i) {
+    wish += balanced[i];
+    const int64_t end = std::clamp(wish, low[i], high[i]);
+    sizes.push_back(end - begin);
+    begin = end;
+  }
+  sizes.push_back(extent - begin);
+  return sizes;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "moonhalo/engine/dispatch/rules.h"
+
+namespace moonhalo {
+
+/// The spec of a tensor of shape `shape` whose dim d keeps the cut of dim `source[d]` of `spec` (-1: uncut). The cut is
+/// kept as it is, so the extents must be equal. Partials are kept.
+SpecPtr follow(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source);
+
+/// `spec` with the named dims uncut, that is replicated over the mesh dims that cut them.
+SpecPtr uncut(const SpecPtr& spec, at::IntArrayRef dims);
+
+/// `spec` with another cut of `dim`, of the same extent or another.
+SpecPtr recut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent);
+
+/// Only Partial(sum) and Partial(avg) are linear: other Partials resolved.
+SpecPtr sums_only(const SpecPtr& spec);
+
+/// A plan for an operator of one tensor, which is wanted as `wanted`. A view operator whose input has to be cut anew
+/// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
+Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
+
+/// Whether two lists, of mesh dims for example, have an item in common.
+bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
+
+/// The identity on dims: 0 1 2 ...
+std::vector<int64_t> all_dims(int64_t ndim);
+
+/// A list of integers as an argument.
+c10::IValue int_list(const std::vector<int64_t>& values);
+
+/// Blocks of a dim of `extent` rows whose boundaries lie at the same place of the domain as those of `sizes`, rounded.
+std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64_t extent);
+
+/// Block sizes whose boundaries are as near as may be to those of balanced blocks, while boundary i (before block i +
+/// 1) stays within [low[i], high[i]]; both are increasing and one shorter than the number of blocks.
+std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low, const std::vector<int64_t>& high);
+
+}  // namespace moonhalo

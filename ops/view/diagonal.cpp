@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Diagonals. Within a block whose rows begin at r and columns at c, the diagonal `offset` is its diagonal offset + r -
+// c, and from block to block its elements follow one another, so nothing moves, whichever dims are cut:
+//
+//     rows 0 1 | 2 3, columns 0 1 2 | 3 4        blocks hold the elements 0 1, none; 2, 3: a cut {2, 0, 1, 1}
+#include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/fill_diagonal_native.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/ops/support/above_autograd.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+struct Diagonal {
+  int64_t dim1 = 0, dim2 = 1, offset = 0;
+  /// Row of its first element.
+  int64_t first_row() const { return std::max<int64_t>(0, -offset); }
+  /// The same diagonal of the block that this rank holds of a tensor of spec `of`.
+  int64_t local_offset(const ShardSpec& of) const { return offset + of.offsets()[dim1] - of.offsets()[dim2]; }
+};
+
+Diagonal diagonal_of(const OpCall& call, int64_t ndim) {
+  const Diagonal diagonal{call.dim("dim1", ndim), call.dim("dim2", ndim), call.integer("offset")};
+  TORCH_CHECK_VALUE(diagonal.dim1 != diagonal.dim2, call.name(), ": dims ", call.integer("dim1"), " and ", call.integer("dim2"),
+                    " are the same\n  have  ", call.describe(), "\n  fix   name two different dims");
+  return diagonal;
+}
+
+// How the elements of the diagonal lie on the ranks. Whatever the order in which both cuts are nested, later blocks
+// hold later elements, for neither rows nor columns ever go back along the diagonal.
+Cut cut_of(const ShardSpec& self, const Diagonal& diagonal) {
+  Cut cut;
+  for (const int64_t d : {diagonal.dim1, diagonal.dim2}) {
+    const auto& dims = self.cut(d).mesh_dims;
+    cut.mesh_dims.insert(cut.mesh_dims.end(), dims.begin(), dims.end());
+  }
+  if (!cut) return cut;
+  std::sort(cut.mesh_dims.begin(), cut.mesh_dims.end());
+  const DeviceMesh& mesh = *self.mesh();
+  int64_t blocks = 1;
+  for (const int64_t m : cut.mesh_dims) blocks *= mesh.size(m);
+  cut.sizes.assign(blocks, 0);
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    int64_t block = 0;
+    for (const int64_t m : cut.mesh_dims) block = block * mesh.size(m) + mesh.coordinate(rank, m);
+    const auto [row, row_end] = self.block_range(diagonal.dim1, rank);
+    const auto [column, column_end] = self.block_range(diagonal.dim2, rank);
+    cut.sizes[block] =
+        std::max<int64_t>(0, std::min(row_end, column_end - diagonal.offset) - std::max(row, column - diagonal.offset));
+  }
+  return cut;
+}
+
+// The spec of the diagonal of a tensor of spec `self`.
+SpecPtr read_spec(const SpecPtr& self, at::IntArrayRef shape, const Diagonal& diagonal) {
+  std::vector<int64_t> source;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d != diagonal.dim1 && d != diagonal.dim2) source.push_back(d);
+  }
+  source.push_back(-1);
+  const SpecPtr others = follow(self, shape, source);
+  return recut(others, others->ndim() - 1, cut_of(*self, diagonal), shape.back());
+}
+
+// The spec of a tensor whose diagonal has spec `read`: a cut of the diagonal becomes one of the rows.
+SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal& diagonal) {
+  std::vector<int64_t> source(shape.size(), -1);
+  for (int64_t d = 0, next = 0; d < static_cast<int64_t>(shape.size()); ++d) {
+    if (d != diagonal.dim1 && d != diagonal.dim2) source[d] = next++;
+  }
+  const SpecPtr others = follow(read, shape, source);
+  const int64_t last = read->ndim() - 1, length = read->global_shape()[last], rows = shape[diagonal.dim1];
+  Cut cut = read->cut(last);
+  if (cut) {
+    std::vector<int64_t> low, high;
+    int64_t end = 0;
+    for (size_t b = 0; b + 1 < cut.sizes.size(); ++b) {
+      end += cut.sizes[b];
+      low.push_back(end == 0 ? 0 : diagonal.first_row() + end);
+      high.push_back(end == length ? rows : diagonal.first_row() + end);
+    }
+    cut.sizes = nearly_balanced(rows, low, high);
+  }
+  return recut(others, diagonal.dim1, std::move(cut), rows);
+}
+
+std::optional<Plan> plan_diagonal(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const Diagonal diagonal = diagonal_of(call, self->ndim());
+  Plan plan = plan_one(call, self, {read_spec(self, shape, diagonal)});
+  plan.edits = {{call.index("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  return plan;
+}
+
+std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
+  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const auto shape = call.integers("input_sizes");
+  const Diagonal diagonal = diagonal_of(call, static_cast<int64_t>(shape.size()));
+  const SpecPtr result = written_spec(grad, shape, diagonal);
+  Plan plan = plan_one(call, grad, {result});
+  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())},
+                {call.index("offset"), c10::IValue(diagonal.local_offset(*result))}};
+  return plan;
+}
+
+std::optional<Plan> plan_diagonal_scatter(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  call.output_shapes();
+  const Diagonal diagonal = diagonal_of(call, self->ndim());
+  Plan plan = plan_one(call, self, {self});
+  const int src = call.slot("src");
+  plan.inputs[src] = read_spec(self, call.slots()[src].spec->global_shape(), diagonal);
+  plan.edits = {{call.index("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  return plan;
+}
+
+std::optional<Plan> plan_diag_embed(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const Diagonal diagonal = diagonal_of(call, self->ndim() + 1);
+  const SpecPtr result = written_spec(self, shape, diagonal);
+  Plan plan = plan_one(call, self, {result});
+  if (!self->has_cut()) return plan;
+  plan.run = [shape = result->local_shape(), diagonal, offset = diagonal.local_offset(*result)](
+                 const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    at::Tensor embedded = at::zeros(shape, local.options());
+    embedded.diagonal(offset, diagonal.dim1, diagonal.dim2).copy_(local);
+    finish(op, stack, std::move(embedded));
+  };
+  return plan;
+}
+
+// Every rank sums what it holds of the diagonal.
+std::optional<Plan> plan_trace(const OpCall& call) {
+  SpecPtr self = call.spec("self");
+  TORCH_CHECK_VALUE(self->ndim() == 2, call.name(), ": a tensor of ", self->ndim(), " dims, not a matrix\n  have  ",
+                    call.describe());
+  Layout wanted = self->layout(), result(call.mesh(), {});
+  for (int64_t m = 0; m < call.mesh()->ndim(); ++m) {
+    if (wanted.partials[m] != ReduceOp::kSum) wanted.partials[m].reset();
+    if (wanted.uses(m)) result.partials[m] = ReduceOp::kSum;
+  }
+  self = intern(std::move(wanted));
+  Plan plan = plan_one(call, self, {intern(std::move(result))});
+  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, argument(op, stack, 0).toTensor().diagonal(offset).sum());
+  };
+  return plan;
+}
+
+// A composite that walks through memory by strides: met above autograd and carried out through diagonals, which share
+// memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
+at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
+  if (!is_shard_tensor(self) || self.dim() < 2) return at::native::fill_diagonal_(self, value, wrap);
+  if (self.dim() == 2) {
+    const int64_t rows = self.size(0), period = wrap ? self.size(1) + 1 : std::max<int64_t>(rows, 1);
+    for (int64_t row = 0; row < rows; row += period) self.diagonal(-row).fill_(value);
+    return self;
+  }
+  for (int64_t d = 1; d < self.dim(); ++d) {
+    TORCH_CHECK_VALUE(self.size(d) == self.size(0), "fill_diagonal_: the dims of a tensor of more than two must be equal\n  have  ",
+                      shape_string(self.sizes()));
+  }
+  at::Tensor line = self.diagonal(0, 0, self.dim() - 1);
+  while (line.dim() > 1) line = line.diagonal(0, 0, line.dim() - 1);
+  line.fill_(value);
+  return self;
+}
+
+void meet(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
+const MeetAboveAutograd met(&meet);
+
+const char* const kAny = "any cut, of the two dims too; nothing moves";
+const char* const kSource = "PyTorch diagonal";
+
+const Register rules{
+    {.op = "aten::diagonal", .plan = plan_diagonal, .source = kSource, .supports = kAny},
+    {.op = "aten::diagonal_copy", .plan = plan_diagonal, .source = kSource, .supports = kAny},
+    {.op = "aten::diagonal_backward",
+     .plan = plan_diagonal_backward,
+     .source = kSource,
+     .supports = "any cut; one of the diagonal becomes one of the first dim"},
+    {.op = "aten::diagonal_scatter",
+     .plan = plan_diagonal_scatter,
+     .source = "PyTorch diagonal_scatter",
+     .supports = "any cut; what is scattered is cut to fit"},
+    {.op = "aten::diag_embed",
+     .plan = plan_diag_embed,
+     .source = "PyTorch diag_embed",
+     .supports = "any cut; one of the last dim becomes one of the first of both dims"},
+    {.op = "aten::trace", .plan = plan_trace, .source = "PyTorch trace", .supports = "any cut; the result stays a sum"},
+};
+
+}  // namespace
+}  // namespace moonhalo

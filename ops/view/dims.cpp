@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views that rearrange, add or drop whole dims: every dim of the result takes the cut of the dim it comes from.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+// Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy.
+Plan rearranged(const OpCall& call, const std::vector<int64_t>& source, const std::vector<int64_t>& shape) {
+  return plan_one(call, nullptr, {follow(call.spec("self"), shape, source)});
+}
+
+std::optional<Plan> plan_permute(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  std::vector<int64_t> source = call.integers("dims");
+  for (int64_t& d : source) d = d < 0 ? d + self->ndim() : d;
+  return rearranged(call, source, *call.output_shapes()[0]);
+}
+
+std::optional<Plan> plan_transpose(const OpCall& call) {
+  const SpecPtr& self = call.spec("self");
+  std::vector<int64_t> source = all_dims(self->ndim());
+  const auto shape = *call.output_shapes()[0];
+  if (call.has("dim0")) {
+    if (self->ndim() > 0) std::swap(source[call.dim("dim0", self->ndim())], source[call.dim("dim1", self->ndim())]);
+  } else {
+    std::reverse(source.begin(), source.end());
+  }
+  return rearranged(call, source, shape);
+}
+
+std::optional<Plan> plan_same(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
+
+std::optional<Plan> plan_unsqueeze(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  std::vector<int64_t> source = all_dims(self->ndim());
+  const auto shape = *call.output_shapes()[0];
+  source.insert(source.begin() + call.dim("dim", self->ndim() + 1), -1);
+  return plan_one(call, self, {follow(self, shape, source)});
+}
+
+std::optional<Plan> plan_squeeze(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  std::vector<int64_t> asked;
+  if (!call.has("dim")) {
+    asked = all_dims(self->ndim());
+  } else if (call.value("dim").isInt()) {
+    if (self->ndim() > 0) asked = {call.dim("dim", self->ndim())};
+  } else {
+    for (const int64_t d : call.integers("dim")) asked.push_back(d < 0 ? d + self->ndim() : d);
+  }
+  std::vector<int64_t> dropped, source;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const bool drop = self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
+    (drop ? dropped : source).push_back(d);
+  }
+  const SpecPtr wanted = uncut(self, dropped);
+  Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
+  // A block may have one row where the tensor has several, so the dims are named.
+  const bool fresh = call.name().find("_copy") != std::string::npos;
+  plan.run = [dropped, fresh](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const at::Tensor squeezed = dropped.empty() ? local.alias() : local.squeeze(dropped);
+    finish(op, stack, fresh ? squeezed.clone() : squeezed);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_expand(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const int64_t added = static_cast<int64_t>(shape.size()) - self->ndim();
+  std::vector<int64_t> source(shape.size(), -1), stretched;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (self->global_shape()[d] == shape[d + added]) {
+      source[d + added] = d;
+    } else {
+      stretched.push_back(d);
+    }
+  }
+  const SpecPtr wanted = uncut(self, stretched);
+  const SpecPtr result = follow(wanted, shape, source);
+  Plan plan = plan_one(call, wanted, {result});
+  if (call.name() == "aten::expand_copy") {
+    plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  } else {
+    // Called as a function: a list unpacked from the stack costs more than the view.
+    plan.run = [result](const c10::OperatorHandle& op, Stack& stack) {
+      at::Tensor view = argument(op, stack, 0).toTensor().expand(result->local_shape());
+      finish(op, stack, std::move(view));
+    };
+  }
+  return plan;
+}
+
+std::optional<Plan> plan_view_as_real(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  std::vector<int64_t> source = all_dims(self->ndim());
+  source.push_back(-1);
+  return plan_one(call, self, {follow(self, shape, source)});
+}
+
+std::optional<Plan> plan_view_as_complex(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const SpecPtr wanted = uncut(self, {self->ndim() - 1});
+  Plan plan = plan_one(call, wanted, {follow(wanted, shape, all_dims(self->ndim() - 1))});
+  if (plan.copies_view) {
+    plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+      at::Tensor pairs = argument(op, stack, 0).toTensor();
+      if (!pairs.is_contiguous()) tell_copied(pairs = pairs.contiguous());
+      finish(op, stack, at::view_as_complex(pairs));
+    };
+  }
+  return plan;
+}
+
+// The lazy bits would hide from whatever reads a block's memory, so they are carried out at once.
+template <at::Tensor (*physical)(const at::Tensor&)>
+std::optional<Plan> plan_lazy_bit(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  Plan plan = plan_one(call, self, {self});
+  plan.copies_view = true;
+  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor result = physical(argument(op, stack, 0).toTensor());
+    tell_copied(result, physical,
+                [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
+    finish(op, stack, std::move(result));
+  };
+  return plan;
+}
+
+const char* const kAny = "any cut; nothing moves";
+
+const Register rules{
+    {.op = "aten::permute", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
+    {.op = "aten::permute_copy", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
+    {.op = "aten::transpose.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
+    {.op = "aten::transpose_copy.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
+    {.op = "aten::t", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
+    {.op = "aten::t_copy", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
+    {.op = "aten::alias", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
+    {.op = "aten::alias_copy", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
+    {.op = "aten::detach", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
+    {.op = "aten::detach_copy", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
+    {.op = "aten::unsqueeze", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
+    {.op = "aten::unsqueeze_copy", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
+    {.op = "aten::squeeze", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
+    {.op = "aten::squeeze_copy", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
+    {.op = "aten::expand", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
+    {.op = "aten::expand_copy", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
+    {.op = "aten::view_as_real", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
+    {.op = "aten::view_as_real_copy", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
+    {.op = "aten::view_as_complex_copy",
+     .plan = plan_view_as_complex,
+     .source = "PyTorch view_as_complex",
+     .supports = "any cut; one of the last dim is gathered"},
+    {.op = "aten::_conj_copy",
+     .plan = plan_lazy_bit<at::conj_physical>,
+     .source = "PyTorch conj",
+     .supports = "any cut"},
+    {.op = "aten::_neg_view_copy",
+     .plan = plan_lazy_bit<at::neg>,
+     .source = "PyTorch _neg_view",
+     .supports = "any cut"},
+    {.op = "aten::view_as_complex",
+     .plan = plan_view_as_complex,
+     .source = "PyTorch view_as_complex",
+     .supports = "any cut; one of the last dim is gathered"},
+    {.op = "aten::_conj",
+     .plan = plan_lazy_bit<at::conj_physical>,
+     .source = "PyTorch conj",
+     .supports = "any cut; carried out at once"},
+    {.op = "aten::_neg_view",
+     .plan = plan_lazy_bit<at::neg>,
+     .source = "PyTorch _neg_view",
+     .supports = "any cut; carried out at once"},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// pixel_shuffle and pixel_unshuffle: r x r channels become pixels and back. A block of h rows becomes one of h r rows,
+// so cuts of the picture stay where they are; for the way back, boundaries are first moved to multiples of r.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+// [..., c r r, h, w] -> [..., c, h r, w r]; a block may be empty.
+at::Tensor shuffle(const at::Tensor& local, int64_t r) {
+  std::vector<int64_t> split = local.sizes().vec();
+  const auto n = static_cast<int64_t>(split.size());
+  const int64_t h = split[n - 2], w = split[n - 1];
+  split.resize(n - 2);
+  split.back() /= r * r;
+  std::vector<int64_t> merged = split;
+  for (const int64_t size : {r, r, h, w}) split.push_back(size);
+  merged.push_back(h * r);
+  merged.push_back(w * r);
+  std::vector<int64_t> order = all_dims(n - 2);
+  for (const int64_t d : {n, n - 2, n + 1, n - 1}) order.push_back(d);
+  return local.reshape(split).permute(order).reshape(merged);
+}
+
+// [..., c, h r, w r] -> [..., c r r, h, w]
+at::Tensor unshuffle(const at::Tensor& local, int64_t r) {
+  std::vector<int64_t> split = local.sizes().vec();
+  const auto n = static_cast<int64_t>(split.size());
+  const int64_t h = split[n - 2] / r, w = split[n - 1] / r;
+  split.resize(n - 2);
+  std::vector<int64_t> merged = split;
+  merged.back() *= r * r;
+  for (const int64_t size : {h, r, w, r}) split.push_back(size);
+  merged.push_back(h);
+  merged.push_back(w);
+  std::vector<int64_t> order = all_dims(n - 2);
+  for (const int64_t d : {n - 1, n + 1, n - 2, n}) order.push_back(d);
+  return local.reshape(split).permute(order).reshape(merged);
+}
+
+template <at::Tensor (*rearrange)(const at::Tensor&, int64_t)>
+Plan rearranged(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
+  result.partials = wanted->layout().partials;
+  Plan plan = plan_one(call, wanted, {intern(std::move(result))});
+  plan.run = [factor](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const at::Tensor made = rearrange(local, factor);
+    finish(op, stack, made.is_alias_of(local) ? made.clone() : made);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_shuffle(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  Layout result(call.mesh(), *call.output_shapes()[0]);
+  const int64_t n = self->ndim(), factor = call.integer("upscale_factor");
+  const SpecPtr wanted = uncut(self, {n - 3});
+  for (int64_t d = 0; d < n; ++d) {
+    result.cuts[d] = wanted->cut(d);
+    for (int64_t& size : result.cuts[d].sizes) size *= d >= n - 2 ? factor : 1;
+  }
+  return rearranged<shuffle>(call, wanted, std::move(result), factor);
+}
+
+std::optional<Plan> plan_unshuffle(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  Layout result(call.mesh(), *call.output_shapes()[0]);
+  const int64_t n = self->ndim(), factor = call.integer("downscale_factor");
+  Layout wanted = uncut(self, {n - 3})->layout();
+  for (int64_t d = 0; d < n; ++d) {
+    result.cuts[d] = wanted.cuts[d];
+    if (d < n - 2) continue;
+    int64_t row = 0, begin = 0;
+    for (size_t b = 0; b < wanted.cuts[d].sizes.size(); ++b) {
+      row += self->cut(d).sizes[b];
+      const int64_t end = (row + factor / 2) / factor;
+      result.cuts[d].sizes[b] = end - begin;
+      wanted.cuts[d].sizes[b] = (end - begin) * factor;
+      begin = end;
+    }
+  }
+  return rearranged<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
+}
+
+// Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made
+// again.
+std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const int64_t groups = call.integer("groups");
+  TORCH_CHECK_VALUE(self->ndim() > 2 && groups > 0 && self->global_shape()[1] % groups == 0, call.name(), ": ", groups,
+                    " groups do not divide the channels\n  have  ", call.describe());
+  Plan plan = plan_one(call, uncut(self, {1}), {self});
+  plan.run = [begin = self->offsets()[1], shape = self->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    const int64_t groups = argument(op, stack, 1).toInt();
+    const at::Tensor shuffled = local.unflatten(1, {groups, local.size(1) / groups}).transpose(1, 2).flatten(1, 2);
+    finish(op, stack, shuffled.narrow(1, begin, shape[1]).clone(at::MemoryFormat::Contiguous));
+  };
+  return plan;
+}
+
+const char* const kChannels = "any cut; one of the channels is gathered and made again";
+
+const Register rules{
+    {.op = "aten::channel_shuffle",
+     .plan = plan_channel_shuffle,
+     .source = "PyTorch channel_shuffle",
+     .supports = kChannels},
+    {.op = "aten::native_channel_shuffle",
+     .plan = plan_channel_shuffle,
+     .source = "PyTorch channel_shuffle",
+     .supports = kChannels},
+    {.op = "aten::pixel_shuffle",
+     .plan = plan_shuffle,
+     .source = "PyTorch pixel_shuffle",
+     .supports = "any cut; one of the channels is gathered"},
+    {.op = "aten::pixel_unshuffle",
+     .plan = plan_unshuffle,
+     .source = "PyTorch pixel_unshuffle",
+     .supports = "any cut; boundaries move to multiples of the factor, one of the channels is gathered"},
+};
+
+}  // namespace
+}  // namespace moonhalo

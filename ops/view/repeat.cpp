@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// repeat, roll, flip, rot90 and constant padding: along a cut dim each says which rows of the input an output block
+// reads.
+//
+//     roll by 2     output [o, e) reads [o - 2, e - 2), round the ends
+//     flip          output [o, e) reads [extent - e, extent - o) backwards
+//     repeat by 3   blocks grow threefold: output [3 o, 3 e) reads itself modulo the extent
+//     pad           the first and the last block grow (or shrink); nothing moves
+#include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+using MapPtr = std::shared_ptr<const IntervalMap>;
+
+/// The map from the blocks of `from` to what `need(dim, begin, end)` names for the cut dims of a result in blocks of
+/// `to`; uncut dims are taken whole. Null when no dim is cut.
+MapPtr map_rows(const SpecPtr& from, const SpecPtr& to, const std::vector<int64_t>& dims,
+                const std::function<Need(int64_t dim, int64_t begin, int64_t end)>& need) {
+  if (std::none_of(dims.begin(), dims.end(), [&](int64_t d) { return from->is_cut(d); })) return nullptr;
+  const int64_t added = to->ndim() - from->ndim();
+  return std::make_shared<const IntervalMap>(from, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < from->ndim(); ++d) {
+      const bool named = std::find(dims.begin(), dims.end(), d) != dims.end();
+      const auto [begin, end] =
+          named && from->is_cut(d) ? to->block_range(d + added, rank) : from->block_range(d, rank);
+      needs.push_back(named && from->is_cut(d) ? need(d, begin, end) : Need{begin, end});
+    }
+    return needs;
+  });
+}
+
+std::optional<Plan> plan_repeat(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const auto repeats = call.integers("repeats");
+  const int64_t added = static_cast<int64_t>(shape.size()) - self->ndim();
+  Layout layout(call.mesh(), shape);
+  layout.partials = self->layout().partials;
+  std::vector<int64_t> local_repeats = repeats, mapped;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (!self->is_cut(d)) continue;
+    Cut cut = self->cut(d);
+    for (int64_t& size : cut.sizes) size *= repeats[d + added];
+    layout.cuts[d + added] = std::move(cut);
+    if (repeats[d + added] != 1) mapped.push_back(d), local_repeats[d + added] = 1;
+  }
+  const SpecPtr result = intern(std::move(layout));
+  const MapPtr map = map_rows(self, result, mapped, [](int64_t, int64_t begin, int64_t end) {
+    return Need{begin, end, Edge::kCircular};
+  });
+  Plan plan = plan_one(call, self, {result});
+  if (!map) return plan;
+  plan.run = [map, local_repeats](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, gather(*map, argument(op, stack, 0).toTensor()).repeat(local_repeats));
+  };
+  return plan;
+}
+
+// Which row comes how often: a list as long as the counts add up to, the same on every rank.
+std::optional<Plan> plan_repeat_counts(const OpCall& call) {
+  const SpecPtr& repeats = call.spec("repeats");
+  return plan_one(call, replicated(call.mesh(), repeats->global_shape()), {});
+}
+
+std::optional<Plan> plan_roll(const OpCall& call) {
+  SpecPtr self = sums_only(call.spec("self"));
+  const auto shifts = call.integers("shifts");
+  auto dims = call.integers("dims");
+  TORCH_CHECK_VALUE(!shifts.empty() && shifts.size() == (dims.empty() ? 1 : dims.size()), "roll: ", shifts.size(),
+                    " shifts for ", dims.size(), " dims\n  fix   give one shift per dim, or one shift and no dims");
+  if (dims.empty()) {
+    if (self->ndim() > 1) self = uncut(self, all_dims(self->ndim()));  // rolls the flattened tensor
+    if (self->ndim() != 1) return plan_one(call, self, {self});
+    dims = {0};
+  }
+  std::vector<int64_t> shift(self->ndim(), 0);
+  std::vector<int64_t> local_shifts, local_dims, mapped;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t d = at::maybe_wrap_dim(dims[i], self->ndim());
+    shift[d] += shifts[i];
+    if (self->is_cut(d))
+      mapped.push_back(d);
+    else
+      local_shifts.push_back(shifts[i]), local_dims.push_back(d);
+  }
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+    const int64_t by = self->global_shape()[d] == 0 ? 0 : shift[d] % self->global_shape()[d];
+    return Need{begin - by, end - by, Edge::kCircular};
+  });
+  Plan plan = plan_one(call, self, {self});
+  if (!map) return plan;
+  plan.run = [map, local_shifts, local_dims](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    at::Tensor rolled = gather(*map, local);
+    if (!local_dims.empty()) rolled = rolled.roll(local_shifts, local_dims);
+    finish(op, stack, rolled.is_alias_of(local) ? rolled.clone() : rolled);
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_flip(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  std::vector<int64_t> local_dims, mapped;
+  for (int64_t d : call.integers("dims")) {
+    d = at::maybe_wrap_dim(d, self->ndim());
+    auto& dims = self->is_cut(d) ? mapped : local_dims;
+    TORCH_CHECK_VALUE(std::find(dims.begin(), dims.end(), d) == dims.end(), call.name(), ": dim ", d,
+                      " appears more than once\n  have  ", call.describe());
+    dims.push_back(d);
+  }
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+    const int64_t extent = self->global_shape()[d];
+    return Need{extent - end, extent - begin, Edge::kZero, true};
+  });
+  Plan plan = plan_one(call, self, {self});
+  if (!map) return plan;
+  plan.run = [map, local_dims](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, gather(*map, argument(op, stack, 0).toTensor()).flip(local_dims));
+  };
+  return plan;
+}
+
+// A quarter turn is a flip of one of the two dims and their exchange.
+std::optional<Plan> plan_rot90(const OpCall& call) {
+  const SpecPtr self = sums_only(call.spec("self"));
+  auto dims = call.integers("dims");
+  TORCH_CHECK_VALUE(self->ndim() >= 2 && dims.size() == 2, call.name(), ": a turn takes two dims of a tensor of two or more\n  have  ",
+                    call.describe());
+  for (int64_t& d : dims) d = at::maybe_wrap_dim(d, self->ndim());
+  TORCH_CHECK_VALUE(dims[0] != dims[1], call.name(), ": both dims are ", dims[0], "\n  have  ", call.describe());
+  const int64_t turns = ((call.integer("k") % 4) + 4) % 4;
+  const std::vector<int64_t> flipped = turns == 0   ? std::vector<int64_t>{}
+                                       : turns == 1 ? std::vector<int64_t>{dims[1]}
+                                       : turns == 2 ? dims
+                                                    : std::vector<int64_t>{dims[0]};
+  std::vector<int64_t> source = all_dims(self->ndim()), local_dims, mapped;
+  std::vector<int64_t> shape = self->global_shape();
+  if (turns % 2 == 1) {
+    std::swap(source[dims[0]], source[dims[1]]);
+    std::swap(shape[dims[0]], shape[dims[1]]);
+  }
+  for (const int64_t d : flipped) (self->is_cut(d) ? mapped : local_dims).push_back(d);
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+    const int64_t extent = self->global_shape()[d];
+    return Need{extent - end, extent - begin, Edge::kZero, true};
+  });
+  Plan plan = plan_one(call, self, {follow(self, shape, source)});
+  if (!map) return plan;
+  plan.run = [map, local_dims, source](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    finish(op, stack, gather(*map, local).flip(local_dims).permute(source));
+  };
+  return plan;
+}
+
+// What one block of a padded dim keeps of its own rows, and how much stands on either side.
+struct Side {
+  int64_t first = 0, rows = 0, before = 0, after = 0;
+};
+
+std::optional<Plan> plan_constant_pad(const OpCall& call) {
+  const bool zero = call.value("value").toScalar().equal(0);
+  const SpecPtr self = zero ? sums_only(call.spec("self")) : without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const auto pad = call.integers("pad");
+  Layout layout = self->layout();
+  layout.global_shape = shape;
+  std::vector<Side> sides(self->ndim());
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const size_t at = 2 * static_cast<size_t>(self->ndim() - 1 - d);
+    const int64_t lo = at < pad.size() ? pad[at] : 0;
+    const auto blocks = self->block_sizes(d);
+    const int64_t mine = self->is_cut(d) ? self->block_index(d, call.mesh()->rank()) : 0;
+    std::vector<int64_t> sizes;
+    int64_t row = 0, begin = 0;
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      const bool last = b + 1 == blocks.size();
+      const int64_t end = last ? shape[d] : std::clamp<int64_t>(row + blocks[b] + lo, 0, shape[d]);
+      sizes.push_back(end - begin);
+      if (static_cast<int64_t>(b) == mine) {
+        const int64_t first = std::clamp(begin - lo, row, row + blocks[b]);
+        const int64_t stop = std::clamp(end - lo, first, row + blocks[b]);
+        Side& side = sides[d];
+        side.first = first - row;
+        side.rows = stop - first;
+        side.before = side.rows > 0 ? first + lo - begin : end - begin;
+        side.after = end - begin - side.rows - side.before;
+      }
+      row += blocks[b];
+      begin = end;
+    }
+    if (self->is_cut(d)) layout.cuts[d].sizes = std::move(sizes);
+  }
+  Plan plan = plan_one(call, self, {intern(std::move(layout))});
+  if (!self->has_cut()) return plan;
+  plan.run = [sides](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor local = argument(op, stack, 0).toTensor();
+    std::vector<int64_t> sizes(local.dim());
+    at::Tensor kept = local;
+    for (int64_t d = 0; d < local.dim(); ++d) {
+      kept = kept.narrow(d, sides[d].first, sides[d].rows);
+      sizes[d] = sides[d].before + sides[d].rows + sides[d].after;
+    }
+    at::Tensor result = at::full(sizes, argument(op, stack, 2).toScalar(), local.options());
+    at::Tensor inside = result;
+    for (int64_t d = 0; d < local.dim(); ++d) inside = inside.narrow(d, sides[d].before, sides[d].rows);
+    inside.copy_(kept);
+    finish(op, stack, std::move(result));
+  };
+  return plan;
+}
+
+const Register rules{
+    {.op = "aten::repeat",
+     .plan = plan_repeat,
+     .source = "PyTorch Tensor.repeat",
+     .supports = "any cut; blocks of a repeated cut dim grow alike"},
+    {.op = "aten::repeat_interleave.Tensor",
+     .plan = plan_repeat_counts,
+     .source = "PyTorch repeat_interleave",
+     .supports = "the counts are gathered; rows are then picked as index_select does"},
+    {.op = "aten::roll",
+     .plan = plan_roll,
+     .source = "PyTorch roll",
+     .supports = "any cut; without dims a tensor of several dims is gathered"},
+    {.op = "aten::flip", .plan = plan_flip, .source = "PyTorch flip", .supports = "any cut"},
+    {.op = "aten::rot90", .plan = plan_rot90, .source = "PyTorch rot90", .supports = "any cut"},
+    {.op = "aten::constant_pad_nd",
+     .plan = plan_constant_pad,
+     .source = "PyTorch constant_pad_nd",
+     .supports = "any cut; the outer blocks grow or shrink, nothing moves"},
+};
+
+}  // namespace
+}  // namespace moonhalo

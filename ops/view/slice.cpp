@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices: along a cut dim every rank keeps the rows it owns, so nothing moves and the result shares memory.
+//
+//     x   |0 1 2 3 4|5 6 7 8|     x[1:8:3]   |1 4|7|     blocks may become uneven, or empty
+//     rank     0        1         rank         0  1
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+
+/// Rows start, start + step, ... of a dim: `length` of them.
+struct Range {
+  int64_t start = 0, step = 1, length = 0;
+  /// How many of them lie before `row`.
+  int64_t before(int64_t row) const { return std::clamp<int64_t>((row - start + step - 1) / step, 0, length); }
+};
+
+Range range_of(const OpCall& call, int64_t extent) {
+  Range range{.step = call.integer("step")};
+  TORCH_CHECK_VALUE(range.step > 0, call.name(), ": step ", range.step, " is not positive");
+  const auto bound = [&](const char* name, int64_t otherwise) {
+    int64_t value = call.given(name) ? call.integer(name) : otherwise;
+    if (value < 0) value += extent;
+    return std::clamp<int64_t>(value, 0, extent);
+  };
+  range.start = bound("start", 0);
+  const int64_t end = std::max(bound("end", kEnd), range.start);
+  range.length = (end - range.start + range.step - 1) / range.step;
+  return range;
+}
+
+/// The same rows within one block that begins at `offset`, as arguments of the local call.
+struct LocalRange {
+  int64_t start = 0, end = 0;
+};
+
+LocalRange within(const Range& range, int64_t begin, int64_t end) {
+  const int64_t first = range.before(begin), last = range.before(end);
+  if (first == last) return {};
+  const int64_t start = range.start + first * range.step - begin;
+  return {start, start + (last - first - 1) * range.step + 1};
+}
+
+std::vector<int64_t> kept_rows(const std::vector<int64_t>& sizes, const Range& range) {
+  std::vector<int64_t> kept;
+  int64_t row = 0;
+  for (const int64_t size : sizes) {
+    kept.push_back(range.before(row + size) - range.before(row));
+    row += size;
+  }
+  return kept;
+}
+
+SpecPtr sliced(const SpecPtr& spec, int64_t dim, const Range& range) {
+  Cut cut = spec->cut(dim);
+  if (cut) cut.sizes = kept_rows(cut.sizes, range);
+  return recut(spec, dim, std::move(cut), range.length);
+}
+
+void edit_range(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim, const Range& range) {
+  if (!spec->is_cut(dim)) return;
+  const int64_t begin = spec->offsets()[dim];
+  const LocalRange local = within(range, begin, begin + spec->local_shape()[dim]);
+  plan.edits.emplace_back(call.index("start"), c10::IValue(local.start));
+  plan.edits.emplace_back(call.index("end"), c10::IValue(local.end));
+}
+
+std::optional<Plan> plan_slice(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const int64_t dim = call.dim("dim", self->ndim());
+  const Range range = range_of(call, self->global_shape()[dim]);
+  TORCH_INTERNAL_ASSERT(shape[dim] == range.length);
+  Plan plan = plan_one(call, self, {sliced(self, dim, range)});
+  edit_range(call, plan, self, dim, range);
+  return plan;
+}
+
+// The cut of the sliced tensor is not known. Every boundary that keeps the gradient's rows in place is right; of those
+// the one nearest to balanced blocks is taken, which is the very cut wherever that was balanced.
+SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const Range& range) {
+  Cut cut = grad->cut(dim);
+  if (cut) {
+    std::vector<int64_t> low, high;
+    int64_t rows = 0;
+    for (size_t i = 0; i + 1 < cut.sizes.size(); ++i) {
+      rows += cut.sizes[i];
+      low.push_back(rows == 0 ? 0 : range.start + (rows - 1) * range.step + 1);
+      high.push_back(rows == range.length ? shape[dim] : range.start + rows * range.step);
+    }
+    cut.sizes = nearly_balanced(shape[dim], low, high);
+  }
+  return recut(grad, dim, std::move(cut), shape[dim]);
+}
+
+std::optional<Plan> plan_slice_backward(const OpCall& call) {
+  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const auto shape = call.integers("input_sizes");
+  const int64_t dim = call.dim("dim", static_cast<int64_t>(shape.size()));
+  const Range range = range_of(call, shape[dim]);
+  const SpecPtr result = unsliced(grad, shape, dim, range);
+  Plan plan = plan_one(call, grad, {result});
+  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  edit_range(call, plan, result, dim, range);
+  return plan;
+}
+
+std::optional<Plan> plan_slice_scatter(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  call.output_shapes();
+  const int64_t dim = call.dim("dim", self->ndim());
+  const Range range = range_of(call, self->global_shape()[dim]);
+  Plan plan = plan_one(call, self, {self});
+  plan.inputs[call.slot("src")] = sliced(self, dim, range);
+  edit_range(call, plan, self, dim, range);
+  return plan;
+}
+
+std::optional<Plan> plan_narrow_copy(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const int64_t dim = call.dim("dim", self->ndim()), extent = self->global_shape()[dim];
+  int64_t start = call.integer("start");
+  const int64_t length = call.integer("length");
+  if (start < 0) start += extent;
+  TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ", start + length,
+                    " of a dim of ", extent, "\n  have  ", call.describe());
+  const Range range{.start = start, .length = length};
+  Plan plan = plan_one(call, self, {sliced(self, dim, range)});
+  LocalRange local{start, start + length};
+  if (self->is_cut(dim)) {
+    const int64_t begin = self->offsets()[dim];
+    local = within(range, begin, begin + self->local_shape()[dim]);
+  }
+  plan.run = [dim, local](const c10::OperatorHandle& op, Stack& stack) {
+    finish(op, stack, argument(op, stack, 0).toTensor().slice(dim, local.start, local.end).clone());
+  };
+  return plan;
+}
+
+std::vector<int64_t> without_dim(int64_t ndim, int64_t dim) {
+  std::vector<int64_t> dims = all_dims(ndim);
+  dims.erase(dims.begin() + dim);
+  return dims;
+}
+
+// One row of a cut dim: its owner sends it to the ranks that share it out, and nothing else moves.
+Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
+  const auto map = std::make_shared<IntervalMap>(self, [&](int64_t rank) {
+    std::vector<Need> needs(self->ndim());
+    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
+    needs[dim].begin = row;
+    needs[dim].end = row + 1;
+    return needs;
+  });
+  const int64_t place = row - self->offsets()[dim];
+  const bool mine = place >= 0 && place < self->local_shape()[dim];
+  const auto put_back = [dim, place, mine](const at::Tensor& copy, const at::Tensor& original) {
+    if (mine) original.narrow(dim, place, 1).copy_(copy);
+  };
+  return [map, dim, put_back](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor block = argument(op, stack, 0).toTensor();
+    at::Tensor fetched = gather(*map, block);
+    if (fetched.is_alias_of(block)) fetched = fetched.clone(at::MemoryFormat::Contiguous);
+    tell_copied(
+        fetched, [map](const at::Tensor& original) { return gather(*map, original); }, put_back);
+    finish(op, stack, fetched.select(dim, 0));
+  };
+}
+
+std::optional<Plan> plan_select(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shape = *call.output_shapes()[0];
+  const int64_t dim = call.dim("dim", self->ndim());
+  const SpecPtr result = follow(uncut(self, {dim}), shape, without_dim(self->ndim(), dim));
+  Plan plan = plan_one(call, self, {result});
+  if (!self->is_cut(dim)) return plan;
+  const int64_t index = call.integer("index");
+  plan.run = fetch_row(self, dim, index < 0 ? index + self->global_shape()[dim] : index);
+  plan.copies_view = true;
+  return plan;
+}
+
+std::optional<Plan> plan_select_backward(const OpCall& call) {
+  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const auto shape = call.integers("input_sizes");
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const int64_t dim = call.dim("dim", ndim);
+  std::vector<int64_t> source(ndim);
+  for (int64_t d = 0; d < ndim; ++d) source[d] = d == dim ? -1 : d - (d > dim);
+  const SpecPtr result = follow(grad, shape, source);
+  Plan plan = plan_one(call, grad, {result});
+  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  return plan;
+}
+
+std::optional<Plan> plan_select_scatter(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  call.output_shapes();
+  const int64_t dim = call.dim("dim", self->ndim());
+  const std::vector<int64_t> others = without_dim(self->ndim(), dim);
+  const SpecPtr& src = call.spec("src");
+  Plan plan = plan_one(call, self, {self});
+  plan.inputs[call.slot("src")] = follow(uncut(self, {dim}), src->global_shape(), others);
+  if (!self->is_cut(dim)) return plan;
+  const int64_t index = call.integer("index"), begin = self->offsets()[dim];
+  const int64_t row = (index < 0 ? index + self->global_shape()[dim] : index) - begin;
+  const bool mine = row >= 0 && row < self->local_shape()[dim];
+  plan.run = [dim, row, mine](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor result = argument(op, stack, 0).toTensor().clone();
+    if (mine) result.select(dim, row).copy_(argument(op, stack, 1).toTensor());
+    finish(op, stack, std::move(result));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_unbind(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shapes = call.output_shapes();
+  const int64_t dim = call.dim("dim", self->ndim());
+  const SpecPtr wanted = uncut(self, {dim});
+  std::vector<SpecPtr> outputs;
+  for (const auto& shape : shapes) outputs.push_back(follow(wanted, *shape, without_dim(self->ndim(), dim)));
+  return plan_one(call, wanted, std::move(outputs));
+}
+
+std::optional<Plan> plan_split(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const auto shapes = call.output_shapes();
+  const int64_t dim = call.dim("dim", self->ndim());
+  std::vector<SpecPtr> outputs;
+  std::vector<LocalRange> locals;
+  Range range;
+  for (const auto& shape : shapes) {
+    range.length = (*shape)[dim];
+    outputs.push_back(sliced(self, dim, range));
+    if (self->is_cut(dim)) {
+      const int64_t begin = self->offsets()[dim];
+      locals.push_back(within(range, begin, begin + self->local_shape()[dim]));
+    }
+    range.start += range.length;
+  }
+  Plan plan = plan_one(call, self, std::move(outputs));
+  if (locals.empty()) return plan;
+  const bool fresh = call.name().find("_copy") != std::string::npos;
+  plan.run = [dim, locals, fresh](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    std::vector<at::Tensor> parts;
+    for (const LocalRange& range : locals) {
+      const at::Tensor part = local.slice(dim, range.start, range.end);
+      parts.push_back(fresh ? part.clone() : part);
+    }
+    finish(op, stack, std::move(parts));
+  };
+  return plan;
+}
+
+const char* const kTorch = "PyTorch indexing and slicing";
+const char* const kStays = "any cut; along a cut dim each rank keeps its rows";
+
+const Register rules{
+    {.op = "aten::slice.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
+    {.op = "aten::slice_copy.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
+    {.op = "aten::slice_backward", .plan = plan_slice_backward, .source = kTorch, .supports = kStays},
+    {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .source = kTorch, .supports = kStays},
+    {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .source = kTorch, .supports = kStays},
+    {.op = "aten::select.int",
+     .plan = plan_select,
+     .source = kTorch,
+     .supports = "any cut; a row of a cut dim is sent by its owner"},
+    {.op = "aten::select_copy.int",
+     .plan = plan_select,
+     .source = kTorch,
+     .supports = "any cut; a row of a cut dim is sent by its owner"},
+    {.op = "aten::select_backward", .plan = plan_select_backward, .source = kTorch, .supports = "any cut"},
+    {.op = "aten::select_scatter", .plan = plan_select_scatter, .source = kTorch, .supports = "any cut"},
+    {.op = "aten::unbind.int",
+     .plan = plan_unbind,
+     .source = kTorch,
+     .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
+    {.op = "aten::unbind_copy.int",
+     .plan = plan_unbind,
+     .source = kTorch,
+     .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
+    {.op = "aten::split_copy.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::split_with_sizes_copy", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::unsafe_split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = "aten::unsafe_split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// tril and triu: in a block that begins at row r and column c the diagonal is k + r - c.
+#include <ATen/ATen.h>
+
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+std::optional<Plan> plan_triangle(const OpCall& call) {
+  const bool in_place = call.op.schema().arguments()[0].alias_info() != nullptr;
+  const SpecPtr self = in_place ? without_partial(call.spec("self")) : sums_only(call.spec("self"));
+  const int64_t ndim = self->ndim();
+  TORCH_CHECK_VALUE(ndim >= 2, call.name(), ": a tensor of ", ndim, " dims has no diagonal\n  have  ", call.describe());
+  Plan plan = plan_one(call, self, {self});
+  const int64_t shift = self->offsets()[ndim - 2] - self->offsets()[ndim - 1];
+  plan.edits = {{call.index("diagonal"), c10::IValue(call.integer("diagonal") + shift)}};
+  return plan;
+}
+
+const char* const kAny = "any cut; nothing moves";
+
+const Register rules{
+    {.op = "aten::tril", .plan = plan_triangle, .source = "PyTorch tril", .supports = kAny},
+    {.op = "aten::tril_", .plan = plan_triangle, .source = "PyTorch tril", .supports = kAny},
+    {.op = "aten::triu", .plan = plan_triangle, .source = "PyTorch triu", .supports = kAny},
+    {.op = "aten::triu_", .plan = plan_triangle, .source = "PyTorch triu", .supports = kAny},
+};
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// `view` and its kin: the same elements in the same order under other dims.
+//
+// The dims of both shapes fall into groups of equal extent, as [4, 9, 2, 3] -> [4, 18, 3] does into 4 | 9 2 -> 18 | 3.
+// Within a group only the outermost dim can be cut, for its blocks are runs of the elements on both sides:
+//
+//     [9, 2] cut 5 + 4  ->  [18] cut 10 + 8         every boundary falls on a row of both: nothing moves
+//     [18] cut 7 + 11   ->  [9, 2] cut 4 + 5        boundary 7 is within a row: it moves to 8 first
+//     [2, 9] cut 2 | 5 + 4 -> [18]                  an inner cut becomes one of the outermost dim first
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+struct Group {
+  std::vector<int64_t> from,
+      to;  // dims of the input and of the result with the same product of sizes
+};
+
+// Neither shape has a zero.
+std::vector<Group> groups_of(at::IntArrayRef from, at::IntArrayRef to) {
+  std::vector<Group> groups;
+  size_t i = 0, j = 0;
+  while (i < from.size() || j < to.size()) {
+    Group group;
+    int64_t a = 1, b = 1;
+    const auto take_from = [&] { a *= from[i], group.from.push_back(static_cast<int64_t>(i++)); };
+    const auto take_to = [&] { b *= to[j], group.to.push_back(static_cast<int64_t>(j++)); };
+    if (i < from.size()) take_from();
+    if (j < to.size()) take_to();
+    while (a != b) a < b ? take_from() : take_to();
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// Boundaries of `sizes` (in units of `unit` elements) moved to the nearest multiples of `grain` elements; in grains.
+std::vector<int64_t> on_grains(const std::vector<int64_t>& sizes, int64_t unit, int64_t grain) {
+  std::vector<int64_t> result;
+  int64_t end = 0, begin_grain = 0;
+  for (const int64_t size : sizes) {
+    end += size * unit;
+    const int64_t end_grain = (end + grain / 2) / grain;
+    result.push_back(end_grain - begin_grain);
+    begin_grain = end_grain;
+  }
+  return result;
+}
+
+struct Regrouped {
+  Layout wanted, result;
+};
+
+void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
+  const auto& from_shape = self.global_shape();
+  const auto& to_shape = layouts.result.global_shape;
+  if (group.from.size() == 1 && group.to.size() == 1) {
+    layouts.result.cuts[group.to[0]] = self.cut(group.from[0]);
+    return;
+  }
+  int64_t extent = 1, outer_from = -1, outer_to = -1;
+  for (const int64_t d : group.from) {
+    extent *= from_shape[d];
+    if (outer_from < 0 && from_shape[d] > 1) outer_from = d;
+  }
+  for (const int64_t d : group.to) {
+    if (outer_to < 0 && to_shape[d] > 1) outer_to = d;
+  }
+  std::vector<int64_t> inner_mesh_dims;
+  for (const int64_t d : group.from) {
+    if (d == outer_from) continue;
+    for (const int64_t m : self.cut(d).mesh_dims) inner_mesh_dims.push_back(m);
+    layouts.wanted.cuts[d] = {};
+  }
+  if (outer_from < 0) return;
+  const int64_t unit = extent / from_shape[outer_from], unit_to = extent / to_shape[outer_to];
+  const int64_t grain = std::lcm(unit, unit_to);
+  if (extent == grain) {
+    layouts.wanted.cuts[outer_from] = {};
+    return;
+  }
+  Cut cut = self.cut(outer_from);
+  std::vector<int64_t> grains = cut ? on_grains(cut.sizes, unit, grain) : std::vector<int64_t>{extent / grain};
+  for (const int64_t m : inner_mesh_dims) {
+    std::vector<int64_t> finer;
+    for (const int64_t block : grains) {
+      for (const int64_t part : balanced_sizes(block, self.mesh()->size(m))) finer.push_back(part);
+    }
+    grains = std::move(finer);
+    cut.mesh_dims.push_back(m);
+  }
+  // Nested cuts are written outermost mesh dim first, in the order of the mesh.
+  std::sort(cut.mesh_dims.begin(), cut.mesh_dims.end());
+  if (!cut) return;
+  const auto in_rows = [&](int64_t row) {
+    Cut rows{cut.mesh_dims, grains};
+    for (int64_t& size : rows.sizes) size = size * grain / row;
+    return rows;
+  };
+  layouts.wanted.cuts[outer_from] = in_rows(unit);
+  layouts.result.cuts[outer_to] = in_rows(unit_to);
+}
+
+std::optional<Plan> plan_view(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const std::vector<int64_t> shape = *call.output_shapes()[0];
+  Regrouped layouts{self->layout(), Layout(call.mesh(), shape)};
+  bool merges = false;
+  if (shape == self->global_shape()) {
+    layouts.result = self->layout();
+  } else if (self->global_numel() == 0) {
+    layouts.wanted = Layout(call.mesh(), self->global_shape());
+  } else {
+    for (const Group& group : groups_of(self->global_shape(), shape)) {
+      regroup(*self, group, layouts);
+      merges |= std::count_if(group.from.begin(), group.from.end(),
+                              [&](int64_t d) { return self->global_shape()[d] > 1; }) > 1;
+    }
+  }
+  const SpecPtr result = intern(std::move(layouts.result));
+  Plan plan = plan_one(call, intern(std::move(layouts.wanted)), {result});
+  // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
+  const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
+  plan.run = [shape = result->local_shape(), fresh, merges](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor local = argument(op, stack, 0).toTensor();
+    at::Tensor viewed = local.is_contiguous() ? local.view(shape) : local.reshape(shape);
+    if (fresh) {
+      if (viewed.is_alias_of(local)) viewed = viewed.clone();
+    } else {
+      const bool gaps = !viewed.is_alias_of(local);
+      if (merges) tell_merged(gaps);
+      if (gaps) {
+        const at::Tensor dense = local.clone(at::MemoryFormat::Contiguous);
+        tell_copied(dense);
+        viewed = dense.view(shape);
+      }
+    }
+    finish(op, stack, std::move(viewed));
+  };
+  return plan;
+}
+
+std::optional<Plan> plan_view_dtype(const OpCall& call) {
+  const SpecPtr self = without_partial(call.spec("self"));
+  const std::vector<int64_t> shape = *call.output_shapes()[0];
+  const int64_t last = self->ndim() - 1;
+  const bool resized = shape != self->global_shape();
+  const SpecPtr wanted = resized ? uncut(self, {last}) : self;
+  std::vector<int64_t> source = all_dims(self->ndim());
+  if (resized) source[last] = -1;
+  Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
+  if (plan.copies_view || resized) {
+    // Bytes are regrouped along the last dim, which therefore has to be dense.
+    plan.copies_view = true;
+    plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
+      const at::Tensor dense = argument(op, stack, 0).toTensor().clone(at::MemoryFormat::Contiguous);
+      const auto dtype = argument(op, stack, 1).toScalarType();
+      tell_copied(dense);
+      finish(op, stack, dense.view(dtype));
+    };
+  }
+  return plan;
+}
+
+const char* const kSource = "PyTorch Tensor.view";
+const char* const kSupports =
+    "any cut; nothing moves when block boundaries fall on rows of the outermost dim of a group, "
+    "else they are moved there";
+
+const Register rules{
+    {.op = "aten::view", .plan = plan_view, .source = kSource, .supports = kSupports},
+    {.op = "aten::view.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
+    {.op = "aten::view_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
+    {.op = "aten::view_copy.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
+    {.op = "aten::_reshape_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
+    {.op = "aten::_unsafe_view", .plan = plan_view, .source = kSource, .supports = kSupports},
+    {.op = "aten::_reshape_alias", .plan = plan_view, .source = kSource, .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo

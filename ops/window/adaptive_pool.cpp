@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pooling to a given size: output row o covers the rows floor(o * in / out) to ceil((o + 1) * in /
+// out). Windows differ in size, so a cut dim is pooled here window by window, and the other dims by
+// LibTorch's kernel.
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/ops/support/spec_edits.h"
+#include "moonhalo/ops/window/window.h"
+
+namespace moonhalo {
+namespace {
+
+// A cut dim on one rank: the windows of its outputs, in rows of the extended block.
+struct CutDim {
+  int64_t dim = 0;
+  std::vector<Rows> windows;
+};
+
+struct AdaptivePool {
+  SpecPtr input, output;
+  std::shared_ptr<const IntervalMap> halo;  // null: no pooled dim is cut
+  std::vector<CutDim> cuts;
+  int64_t first = 0;                 // of the pooled dims
+  std::vector<int64_t> kernel_size;  // output_size for the local kernel, the cut dims as they are
+  std::vector<int64_t> begins, extended,
+      global;  // per pooled dim: where the extended block begins, its extent, the domain's
+};
+
+AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64_t>& out_size) {
+  AdaptivePool p;
+  p.input = without_partial(call.spec("self"));
+  const auto& shape = p.input->global_shape();
+  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
+                    ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
+                    "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
+  p.first = p.input->ndim() - pooled;
+  Layout out = p.input->layout();
+  for (int64_t i = 0; i < pooled; ++i) {
+    const int64_t d = p.first + i, extent = shape[d];
+    TORCH_CHECK_VALUE(extent > 0 && out_size[i] >= 0, call.name(),
+                      ": sizes must be positive\n  have  shape ", shape_string(shape),
+                      ", output size ", shape_string(out_size));
+    out.global_shape[d] = out_size[i];
+    if (out.cuts[d]) out.cuts[d].sizes = resampled_sizes(out.cuts[d].sizes, out_size[i]);
+  }
+  p.output = intern(std::move(out));
+
+  const auto window = [&](int64_t d, int64_t o) {
+    const int64_t in = shape[d], to = p.output->global_shape()[d];
+    return Rows{o * in / to, ((o + 1) * in + to - 1) / to};
+  };
+  const auto needed = [&](int64_t d, int64_t rank) {
+    if (d < p.first || !p.input->is_cut(d)) return p.input->block_range(d, rank);
+    const auto [begin, end] = p.output->block_range(d, rank);
+    return begin == end ? Rows{0, 0} : Rows{window(d, begin).first, window(d, end - 1).second};
+  };
+  const int64_t rank = p.input->mesh()->rank();
+  for (int64_t d = p.first; d < p.input->ndim(); ++d) {
+    const auto [begin, end] = needed(d, rank);
+    p.begins.push_back(begin);
+    p.extended.push_back(end - begin);
+    p.global.push_back(shape[d]);
+    p.kernel_size.push_back(p.output->local_shape()[d]);
+    if (!p.input->is_cut(d)) continue;
+    CutDim cut{d, {}};
+    const auto [from, to] = p.output->block_range(d, rank);
+    for (int64_t o = from; o < to; ++o) {
+      const auto [lo, hi] = window(d, o);
+      cut.windows.emplace_back(lo - begin, hi - begin);
+    }
+    p.cuts.push_back(std::move(cut));
+  }
+  if (p.cuts.empty()) return p;
+  p.halo = std::make_shared<const IntervalMap>(p.input, [&](int64_t r) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < p.input->ndim(); ++d) {
+      const auto [begin, end] = needed(d, r);
+      needs.push_back({.begin = begin, .end = end});
+    }
+    return needs;
+  });
+  return p;
+}
+
+bool all_cut(const AdaptivePool& p) { return p.cuts.size() == p.global.size(); }
+
+// Flat positions in a box of extents `from` that begins at `offset` of a box of extents `to`.
+at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std::vector<int64_t>& offset,
+                  const std::vector<int64_t>& to) {
+  at::Tensor result;
+  int64_t step = 1;
+  for (size_t i = from.size(); i-- > 0;) {
+    const at::Tensor row = (i > 0 ? index.remainder(from[i]) : index) + offset[i];
+    if (i > 0) index = index.div(from[i], "floor");
+    result = result.defined() ? result + row * step : row * step;
+    step *= to[i];
+  }
+  return result;
+}
+
+// ---- Average
+
+template <int64_t kPooled>
+std::optional<Plan> plan_average(const OpCall& call) {
+  const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
+  Plan plan;
+  plan.inputs = {p.input};
+  plan.outputs = {p.output};
+  plan.edits.emplace_back(call.index("output_size"), int_list(p.kernel_size));
+  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor x = argument(op, stack, 0).toTensor();
+    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(0));
+    const auto& shape = p.output->local_shape();
+    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    for (const CutDim& cut : p.cuts) {
+      std::vector<at::Tensor> rows;
+      for (const auto& [begin, end] : cut.windows)
+        rows.push_back(x.narrow(cut.dim, begin, end - begin).mean(cut.dim, true));
+      x = at::cat(rows, cut.dim);
+    }
+    if (all_cut(p)) return finish(op, stack, x);
+    argument(op, stack, 0) = x;
+    op.callBoxed(stack);
+  };
+  return plan;
+}
+
+template <int64_t kPooled>
+std::optional<Plan> plan_average_backward(const OpCall& call) {
+  const auto& grad_shape = call.spec("grad_output")->global_shape();
+  const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
+  Plan plan;
+  plan.inputs = {p.output, nullptr};  // only the shape of self is read
+  plan.outputs = {p.input};
+  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor grad = argument(op, stack, 0).toTensor();
+    if (grad.numel() == 0) {
+      grad = at::zeros(p.halo ? p.halo->needed_shape() : p.input->local_shape(), grad.options());
+      return finish(op, stack, p.halo ? scatter_add(*p.halo, grad) : grad);
+    }
+    if (all_cut(p)) {
+      finish(op, stack, grad);
+    } else {
+      std::vector<int64_t> shape = p.input->local_shape();
+      for (const CutDim& cut : p.cuts) shape[cut.dim] = grad.size(cut.dim);
+      argument(op, stack, 1) = at::empty(shape, grad.options());
+      op.callBoxed(stack);
+      grad = stack.back().toTensor();
+    }
+    for (const CutDim& cut : p.cuts) {
+      std::vector<int64_t> shape = grad.sizes().vec();
+      shape[cut.dim] = p.extended[cut.dim - p.first];
+      at::Tensor result = at::zeros(shape, grad.options());
+      for (size_t o = 0; o < cut.windows.size(); ++o) {
+        const auto [begin, end] = cut.windows[o];
+        result.narrow(cut.dim, begin, end - begin)
+            .add_(grad.narrow(cut.dim, static_cast<int64_t>(o), 1) / (end - begin));
+      }
+      grad = std::move(result);
+    }
+    stack.back() = p.halo ? scatter_add(*p.halo, grad) : grad;
+  };
+  return plan;
+}
+
+// ---- Maximum
+
+// Pools every combination of windows of the cut dims by itself; their results fill `values` and
+// `indices`.
+void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level, const at::Tensor& x,
+                  std::vector<int64_t> offset, at::Tensor values, at::Tensor indices) {
+  if (level < p.cuts.size()) {
+    const CutDim& cut = p.cuts[level];
+    for (size_t o = 0; o < cut.windows.size(); ++o) {
+      const auto [begin, end] = cut.windows[o];
+      const int64_t axis = cut.dim - p.first;
+      offset[axis] = p.begins[axis] + begin;
+      pool_windows(p, op, level + 1, x.narrow(cut.dim, begin, end - begin), offset,
+                   values.narrow(cut.dim, static_cast<int64_t>(o), 1),
+                   indices.narrow(cut.dim, static_cast<int64_t>(o), 1));
+    }
+    return;
+  }
+  const std::vector<int64_t> size(values.sizes().begin() + p.first, values.sizes().end());
+  Stack stack{c10::IValue(x.contiguous()), c10::IValue(size)};
+  op.callBoxed(stack);
+  values.copy_(stack[0].toTensor());
+  const std::vector<int64_t> extents(x.sizes().begin() + p.first, x.sizes().end());
+  indices.copy_(rebase(stack[1].toTensor(), extents, offset, p.global));
+}
+
+template <int64_t kPooled>
+std::optional<Plan> plan_max(const OpCall& call) {
+  const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
+  Plan plan;
+  plan.inputs = {p.input};
+  plan.outputs = {p.output, p.output};
+  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
+    at::Tensor x = argument(op, stack, 0).toTensor();
+    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(0));
+    at::Tensor values = at::empty(p.output->local_shape(), x.options());
+    at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
+    if (values.numel() > 0) pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
+    finish(op, stack, std::move(values), std::move(indices));
+  };
+  return plan;
+}
+
+template <int64_t kPooled>
+std::optional<Plan> plan_max_backward(const OpCall& call) {
+  const auto& grad_shape = call.spec("grad_output")->global_shape();
+  const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
+  Plan plan;
+  plan.inputs = {p.output, nullptr, p.output};
+  plan.outputs = {p.input};
+  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
+    const at::Tensor grad = argument(op, stack, 0).toTensor();
+    std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(), back = p.begins;
+    at::Tensor result = at::zeros(shape, grad.options());
+    if (grad.numel() > 0) {
+      for (int64_t& begin : back) begin = -begin;
+      const at::Tensor index = rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
+      result.flatten(p.first).scatter_add_(-1, index.flatten(p.first), grad.flatten(p.first));
+    }
+    finish(op, stack, p.halo ? scatter_add(*p.halo, result) : result);
+  };
+  return plan;
+}
+
+constexpr const char* kSource = "PyTorch adaptive pooling";
+constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
+
+const Register rules{
+    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool2d_backward",
+     .plan = plan_average_backward<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool3d_backward",
+     .plan = plan_average_backward<3>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .source = kSource, .supports = kSupports},
+    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .source = kSource, .supports = kSupports},
+    {.op = "aten::adaptive_max_pool2d_backward",
+     .plan = plan_max_backward<2>,
+     .source = kSource,
+     .supports = kSupports},
+    {.op = "aten::adaptive_max_pool3d_backward",
+     .plan = plan_max_backward<3>,
+     .source = kSource,
+     .supports = kSupports},
+};
+
+}  // namespace
+}  // namespace moonhalo

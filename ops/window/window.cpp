@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/ops/window/window.h"
+
+#include <algorithm>
+
+#include "moonhalo/engine/tensor/output_cut.h"
+#include "moonhalo/ops/support/spec_edits.h"
+
+namespace moonhalo {
+namespace {
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+
+// As many rows as each block has, while there are outputs; the last block takes what is left.
+std::vector<int64_t> kept_sizes(std::vector<int64_t> sizes, int64_t extent) {
+  for (int64_t& size : sizes) {
+    size = std::min(size, extent);
+    extent -= size;
+  }
+  if (!sizes.empty()) sizes.back() += extent;
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const {
+  int64_t in_extent = 0;
+  for (const int64_t size : input_sizes) in_extent += size;
+  const OutputCut policy = output_cut();
+  if (policy == OutputCut::kRebalance) return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
+  if (policy == OutputCut::kKeep && stride == 1) return kept_sizes(input_sizes, out_extent);
+  const int64_t half = (reach() - 1) / 2;
+  std::vector<int64_t> sizes;
+  int64_t end = 0, previous = 0;
+  for (const int64_t size : input_sizes) {
+    end += size;
+    // Number of outputs whose centre lies before row `end`.
+    int64_t count = transposed ? end * stride - padding + half : ceil_div(end + padding - half, stride);
+    count = std::clamp<int64_t>(count, previous, out_extent);
+    if (end == 0) count = 0;
+    if (end == in_extent) count = out_extent;  // of an empty domain all outputs (padding alone) go to the first block
+    sizes.push_back(count - previous);
+    previous = count;
+  }
+  return sizes;
+}
+
+Rows Window::input_needed(Rows out) const {
+  const auto [begin, end] = out;
+  if (begin >= end) return {0, 0};
+  if (!transposed) return {begin * stride - padding, (end - 1) * stride - padding + reach()};
+  // Where the stride is wider than the window some outputs have no input; a neighbouring row keeps
+  // the result in step.
+  const int64_t first = std::min(ceil_div(begin + padding - (reach() - 1), stride), floor_div(begin + padding, stride));
+  const int64_t last = std::max(floor_div(end - 1 + padding, stride), ceil_div(end + padding - reach(), stride));
+  return {first, last + 1};
+}
+
+int64_t Window::crop_before(Rows out) const { return out.first - (input_needed(out).first * stride - padding); }
+
+int64_t Window::uncropped(Rows out) const {
+  const auto [begin, end] = input_needed(out);
+  return begin == end ? 0 : (end - begin - 1) * stride + reach();
+}
+
+int64_t window_outputs(const Window& window, int64_t in_extent) {
+  return floor_div(in_extent + 2 * window.padding - window.reach(), window.stride) + 1;
+}
+
+std::vector<int64_t> resampled_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) {
+  if (output_cut() == OutputCut::kRebalance)
+    return balanced_sizes(out_extent, static_cast<int64_t>(input_sizes.size()));
+  return proportional_sizes(input_sizes, out_extent);
+}
+
+std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPtr& output,
+                                              const std::vector<Window>& windows) {
+  const int64_t ndim = input->ndim(), first = ndim - static_cast<int64_t>(windows.size());
+  bool cut = false;
+  for (int64_t d = first; d < ndim; ++d) cut |= divided(input, d);
+  if (!cut) return nullptr;
+  return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
+    std::vector<Need> needs;
+    for (int64_t d = 0; d < ndim; ++d) {
+      Rows rows = input->block_range(d, rank);
+      if (d >= first && divided(input, d)) rows = windows[d - first].input_needed(output->block_range(d, rank));
+      needs.push_back({.begin = rows.first, .end = rows.second});
+    }
+    return needs;
+  });
+}
+
+}  // namespace moonhalo

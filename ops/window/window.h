@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/exchange/interval_map.h"
+#include "moonhalo/engine/sharding/spec.h"
+
+namespace moonhalo {
+
+/// Rows [first, second) of a dim.
+using Rows = std::pair<int64_t, int64_t>;
+
+/// One dim of a window operator (convolution, pooling): which input rows an output row reads.
+///
+///     plain        output o reads input  o*stride - padding + k*dilation,  k = 0 .. kernel-1
+///     transposed   input  i feeds output i*stride - padding + k*dilation
+struct Window {
+  int64_t kernel = 1;
+  int64_t stride = 1;
+  int64_t dilation = 1;
+  int64_t padding = 0;
+  bool transposed = false;
+
+  /// Rows from a window's first to its last.
+  int64_t reach() const { return dilation * (kernel - 1) + 1; }
+
+  /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block
+  /// that holds the centre of its window (rounded down, clamped into the domain), unless
+  /// set_output_cut says otherwise. Blocks may end up empty.
+  std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const;
+
+  /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a
+  /// transposed window they are enough that the local result, uncropped, covers `out`: see
+  /// crop_before.
+  Rows input_needed(Rows out) const;
+  /// Transposed: how many rows of the uncropped local result on input_needed(out) come before
+  /// `out`, and how many that result has.
+  int64_t crop_before(Rows out) const;
+  int64_t uncropped(Rows out) const;
+};
+
+/// Several ranks hold rows of the dim: a cut in one block needs no neighbours and counts as none.
+inline bool divided(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).sizes.size() > 1; }
+
+/// Number of outputs of a plain window without ceil_mode.
+int64_t window_outputs(const Window& window, int64_t in_extent);
+
+/// Block sizes of `out_extent` outputs of a resampling (interpolation, adaptive pooling): boundaries at the same place
+/// of the domain, rounded; balanced where set_output_cut says "rebalance". "keep" is that place too: an unchanged
+/// extent keeps its blocks.
+std::vector<int64_t> resampled_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent);
+
+/// The map from the blocks of `input` to what the blocks of `output` need. `windows` are those of
+/// the last dims; a window applies where the input is divided, every other dim keeps its block. Null
+/// when no windowed dim is divided.
+std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPtr& output,
+                                              const std::vector<Window>& windows);
+
+}  // namespace moonhalo

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/lua_random.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// Keeps backward on the calling thread: hooks are Lua functions of this rank's state, and a
+/// collective in a backward formula must not wait on autograd's shared device threads.
+class BackwardOnThisThread {
+ public:
+  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) { state().set_multithreading_enabled(false); }
+  ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+  bool before_;
+};
+
+std::vector<at::Tensor> tensors_of(const Options& options, lua_State* lua, const char* key) {
+  if (!options.has(key)) return {};
+  options.push(key);
+  std::vector<at::Tensor> tensors = check_tensor_list(lua, -1);
+  lua_pop(lua, 1);
+  return tensors;
+}
+
+/// LibTorch's errors of `run`, with the name of what was called.
+template <class Run>
+void naming(const char* op, Run run) {
+  try {
+    run();
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(op + (": " + plain_message(error)));
+  }
+}
+
+/// What LibTorch refuses without a remedy.
+void check_differentiable(const char* op, const at::Tensor& tensor, bool has_gradient) {
+  TORCH_CHECK_VALUE(tensor.requires_grad(), op, ": the tensor was not computed from anything that requires a gradient\n  have  ",
+                    describe(tensor), "\n  fix   ask for gradients first, {requires_grad = true} or nn.Parameter, and compute "
+                    "outside of mh.no_grad");
+  TORCH_CHECK_VALUE(has_gradient || tensor.numel() == 1, op, ": a tensor of ", tensor.numel(), " elements needs the gradient of each\n  have  ",
+                    describe(tensor), "\n  fix   reduce it first, x:sum():backward(), or give a gradient of its shape, x:backward(g)");
+}
+
+/// x:backward(gradient | nil, {retain_graph =, create_graph =, inputs =}); also x:backward{gradient
+/// = ..., ...}.
+int backward(lua_State* lua) {
+  const at::Tensor& tensor = check_tensor(lua, 1);
+  at::Tensor gradient;
+  int last = 2;
+  if (to_tensor(lua, 2) || (is_nil(lua, 2) && lua_gettop(lua) > 2)) gradient = opt_tensor(lua, last++);
+  const Options options(lua, last, "backward", {"gradient", "retain_graph", "create_graph", "inputs"});
+  if (options.has("gradient")) gradient = options.get_tensor("gradient");
+  const bool create_graph = options.get_bool("create_graph", false);
+  const std::vector<at::Tensor> inputs = tensors_of(options, lua, "inputs");
+  check_differentiable("backward", tensor, gradient.defined());
+  const BackwardOnThisThread here;
+  naming("backward", [&] {
+    tensor.backward(gradient, options.get_bool("retain_graph", create_graph), create_graph,
+                    inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
+  });
+  return 0;
+}
+
+/// mh.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}) ->
+/// one result per input.
+int grad(lua_State* lua) {
+  const std::vector<at::Tensor> outputs = check_tensor_list(lua, 1);
+  const std::vector<at::Tensor> inputs = check_tensor_list(lua, 2);
+  const Options options(lua, 3, "grad", {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
+  const bool create_graph = options.get_bool("create_graph", false);
+  const std::vector<at::Tensor> grad_outputs = tensors_of(options, lua, "grad_outputs");
+  for (size_t i = 0; i < outputs.size(); ++i)
+    check_differentiable("grad", outputs[i], i < grad_outputs.size() && grad_outputs[i].defined());
+  const BackwardOnThisThread here;
+  std::vector<at::Tensor> results;
+  naming("grad", [&] {
+    results = torch::autograd::grad(outputs, inputs, grad_outputs, options.get_bool("retain_graph", create_graph),
+                                    create_graph, options.get_bool("allow_unused", false));
+  });
+  luaL_checkstack(lua, static_cast<int>(results.size()), "grad: too many inputs");
+  for (const at::Tensor& result : results) push(lua, result);
+  return static_cast<int>(results.size());
+}
+
+int retain_grad(lua_State* lua) {
+  check_tensor(lua, 1).retain_grad();
+  return 0;
+}
+
+/// A Lua error in a hook travels through LibTorch as a C++ exception, not as Lua's own kind.
+at::Tensor run_hook(const Reference& function, const at::Tensor& gradient) {
+  function.push();
+  lua_State* lua = function.lua();
+  push(lua, gradient);
+  call_traced(lua, 1, 1);
+  if (!is_nil(lua, -1) && !to_tensor(lua, -1)) {
+    const std::string got = describe(lua, -1);
+    lua_pop(lua, 1);
+    TORCH_CHECK_TYPE(false, "register_hook: the function gives a tensor or nil, got ", got);
+  }
+  const at::Tensor result = opt_tensor(lua, -1);
+  lua_pop(lua, 1);
+  return result;
+}
+
+/// Upvalues: the tensor, the hook's number.
+int remove_hook(lua_State* lua) {
+  check_tensor(lua, lua_upvalueindex(1)).remove_hook(static_cast<unsigned>(lua_tointeger(lua, lua_upvalueindex(2))));
+  return 0;
+}
+
+/// x:register_hook(fn) -> handle with :remove(). fn(gradient) gives a new gradient or nil.
+int register_hook(lua_State* lua) {
+  const at::Tensor& tensor = check_tensor(lua, 1);
+  if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
+  const Reference function(lua, 2);
+  const unsigned number =
+      tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
+  lua_createtable(lua, 0, 1);
+  lua_pushvalue(lua, 1);
+  push(lua, number);
+  lua_pushcclosure(lua, guard<remove_hook>, 2);
+  lua_setfield(lua, -2, "remove");
+  return 1;
+}
+
+/// Calls the function at `index` with what follows it, while a `Guard` lives; returns its results.
+template <class Guard, class... Arguments>
+int call_under(lua_State* lua, int index, Arguments&&... arguments) {
+  if (!is_callable(lua, index)) argument_error(lua, index, "a function");
+  const Guard under(std::forward<Arguments>(arguments)...);
+  lua_call(lua, lua_gettop(lua) - index, LUA_MULTRET);
+  return lua_gettop(lua) - index + 1;
+}
+
+int no_grad(lua_State* lua) { return call_under<at::AutoGradMode>(lua, 1, false); }
+int enable_grad(lua_State* lua) { return call_under<at::AutoGradMode>(lua, 1, true); }
+int inference_mode(lua_State* lua) { return call_under<c10::InferenceMode>(lua, 1, true); }
+
+int set_grad_enabled(lua_State* lua) {
+  at::GradMode::set_enabled(check_bool(lua, 1));
+  return 0;
+}
+int is_grad_enabled(lua_State* lua) {
+  push(lua, at::GradMode::is_enabled());
+  return 1;
+}
+
+class Autocast {
+ public:
+  Autocast(c10::DeviceType device, at::ScalarType dtype)
+      : device_(device),
+        enabled_(at::autocast::is_autocast_enabled(device)),
+        dtype_(at::autocast::get_autocast_dtype(device)) {
+    at::autocast::set_autocast_enabled(device, true);
+    at::autocast::set_autocast_dtype(device, dtype);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, enabled_);
+    at::autocast::set_autocast_dtype(device_, dtype_);
+  }
+
+ private:
+  c10::DeviceType device_;
+  bool enabled_;
+  at::ScalarType dtype_;
+};
+
+/// mh.autocast(dtype, fn, ...) on the run's device.
+int autocast(lua_State* lua) {
+  const at::ScalarType dtype = check_dtype(lua, 1);
+  TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ",
+                    dtype_name(dtype),
+                    " is no lower precision\n  fix   use \"bfloat16\" or \"float16\"");
+  return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
+}
+
+int manual_seed(lua_State* lua) {
+  const auto seed = static_cast<uint64_t>(check_int(lua, 1));
+  context(lua).manual_seed(seed);
+  seed_lua_random(lua, seed);
+  // LibTorch's own generators belong to the process: thread ranks must not restart them under each
+  // other.
+  if (!context(lua).ranks_are_threads) at::manual_seed(seed);
+  return 0;
+}
+int initial_seed(lua_State* lua) {
+  push(lua, context(lua).seed());
+  return 1;
+}
+
+int set_num_threads(lua_State* lua) {
+  at::set_num_threads(static_cast<int>(check_int(lua, 1)));
+  return 0;
+}
+int get_num_threads(lua_State* lua) {
+  push(lua, at::get_num_threads());
+  return 1;
+}
+
+void open_autograd(lua_State* lua) {
+  static const luaL_Reg functions[] = {{"grad", guard<grad>},
+                                       {"no_grad", guard<no_grad>},
+                                       {"enable_grad", guard<enable_grad>},
+                                       {"set_grad_enabled", guard<set_grad_enabled>},
+                                       {"is_grad_enabled", guard<is_grad_enabled>},
+                                       {"inference_mode", guard<inference_mode>},
+                                       {"autocast", guard<autocast>},
+                                       {"manual_seed", guard<manual_seed>},
+                                       {"initial_seed", guard<initial_seed>},
+                                       {"set_num_threads", guard<set_num_threads>},
+                                       {"get_num_threads", guard<get_num_threads>},
+                                       {nullptr, nullptr}};
+  add_functions(lua, functions);
+  static const luaL_Reg methods[] = {{"backward", guard<backward>},
+                                     {"retain_grad", guard<retain_grad>},
+                                     {"register_hook", guard<register_hook>},
+                                     {nullptr, nullptr}};
+  add_tensor_methods(lua, methods);
+}
+
+const Binding kBinding{"autograd", open_autograd};
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

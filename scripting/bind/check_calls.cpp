@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether ranks compare their calls.
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+/// mh.check_calls(on): whether processes compare every collective call (operator, shapes, what made the tensors) before
+/// data moves; on unless MOONHALO_CHECK_CALLS=0. Thread ranks always do. Collective over all ranks; returns what was
+/// set before.
+int check_calls(lua_State* lua) {
+  push(lua, set_check_calls(*context(lua).world, check_bool(lua, 1)));
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"check_calls", guard<check_calls>}, {nullptr, nullptr}};
+
+const Binding binding{"check_calls", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+
+}  // namespace
+}  // namespace moonhalo::scripting

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/util/Exception.h>
+
+#include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// mh.check_replicated(on): whether plain tensors that meet ShardTensors are compared between ranks (they must be
+/// alike); true at the start. Returns what was before. Collective over all ranks, which must give the same; without an
+/// argument it only tells.
+int check_replicated_function(lua_State* lua) {
+  if (lua_gettop(lua) == 0) {
+    push(lua, check_replicated());
+    return 1;
+  }
+  TORCH_CHECK_TYPE(lua_isboolean(lua, 1), "check_replicated: wanted true or false, got ", describe(lua, 1));
+  push(lua, set_check_replicated(lua_toboolean(lua, 1) != 0, context(lua).world.get()));
+  return 1;
+}
+
+const luaL_Reg functions[] = {{"check_replicated", guard<check_replicated_function>}, {nullptr, nullptr}};
+
+const Binding binding("check_replicated", [](lua_State* lua) { add_functions(lua, functions); });
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

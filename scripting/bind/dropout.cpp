@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dropout family: LibTorch's own take no generator and draw from the process-wide one, which
+// thread ranks share.
+#include <ATen/ATen.h>
+
+#include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+struct Kind {
+  const char* name;
+  bool feature;  ///< whole channels: one draw per (batch, channel)
+  bool alpha;    ///< dropped values keep a SELU's mean and variance
+};
+
+/// The engine's rules know how to draw for the elements of a ShardTensor.
+at::Tensor through_engine(const Kind& kind, const at::Tensor& input, double p, bool train) {
+  if (kind.feature) {
+    return kind.alpha ? at::feature_alpha_dropout(input, p, train) : at::feature_dropout(input, p, train);
+  }
+  return kind.alpha ? at::alpha_dropout(input, p, train) : at::dropout(input, p, train);
+}
+
+/// Klambauer et al. 2017, "Self-Normalizing Neural Networks", eq. 14: dropped values become -scale
+/// * alpha, then an affine map restores mean 0 and variance 1.
+at::Tensor alpha_scaled(const at::Tensor& input, const at::Tensor& kept, double p) {
+  constexpr double kAlpha = 1.7580993408473766;
+  const double a = 1.0 / std::sqrt((kAlpha * kAlpha * p + 1) * (1 - p));
+  const at::Tensor shift = (kept - 1).mul(kAlpha * a) + kAlpha * a * p;
+  return input * (kept * a) + shift;
+}
+
+template <const Kind& kKind, bool kInPlace>
+int dropout(lua_State* lua) {
+  const at::Tensor input = check_tensor(lua, 1);
+  const ElementwiseRandom random;
+  const double p = is_nil(lua, 2) ? 0.5 : check_number(lua, 2);
+  const bool train = is_nil(lua, 3) || check_bool(lua, 3);
+  TORCH_CHECK_VALUE(p >= 0 && p <= 1, kKind.name, ": probability ", p, " is not within 0 and 1");
+  TORCH_CHECK_VALUE(!kKind.feature || input.dim() >= 2, kKind.name,
+                    ": needs at least 2 dimensions (batch, channel), have ", input.sizes());
+  at::Tensor output = input;
+  if (train && p > 0 && is_shard_tensor(input)) {
+    output = through_engine(kKind, input, p, train);
+  } else if (train && p > 0 && input.numel() > 0) {
+    std::vector<int64_t> shape = input.sizes().vec();
+    if (kKind.feature) std::fill(shape.begin() + 2, shape.end(), 1);
+    at::Tensor kept = at::empty(shape, input.options());
+    kept.bernoulli_(1 - p, context(lua).generator(input.device()));
+    if (p == 1) {
+      output = input * at::zeros({}, input.options());
+    } else {
+      output = kKind.alpha ? alpha_scaled(input, kept, p) : input * kept.div_(1 - p);
+    }
+  }
+  if (kInPlace) {
+    if (!output.is_same(input)) input.copy_(output);
+    lua_settop(lua, 1);
+  } else {
+    push(lua, output);
+  }
+  return 1;
+}
+
+constexpr Kind kPlain{"dropout", false, false};
+constexpr Kind kAlpha{"alpha_dropout", false, true};
+constexpr Kind kFeature{"feature_dropout", true, false};
+constexpr Kind kFeatureAlpha{"feature_alpha_dropout", true, true};
+
+void open_dropout(lua_State* lua) {
+  static const luaL_Reg functions[] = {{"dropout", guard<dropout<kPlain, false>>},
+                                       {"dropout_", guard<dropout<kPlain, true>>},
+                                       {"alpha_dropout", guard<dropout<kAlpha, false>>},
+                                       {"alpha_dropout_", guard<dropout<kAlpha, true>>},
+                                       {"feature_dropout", guard<dropout<kFeature, false>>},
+                                       {"feature_dropout_", guard<dropout<kFeature, true>>},
+                                       {"feature_alpha_dropout", guard<dropout<kFeatureAlpha, false>>},
+                                       {"feature_alpha_dropout_", guard<dropout<kFeatureAlpha, true>>},
+                                       {nullptr, nullptr}};
+  add_functions(lua, functions);
+  add_tensor_methods(lua, functions);
+}
+
+const Binding kBinding{"dropout", open_dropout};
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// mh.tensor from Lua tables, the constants, and small functions of the module that are no
+// operators.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Version.h>
+
+#include <mutex>
+
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// Reads a nested Lua list, row by row. Every list of one depth must have one length.
+class NestedList {
+ public:
+  explicit NestedList(lua_State* lua) : lua_(lua) {}
+
+  at::Tensor read(int index) {
+    take(lua_absindex(lua_, index), 0);
+    if (has_tensor_) return at::stack(tensors_).reshape(shape_);
+    at::Tensor values = kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
+    if (kind_ == Kind::kFloat) values = values.reshape(shape_);
+    if (kind_ == Kind::kBool) values = values.to(at::kBool);
+    return values.reshape(shape_);
+  }
+  /// What PyTorch gives a list of such numbers.
+  at::ScalarType natural_dtype() const {
+    if (has_tensor_) return tensors_[0].scalar_type();
+    if (kind_ == Kind::kBool) return at::kBool;
+    return kind_ == Kind::kInteger ? at::kLong : at::get_default_dtype_as_scalartype();
+  }
+
+ private:
+  enum class Kind { kNone, kBool, kInteger, kFloat };
+
+  void take(int index, size_t depth) {
+    if (!lua_istable(lua_, index)) {
+      TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(),
+                        "tensor: a number stands where a list was expected");
+      shape_known_ = true;
+      take_number(index);
+      return;
+    }
+    const auto size = static_cast<int64_t>(lua_rawlen(lua_, index));
+    if (depth == shape_.size()) {
+      TORCH_CHECK_VALUE(!shape_known_,
+                        "tensor: a list stands where a number was expected (dimension ", depth,
+                        ")");
+      shape_.push_back(size);
+    }
+    TORCH_CHECK_VALUE(shape_[depth] == size, "tensor: lists of dimension ", depth,
+                      " differ in length: ", shape_[depth], " and ", size);
+    if (size == 0) shape_known_ = true;
+    luaL_checkstack(lua_, 2, "tensor: too many dimensions");
+    for (int64_t i = 1; i <= size; ++i) {
+      lua_rawgeti(lua_, index, i);
+      take(lua_gettop(lua_), depth + 1);
+      lua_pop(lua_, 1);
+    }
+  }
+
+  void take_number(int index) {
+    if (const at::Tensor* tensor = to_tensor(lua_, index)) {
+      TORCH_CHECK_VALUE(tensor->numel() == 1, "tensor: an element is a tensor of ", tensor->numel(),
+                        " elements", "\n  fix   mh.stack joins tensors");
+      tensors_.push_back(tensor->detach().reshape({}));
+      has_tensor_ = true;
+      return;
+    }
+    const int type = lua_type(lua_, index);
+    TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN,
+                     "tensor: elements are numbers or booleans, got ", describe(lua_, index));
+    TORCH_CHECK_TYPE(!has_tensor_, "tensor: elements are tensors and numbers mixed");
+    const bool is_float = type == LUA_TNUMBER && !lua_isinteger(lua_, index);
+    if (is_float && kind_ != Kind::kFloat) {
+      floats_.assign(integers_.begin(), integers_.end());
+      kind_ = Kind::kFloat;
+    }
+    if (kind_ == Kind::kNone) kind_ = type == LUA_TBOOLEAN ? Kind::kBool : Kind::kInteger;
+    if (kind_ == Kind::kBool && type == LUA_TNUMBER) kind_ = Kind::kInteger;
+    const bool truth = type == LUA_TBOOLEAN && lua_toboolean(lua_, index);
+    if (kind_ == Kind::kFloat) {
+      floats_.push_back(type == LUA_TBOOLEAN ? truth : lua_tonumber(lua_, index));
+    } else {
+      integers_.push_back(type == LUA_TBOOLEAN ? truth : lua_tointeger(lua_, index));
+    }
+  }
+
+  lua_State* lua_;
+  std::vector<int64_t> shape_;
+  bool shape_known_ = false;
+  bool has_tensor_ = false;
+  Kind kind_ = Kind::kNone;
+  std::vector<double> floats_;
+  std::vector<int64_t> integers_;
+  std::vector<at::Tensor> tensors_;
+};
+
+/// mh.tensor(number, nested list or tensor, {dtype =, device =, requires_grad =}); always a copy.
+int tensor(lua_State* lua) {
+  const Options options(lua, 2, "tensor", {"dtype", "device", "requires_grad"});
+  at::Tensor values;
+  at::ScalarType dtype;
+  if (const at::Tensor* source = to_tensor(lua, 1)) {
+    values = source->detach().clone();
+    dtype = source->scalar_type();
+  } else {
+    NestedList list(lua);
+    values = list.read(1);
+    dtype = lua_istable(lua, 1) && values.numel() == 0 ? at::get_default_dtype_as_scalartype() : list.natural_dtype();
+  }
+  values =
+      values.to(options.get_device("device").value_or(context(lua).device), options.get_dtype("dtype").value_or(dtype));
+  values.set_requires_grad(options.get_bool("requires_grad", false));
+  push(lua, values);
+  return 1;
+}
+
+int is_tensor(lua_State* lua) {
+  push(lua, to_tensor(lua, 1) != nullptr);
+  return 1;
+}
+
+/// mh.Generator{seed =, device =}: a random stream of one's own, for operators that take
+/// `generator`.
+int make_generator(lua_State* lua) {
+  const Options options(lua, 1, "Generator", {"seed", "device"});
+  const c10::Device device = options.get_device("device").value_or(c10::Device(c10::kCPU));
+  const auto seed = static_cast<uint64_t>(options.get_int("seed", static_cast<int64_t>(c10::default_rng_seed_val)));
+  auto generator = std::make_shared<at::Generator>(
+      device.is_cpu() ? at::detail::createCPUGenerator(seed) : at::globalContext().defaultGenerator(device).clone());
+  generator->set_current_seed(seed);
+  push_object(lua, generator);
+  return 1;
+}
+
+int generator_seed(lua_State* lua) {
+  check_object<at::Generator>(lua, 1)->set_current_seed(static_cast<uint64_t>(check_int(lua, 2)));
+  lua_settop(lua, 1);
+  return 1;
+}
+
+at::Tensor generator_state(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void restore_generator(at::Generator& generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state.cpu().contiguous());
+}
+
+int generator_get_state(lua_State* lua) {
+  push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
+  return 1;
+}
+
+int generator_set_state(lua_State* lua) {
+  restore_generator(*check_object<at::Generator>(lua, 1), check_tensor(lua, 2));
+  lua_settop(lua, 1);
+  return 1;
+}
+
+/// As modules and optimizers have them, so that mh.checkpoint saves and restores a generator.
+int generator_state_dict(lua_State* lua) {
+  lua_createtable(lua, 0, 1);
+  push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
+  lua_setfield(lua, -2, "state");
+  return 1;
+}
+
+int generator_load_state_dict(lua_State* lua) {
+  const Options saved(lua, 2, "Generator:load_state_dict", {"state"});
+  const at::Tensor state = saved.get_tensor("state");
+  TORCH_CHECK_VALUE(state.defined(), "Generator:load_state_dict: the state is missing",
+                    "\n  fix   give what state_dict returned");
+  restore_generator(*check_object<at::Generator>(lua, 1), state);
+  return 0;
+}
+
+/// mh.default_generator(): the one that random operators of this rank draw from.
+int rank_generator(lua_State* lua) {
+  push_object(lua, std::make_shared<at::Generator>(context(lua).generator(c10::Device(c10::kCPU))));
+  return 1;
+}
+
+/// mh.get_rng_state() and mh.set_rng_state(state): of mh.default_generator().
+int get_rng_state(lua_State* lua) {
+  push(lua, generator_state(context(lua).generator(c10::Device(c10::kCPU))));
+  return 1;
+}
+
+int set_rng_state(lua_State* lua) {
+  at::Generator generator = context(lua).generator(c10::Device(c10::kCPU));
+  restore_generator(generator, check_tensor(lua, 1));
+  return 0;
+}
+
+/// mh.fail(message): an error at the script's line, for Lua code that is part of Moonhalo.
+int fail(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
+
+int get_default_dtype(lua_State* lua) {
+  push(lua, at::get_default_dtype_as_scalartype());
+  return 1;
+}
+int set_default_dtype(lua_State* lua) {
+  at::set_default_dtype(c10::scalarTypeToTypeMeta(check_dtype(lua, 1)));
+  return 0;
+}
+
+/// dtypes, layouts and memory formats are their names, so that mh.float32 and "float32" are one
+/// thing.
+void add_constants(lua_State* lua) {
+  for (const std::string& name : dtype_names()) {
+    push(lua, dtype_name(*parse_dtype(name)));
+    lua_setfield(lua, -2, name.c_str());
+  }
+  for (const char* name :
+       {"strided", "sparse_coo", "contiguous_format", "preserve_format", "channels_last", "channels_last_3d"}) {
+    push(lua, name);
+    lua_setfield(lua, -2, name);
+  }
+  lua_pushlightuserdata(lua, nullptr);
+  lua_setfield(lua, -2, "none");
+  for (const auto& [name, value] : {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
+    push(lua, value);
+    lua_setfield(lua, -2, name);
+  }
+}
+
+void open_factories(lua_State* lua) {
+  static const luaL_Reg generator_methods[] = {{"manual_seed", guard<generator_seed>},
+                                               {"get_state", guard<generator_get_state>},
+                                               {"set_state", guard<generator_set_state>},
+                                               {"state_dict", guard<generator_state_dict>},
+                                               {"load_state_dict", guard<generator_load_state_dict>},
+                                               {nullptr, nullptr}};
+  define_object<at::Generator>(lua, generator_methods);
+  static const luaL_Reg functions[] = {{"tensor", guard<tensor>},
+                                       {"is_tensor", guard<is_tensor>},
+                                       {"Generator", guard<make_generator>},
+                                       {"default_generator", guard<rank_generator>},
+                                       {"get_rng_state", guard<get_rng_state>},
+                                       {"set_rng_state", guard<set_rng_state>},
+                                       {"fail", guard<fail>},
+                                       {"get_default_dtype", guard<get_default_dtype>},
+                                       {"set_default_dtype", guard<set_default_dtype>},
+                                       {nullptr, nullptr}};
+  add_constants(lua);
+  add_functions(lua, functions);
+}
+
+const Binding kBinding{"factories", open_factories};
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

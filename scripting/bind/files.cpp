@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that a script leaves behind: pictures, safetensors, and the folders that hold them.
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/io/new_file.h"
+#include "moonhalo/io/png.h"
+#include "moonhalo/io/safetensors.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// files.exists(path)
+int exists(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  std::error_code error;
+  push(lua, fs::exists(path, error));
+  TORCH_CHECK_VALUE(!error, "files.exists: cannot look at '", path, "': ", error.message(), io::disk_remedy(error.value()));
+  return 1;
+}
+
+/// files.make_folder(path): with those above it; no error when it is there.
+int make_folder(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  std::error_code error;
+  fs::create_directories(path, error);
+  TORCH_CHECK_VALUE(!error && fs::is_directory(path), "make_folder: cannot make '", path, "': ",
+                    error ? error.message() : "a file has that name", io::disk_remedy(error ? error.value() : ENOTDIR));
+  return 0;
+}
+
+/// _files.resolve(path): the folder that it means in the end, behind links, without "/" at its end.
+int resolve(lua_State* lua) {
+  std::string path = check_string(lua, 1);
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::error_code error;
+  const fs::path target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : fs::path(path);
+  push(lua, error ? path : target.string());
+  return 1;
+}
+
+/// _files.is_empty(path): nothing is there, or a folder without anything in it.
+int is_empty(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  std::error_code error;
+  push(lua, !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error)));
+  return 1;
+}
+
+/// _files.remove(who, path): a file, or a folder with all that is in it; no error when nothing is there.
+int remove(lua_State* lua) {
+  const std::string who = check_string(lua, 1), path = check_string(lua, 2);
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return 0;
+  fs::remove_all(path, error);
+  TORCH_CHECK(!error, who, ": cannot remove '", path, "': ", error.message(), io::disk_remedy(error.value()));
+  return 0;
+}
+
+/// _files.write(who, path, text): the file appears under its name when it is complete and on disk.
+int write(lua_State* lua) {
+  const std::string text = check_string(lua, 3);
+  io::NewFile file(check_string(lua, 1), check_string(lua, 2));
+  file.write(text.data(), text.size());
+  file.finish();
+  return 0;
+}
+
+/// _files.rename(who, from, to), of files and folders
+int rename(lua_State* lua) {
+  io::give_name(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3));
+  return 0;
+}
+
+/// _files.exchange(who, one, other) -> false where the file system cannot exchange the names of two folders
+int exchange(lua_State* lua) {
+  push(lua, io::exchange_names(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3)));
+  return 1;
+}
+
+/// Rank 0's text on every rank. Collective.
+void share(Communicator& world, std::string& text) {
+  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  world.broadcast(length, 0);
+  text.resize(static_cast<size_t>(length.item<int64_t>()));
+  at::Tensor bytes = at::from_blob(text.data(), {length.item<int64_t>()}, at::kByte);
+  world.broadcast(bytes, 0);
+}
+
+/// _files.on_first_rank(fn) -> the text (or nil) that fn gives on rank 0, which alone calls it; its error is one on
+/// every rank.
+/// Collective.
+int on_first_rank(lua_State* lua) {
+  Communicator& world = *context(lua).world;
+  std::string outcome;
+  if (world.rank() == 0) {
+    try {
+      lua_settop(lua, 1);
+      call_traced(lua, 0, 1);
+      outcome = is_nil(lua, -1) ? "nil" : "text" + check_string(lua, -1);
+    } catch (const LuaError& error) {
+      outcome = std::string("fail") + error.what();
+    }
+  }
+  {
+    const WithoutTimeLimit patient;  // rank 0 writes, however long that takes
+    share(world, outcome);
+  }
+  if (outcome.starts_with("fail")) throw LuaError(outcome.substr(4));
+  outcome == "nil" ? lua_pushnil(lua) : push(lua, outcome.substr(4));
+  return 1;
+}
+
+/// files.write_png(path, image): uint8 [height, width, 3].
+int write_png(lua_State* lua) {
+  io::write_png(check_string(lua, 1), check_tensor(lua, 2).contiguous());
+  return 0;
+}
+
+/// safetensors.save(path, {{name, tensor}, ...}, metadata)
+int save_safetensors(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  if (!lua_istable(lua, 2)) argument_error(lua, 2, "a list of {name, tensor}");
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, 2, i);
+    if (!lua_istable(lua, -1)) argument_error(lua, 2, "a list of {name, tensor}");
+    lua_rawgeti(lua, -1, 1);
+    lua_rawgeti(lua, -2, 2);
+    tensors.emplace_back(check_string(lua, -2), check_tensor(lua, -1));
+    lua_pop(lua, 3);
+  }
+  std::map<std::string, std::string> metadata;
+  if (!is_nil(lua, 3)) {
+    if (!lua_istable(lua, 3)) argument_error(lua, 3, "a table of texts");
+    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1)) metadata[check_string(lua, -2)] = check_string(lua, -1);
+  }
+  io::save_safetensors(path, tensors, metadata);
+  return 0;
+}
+
+/// safetensors.load(path) -> {{name, tensor}, ...}, metadata
+int load_safetensors(lua_State* lua) {
+  const io::SafetensorsFile file = io::load_safetensors(check_string(lua, 1));
+  lua_createtable(lua, static_cast<int>(file.tensors.size()), 0);
+  lua_Integer position = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    lua_createtable(lua, 2, 0);
+    push(lua, name);
+    lua_rawseti(lua, -2, 1);
+    push(lua, tensor);
+    lua_rawseti(lua, -2, 2);
+    lua_rawseti(lua, -2, ++position);
+  }
+  lua_newtable(lua);
+  for (const auto& [key, text] : file.metadata) {
+    push(lua, text);
+    lua_setfield(lua, -2, key.c_str());
+  }
+  return 2;
+}
+
+const luaL_Reg file_functions[] = {
+    {"exists", guard<exists>},
+    {"make_folder", guard<make_folder>},
+    {"write_png", guard<write_png>},
+    {nullptr, nullptr},
+};
+// What only the embedded Lua files call.
+const luaL_Reg internals[] = {
+    {"resolve", guard<resolve>},
+    {"is_empty", guard<is_empty>},
+    {"remove", guard<remove>},
+    {"write", guard<write>},
+    {"rename", guard<rename>},
+    {"exchange", guard<exchange>},
+    {"on_first_rank", guard<on_first_rank>},
+    {nullptr, nullptr},
+};
+const luaL_Reg safetensors_functions[] = {
+    {"save", guard<save_safetensors>},
+    {"load", guard<load_safetensors>},
+    {nullptr, nullptr},
+};
+
+void add_table(lua_State* lua, const char* name, const luaL_Reg* functions) {
+  lua_newtable(lua);
+  add_functions(lua, functions);
+  lua_setfield(lua, -2, name);
+}
+
+const Binding binding("files", [](lua_State* lua) {
+  add_table(lua, "files", file_functions);
+  add_table(lua, "_files", internals);
+  add_table(lua, "safetensors", safetensors_functions);
+});
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// HDF5 and NetCDF-4 files: mh.h5.
+#include "moonhalo/scripting/bind/h5.h"
+
+#include <c10/util/Exception.h>
+
+#include "moonhalo/engine/sharding/spec.h"
+
+namespace moonhalo::scripting {
+
+std::optional<io::Selection> to_selection(lua_State* lua, int index) {
+  if (const auto dataset = to_object<io::Dataset>(lua, index)) return io::Selection(*dataset);
+  if (const auto selection = to_object<io::Selection>(lua, index)) return *selection;
+  return std::nullopt;
+}
+
+namespace {
+
+using io::AttributeValue;
+
+void push_value(lua_State* lua, const AttributeValue& value) {
+  std::visit([lua](const auto& held) { push(lua, held); }, value);
+}
+
+void push_attributes(lua_State* lua, const io::Attributes& attributes) {
+  lua_createtable(lua, 0, static_cast<int>(attributes.size()));
+  for (const auto& [name, value] : attributes) {
+    push_value(lua, value);
+    lua_setfield(lua, -2, name.c_str());
+  }
+}
+
+AttributeValue check_value(lua_State* lua, int index) {
+  switch (lua_type(lua, index)) {
+    case LUA_TBOOLEAN:
+      return check_bool(lua, index);
+    case LUA_TSTRING:
+      return check_string(lua, index);
+    case LUA_TNUMBER:
+      if (lua_isinteger(lua, index)) return check_int(lua, index);
+      return check_number(lua, index);
+    case LUA_TTABLE: {
+      lua_rawgeti(lua, index, 1);
+      const bool strings = lua_type(lua, -1) == LUA_TSTRING;
+      const bool integers = lua_isinteger(lua, -1) != 0;
+      lua_pop(lua, 1);
+      if (strings) return check_string_list(lua, index);
+      if (integers) return check_int_list(lua, index);
+      return check_number_list(lua, index);
+    }
+    default:
+      argument_error(lua, index, "an attribute: a string, number, boolean, or a list of them");
+  }
+}
+
+io::Attributes check_attributes(lua_State* lua, int index) {
+  io::Attributes attributes;
+  if (is_nil(lua, index)) return attributes;
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a table of attributes");
+  const int table = lua_absindex(lua, index);
+  lua_pushnil(lua);
+  while (lua_next(lua, table) != 0) {
+    lua_pushvalue(lua, -2);  // converting a key in place would confuse lua_next
+    const std::string name = check_string(lua, -1);
+    lua_pop(lua, 1);
+    attributes[name] = check_value(lua, lua_gettop(lua));
+    lua_pop(lua, 1);
+  }
+  return attributes;
+}
+
+/// Key of the registry table that knows the script's files, without keeping them alive.
+const char kFilesKey = 0;
+
+void push_files(lua_State* lua) {
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kFilesKey) == LUA_TTABLE) return;
+  lua_pop(lua, 1);
+  lua_newtable(lua);
+  lua_createtable(lua, 0, 1);
+  push(lua, "k");
+  lua_setfield(lua, -2, "__mode");
+  lua_setmetatable(lua, -2);
+  lua_pushvalue(lua, -1);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
+}
+
+/// mh.h5.open(path[, mode][, {allow_external}])
+int open(lua_State* lua) {
+  const bool has_mode = !lua_istable(lua, 2);
+  const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
+  const std::string mode = has_mode && !is_nil(lua, 2) ? check_string(lua, 2) : "r";
+  push_object(lua, std::make_shared<io::File>(io::open(check_string(lua, 1), mode,
+                                                       {.allow_external = options.get_bool("allow_external", false)})));
+  push_files(lua);
+  lua_pushvalue(lua, -2);
+  lua_pushboolean(lua, 1);
+  lua_rawset(lua, -3);
+  lua_pop(lua, 1);
+  return 1;
+}
+
+std::shared_ptr<io::File> file(lua_State* lua) { return check_object<io::File>(lua, 1); }
+
+int file_keys(lua_State* lua) {
+  push(lua, file(lua)->keys(is_nil(lua, 2) ? "/" : check_string(lua, 2)));
+  return 1;
+}
+
+int file_datasets(lua_State* lua) {
+  push(lua, file(lua)->datasets());
+  return 1;
+}
+
+int file_has(lua_State* lua) {
+  push(lua, file(lua)->has(check_string(lua, 2)));
+  return 1;
+}
+
+/// file:write(name, tensor[, {attrs, dims, chunks, compression, replace}]): collective over the mesh of a ShardTensor.
+int file_write(lua_State* lua) {
+  const Options options(lua, 4, "write", {"attrs", "dims", "chunks", "compression", "replace"});
+  io::WriteOptions write;
+  options.push("attrs");
+  write.attrs = check_attributes(lua, lua_gettop(lua));
+  lua_pop(lua, 1);
+  options.push("dims");
+  if (!is_nil(lua, -1)) write.dims = check_string_list(lua, -1);
+  lua_pop(lua, 1);
+  write.chunks = options.get_int_list("chunks", {});
+  write.compression = static_cast<int>(options.get_int("compression", 0));
+  write.replace = options.get_bool("replace", false);
+  file(lua)->write(check_string(lua, 2), check_tensor(lua, 3), write);
+  return 0;
+}
+
+/// file:set_attr(name, value[, object])
+int file_set_attr(lua_State* lua) {
+  file(lua)->set_attr(check_string(lua, 2), check_value(lua, 3), is_nil(lua, 4) ? "/" : check_string(lua, 4));
+  return 0;
+}
+
+int file_close(lua_State* lua) {
+  file(lua)->close();
+  return 0;
+}
+
+/// Leaving the scope of `local out <close>`: an error on the way means that half is missing.
+int file_leave(lua_State* lua) {
+  if (is_nil(lua, 2)) {
+    file(lua)->close();
+  } else {
+    file(lua)->discard();
+  }
+  return 0;
+}
+
+int file_discard(lua_State* lua) {
+  file(lua)->discard();
+  return 0;
+}
+
+int file_path(lua_State* lua) {
+  push(lua, file(lua)->path());
+  return 1;
+}
+
+int file_attrs(lua_State* lua) {
+  push_attributes(lua, file(lua)->attrs());
+  return 1;
+}
+
+/// file["name"]
+int file_index(lua_State* lua) {
+  push_object(lua, std::make_shared<io::Dataset>((*file(lua))[check_string(lua, 2)]));
+  return 1;
+}
+
+int file_string(lua_State* lua) {
+  push(lua, "File(" + file(lua)->path() + ")");
+  return 1;
+}
+
+std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::Dataset>(lua, 1); }
+
+/// data:read([{dtype, decode}]): of a dataset or a selection.
+int read(lua_State* lua) {
+  const Options options(lua, 2, "read", {"dtype", "decode"});
+  const io::ReadOptions wanted{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};
+  push(lua, to_selection(lua, 1)->read(wanted));
+  return 1;
+}
+
+int shape(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->shape());
+  return 1;
+}
+
+int ndim(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->ndim());
+  return 1;
+}
+
+int dims(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dims());
+  return 1;
+}
+
+int dtype(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dataset().dtype());
+  return 1;
+}
+
+int attrs(lua_State* lua) {
+  push_attributes(lua, to_selection(lua, 1)->dataset().attrs());
+  return 1;
+}
+
+int data_name(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dataset().name());
+  return 1;
+}
+
+int chunks(lua_State* lua) {
+  const auto& sizes = to_selection(lua, 1)->dataset().chunks();
+  if (sizes.empty()) {
+    lua_pushnil(lua);
+  } else {
+    push(lua, sizes);
+  }
+  return 1;
+}
+
+int units(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dataset().units());
+  return 1;
+}
+
+/// data["0:100, :, ::2"], data[3]
+int data_index(lua_State* lua) {
+  const std::string slices = to_int(lua, 2) ? std::to_string(*to_int(lua, 2)) : check_string(lua, 2);
+  push_object(lua, std::make_shared<io::Selection>(to_selection(lua, 1)->select(slices)));
+  return 1;
+}
+
+int dataset_string(lua_State* lua) {
+  push(lua, "Dataset(" + dataset(lua)->name() + ", " + dataset(lua)->type_name() + " " +
+                shape_string(dataset(lua)->shape()) + ")");
+  return 1;
+}
+
+int selection_string(lua_State* lua) {
+  const auto selection = check_object<io::Selection>(lua, 1);
+  push(lua, "Selection(" + selection->dataset().name() + ", " + shape_string(selection->shape()) + ")");
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"open", guard<open>}, {nullptr, nullptr}};
+const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
+                                 {"has", guard<file_has>},           {"write", guard<file_write>},
+                                 {"set_attr", guard<file_set_attr>}, {"close", guard<file_close>},
+                                 {"discard", guard<file_discard>},   {nullptr, nullptr}};
+const luaL_Reg kFileGetters[] = {{"path", guard<file_path>}, {"attrs", guard<file_attrs>}, {nullptr, nullptr}};
+const luaL_Reg kFileMeta[] = {{"__index", guard<file_index>},
+                              {"__tostring", guard<file_string>},
+                              {"__close", guard<file_leave>},
+                              {nullptr, nullptr}};
+const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {nullptr, nullptr}};
+const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},     {"dims", guard<dims>},
+                                 {"dtype", guard<dtype>}, {"attrs", guard<attrs>},   {"name", guard<data_name>},
+                                 {"units", guard<units>}, {"chunks", guard<chunks>}, {nullptr, nullptr}};
+const luaL_Reg kDatasetMeta[] = {
+    {"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
+const luaL_Reg kSelectionMeta[] = {
+    {"__index", guard<data_index>}, {"__tostring", guard<selection_string>}, {nullptr, nullptr}};
+
+void open_h5(lua_State* lua) {
+  define_object<io::File>(lua, kFileMethods, kFileGetters, kFileMeta);
+  define_object<io::Dataset>(lua, kDataMethods, kDataGetters, kDatasetMeta);
+  define_object<io::Selection>(lua, kDataMethods, kDataGetters, kSelectionMeta);
+  lua_createtable(lua, 0, 1);
+  add_functions(lua, kFunctions);
+  lua_setfield(lua, -2, "h5");
+}
+
+const Binding binding{"h5", open_h5};
+
+}  // namespace
+
+void discard_files(lua_State* lua) {
+  push_files(lua);
+  for (lua_pushnil(lua); lua_next(lua, -2); lua_pop(lua, 1)) {
+    if (const auto file = to_object<io::File>(lua, -2)) file->discard();
+  }
+  lua_pop(lua, 1);
+}
+
+}  // namespace moonhalo::scripting

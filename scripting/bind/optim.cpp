@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <set>
+
+#include "moonhalo/engine/model/optimizer_step.h"
+#include "moonhalo/scripting/bind/optimizer_kinds.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+namespace to = torch::optim;
+
+struct BoundOptimizer {
+  const OptimizerKind* kind;
+  std::unique_ptr<to::Optimizer> optimizer;
+};
+
+struct BoundGroup {
+  std::shared_ptr<BoundOptimizer> owner;
+  size_t index;
+  to::OptimizerParamGroup& group() const { return owner->optimizer->param_groups()[index]; }
+};
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<BoundOptimizer> = "Optimizer";
+template <>
+inline constexpr const char* kObjectName<BoundGroup> = "ParamGroup";
+
+namespace {
+
+// Groups
+
+std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
+  std::vector<at::Tensor> parameters = check_tensor_list(lua, index);
+  TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    TORCH_CHECK_VALUE(parameters[i].is_leaf(), kind.name, ": parameter ", i + 1,
+                      " is the result of an operation, only leaves can be trained\n  have  shape ", parameters[i].sizes(),
+                      "\n  fix   give x:detach():requires_grad_(true)");
+  }
+  return parameters;
+}
+
+to::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKind& kind,
+                                    const to::OptimizerOptions& defaults) {
+  std::vector<std::string> known = kind.options;
+  known.emplace_back("params");
+  const Options options(lua, index, kind.name, known);
+  TORCH_CHECK_VALUE(options.has("params"), kind.name, ": a parameter group has no 'params'");
+  options.push("params");
+  std::vector<at::Tensor> parameters = check_parameters(lua, -1, kind);
+  lua_pop(lua, 1);
+  return {std::move(parameters), kind.read_options(kind, lua, options, defaults)};
+}
+
+void check_once(const std::vector<to::OptimizerParamGroup>& groups, const OptimizerKind& kind) {
+  std::set<const void*> seen;
+  for (const to::OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, kind.name,
+                        ": a parameter is given twice\n  have  shape ", parameter.sizes());
+    }
+  }
+}
+
+bool holds_groups(lua_State* lua, int index) {
+  lua_rawgeti(lua, index, 1);
+  const bool groups = lua_istable(lua, -1);
+  lua_pop(lua, 1);
+  return groups;
+}
+
+/// make_optimizer(kind, parameters or groups, options)
+int make_optimizer(lua_State* lua) {
+  const OptimizerKind& kind = find_optimizer_kind(check_string(lua, 1));
+  const Options given(lua, 3, kind.name, kind.options);
+  const std::unique_ptr<to::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
+  std::vector<to::OptimizerParamGroup> groups;
+  if (lua_istable(lua, 2) && holds_groups(lua, 2)) {
+    const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
+    for (lua_Integer i = 1; i <= count; ++i) {
+      lua_rawgeti(lua, 2, i);
+      groups.push_back(check_group(lua, lua_gettop(lua), kind, *defaults));
+      lua_pop(lua, 1);
+    }
+  } else {
+    groups.emplace_back(check_parameters(lua, 2, kind), defaults->clone());
+  }
+  check_once(groups, kind);
+  push_object(lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
+  return 1;
+}
+
+std::string known_fields(const OptimizerKind& kind) {
+  std::string all = "params";
+  for (const std::string& name : kind.options) all += ", " + name;
+  return all;
+}
+
+void check_field(const OptimizerKind& kind, const std::string& key) {
+  std::vector<std::string> known = kind.options;
+  known.emplace_back("params");
+  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), key) != known.end(), "ParamGroup: ", kind.name,
+                    " has no option '", key, "'", did_you_mean(key, known), "\n  have  ", known_fields(kind));
+}
+
+int group_get(lua_State* lua) {
+  const auto bound = check_object<BoundGroup>(lua, 1);
+  const std::string key = check_string(lua, 2);
+  const OptimizerKind& kind = *bound->owner->kind;
+  check_field(kind, key);
+  if (key == "params") {
+    push(lua, bound->group().params());
+    return 1;
+  }
+  kind.push_options(lua, bound->group().options());
+  lua_getfield(lua, -1, key.c_str());
+  return 1;
+}
+
+int group_set(lua_State* lua) {
+  const auto bound = check_object<BoundGroup>(lua, 1);
+  const std::string key = check_string(lua, 2);
+  const OptimizerKind& kind = *bound->owner->kind;
+  check_field(kind, key);
+  TORCH_CHECK_VALUE(key != "params", "ParamGroup: the parameters of a group cannot be replaced");
+  lua_settop(lua, 3);
+  lua_createtable(lua, 0, 1);
+  lua_insert(lua, 3);
+  lua_setfield(lua, 3, key.c_str());
+  const Options options(lua, 3, kind.name, kind.options);
+  bound->group().set_options(kind.read_options(kind, lua, options, bound->group().options()));
+  return 0;
+}
+
+// Methods
+
+at::Tensor call_closure(lua_State* lua, int index) {
+  lua_pushvalue(lua, index);
+  call_traced(lua, 0, 1);
+  at::Tensor loss;
+  if (const at::Tensor* tensor = to_tensor(lua, -1)) {
+    loss = *tensor;
+  } else if (lua_type(lua, -1) == LUA_TNUMBER) {
+    loss = at::scalar_tensor(lua_tonumber(lua, -1), at::kDouble);
+  }
+  TORCH_CHECK_TYPE(loss.defined(), "step: the closure returned ", describe(lua, -1), ", wanted the loss");
+  lua_pop(lua, 1);
+  return loss;
+}
+
+int step(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  if (is_nil(lua, 2)) {
+    TORCH_CHECK_VALUE(std::string_view(bound->kind->name) != "LBFGS",
+                      "step: LBFGS evaluates the loss several times\n  fix   opt:step(function() opt:zero_grad(); "
+                      "local loss = ...; loss:backward(); return loss end)");
+    optimizer_step(*bound->optimizer);
+    return 0;
+  }
+  TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
+  push(lua, optimizer_step(*bound->optimizer, [lua] {
+         const at::AutoGradMode with_gradients(true);
+         return call_closure(lua, 2);
+       }));
+  return 1;
+}
+
+/// zero_grad([{set_to_none = true}])
+int zero_grad(lua_State* lua) {
+  const Options options(lua, 2, "zero_grad", {"set_to_none"});
+  check_object<BoundOptimizer>(lua, 1)->optimizer->zero_grad(options.get_bool("set_to_none", true));
+  return 0;
+}
+
+int add_param_group(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: wanted {params = ..., lr = ...}, got ", describe(lua, 2));
+  std::vector<to::OptimizerParamGroup> groups = bound->optimizer->param_groups();
+  groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer->defaults()));
+  check_once(groups, *bound->kind);
+  bound->optimizer->add_param_group(groups.back());
+  return 0;
+}
+
+int param_groups(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  const size_t count = bound->optimizer->param_groups().size();
+  lua_createtable(lua, static_cast<int>(count), 0);
+  for (size_t i = 0; i < count; ++i) {
+    push_object(lua, std::make_shared<BoundGroup>(BoundGroup{bound, i}));
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  return 1;
+}
+
+int name(lua_State* lua) {
+  push(lua, check_object<BoundOptimizer>(lua, 1)->kind->name);
+  return 1;
+}
+
+/// {name, param_groups = {{lr = ..., params = {1, 2}}, ...}, state = {{step = ..., exp_avg = ...}, ...}}: parameters by
+/// their position over all groups, an empty table for one without state. The tensors share memory with the optimizer.
+int state_dict(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  to::Optimizer& optimizer = *bound->optimizer;
+  lua_createtable(lua, 0, 3);
+  push(lua, bound->kind->name);
+  lua_setfield(lua, -2, "name");
+  lua_newtable(lua);
+  lua_newtable(lua);
+  lua_Integer position = 0, group_position = 0;
+  for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<lua_Integer> positions;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (state == optimizer.state().end()) {
+        lua_newtable(lua);
+      } else {
+        bound->kind->push_state(lua, *state->second);
+      }
+      lua_rawseti(lua, -3, ++position);
+      positions.push_back(position);
+    }
+    bound->kind->push_options(lua, group.options());
+    push(lua, positions);
+    lua_setfield(lua, -2, "params");
+    lua_rawseti(lua, -2, ++group_position);
+  }
+  lua_setfield(lua, -3, "param_groups");
+  lua_setfield(lua, -2, "state");
+  return 1;
+}
+
+/// Pushes table[key], which must be a list of `count` tables.
+void push_list(lua_State* lua, int table, const char* key, size_t count, const char* of) {
+  TORCH_CHECK_VALUE(lua_istable(lua, table), "load_state_dict: wanted the table of state_dict(), got ", describe(lua, table));
+  lua_getfield(lua, table, key);
+  TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
+                    "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");
+  TORCH_CHECK_VALUE(lua_rawlen(lua, -1) == count, "load_state_dict: '", key, "' is of ", lua_rawlen(lua, -1), " ", of,
+                    ", the optimizer has ", count);
+}
+
+int load_state_dict(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  const OptimizerKind& kind = *bound->kind;
+  to::Optimizer& optimizer = *bound->optimizer;
+  std::vector<at::Tensor> parameters;
+  std::vector<size_t> group_of;
+  for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    group_of.resize(parameters.size(), static_cast<size_t>(&group - optimizer.param_groups().data()));
+  }
+  push_list(lua, 2, "param_groups", optimizer.param_groups().size(), "parameter groups");
+  const int groups = lua_gettop(lua);
+  push_list(lua, 2, "state", parameters.size(), "parameters");
+  const int states = lua_gettop(lua);
+  lua_getfield(lua, 2, "name");
+  TORCH_CHECK_VALUE(is_nil(lua, -1) || check_string(lua, -1) == kind.name, "load_state_dict: the state is that of ",
+                    describe(lua, -1), ", the optimizer is ", kind.name);
+
+  std::vector<std::unique_ptr<to::OptimizerOptions>> options;
+  std::vector<std::string> known = kind.options;
+  known.emplace_back("params");
+  for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    lua_rawgeti(lua, groups, static_cast<lua_Integer>(i) + 1);
+    options.push_back(
+        kind.read_options(kind, lua, Options(lua, lua_gettop(lua), "load_state_dict", known), *kind.defaults()));
+    lua_pop(lua, 1);
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<std::unique_ptr<to::OptimizerParamState>> state(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    lua_rawgeti(lua, states, static_cast<lua_Integer>(i) + 1);
+    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", wanted a table");
+    lua_pushnil(lua);
+    const bool empty = lua_next(lua, -2) == 0;
+    if (!empty) {
+      lua_pop(lua, 2);
+      state[i] =
+          kind.read_state(lua, lua_gettop(lua), static_cast<int64_t>(i) + 1, parameters[i], *options[group_of[i]]);
+    }
+    lua_pop(lua, 1);
+  }
+  for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    void* const key = parameters[i].unsafeGetTensorImpl();
+    if (state[i]) {
+      optimizer.state()[key] = std::move(state[i]);
+    } else {
+      optimizer.state().erase(key);
+    }
+  }
+  return 0;
+}
+
+const luaL_Reg functions[] = {{"make_optimizer", guard<make_optimizer>}, {nullptr, nullptr}};
+
+const luaL_Reg methods[] = {
+    {"step", guard<step>},
+    {"zero_grad", guard<zero_grad>},
+    {"add_param_group", guard<add_param_group>},
+    {"state_dict", guard<state_dict>},
+    {"load_state_dict", guard<load_state_dict>},
+    {nullptr, nullptr},
+};
+const luaL_Reg getters[] = {
+    {"param_groups", guard<param_groups>},
+    {"name", guard<name>},
+    {nullptr, nullptr},
+};
+const luaL_Reg no_methods[] = {{nullptr, nullptr}};
+const luaL_Reg group_metamethods[] = {
+    {"__index", guard<group_get>},
+    {"__newindex", guard<group_set>},
+    {nullptr, nullptr},
+};
+
+const Binding binding("optim", [](lua_State* lua) {
+  define_object<BoundOptimizer>(lua, methods, getters);
+  define_object<BoundGroup>(lua, no_methods, nullptr, group_metamethods);
+  add_functions(lua, functions);
+});
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/bind/optimizer_kinds.h"
+
+#include <c10/util/Exception.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <deque>
+#include <functional>
+
+namespace moonhalo::scripting {
+
+namespace {
+
+namespace to = torch::optim;
+
+// Names of options and state: visit(x, f) calls f(name, reference) for each
+
+template <class Visit>
+void visit(to::SGDOptions& o, Visit&& f) {
+  f("lr", o.lr());
+  f("momentum", o.momentum());
+  f("dampening", o.dampening());
+  f("weight_decay", o.weight_decay());
+  f("nesterov", o.nesterov());
+}
+template <class Visit>
+void visit(to::SGDParamState& s, Visit&& f) {
+  f("momentum_buffer", s.momentum_buffer());
+}
+
+template <class Adam, class Visit>
+void visit_adam_options(Adam& o, Visit&& f) {
+  f("lr", o.lr());
+  f("betas", o.betas());
+  f("eps", o.eps());
+  f("weight_decay", o.weight_decay());
+  f("amsgrad", o.amsgrad());
+}
+template <class State, class Visit>
+void visit_adam_state(State& s, Visit&& f) {
+  f("step", s.step());
+  f("exp_avg", s.exp_avg());
+  f("exp_avg_sq", s.exp_avg_sq());
+  f("max_exp_avg_sq", s.max_exp_avg_sq());
+}
+template <class Visit>
+void visit(to::AdamOptions& o, Visit&& f) {
+  visit_adam_options(o, f);
+}
+template <class Visit>
+void visit(to::AdamWOptions& o, Visit&& f) {
+  visit_adam_options(o, f);
+}
+template <class Visit>
+void visit(to::AdamParamState& s, Visit&& f) {
+  visit_adam_state(s, f);
+}
+template <class Visit>
+void visit(to::AdamWParamState& s, Visit&& f) {
+  visit_adam_state(s, f);
+}
+
+template <class Visit>
+void visit(to::RMSpropOptions& o, Visit&& f) {
+  f("lr", o.lr());
+  f("alpha", o.alpha());
+  f("eps", o.eps());
+  f("weight_decay", o.weight_decay());
+  f("momentum", o.momentum());
+  f("centered", o.centered());
+}
+template <class Visit>
+void visit(to::RMSpropParamState& s, Visit&& f) {
+  f("step", s.step());
+  f("square_avg", s.square_avg());
+  f("momentum_buffer", s.momentum_buffer());
+  f("grad_avg", s.grad_avg());
+}
+
+template <class Visit>
+void visit(to::AdagradOptions& o, Visit&& f) {
+  f("lr", o.lr());
+  f("lr_decay", o.lr_decay());
+  f("weight_decay", o.weight_decay());
+  f("initial_accumulator_value", o.initial_accumulator_value());
+  f("eps", o.eps());
+}
+template <class Visit>
+void visit(to::AdagradParamState& s, Visit&& f) {
+  f("step", s.step());
+  f("sum", s.sum());
+}
+
+template <class Visit>
+void visit(to::LBFGSOptions& o, Visit&& f) {
+  f("lr", o.lr());
+  f("max_iter", o.max_iter());
+  f("max_eval", o.max_eval());
+  f("tolerance_grad", o.tolerance_grad());
+  f("tolerance_change", o.tolerance_change());
+  f("history_size", o.history_size());
+  f("line_search_fn", o.line_search_fn());
+}
+template <class Visit>
+void visit(to::LBFGSParamState& s, Visit&& f) {
+  f("func_evals", s.func_evals());
+  f("n_iter", s.n_iter());
+  f("t", s.t());
+  f("prev_loss", s.prev_loss());
+  f("d", s.d());
+  f("H_diag", s.H_diag());
+  f("prev_flat_grad", s.prev_flat_grad());
+  f("old_dirs", s.old_dirs());
+  f("old_stps", s.old_stps());
+  f("ro", s.ro());
+}
+
+// One field to and from Lua
+
+using Betas = std::tuple<double, double>;
+
+void check_range(const char* kind, std::string_view key, double value) {
+  TORCH_CHECK_VALUE(value >= 0 || key == "dampening", kind, ": option '", key, "' is ", value, ", it must not be negative");
+}
+
+void read_field(const char* kind, const Options& options, const char* key, double& value) {
+  value = options.get_number(key, value);
+  check_range(kind, key, value);
+}
+void read_field(const char*, const Options& options, const char* key, int64_t& value) {
+  value = options.get_int(key, value);
+}
+void read_field(const char*, const Options& options, const char* key, bool& value) {
+  value = options.get_bool(key, value);
+}
+void read_field(const char*, const Options& options, const char* key, std::optional<int64_t>& value) {
+  if (options.has(key)) value = options.get_int(key, 0);
+}
+void read_field(const char* kind, const Options& options, const char* key, std::optional<std::string>& value) {
+  if (!options.has(key)) return;
+  value = options.get_string(key, "");
+  TORCH_CHECK_VALUE(value == "strong_wolfe", kind, ": option '", key, "' is '", *value, "', only 'strong_wolfe' is known");
+}
+
+void push_field(lua_State* lua, const Betas& value) {
+  push(lua, std::vector<double>{std::get<0>(value), std::get<1>(value)});
+}
+template <class T>
+void push_field(lua_State* lua, const std::optional<T>& value) {
+  value ? push(lua, *value) : lua_pushnil(lua);
+}
+template <class T>
+void push_field(lua_State* lua, const T& value) {
+  push(lua, value);
+}
+
+/// A tensor of saved state, copied: in the parameter's placement where it has the parameter's shape.
+at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
+  if (value.sizes() == parameter.sizes())
+    return at::empty_like(parameter, parameter.options().dtype(value.dtype())).copy_(value);
+  return value.to(parameter.device()).clone();
+}
+
+/// Whether an optimizer with these options that has made a step has this tensor of every parameter.
+template <class OptionsType>
+bool is_there(const OptionsType& options, std::string_view key) {
+  if constexpr (requires { options.amsgrad(); }) {
+    if (key == "max_exp_avg_sq") return options.amsgrad();
+  }
+  if constexpr (requires { options.centered(); }) {
+    if (key == "grad_avg") return options.centered();
+    if (key == "momentum_buffer") return options.momentum() > 0;
+  }
+  return key == "exp_avg" || key == "exp_avg_sq" || key == "square_avg" || key == "sum";
+}
+
+/// The fields of the table at `index`, which was saved for parameter `number`, from 1.
+struct StateReader {
+  lua_State* lua;
+  int index;
+  int64_t number;
+  const at::Tensor& parameter;
+  bool by_element;  // tensors are of the parameter's shape
+  std::function<bool(std::string_view)> is_there;
+
+  void operator()(const char* key, int64_t& value) const {
+    check(field(key) && to_int(lua, -1).has_value(), key, "an integer");
+    value = check_int(lua, -1);
+    lua_pop(lua, 1);
+  }
+  void operator()(const char* key, double& value) const {
+    check(field(key) && lua_type(lua, -1) == LUA_TNUMBER, key, "a number");
+    value = check_number(lua, -1);
+    lua_pop(lua, 1);
+  }
+  void operator()(const char* key, at::Tensor& value) const {
+    if (field(key)) {
+      const at::Tensor* given = to_tensor(lua, -1);
+      check(given != nullptr && (!by_element || given->sizes() == parameter.sizes()), key,
+            by_element ? "a tensor of shape " + c10::str(parameter.sizes()) : "a tensor");
+      check_dtype(*given, key);
+      value = own_copy(*given, parameter);
+    } else {
+      check(!is_there(key), key, "a tensor");
+    }
+    lua_pop(lua, 1);
+  }
+  void operator()(const char* key, std::deque<at::Tensor>& value) const {
+    if (field(key)) {
+      value.clear();
+      for (const at::Tensor& one : check_tensor_list(lua, -1)) {
+        check_dtype(one, key);
+        value.push_back(own_copy(one, parameter));
+      }
+    }
+    lua_pop(lua, 1);
+  }
+
+ private:
+  bool field(const char* key) const {
+    lua_getfield(lua, index, key);
+    return !is_nil(lua, -1);
+  }
+  /// A step could not write to another kind of numbers.
+  void check_dtype(const at::Tensor& given, const char* key) const {
+    check(!at::isIntegralType(given.scalar_type(), true) && given.is_complex() == parameter.is_complex(), key,
+          std::string("a tensor of ") + (parameter.is_complex() ? "complex" : "real") +
+              " floating-point numbers, as the parameter");
+  }
+  /// About the value on top of the stack.
+  void check(bool good, const char* key, const std::string& wanted) const {
+    TORCH_CHECK_VALUE(good, "load_state_dict: '", key, "' of parameter ", number, " is ", describe(lua, -1), ", wanted ", wanted);
+  }
+};
+
+// Kinds
+
+void read_betas(const OptimizerKind& kind, lua_State* lua, const Options& options, Betas& value) {
+  if (!options.has("betas")) return;
+  options.push("betas");
+  const std::vector<double> betas = check_number_list(lua, -1);
+  lua_pop(lua, 1);
+  TORCH_CHECK_VALUE(betas.size() == 2, kind.name, ": option 'betas' has ", betas.size(), " numbers, wanted 2");
+  for (const double beta : betas) {
+    TORCH_CHECK_VALUE(beta >= 0 && beta < 1, kind.name, ": option 'betas' holds ", beta, ", wanted 0 <= beta < 1");
+  }
+  value = {betas[0], betas[1]};
+}
+
+template <class OptimizerType, class OptionsType, class StateType>
+OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> (*defaults)()) {
+  OptimizerKind kind{.name = name, .options = {}, .defaults = defaults};
+  OptionsType sample = static_cast<const OptionsType&>(*defaults());
+  visit(sample, [&](const char* key, auto&) { kind.options.emplace_back(key); });
+  kind.read_options = [](const OptimizerKind& self, lua_State* lua, const Options& options,
+                         const to::OptimizerOptions& base) {
+    std::unique_ptr<to::OptimizerOptions> result = base.clone();
+    visit(static_cast<OptionsType&>(*result), [&]<class T>(const char* key, T& value) {
+      if constexpr (std::same_as<T, Betas>) {
+        read_betas(self, lua, options, value);
+      } else {
+        read_field(self.name, options, key, value);
+      }
+    });
+    return result;
+  };
+  kind.push_options = [](lua_State* lua, to::OptimizerOptions& options) {
+    lua_newtable(lua);
+    visit(static_cast<OptionsType&>(options), [&](const char* key, const auto& value) {
+      push_field(lua, value);
+      lua_setfield(lua, -2, key);
+    });
+  };
+  kind.push_state = [](lua_State* lua, to::OptimizerParamState& state) {
+    lua_newtable(lua);
+    visit(static_cast<StateType&>(state), [&](const char* key, const auto& value) {
+      push_field(lua, value);
+      lua_setfield(lua, -2, key);
+    });
+  };
+  kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter,
+                       const to::OptimizerOptions& options) {
+    auto state = std::make_unique<StateType>();
+    std::vector<std::string> known;
+    visit(*state, [&](const char* key, auto&) { known.emplace_back(key); });
+    const Options refuses_others(lua, index, "load_state_dict", known);
+    constexpr bool kByElement = !std::same_as<StateType, to::LBFGSParamState>;
+    const auto& given = static_cast<const OptionsType&>(options);
+    visit(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement,
+                              [&](std::string_view key) { return is_there(given, key); }});
+    return std::unique_ptr<to::OptimizerParamState>(std::move(state));
+  };
+  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups, const to::OptimizerOptions& options) {
+    return std::unique_ptr<to::Optimizer>(
+        std::make_unique<OptimizerType>(groups, static_cast<const OptionsType&>(options)));
+  };
+  return kind;
+}
+
+template <class OptionsType>
+std::unique_ptr<to::OptimizerOptions> plain_defaults() {
+  return std::make_unique<OptionsType>();
+}
+
+const std::vector<OptimizerKind>& kinds() {
+  static const std::vector<OptimizerKind> all = {
+      make_kind<to::SGD, to::SGDOptions, to::SGDParamState>(
+          "SGD", [] { return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3)); }),
+      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam", plain_defaults<to::AdamOptions>),
+      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW", plain_defaults<to::AdamWOptions>),
+      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>("RMSprop", plain_defaults<to::RMSpropOptions>),
+      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>("Adagrad", plain_defaults<to::AdagradOptions>),
+      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS", plain_defaults<to::LBFGSOptions>),
+  };
+  return all;
+}
+
+}  // namespace
+
+const OptimizerKind& find_optimizer_kind(const std::string& name) {
+  std::vector<std::string> names;
+  for (const OptimizerKind& kind : kinds()) {
+    if (name == kind.name) return kind;
+    names.emplace_back(kind.name);
+  }
+  TORCH_CHECK_VALUE(false, "optim: no optimizer '", name, "'", did_you_mean(name, names));
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where window operators put their outputs, and blocks made equal again.
+#include "moonhalo/engine/tensor/output_cut.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// mh.set_output_cut("geometry" | "keep" | "rebalance"): an output of a convolution, pooling or unfold belongs to the
+/// owner of its window's centre (default); at stride 1 blocks keep their numbers of rows; blocks are balanced. Returns
+/// the policy before. Collective over all ranks, which must give the same; without an argument it only tells.
+int set_output_cut_function(lua_State* lua) {
+  if (lua_gettop(lua) == 0) {
+    push(lua, std::string(name(output_cut())));
+    return 1;
+  }
+  const OutputCut wanted = parse_output_cut(check_string(lua, 1));
+  push(lua, std::string(name(set_output_cut(wanted, context(lua).world.get()))));
+  return 1;
+}
+
+/// x:rebalance([dim]): balanced blocks along `dim` or all cut dims. Collective over the mesh; a plain tensor stays.
+int rebalance_method(lua_State* lua) {
+  std::optional<int64_t> dim;
+  if (!is_nil(lua, 2)) dim = check_int(lua, 2);
+  push(lua, rebalance(check_tensor(lua, 1), dim));
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {
+    {"set_output_cut", guard<set_output_cut_function>}, {"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
+const luaL_Reg kMethods[] = {{"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
+
+void open_output_cut(lua_State* lua) {
+  add_functions(lua, kFunctions);
+  add_tensor_methods(lua, kMethods);
+}
+
+const Binding binding{"output_cut", open_output_cut};
+
+}  // namespace
+}  // namespace moonhalo::scripting

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parallel plans: read, matched with a model, carried out tensor by tensor. scripting/lua/internal/parallelize.lua
+// walks the modules.
+#include <c10/util/Exception.h>
+
+#include "moonhalo/engine/deferred/factory_capture.h"
+#include "moonhalo/engine/model/distribute_parameters.h"
+#include "moonhalo/engine/model/parallel_plan.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<ParallelPlan> = "ParallelPlan";
+template <>
+inline constexpr const char* kObjectName<ArgumentPlan> = "ArgumentPlan";
+
+namespace {
+
+/// make_plan(json)
+int make_plan(lua_State* lua) {
+  push_object(lua, std::make_shared<ParallelPlan>(parse_plan(check_string(lua, 1))));
+  return 1;
+}
+
+/// load_plan(path)
+int load_plan_file(lua_State* lua) {
+  push_object(lua, std::make_shared<ParallelPlan>(load_plan(check_string(lua, 1))));
+  return 1;
+}
+
+int plan_has_styles(lua_State* lua) {
+  push(lua, !check_object<ParallelPlan>(lua, 1)->styles.empty());
+  return 1;
+}
+
+int plan_text(lua_State* lua) {
+  push(lua, to_json(*check_object<ParallelPlan>(lua, 1)));
+  return 1;
+}
+
+/// Pushes table[key] of the table on top.
+void push_field(lua_State* lua, const char* key) { lua_getfield(lua, -1, key); }
+
+template <class Read>
+auto read_field(lua_State* lua, const char* key, Read read) {
+  push_field(lua, key);
+  auto value = read(lua, -1);
+  lua_pop(lua, 1);
+  return value;
+}
+
+/// Calls `visit` with each element of the list at `table[key]` on top of the stack.
+template <class Visit>
+void each(lua_State* lua, int table, Visit visit) {
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, table));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, table, i);
+    visit();
+    lua_pop(lua, 1);
+  }
+}
+
+std::vector<ModuleFacts> check_modules(lua_State* lua, int index) {
+  std::vector<ModuleFacts> modules;
+  each(lua, index, [&] {
+    ModuleFacts facts;
+    facts.name = read_field(lua, "name", check_string);
+    facts.kinds = read_field(lua, "kinds", check_string_list);
+    push_field(lua, "tensors");
+    each(lua, lua_gettop(lua), [&] {
+      facts.tensors.push_back({read_field(lua, "name", check_string), read_field(lua, "shape", check_int_list)});
+    });
+    lua_pop(lua, 1);
+    modules.push_back(std::move(facts));
+  });
+  return modules;
+}
+
+/// {positions = {[1] = ArgumentPlan, ...}, names = {mask = ArgumentPlan}, count = 1}, nil when empty.
+void push_arguments(lua_State* lua, const ArgumentsPlan& plan) {
+  if (plan.empty()) {
+    lua_pushnil(lua);
+    return;
+  }
+  lua_createtable(lua, 0, 2);
+  lua_newtable(lua);
+  for (size_t i = 0; i < plan.by_position.size(); ++i) {
+    if (!plan.by_position[i]) continue;
+    push_object(lua, std::make_shared<ArgumentPlan>(*plan.by_position[i]));
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  lua_setfield(lua, -2, "positions");
+  lua_newtable(lua);
+  for (const auto& [name, argument] : plan.by_name) {
+    push_object(lua, std::make_shared<ArgumentPlan>(argument));
+    lua_setfield(lua, -2, name.c_str());
+  }
+  lua_setfield(lua, -2, "names");
+}
+
+/// plan:resolve(modules, mesh, unmatched): per module {tensors = {weight = {placements =, listed =}}, inputs =,
+/// outputs =, custom = {1}}.
+int plan_resolve(lua_State* lua) {
+  const auto plan = check_object<ParallelPlan>(lua, 1);
+  const MeshPtr mesh = check_object<DeviceMesh>(lua, 3);
+  const std::string unmatched = check_string(lua, 4);
+  TORCH_CHECK_VALUE(unmatched == "error" || unmatched == "warn", "parallelize_module: unmatched is '", unmatched,
+                    "'", did_you_mean(unmatched, {"error", "warn"}), "\n  have  error, warn");
+  const auto resolved =
+      resolve(*plan, check_modules(lua, 2), *mesh, unmatched == "warn" ? Unmatched::kWarn : Unmatched::kError);
+  lua_createtable(lua, static_cast<int>(resolved.size()), 0);
+  lua_Integer position = 0;
+  for (const ModulePlan& module : resolved) {
+    lua_createtable(lua, 0, 4);
+    lua_newtable(lua);
+    for (const auto& [name, tensor] : module.tensors) {
+      lua_createtable(lua, 0, 2);
+      push_placements(lua, tensor.placements);
+      lua_setfield(lua, -2, "placements");
+      push(lua, tensor.listed);
+      lua_setfield(lua, -2, "listed");
+      if (tensor.gradient) {
+        push_placements(lua, *tensor.gradient);
+        lua_setfield(lua, -2, "gradient");
+      }
+      lua_setfield(lua, -2, name.c_str());
+    }
+    lua_setfield(lua, -2, "tensors");
+    push_arguments(lua, module.inputs);
+    lua_setfield(lua, -2, "inputs");
+    push_arguments(lua, module.outputs);
+    lua_setfield(lua, -2, "outputs");
+    push(lua, module.custom);
+    lua_setfield(lua, -2, "custom");
+    lua_rawseti(lua, -2, ++position);
+  }
+  return 1;
+}
+
+/// move_arguments(plans, tensors, mesh, where): the tensors as their plans say. Collective over the mesh.
+int move_all(lua_State* lua) {
+  std::vector<ArgumentPlan> arguments;
+  each(lua, 1, [&] { arguments.push_back(*check_object<ArgumentPlan>(lua, -1)); });
+  push(lua,
+       move_arguments(check_tensor_list(lua, 2), check_object<DeviceMesh>(lua, 3), arguments, check_string(lua, 4)));
+  return 1;
+}
+
+/// place_tensor(tensor, mesh, placements, src or nil): collective over the mesh.
+int place(lua_State* lua) {
+  push(lua, place_tensor(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
+                         is_nil(lua, 4) ? std::nullopt : std::optional(check_int(lua, 4))));
+  return 1;
+}
+
+/// place_shard(block, mesh, placements, where): collective over the mesh.
+int place_own_shard(lua_State* lua) {
+  push(lua, place_shard(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
+                        check_string(lua, 4)));
+  return 1;
+}
+
+/// place_gradient(leaf, placements)
+int place_gradient_of(lua_State* lua) {
+  place_gradient(check_tensor(lua, 1), check_placements(lua, 2));
+  return 0;
+}
+
+/// factory_plan's table at `index`: true, or placements by name. Nothing for nil and false.
+FactoryPlan check_factory_plan(lua_State* lua, int index, const DeviceMesh& mesh) {
+  if (lua_isboolean(lua, index)) return replicated_factories(mesh);
+  FactoryPlan plan;
+  lua_pushnil(lua);
+  while (lua_next(lua, index) != 0) {
+    plan[check_string(lua, -2)] = check_placements(lua, -1);
+    lua_pop(lua, 1);
+  }
+  check_factories(plan, mesh);
+  return plan;
+}
+
+/// check_factories(plan, mesh)
+int check_factory_names(lua_State* lua) {
+  check_factory_plan(lua, 1, *check_object<DeviceMesh>(lua, 2));
+  return 0;
+}
+
+/// capture_factories(plan, mesh, fn, ...): calls fn, within which the named factories make ShardTensors.
+int capture_factories(lua_State* lua) {
+  const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
+  const CaptureFactories captured(mesh, check_factory_plan(lua, 1, *mesh));
+  lua_call(lua, lua_gettop(lua) - 3, LUA_MULTRET);
+  return lua_gettop(lua) - 2;
+}
+
+/// local_block(tensor, gradient placements)
+int local_block(lua_State* lua) {
+  push(lua, to_local(check_tensor(lua, 1), check_placements(lua, 2)));
+  return 1;
+}
+
+/// mh.finish_grad_sync(parameters): collective over the mesh.
+int finish_sync(lua_State* lua) {
+  finish_grad_sync(check_tensor_list(lua, 1));
+  return 0;
+}
+
+int warn(lua_State* lua) {
+  TORCH_WARN(check_string(lua, 1));
+  return 0;
+}
+
+const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>},
+                                 {"has_styles", guard<plan_has_styles>},
+                                 {"to_json", guard<plan_text>},
+                                 {nullptr, nullptr}};
+const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullptr}};
+const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
+
+// What only the embedded Lua files call is kept out of `mh`.
+const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
+                               {"load_plan", guard<load_plan_file>},
+                               {"place_tensor", guard<place>},
+                               {"local_block", guard<local_block>},
+                               {"finish_grad_sync", guard<finish_sync>},
+                               {"warn", guard<warn>},
+                               {"move_arguments", guard<move_all>},
+                               {"place_shard", guard<place_own_shard>},
+                               {"place_gradient", guard<place_gradient_of>},
+                               {"check_factories", guard<check_factory_names>},
+                               {"capture_factories", guard<capture_factories>},
+                               {nullptr, nullptr}};
+
+void open_plan(lua_State* lua) {
+  define_object<ParallelPlan>(lua, kPlanMethods, nullptr, kPlanMeta);
+  define_object<ArgumentPlan>(lua, kArgumentMethods);
+  lua_newtable(lua);
+  add_functions(lua, kInternals);
+  lua_setfield(lua, -2, "_plans");
+}
+
+const Binding binding{"plan", open_plan};
+
+}  // namespace
+}  // namespace moonhalo::scripting

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attributes and methods of tensors that are no operators.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/devices.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+const at::Tensor& self(lua_State* lua) { return check_tensor(lua, 1); }
+
+template <class Value>
+int give(lua_State* lua, const Value& value) {
+  push(lua, value);
+  return 1;
+}
+
+/// x.shape[0], as in Python, is no size: Lua's lists count from 1. Other keys that are absent are nil, as in every
+/// list.
+int shape_index(lua_State* lua) {
+  const std::optional<int64_t> key = to_int(lua, 2);
+  TORCH_CHECK_INDEX(!key || *key > 0, "x.shape[", *key, "]: x.shape is a Lua list, which counts from 1",
+                    "\n  fix   x.shape[", *key < 0 ? "#x.shape" : "1", *key < -1 ? std::to_string(*key + 1) : "", "] or x:size(",
+                    *key, ")");
+  return 0;
+}
+
+int shape_text(lua_State* lua) {
+  push(lua, describe(lua, 1));
+  return 1;
+}
+
+const char kShapeKey = 0;
+
+/// The sizes of a tensor as a list; x:size() gives the same.
+int push_sizes(lua_State* lua, at::IntArrayRef sizes) {
+  push(lua, sizes);
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kShapeKey) == LUA_TNIL) {
+    lua_pop(lua, 1);
+    lua_createtable(lua, 0, 2);
+    lua_pushcfunction(lua, guard<shape_index>);
+    lua_setfield(lua, -2, "__index");
+    lua_pushcfunction(lua, guard<shape_text>);
+    lua_setfield(lua, -2, "__tostring");
+    lua_pushvalue(lua, -1);
+    lua_rawsetp(lua, LUA_REGISTRYINDEX, &kShapeKey);
+  }
+  lua_setmetatable(lua, -2);
+  return 1;
+}
+
+int get_shape(lua_State* lua) { return push_sizes(lua, self(lua).sizes()); }
+int get_dtype(lua_State* lua) { return give(lua, self(lua).scalar_type()); }
+int get_device(lua_State* lua) { return give(lua, self(lua).device()); }
+int get_grad(lua_State* lua) { return give(lua, self(lua).grad()); }
+int get_requires_grad(lua_State* lua) { return give(lua, self(lua).requires_grad()); }
+int get_ndim(lua_State* lua) { return give(lua, self(lua).dim()); }
+int get_is_leaf(lua_State* lua) { return give(lua, self(lua).is_leaf()); }
+int get_transposed(lua_State* lua) { return give(lua, self(lua).numpy_T()); }
+int get_matrix_transposed(lua_State* lua) { return give(lua, self(lua).mT()); }
+int get_adjoint(lua_State* lua) { return give(lua, self(lua).mH()); }
+int get_real(lua_State* lua) { return give(lua, at::real(self(lua))); }
+int get_imag(lua_State* lua) { return give(lua, at::imag(self(lua))); }
+int get_data(lua_State* lua) { return give(lua, self(lua).variable_data()); }
+int get_itemsize(lua_State* lua) { return give(lua, self(lua).element_size()); }
+int get_nbytes(lua_State* lua) { return give(lua, self(lua).numel() * static_cast<int64_t>(self(lua).element_size())); }
+int get_version(lua_State* lua) { return give(lua, self(lua)._version()); }
+int get_layout(lua_State* lua) {
+  std::ostringstream text;
+  text << self(lua).layout();
+  std::string name = text.str();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return give(lua, name);
+}
+int get_grad_fn(lua_State* lua) {
+  const auto& node = self(lua).grad_fn();
+  if (!node) return 0;
+  return give(lua, node->name());
+}
+
+int item(lua_State* lua) {
+  const at::Tensor& tensor = self(lua);
+  TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(),
+                    " elements is not one number", "\n  have  ", describe(tensor),
+                    "\n  fix   x:tolist(), or select an element first");
+  return give(lua, tensor.item());
+}
+
+void push_nested(lua_State* lua, const at::Tensor& tensor) {
+  if (tensor.dim() == 0) {
+    push(lua, tensor.item());
+    return;
+  }
+  luaL_checkstack(lua, 4, "tolist: too many dimensions");
+  lua_createtable(lua, static_cast<int>(tensor.size(0)), 0);
+  for (int64_t i = 0; i < tensor.size(0); ++i) {
+    push_nested(lua, tensor.select(0, i));
+    lua_rawseti(lua, -2, i + 1);
+  }
+}
+
+int tolist(lua_State* lua) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& tensor = self(lua);
+  push_nested(lua, (is_shard_tensor(tensor) ? full_tensor(tensor) : tensor).detach().cpu());
+  return 1;
+}
+
+int numel(lua_State* lua) { return give(lua, self(lua).numel()); }
+int dim(lua_State* lua) { return give(lua, self(lua).dim()); }
+
+int size(lua_State* lua) {
+  if (is_nil(lua, 2)) return push_sizes(lua, self(lua).sizes());
+  return give(lua, self(lua).size(check_int(lua, 2)));
+}
+
+int stride(lua_State* lua) {
+  if (is_nil(lua, 2)) return give(lua, self(lua).strides());
+  return give(lua, self(lua).stride(check_int(lua, 2)));
+}
+
+int storage_offset(lua_State* lua) { return give(lua, self(lua).storage_offset()); }
+int element_size(lua_State* lua) { return give(lua, self(lua).element_size()); }
+
+int is_contiguous(lua_State* lua) { return give(lua, self(lua).is_contiguous()); }
+
+at::MemoryFormat memory_format(const std::string& name) {
+  if (name == "contiguous_format") return at::MemoryFormat::Contiguous;
+  if (name == "preserve_format") return at::MemoryFormat::Preserve;
+  if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
+  if (name == "channels_last_3d") return at::MemoryFormat::ChannelsLast3d;
+  TORCH_CHECK_VALUE(false, "to: unknown memory format '", name, "'",
+                    did_you_mean(name, {"contiguous_format", "preserve_format", "channels_last",
+                                        "channels_last_3d"}));
+}
+
+/// x:to(dtype) x:to(device[, dtype]) x:to(tensor), each with {dtype =, device =, copy =,
+/// non_blocking =, memory_format =}.
+int to(lua_State* lua) {
+  at::TensorOptions options;
+  int last = 2;
+  if (const at::Tensor* other = to_tensor(lua, 2)) {
+    options = options.device(other->device()).dtype(other->scalar_type());
+    ++last;
+  } else {
+    for (; lua_type(lua, last) == LUA_TSTRING; ++last) {
+      const std::string name = lua_tostring(lua, last);
+      if (const auto dtype = parse_dtype(name)) {
+        options = options.dtype(*dtype);
+      } else if (const auto device = parse_device(name)) {
+        options = options.device(present(*device));
+      } else {
+        argument_error(lua, last, "a dtype or a device" + did_you_mean(name, dtype_names()));
+      }
+    }
+  }
+  if (!is_nil(lua, last) && !lua_istable(lua, last))
+    argument_error(lua, last, "a dtype, a device, a tensor or options");
+  const Options given(lua, last, "to", {"dtype", "device", "copy", "non_blocking", "memory_format"});
+  if (const auto dtype = given.get_dtype("dtype")) options = options.dtype(*dtype);
+  if (const auto device = given.get_device("device")) options = options.device(*device);
+  std::optional<at::MemoryFormat> format;
+  if (given.has("memory_format")) format = memory_format(given.get_string("memory_format", ""));
+  const at::Tensor result =
+      self(lua).to(options, given.get_bool("non_blocking", false), given.get_bool("copy", false), format);
+  if (result.is_same(self(lua))) {
+    lua_pushvalue(lua, 1);
+    return 1;
+  }
+  return give(lua, result);
+}
+
+template <at::ScalarType kType>
+int convert(lua_State* lua) {
+  return give(lua, self(lua).to(kType));
+}
+
+int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
+int to_cuda(lua_State* lua) {
+  const int64_t index = is_nil(lua, 2) ? -1 : check_int(lua, 2);
+  return give(lua, self(lua).to(present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)))));
+}
+
+void open_tensor(lua_State* lua) {
+  static const luaL_Reg getters[] = {{"shape", guard<get_shape>},
+                                     {"dtype", guard<get_dtype>},
+                                     {"device", guard<get_device>},
+                                     {"grad", guard<get_grad>},
+                                     {"requires_grad", guard<get_requires_grad>},
+                                     {"ndim", guard<get_ndim>},
+                                     {"is_leaf", guard<get_is_leaf>},
+                                     {"T", guard<get_transposed>},
+                                     {"mT", guard<get_matrix_transposed>},
+                                     {"mH", guard<get_adjoint>},
+                                     {"real", guard<get_real>},
+                                     {"imag", guard<get_imag>},
+                                     {"data", guard<get_data>},
+                                     {"layout", guard<get_layout>},
+                                     {"itemsize", guard<get_itemsize>},
+                                     {"nbytes", guard<get_nbytes>},
+                                     {"grad_fn", guard<get_grad_fn>},
+                                     {"_version", guard<get_version>},
+                                     {nullptr, nullptr}};
+  add_tensor_getters(lua, getters);
+  static const luaL_Reg methods[] = {{"item", guard<item>},
+                                     {"tolist", guard<tolist>},
+                                     {"numel", guard<numel>},
+                                     {"dim", guard<dim>},
+                                     {"size", guard<size>},
+                                     {"stride", guard<stride>},
+                                     {"storage_offset", guard<storage_offset>},
+                                     {"element_size", guard<element_size>},
+                                     {"is_contiguous", guard<is_contiguous>},
+                                     {"to", guard<to>},
+                                     {"cpu", guard<to_cpu>},
+                                     {"cuda", guard<to_cuda>},
+                                     {"float", guard<convert<at::kFloat>>},
+                                     {"double", guard<convert<at::kDouble>>},
+                                     {"half", guard<convert<at::kHalf>>},
+                                     {"bfloat16", guard<convert<at::kBFloat16>>},
+                                     {"long", guard<convert<at::kLong>>},
+                                     {"int", guard<convert<at::kInt>>},
+                                     {"bool", guard<convert<at::kBool>>},
+                                     {nullptr, nullptr}};
+  add_tensor_methods(lua, methods);
+}
+
+const Binding kBinding{"tensor", open_tensor};
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/util/Exception.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/python_names.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// did_you_mean(name, known) -> "; did you mean 'a'?" or "".
+int did_you_mean_lua(lua_State* lua) {
+  push(lua, did_you_mean(check_string(lua, 1), check_string_list(lua, 2)));
+  return 1;
+}
+
+/// clock() -> seconds of a clock that only goes forward.
+int clock_seconds(lua_State* lua) {
+  push(lua, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return 1;
+}
+
+int64_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// run_info() -> what the command line asked for: script, config_file, log_file (nil when not given), settings as a
+/// list of {key, value}, quiet, rank, world_size; and terminal, color, columns of standard error.
+int run_info(lua_State* lua) {
+  const Context& run = context(lua);
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  lua_newtable(lua);
+  const auto set = [lua](const char* key, const auto& value) {
+    push(lua, value);
+    lua_setfield(lua, -2, key);
+  };
+  const auto set_text = [&](const char* key, const std::string& text) {
+    if (!text.empty()) set(key, text);
+  };
+  set_text("script", run.script);
+  set_text("config_file", run.config_file);
+  set_text("log_file", run.log_file);
+  set("quiet", run.quiet);
+  set("rank", run.rank());
+  set("world_size", run.world_size());
+  set("terminal", terminal);
+  set("color", terminal && !(no_color && *no_color) && !(term && std::string_view(term) == "dumb"));
+  set("columns", terminal_columns());
+  lua_newtable(lua);
+  lua_Integer count = 0;
+  for (const auto& [key, value] : run.settings) {
+    push(lua, std::vector<std::string>{key, value});
+    lua_rawseti(lua, -2, ++count);
+  }
+  lua_setfield(lua, -2, "settings");
+  return 1;
+}
+
+/// _python_name_hint(name) -> a remedy for a name that PyTorch's Python has, or "".
+int python_name_hint_lua(lua_State* lua) {
+  push(lua, python_name_hint(check_string(lua, 1)));
+  return 1;
+}
+
+const luaL_Reg functions[] = {
+    {"_python_name_hint", guard<python_name_hint_lua>},
+    {"did_you_mean", guard<did_you_mean_lua>},
+    {"clock", guard<clock_seconds>},
+    {"run_info", guard<run_info>},
+    {nullptr, nullptr},
+};
+
+const Binding binding("text", [](lua_State* lua) { add_functions(lua, functions); });
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

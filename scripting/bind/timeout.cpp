@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long ranks wait for each other.
+#include <c10/util/Exception.h>
+
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// mh.get_timeout() -> seconds
+int get_timeout(lua_State* lua) {
+  push(lua, seconds(context(lua).world->timeout()));
+  return 1;
+}
+
+/// mh.set_timeout(seconds): how long this rank waits for others in a collective before it gives up, on every mesh; to
+/// be called on all ranks alike. Returns what was set before.
+int set_timeout(lua_State* lua) {
+  const double limit = check_number(lua, 1);
+  TORCH_CHECK_VALUE(limit >= 1e-3 && limit <= 1e9, "set_timeout: wanted seconds from 0.001 to 1e9, got ", describe(lua, 1));
+  get_timeout(lua);
+  set_time_limit(*context(lua).world, std::chrono::milliseconds(static_cast<int64_t>(limit * 1000)));
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {
+    {"get_timeout", guard<get_timeout>}, {"set_timeout", guard<set_timeout>}, {nullptr, nullptr}};
+
+const Binding binding{"timeout", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+
+}  // namespace
+}  // namespace moonhalo::scripting

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/core/calls.h"
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/scripting/core/error_place.h"
+#include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/lua_sources.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/state.h"
+#include "moonhalo/scripting/core/values.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+std::string string_at(lua_State* lua, int index) {
+  size_t length = 0;
+  const char* text = lua_tolstring(lua, index, &length);
+  return text ? std::string(text, length) : std::string("(error without a message)");
+}
+
+int traced_message(lua_State* lua) {
+  if (is_exit(lua, 1)) return 1;
+  push(lua, placed_message(lua, lua_type(lua, 1) == LUA_TSTRING ? string_at(lua, 1) : error_value_text(lua, 1)));
+  luaL_traceback(lua, lua, nullptr, 1);
+  lua_createtable(lua, 2, 0);
+  lua_insert(lua, -3);
+  lua_rawseti(lua, -3, 2);
+  lua_rawseti(lua, -2, 1);
+  return 1;
+}
+
+}  // namespace
+
+std::string script_position(lua_State* lua) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(lua, level, &frame); ++level) {
+    lua_getinfo(lua, "Sl", &frame);
+    if (frame.currentline <= 0 || is_embedded_chunk(frame.source)) continue;
+    return std::string(frame.short_src) + ":" + std::to_string(frame.currentline) + ": ";
+  }
+  return "";
+}
+
+int run_guarded(lua_State* lua, lua_CFunction fn) {
+  // The message is pushed inside the handler and raised after it, so that the C++ exception is gone
+  // by then.
+  try {
+    return fn(lua);
+  } catch (const ScriptExit& exit) {
+    push_exit(lua, exit);
+  } catch (const LuaError& error) {
+    push(lua, std::string_view(error.what()));
+  } catch (const CommError& error) {
+    context(lua).rank_was_lost = true;
+    push(lua, script_position(lua) + error.what() + module_place(lua));
+  } catch (const std::exception& error) {
+    push(lua, script_position(lua) + plain_message(error) + module_place(lua));
+  }
+  return lua_error(lua);
+}
+
+void call_traced(lua_State* lua, int arguments, int results) {
+  const int base = lua_gettop(lua) - arguments;
+  lua_pushcfunction(lua, traced_message);
+  lua_pushcfunction(lua, call_with_guard);
+  lua_rotate(lua, base, 2);
+  const int status = lua_pcall(lua, arguments + 1, results, base);
+  lua_remove(lua, base);
+  if (status == LUA_OK) return;
+  if (is_exit(lua, -1)) {
+    lua_pop(lua, 1);
+    throw to_exit(lua);
+  }
+  std::string message, trace;
+  if (lua_istable(lua, -1)) {
+    lua_rawgeti(lua, -1, 1);
+    lua_rawgeti(lua, -2, 2);
+    message = string_at(lua, -2);
+    trace = string_at(lua, -1);
+    lua_pop(lua, 2);
+  } else {
+    message = string_at(lua, -1);
+  }
+  lua_pop(lua, 1);
+  throw LuaError(message, trace);
+}
+
+}  // namespace moonhalo::scripting

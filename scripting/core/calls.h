@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lua.hpp>
+
+#include <string>
+
+namespace moonhalo::scripting {
+
+/// Runs `fn`; a C++ exception becomes a Lua error with the position of the nearest script line
+/// (embedded Lua files are skipped) and without the C++ stack. Lua's own errors pass through.
+int run_guarded(lua_State* lua, lua_CFunction fn);
+template <lua_CFunction kFunction>
+int guard(lua_State* lua) {
+  return run_guarded(lua, kFunction);
+}
+
+/// lua_pcall with a traceback; an error is thrown as LuaError, so C++ code can call Lua functions.
+void call_traced(lua_State* lua, int arguments, int results);
+
+/// "script.lua:12: " of the innermost script line that is running, "" when there is none.
+std::string script_position(lua_State* lua);
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/core/error_place.h"
+
+#include <c10/util/Exception.h>
+
+#include "moonhalo/scripting/core/bindings.h"
+#include "moonhalo/scripting/core/calls.h"
+#include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/lua_sources.h"
+#include "moonhalo/scripting/core/methods.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/state.h"
+#include "moonhalo/scripting/core/values.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+const char kNamerKey = 0;
+/// Module calls are C calls, which Lua limits to 200: what is farther out is a recursion without them.
+constexpr int kMostFrames = 1000;
+constexpr const char* kModuleLine = "\n  in    ";
+
+/// Puts a list of the modules that are running on the stack, innermost first; their number.
+lua_Integer push_running_modules(lua_State* lua) {
+  lua_newtable(lua);
+  lua_Integer count = 0;
+  lua_Debug frame;
+  for (int level = 0; level < kMostFrames && lua_getstack(lua, level, &frame); ++level) {
+    lua_getinfo(lua, "f", &frame);
+    const bool module = lua_tocfunction(lua, -1) == call_module;
+    lua_pop(lua, 1);
+    if (module && lua_getlocal(lua, &frame, 1)) lua_rawseti(lua, -2, ++count);
+  }
+  return count;
+}
+
+/// The length of "moonhalo.nn.conv:12: " at the beginning of a message about Moonhalo's own Lua code, or 0.
+size_t embedded_position(const std::string& message) {
+  if (!message.starts_with("moonhalo.")) return 0;
+  const size_t colon = message.find(':');
+  const size_t digits = message.find_first_not_of("0123456789", colon + 1);
+  if (colon == std::string::npos || digits == std::string::npos || digits == colon + 1) return 0;
+  return message.compare(digits, 2, ": ") == 0 ? digits + 2 : 0;
+}
+
+/// Whether a first line says "file:12: ".
+bool has_position(const std::string& message) {
+  const size_t line = message.find('\n');
+  for (size_t at = message.find(": "); at != std::string::npos && at < line; at = message.find(": ", at + 1)) {
+    const size_t before = at == 0 ? std::string::npos : message.find_last_not_of("0123456789", at - 1);
+    if (before != std::string::npos && before + 1 < at && message[before] == ':') return true;
+  }
+  return false;
+}
+
+void add_place(lua_State* lua, std::string& message) {
+  if (message.find(kModuleLine) == std::string::npos) message += module_place(lua);
+}
+
+/// The script's line and a remedy for what Lua itself found in Moonhalo's own files.
+void explain(lua_State* lua, std::string& message) {
+  if (message.ends_with("a nil value (local 'self')"))
+    message += "\n  fix   write a colon, not a dot, before the method's name: object:method(...)";
+  if (message.ends_with("(number expected, got Tensor)")) message += "\n  fix   x:item() gives the number of a tensor";
+  if (const size_t length = embedded_position(message)) {
+    const std::string inside = message.substr(0, length - 2);
+    message = script_position(lua) + message.substr(length) + "\n  from  " + inside;
+  }
+}
+
+int finish(lua_State* lua, int, lua_KContext) { return lua_gettop(lua); }
+int finish_module(lua_State* lua, int, lua_KContext) { return lua_gettop(lua) - 1; }
+
+/// The handler is at 1, true at 2.
+int finish_pcall(lua_State* lua, int status, lua_KContext) {
+  if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(lua) - 1;
+  if (is_exit(lua, -1)) return lua_error(lua);
+  lua_pushboolean(lua, 0);
+  lua_insert(lua, -2);
+  return 2;
+}
+
+/// The handler is on top of the stack, the function at 1, before its arguments.
+int protected_call(lua_State* lua) {
+  lua_pushboolean(lua, 1);
+  lua_pushcfunction(lua, call_with_guard);
+  lua_rotate(lua, 1, 3);
+  return finish_pcall(lua, lua_pcallk(lua, lua_gettop(lua) - 3, LUA_MULTRET, 1, 0, finish_pcall), 0);
+}
+
+/// Upvalue: the handler of an xpcall, which is not asked about os.exit.
+int handle_error(lua_State* lua) {
+  if (is_exit(lua, 1)) return 1;
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_call(lua, lua_gettop(lua) - 1, 1);
+  return 1;
+}
+
+int call_first(lua_State* lua) {
+  lua_callk(lua, lua_gettop(lua) - 1, LUA_MULTRET, 0, finish);
+  return lua_gettop(lua);
+}
+
+bool has_hooks(lua_State* lua, const char* hooks) {
+  lua_pushstring(lua, hooks);
+  lua_rawget(lua, 1);
+  lua_pushnil(lua);
+  const bool any = lua_next(lua, -2) != 0;
+  lua_pop(lua, any ? 3 : 1);
+  return any;
+}
+
+/// Pushes what a call of the module at 1 runs.
+void push_forward(lua_State* lua) {
+  const int type = lua_getfield(lua, lua_upvalueindex(1), "call");
+  const bool plain = type == LUA_TFUNCTION && lua_rawequal(lua, -1, lua_upvalueindex(2));
+  if (!plain || has_hooks(lua, "_pre_hooks") || has_hooks(lua, "_hooks")) return;
+  lua_pop(lua, 1);
+  lua_pushliteral(lua, "forward");
+  if (lua_rawget(lua, 1) != LUA_TNIL) return;
+  lua_pop(lua, 1);
+  lua_getfield(lua, lua_upvalueindex(1), "forward");
+}
+
+/// _framed(fn) -> the same function, in whose tail calls the caller's line is not lost.
+int make_framed(lua_State* lua) {
+  luaL_checktype(lua, 1, LUA_TFUNCTION);
+  lua_settop(lua, 1);
+  lua_pushcclosure(lua, call_framed, 1);
+  return 1;
+}
+
+/// _module_call(class, call) -> the __call of its modules.
+int make_module_call(lua_State* lua) {
+  luaL_checktype(lua, 1, LUA_TTABLE);
+  luaL_checktype(lua, 2, LUA_TFUNCTION);
+  lua_settop(lua, 2);
+  lua_pushcclosure(lua, call_module, 2);
+  return 1;
+}
+
+/// Upvalues: the function, its name, a table whose keys are the modules.
+int call_method(lua_State* lua) {
+  const int arguments = lua_gettop(lua);
+  bool known = false;
+  if (arguments > 0) {
+    lua_pushvalue(lua, 1);
+    known = lua_rawget(lua, lua_upvalueindex(3)) != LUA_TNIL;
+    lua_pop(lua, 1);
+  }
+  if (!known) {
+    TORCH_CHECK_TYPE(false, dot_call(lua, lua_tostring(lua, lua_upvalueindex(2)), "Module"));
+  }
+  return call_framed(lua);
+}
+
+/// _method(fn, name, modules) -> a method that says so when it is called without its module.
+int make_method(lua_State* lua) {
+  luaL_checktype(lua, 1, LUA_TFUNCTION);
+  luaL_checktype(lua, 2, LUA_TSTRING);
+  luaL_checktype(lua, 3, LUA_TTABLE);
+  lua_settop(lua, 3);
+  lua_pushcclosure(lua, guard<call_method>, 3);
+  return 1;
+}
+
+/// _set_module_namer(fn): fn(list of running modules, innermost first) -> "blocks.0.fc (Linear) of Net"
+int set_module_namer(lua_State* lua) {
+  luaL_checktype(lua, 1, LUA_TFUNCTION);
+  lua_settop(lua, 1);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kNamerKey);
+  return 0;
+}
+
+const Binding kBinding{"calls", [](lua_State* lua) {
+                         static const luaL_Reg functions[] = {{"_framed", make_framed},
+                                                              {"_method", make_method},
+                                                              {"_module_call", make_module_call},
+                                                              {"_set_module_namer", set_module_namer},
+                                                              {nullptr, nullptr}};
+                         add_functions(lua, functions);
+                       }};
+
+}  // namespace
+
+std::string module_place(lua_State* lua) {
+  if (!lua_checkstack(lua, 10)) return "";
+  const int top = lua_gettop(lua);
+  std::string place;
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kNamerKey) == LUA_TFUNCTION && push_running_modules(lua) > 0 &&
+      lua_pcall(lua, 1, 1, 0) == LUA_OK && lua_type(lua, -1) == LUA_TSTRING) {
+    place = kModuleLine + std::string(lua_tostring(lua, -1));
+  }
+  lua_settop(lua, top);
+  return place;
+}
+
+std::string placed_message(lua_State* lua, std::string message) {
+  explain(lua, message);
+  add_place(lua, message);
+  return message;
+}
+
+int place_error(lua_State* lua) {
+  if (lua_type(lua, 1) != LUA_TSTRING) return 1;
+  std::string message = lua_tostring(lua, 1);
+  explain(lua, message);
+  if (!has_position(message)) return 1;
+  add_place(lua, message);
+  push(lua, message);
+  return 1;
+}
+
+int place_pcall(lua_State* lua) {
+  luaL_checkany(lua, 1);
+  lua_pushcfunction(lua, place_error);
+  return protected_call(lua);
+}
+
+int place_xpcall(lua_State* lua) {
+  luaL_checktype(lua, 2, LUA_TFUNCTION);
+  lua_pushvalue(lua, 2);
+  lua_remove(lua, 2);
+  lua_pushcclosure(lua, handle_error, 1);
+  return protected_call(lua);
+}
+
+int call_with_guard(lua_State* lua) { return run_guarded(lua, call_first); }
+
+std::string error_value_text(lua_State* lua, int index) {
+  index = lua_absindex(lua, index);
+  const bool speaks = luaL_getmetafield(lua, index, "__tostring") != LUA_TNIL;
+  if (speaks) {
+    lua_pop(lua, 1);
+    const std::string text = luaL_tolstring(lua, index, nullptr);
+    lua_pop(lua, 1);
+    return text;
+  }
+  return script_position(lua) + "error value " + describe(lua, index);
+}
+
+int call_framed(lua_State* lua) {
+  const int arguments = lua_gettop(lua);
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_callk(lua, arguments, LUA_MULTRET, 0, finish);
+  return lua_gettop(lua);
+}
+
+int call_module(lua_State* lua) {
+  // The module stays at 1, where push_running_modules finds it; the arguments are moved, so that nothing else keeps
+  // them.
+  const int arguments = lua_gettop(lua) - 1;
+  push_forward(lua);
+  lua_pushvalue(lua, 1);
+  lua_rotate(lua, 2, 2);
+  lua_callk(lua, arguments + 1, LUA_MULTRET, 0, finish_module);
+  return lua_gettop(lua) - 1;
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/core/open.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/scripting/core/bindings.h"
+#include "moonhalo/scripting/core/calls.h"
+#include "moonhalo/scripting/core/error_place.h"
+#include "moonhalo/scripting/core/modules.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/values.h"
+
+namespace moonhalo::scripting {
+
+void open_moonhalo(lua_State* lua, Context context) {
+  luaL_checkstack(lua, 20, "open_moonhalo");
+  const int top = lua_gettop(lua);
+  auto state = std::make_shared<StateData>();
+  state->context = std::move(context);
+  if (!state->context.world) state->context.world = make_self_communicator();
+  state->context.manual_seed(c10::default_rng_seed_val);
+  lua_rawgeti(lua, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  state->lua = lua_tothread(lua, -1);
+  keep_state_data(lua, state);
+  set_program_position(state.get(), [main = state->lua] {
+    const std::string position = script_position(main);
+    return position.substr(0, position.rfind(": "));
+  });
+
+  open_module_table(lua);
+  open_bindings(lua);
+  run_preludes(lua);
+  lua_settop(lua, top);
+}
+
+std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
+  std::unique_ptr<lua_State, void (*)(lua_State*)> state(luaL_newstate(), lua_close);
+  TORCH_CHECK(state != nullptr, "moonhalo: no memory for a Lua state");
+  lua_State* lua = state.get();
+  luaL_openlibs(lua);
+  lua_register(lua, "pcall", place_pcall);
+  lua_register(lua, "xpcall", place_xpcall);
+  mend_coroutines(lua);
+  const std::string script = context.script;
+  const std::vector<std::string> arguments = context.arguments;
+  open_moonhalo(lua, std::move(context));
+
+  const std::string folder = std::filesystem::path(script).parent_path().string();
+  const std::string prefix = folder.empty() ? "" : folder + "/";
+  lua_getglobal(lua, "package");
+  lua_getfield(lua, -1, "path");
+  const std::string path = prefix + "?.lua;" + prefix + "?/init.lua;" + lua_tostring(lua, -1);
+  push(lua, path);
+  lua_setfield(lua, -3, "path");
+  lua_pop(lua, 2);
+
+  push(lua, arguments);
+  push(lua, script);
+  lua_rawseti(lua, -2, 0);
+  lua_setglobal(lua, "arg");
+  return state;
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <lua.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo::scripting {
+
+/// What one Lua state knows about the run it belongs to. One per state, a state belongs to one rank
+/// and one thread.
+struct Context {
+  CommunicatorPtr world;  ///< never null; a world of one outside parallel runs
+  bool ranks_are_threads = false;
+  c10::Device device = c10::Device(c10::kCPU);  ///< what the command line asked for
+  std::string script;                           ///< path as given, empty in the repl
+  std::vector<std::string> arguments;
+  std::vector<std::pair<std::string, std::string>> settings;  ///< --set key=value, in order
+  std::string config_file;                                    ///< --config, empty when none
+  std::string log_file;                                       ///< --log, empty when none
+  bool quiet = false;
+  bool rank_was_lost = false;  ///< set when a CommError reached the script
+
+  int64_t rank() const { return world->rank(); }
+  int64_t world_size() const { return world->size(); }
+
+  /// The generator that random operators of this rank draw from on `device`: the engine's on the
+  /// CPU, so that plain tensors and ShardTensors draw alike; others are made on first use from the
+  /// seed.
+  at::Generator generator(c10::Device device);
+  /// Restarts all generators of this rank. The same seed on every rank gives the same numbers on
+  /// every rank.
+  void manual_seed(uint64_t seed);
+  uint64_t seed() const { return seed_; }
+
+ private:
+  uint64_t seed_ = 0;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Generator> generators_;
+};
+
+Context& context(lua_State* lua);
+
+/// Everything that hangs on one Lua state. Lives until lua_close, or longer while a Reference holds
+/// it.
+struct StateData {
+  Context context;
+  lua_State* lua = nullptr;  ///< main thread of the state; null once it is closed
+  std::thread::id thread = std::this_thread::get_id();
+  int64_t unswept_bytes = 0;  ///< tensor memory handed to Lua since the last collection
+
+  /// Registry slots whose References died on other threads; freed by the state's own thread.
+  std::mutex dead_mutex;
+  std::vector<int> dead_slots;
+};
+
+const std::shared_ptr<StateData>& state_data(lua_State* lua);
+/// Enters the state's data in the registry, which keeps it until lua_close.
+void keep_state_data(lua_State* lua, std::shared_ptr<StateData> state);
+
+/// Pushes the table that the registry keeps under `key` (the address of a static), made on first
+/// use.
+void push_registry_table(lua_State* lua, const void* key);
+
+/// A Lua value that C++ holds. May outlive the state and be destroyed on any thread; `push` only on
+/// the state's own.
+class Reference {
+ public:
+  Reference() = default;
+  Reference(lua_State* lua, int index);
+  /// Pushes the value on the state's main stack (`lua()`). LuaError when the state is closed or
+  /// belongs to another thread.
+  void push() const;
+  lua_State* lua() const;
+  explicit operator bool() const { return slot_ != nullptr; }
+
+ private:
+  struct Slot;
+  std::shared_ptr<Slot> slot_;
+};
+
+}  // namespace moonhalo::scripting

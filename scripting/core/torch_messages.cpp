@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/core/torch_messages.h"
+
+#include <string_view>
+
+namespace moonhalo::scripting {
+
+namespace {
+
+struct Translation {
+  std::string_view sign;  ///< what the message contains
+  std::string_view cut;   ///< where LibTorch's advice begins, which is dropped; empty for none
+  std::string_view fix;
+};
+
+constexpr Translation kTranslations[] = {
+    {"modified by an inplace operation",
+     " Hint: ", "write the result elsewhere (y = y + 1 for y:add_(1)), or change a copy, y:clone()"},
+    {"backward through the graph a second time", " Specify retain_graph=True",
+     "give the first of the two {retain_graph = true}: loss:backward{retain_graph = true}"},
+    {"leaf Variable that requires grad is being used in an in-place operation", "",
+     "write inside of mh.no_grad(function() ... end), or to a copy, x:clone()"},
+    {"to not have been used in the graph", " Set allow_unused=True",
+     "mh.grad(outputs, inputs, {allow_unused = true}) gives nil for such an input"},
+    {"Tensors of floating point and complex dtype can require gradients", "",
+     "convert the values first, x:float() or x:double()"},
+    {"mat1 and mat2 shapes cannot be multiplied", "",
+     "the last dim of the first must be the first dim of the second (a layer's in_features); x.mT turns a matrix"},
+    {"channels, but got", "",
+     "give the layer as many in_channels as the input has; the dims are (batch, channels, ...)"},
+    {"same dtype, but got", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {") and bias type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {") and weight type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {"is out of bounds.", "", "classes are numbered from 0 and below their number, the input's dim 1"},
+    {"is invalid for input of size", "",
+     "the sizes must multiply to that number of elements; one may be -1, which is computed"},
+    {"at non-singleton dimension", "",
+     "dims are matched from the last one; x:unsqueeze(dim) adds one of size 1, which fits every size"},
+};
+
+}  // namespace
+
+std::string in_lua(std::string message) {
+  if (message.find("\n  fix   ") != std::string::npos) return message;
+  for (const Translation& known : kTranslations) {
+    if (message.find(known.sign) == std::string::npos) continue;
+    if (const size_t at = known.cut.empty() ? std::string::npos : message.find(known.cut); at != std::string::npos) {
+      const size_t end = message.find('\n', at);
+      message.erase(at, end == std::string::npos ? end : end - at);
+    }
+    return message.append("\n  fix   ").append(known.fix);
+  }
+  return message;
+}
+
+}  // namespace moonhalo::scripting

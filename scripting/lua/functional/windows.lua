@@ -1,0 +1,131 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The part of mh.functional that looks through windows: LP pooling, fractional pooling, undone max pooling, response
+-- normalisation, sliding blocks. Names, options and defaults of torch.nn.functional.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+
+local fail = mh.fail
+local optional, signature, read, tuple = arguments.optional, arguments.signature, arguments.read, arguments.tuple
+local W = {}
+
+local function define(name, entries, run)
+  local spec = signature(name, entries)
+  W[name] = function(...) return run(read(spec, ...), name) end
+end
+
+local function product(list)
+  local all = 1
+  for _, one in ipairs(list) do all = all * one end
+  return all
+end
+
+--- The operators themselves, before functions of the same names take their place in `mh`.
+local aten = {}
+for _, name in ipairs {"max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d", "im2col", "col2im"} do
+  aten[name] = mh[name]
+end
+
+-- ---- Pooling ------------------------------------------------------------------------------------------------------
+
+for dims = 1, 3 do
+  --- (sum of x^p over the window)^(1/p); a window that ceil_mode lets stand out counts as if its mean were that of a whole one.
+  define("lp_pool" .. dims .. "d", {"input", "norm_type", "kernel_size", optional "stride", {"ceil_mode", false}}, function(v, op)
+    local kernel = tuple(op, "kernel_size", v.kernel_size, dims)
+    local stride = v.stride and tuple(op, "stride", v.stride, dims) or kernel
+    local mean = mh["avg_pool" .. dims .. "d"](v.input:pow(v.norm_type), kernel, stride, 0, v.ceil_mode)
+    return (mean * product(kernel)):pow(1 / v.norm_type)
+  end)
+end
+
+--- The shape of space before max pooling, or `given` if pooling could have come from it.
+local function unpooled_size(op, v, dims, kernel, stride, padding)
+  local shape, given, size = v.input.shape, v.output_size, {}
+  if given and #given > dims then given = {table.unpack(given, #given - dims + 1)} end
+  if given and #given ~= dims then fail(("%s: output_size has %d numbers, wanted %d"):format(op, #given, dims)) end
+  for d = 1, dims do
+    local default = (shape[#shape - dims + d] - 1) * stride[d] - 2 * padding[d] + kernel[d]
+    size[d] = given and given[d] or default
+    if math.abs(size[d] - default) >= stride[d] and size[d] ~= default then
+      fail(("%s: output_size %d along dimension %d cannot be, the range is %d to %d"):format(op, size[d], d - 1,
+        default - stride[d] + 1, default + stride[d] - 1))
+    end
+  end
+  return size
+end
+
+for dims = 1, 3 do
+  define("max_unpool" .. dims .. "d",
+    {"input", "indices", "kernel_size", optional "stride", {"padding", 0}, optional "output_size"}, function(v, op)
+    local kernel, padding = tuple(op, "kernel_size", v.kernel_size, dims), tuple(op, "padding", v.padding, dims)
+    local stride = v.stride and tuple(op, "stride", v.stride, dims) or kernel
+    local size = unpooled_size(op, v, dims, kernel, stride, padding)
+    if dims == 3 then return aten.max_unpool3d(v.input, v.indices, size, stride, padding) end
+    if dims == 2 then return aten.max_unpool2d(v.input, v.indices, size) end
+    return aten.max_unpool2d(v.input:unsqueeze(-1), v.indices:unsqueeze(-1), {size[1], 1}):squeeze(-1)
+  end)
+end
+
+for dims = 2, 3 do
+  --- Windows that start where random numbers say (Graham, "Fractional max-pooling", 2014), as many as output_size, or
+  --- output_ratio times the extent. `random_samples` [batch, channels, dims] in [0, 1) are drawn where they are not given.
+  --- Returns the values, and with return_indices where they stood.
+  define("fractional_max_pool" .. dims .. "d", {"input", "kernel_size", optional "output_size", optional "output_ratio",
+    {"return_indices", false}, optional "random_samples"}, function(v, op)
+    local x, shape = v.input, v.input.shape
+    if (v.output_size == nil) == (v.output_ratio == nil) then fail(op .. ": give either output_size or output_ratio") end
+    if #shape ~= dims + 1 and #shape ~= dims + 2 then
+      fail(("%s: the input has %d dimensions, wanted %d or %d"):format(op, #shape, dims + 1, dims + 2))
+    end
+    local size = v.output_size and tuple(op, "output_size", v.output_size, dims)
+    if not size then
+      local ratio = tuple(op, "output_ratio", v.output_ratio, dims)
+      size = {}
+      for d = 1, dims do
+        if ratio[d] <= 0 or ratio[d] >= 1 then fail(op .. ": output_ratio is " .. ratio[d] .. ", wanted more than 0 and less than 1") end
+        size[d] = math.floor(shape[#shape - dims + d] * ratio[d])
+      end
+    end
+    local batch = #shape == dims + 2 and shape[1] or 1
+    local samples = v.random_samples or mh.rand({batch, shape[#shape - dims], dims}, {dtype = x.dtype, device = x.device})
+    local values, indices = aten["fractional_max_pool" .. dims .. "d"](x, tuple(op, "kernel_size", v.kernel_size, dims), size, samples)
+    if v.return_indices then return values, indices end
+    return values
+  end)
+end
+
+-- ---- Neighbouring channels, sliding blocks ------------------------------------------------------------------------
+
+--- Divides by (k + alpha * mean of the squares of `size` neighbouring channels)^beta; channels are dimension 1.
+define("local_response_norm", {"input", "size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, function(v, op)
+  local x, size = v.input, v.size
+  if x.ndim < 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 or more") end
+  local squares, before, after = x:square():unsqueeze(1), size // 2, (size - 1) // 2
+  local mean
+  if x.ndim == 3 then
+    mean = mh.avg_pool2d(mh.pad(squares, {0, 0, before, after}), {size, 1}, 1)
+  else
+    local kept = squares.shape
+    if x.ndim > 4 then squares = squares:flatten(4) end
+    mean = mh.avg_pool3d(mh.pad(squares, {0, 0, 0, 0, before, after}), {size, 1, 1}, 1)
+    if x.ndim > 4 then mean = mean:reshape(kept) end
+  end
+  return x / (mean:squeeze(1) * v.alpha + v.k):pow(v.beta)
+end)
+
+local kBlocks = {{"dilation", 1}, {"padding", 0}, {"stride", 1}}
+
+--- Sliding blocks [batch, channels * block, positions] of [batch, channels, rows, columns]. In `mh`, unfold is the operator
+--- along one dimension.
+define("unfold", {"input", "kernel_size", table.unpack(kBlocks)}, function(v, op)
+  return aten.im2col(v.input, tuple(op, "kernel_size", v.kernel_size, 2), tuple(op, "dilation", v.dilation, 2),
+    tuple(op, "padding", v.padding, 2), tuple(op, "stride", v.stride, 2))
+end)
+
+--- The sum of sliding blocks where they were taken from: the adjoint of unfold.
+define("fold", {"input", "output_size", "kernel_size", table.unpack(kBlocks)}, function(v, op)
+  return aten.col2im(v.input, tuple(op, "output_size", v.output_size, 2), tuple(op, "kernel_size", v.kernel_size, 2),
+    tuple(op, "dilation", v.dilation, 2), tuple(op, "padding", v.padding, 2), tuple(op, "stride", v.stride, 2))
+end)
+
+return W

@@ -1,0 +1,121 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Parallel styles with PyTorch's names and options, and the way from a plan in Lua to a plan of the engine. A style is any
+-- table with `apply(self, module, mesh)`; the ones here hold options alone and keep nothing that another could see.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+
+local fail, optional = mh.fail, arguments.optional
+local styles = {classes = {}}
+
+local kBuiltin = setmetatable({}, {__mode = "k"})
+
+local function define(name, ...)
+  local entries = {...}
+  for i, entry in ipairs(entries) do
+    if type(entry) == "string" then entries[i] = optional(entry) end
+  end
+  local signature = arguments.signature(name, entries)
+  local meta = {__name = name, __index = {style = name}}
+  --- Divides one module.
+  function meta.__index:apply(module, mesh) return mh.parallelize_module(module, mesh, self) end
+  function meta.__tostring(self)
+    local shown = {}
+    for _, key in ipairs(signature.names) do
+      local value = self[key]
+      if type(value) == "table" then
+        local parts = {}
+        for one, placement in pairs(value) do
+          parts[#parts + 1] = (math.type(one) and "" or one .. " = ") .. tostring(placement)
+        end
+        value = "{" .. table.concat(parts, ", ") .. "}"
+      end
+      if value ~= nil then shown[#shown + 1] = key .. " = " .. tostring(value) end
+    end
+    return name .. "(" .. table.concat(shown, ", ") .. ")"
+  end
+  styles.classes[name] = function(...)
+    local style = setmetatable(arguments.read(signature, ...), meta)
+    kBuiltin[style] = true
+    return style
+  end
+end
+
+define("ColwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+define("SequenceParallel", "sequence_dim", "use_local_output")
+define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts", "desired_input_kwarg_layouts",
+  "use_local_output")
+define("PrepareModuleOutput", "output_layouts", "desired_output_layouts", "use_local_output")
+
+local function is_style(value)
+  return kBuiltin[value] or (type(value) == "table" and type(value.apply) == "function")
+end
+
+-- ---- Lua to JSON ----------------------------------------------------------------------------------------------------
+
+local encode
+
+--- A list may have holes; one with names too becomes an object in which "0" is the first.
+local function encode_table(value, custom)
+  local last, names = 0, false
+  for key in pairs(value) do
+    if math.type(key) == "integer" and key >= 1 then
+      last = math.max(last, key)
+    elseif type(key) == "string" then
+      names = true
+    else
+      fail("parallelize_module: a plan has names and lists, found the key " .. tostring(key))
+    end
+  end
+  local encoded = {}
+  if not names then
+    for i = 1, last do encoded[i] = encode(value[i], custom) end
+    return encoded
+  end
+  for key, one in pairs(value) do
+    encoded[type(key) == "string" and key or tostring(key - 1)] = encode(one, custom)
+  end
+  return encoded
+end
+
+function encode(value, custom)
+  if value == nil or value == false or value == mh.none then return mh.none end
+  if kBuiltin[value] then
+    local encoded = {style = value.style}
+    for key, one in pairs(value) do
+      if type(one) == "boolean" then encoded[key] = one else encoded[key] = encode(one, custom) end
+    end
+    return encoded
+  end
+  if is_style(value) then
+    custom[#custom + 1] = value
+    return {style = "custom", number = #custom}
+  end
+  if type(value) == "table" and getmetatable(value) == nil then return encode_table(value, custom) end
+  if type(value) == "userdata" then return tostring(value) end
+  return value
+end
+
+--- The engine's plan, and the list of styles that are written in Lua.
+function styles.read_plan(plan)
+  if type(plan) == "userdata" and tostring(getmetatable(plan).__name):find("ParallelPlan", 1, true) then return plan, {} end
+  if type(plan) ~= "table" or (getmetatable(plan) ~= nil and not is_style(plan)) then
+    fail("parallelize_module: Expect ParallelStyle or table {name = ParallelStyle} for the plan, found "
+      .. (mh.is_tensor(plan) and "a tensor" or type(plan)))
+  end
+  local custom = {}
+  if not is_style(plan) then
+    for key, value in pairs(plan) do
+      if type(key) ~= "string" then
+        fail("parallelize_module: the names of a plan are strings, found " .. tostring(key))
+      end
+      if type(value) ~= "table" then
+        fail(("parallelize_module: Expect ParallelStyle or table for '%s' of the plan, found %s"):format(key, type(value)))
+      end
+    end
+  end
+  return mh._plans.make_plan(mh.json.encode(encode(plan, custom))), custom
+end
+
+return styles

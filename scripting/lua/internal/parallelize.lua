@@ -1,0 +1,295 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- parallelize_module for modules in Lua. What a plan means is decided by engine/model/parallel_plan.cpp, as for torch::nn.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local styles = require "moonhalo.internal.parallel_styles"
+
+local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
+local plans = mh._plans
+local parallelize = {warn = plans.warn}
+
+local kDone = setmetatable({}, {__mode = "k"})
+
+local function path(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+
+local function check_module(op, module)
+  if not is_module(module) then
+    fail(op .. ": wanted an nn.Module, got " .. (is_tensor(module) and "a tensor" or type(module)))
+  end
+end
+
+-- ---- What the plan needs to know ------------------------------------------------------------------------------------
+
+--- The class of a module and those that it extends.
+local function kinds_of(module)
+  local kinds, class = {module:class_name()}, module.super
+  while class do
+    kinds[#kinds + 1] = class.name
+    class = rawget(class, "super")
+  end
+  return kinds
+end
+
+local function slots_of(module)
+  local slots = {}
+  for _, registry in ipairs {"_parameters", "_buffers"} do
+    for name, tensor in rawget(module, registry) do slots[#slots + 1] = {name = name, tensor = tensor, registry = registry} end
+  end
+  return slots
+end
+
+local function facts_of(root)
+  local modules, facts = {}, {}
+  for name, module in root:named_modules() do
+    local tensors = {}
+    for i, slot in ipairs(slots_of(module)) do tensors[i] = {name = slot.name, shape = slot.tensor.shape} end
+    modules[#modules + 1] = {name = name, module = module}
+    facts[#facts + 1] = {name = name, kinds = kinds_of(module), tensors = tensors}
+  end
+  return modules, facts
+end
+
+-- ---- Parameters -----------------------------------------------------------------------------------------------------
+
+local function same_placements(a, b)
+  for i, placement in ipairs(a) do
+    if placement ~= b[i] then return false end
+  end
+  return #a == #b
+end
+
+--- Replaces parameters and buffers; a tensor in several modules stays one, placed as the entry says that lists it.
+--- `sharded`: every rank's tensors are its blocks.
+local function place_tensors(modules, resolved, mesh, src, sharded)
+  local function place(tensor, plan, name)
+    if sharded and not tensor:is_shard_tensor() then
+      return plans.place_shard(tensor, mesh, plan.placements, "parallelize_module: '" .. name .. "'")
+    end
+    return plans.place_tensor(tensor, mesh, plan.placements, src)
+  end
+  local kWhole = {}
+  for i = 1, mesh.ndim do kWhole[i] = mh.Replicate() end
+  local wanted, order = {}, {}
+  for i, entry in ipairs(modules) do
+    for _, slot in ipairs(slots_of(entry.module)) do
+      local plan = resolved and resolved[i].tensors[slot.name] or {placements = kWhole, listed = false}
+      local before = wanted[slot.tensor]
+      if before and before.listed and plan.listed and not same_placements(before.placements, plan.placements) then
+        fail(("parallelize_module: '%s' is shared with another module, whose entry in the plan differs"):format(
+          path(entry.name, slot.name)))
+      end
+      if not before or plan.listed and not before.listed then wanted[slot.tensor] = plan end
+      slot.owner, slot.path = entry.module, path(entry.name, slot.name)
+      order[#order + 1] = slot
+    end
+  end
+  local placed = {}
+  for _, slot in ipairs(order) do
+    local old, plan = slot.tensor, wanted[slot.tensor]
+    if plan.listed or not old:is_shard_tensor() then
+      if not placed[old] then
+        local new = place(old, plan, slot.path)
+        if slot.registry == "_parameters" then
+          local gradient = old.grad
+          new = base.Parameter(new, new.requires_grad)
+          if gradient then new.grad = place(gradient, plan, slot.path) end
+          if plan.gradient then plans.place_gradient(new, plan.gradient) end
+        end
+        placed[old] = new
+      end
+      rawget(slot.owner, slot.registry)[slot.name] = placed[old]
+    end
+  end
+end
+
+-- ---- Activations ----------------------------------------------------------------------------------------------------
+
+--- Position of every named argument of `forward`, and whether more may come in a last table.
+local function argument_names(forward)
+  local info = debug.getinfo(forward, "u")
+  local positions, names, open = {}, {}, info.isvararg
+  for i = 2, info.nparams do
+    local name = debug.getlocal(forward, i)
+    positions[name], names[#names + 1] = i - 1, name
+    open = open or name == "options" or name == "kwargs"
+  end
+  return positions, names, open
+end
+
+--- Moves in order what is a tensor among `jobs` = {{plan, value, put}, ...}, and calls put(moved) for each.
+local function move(jobs, mesh, where)
+  local list, tensors, puts = {}, {}, {}
+  for _, job in ipairs(jobs) do
+    if is_tensor(job[2]) then list[#list + 1], tensors[#tensors + 1], puts[#puts + 1] = job[1], job[2], job[3] end
+  end
+  if #list == 0 then return end
+  for i, moved in ipairs(plans.move_arguments(list, tensors, mesh, where)) do puts[i](moved) end
+end
+
+local function input_hook(entry, plan, mesh)
+  local where = "'" .. path(entry.name, "input") .. "'"
+  local positions, names, open = argument_names(entry.module.forward)
+  for name in pairs(plan.names) do
+    if not positions[name] and not open then
+      fail(("parallelize_module: %s names '%s', forward has no such argument%s\n  have  %s"):format(where, name,
+        mh.did_you_mean(name, names), table.concat(names, ", ")))
+    end
+  end
+  return function(_, args)
+    local jobs = {}
+    local function at(i) return function(moved) args[i] = moved end end
+    for i, argument in pairs(plan.positions) do
+      if i > args.n then fail(("%s lists %d arguments, the call has %d"):format(where, i, args.n)) end
+      jobs[#jobs + 1] = {argument, args[i], at(i)}
+    end
+    for name, argument in pairs(plan.names) do
+      local i, last = positions[name], args[args.n]
+      if i then
+        if i <= args.n then jobs[#jobs + 1] = {argument, args[i], at(i)} end
+      elseif arguments.is_options(last) and last[name] ~= nil then
+        jobs[#jobs + 1] = {argument, last[name], function(moved)
+          local copy = {}
+          for key, value in pairs(args[args.n]) do copy[key] = value end
+          copy[name] = moved
+          args[args.n] = copy
+        end}
+      end
+    end
+    move(jobs, mesh, where)
+    return args
+  end
+end
+
+local function output_hook(entry, plan, mesh)
+  local where = "'" .. path(entry.name, "output") .. "'"
+  local function each(list, count)
+    local jobs = {}
+    local function add(key, argument)
+      jobs[#jobs + 1] = {argument, list[key], function(moved) list[key] = moved end}
+    end
+    for i, argument in pairs(plan.positions) do
+      if i > count then fail(("%s lists %d results, there are %d"):format(where, i, count)) end
+      add(i, argument)
+    end
+    for name, argument in pairs(plan.names) do
+      if list[name] == nil then fail(where .. ": no result is named '" .. name .. "'") end
+      add(name, argument)
+    end
+    move(jobs, mesh, where)
+    return list
+  end
+  return function(_, _, output)
+    local listed = type(output) == "table" and getmetatable(output) == nil
+    if not listed then return each({output, n = 1}, 1) end
+    if output.n then return each(output, output.n) end
+    local copy = {}
+    for key, value in pairs(output) do copy[key] = value end
+    return {each(copy, #copy), n = 1}
+  end
+end
+
+-- ---- parallelize_module ---------------------------------------------------------------------------------------------
+
+local kOptions = {"src_data_rank", "unmatched", "tp_mesh_dim", "is_model_sharded", "factory"}
+
+local function factory_plan(given)
+  if given == true then return true end
+  local plan = {}
+  for name, placements in pairs(given) do plan[name] = type(placements) == "userdata" and {placements} or placements end
+  return plan
+end
+
+local function read_options(given, mesh)
+  local options = {src_data_rank = 0, unmatched = "error"}
+  for key, value in pairs(given or {}) do
+    local known = false
+    for _, name in ipairs(kOptions) do known = known or name == key end
+    if not known then
+      fail("parallelize_module: unknown option '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), kOptions)
+        .. "\n  have  " .. table.concat(kOptions, ", "))
+    end
+    options[key] = value
+  end
+  if options.src_data_rank == mh.none or options.src_data_rank == false then options.src_data_rank = nil end
+  if options.tp_mesh_dim then
+    local name = mesh.names[options.tp_mesh_dim + 1]
+    if not name then fail(("parallelize_module: tp_mesh_dim %s is no dimension of %s"):format(options.tp_mesh_dim, mesh)) end
+    if mesh.rank == 0 then
+      parallelize.warn(("parallelize_module: tp_mesh_dim is deprecated\n  fix   give the slice mesh[\"%s\"]"):format(name))
+    end
+    if mesh.ndim > 1 then mesh = mesh[name] end
+  end
+  return options, mesh
+end
+
+--- Divides `module` over `mesh` as `plan` says, in place, and returns it. Collective over the mesh; make optimizers
+--- afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
+--- unmatched ("error" or "warn": names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its
+--- blocks, cut as the plan says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward;
+--- random factories, which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
+--- A second call warns and changes nothing.
+function parallelize.parallelize_module(module, mesh, plan, given)
+  check_module("parallelize_module", module)
+  local options
+  options, mesh = read_options(given, mesh)
+  if kDone[module] then
+    if mesh.rank == 0 then
+      parallelize.warn(("parallelize_module: this %s was parallelized before, nothing is changed"):format(module:class_name()))
+    end
+    return module
+  end
+  local custom
+  plan, custom = styles.read_plan(plan)
+  if options.is_model_sharded and plan:has_styles() then
+    fail("parallelize_module: is_model_sharded needs a plan of placements, since styles read the shapes of whole parameters"
+      .. "\n  fix   give {parameter = {...}, forward = {...}}")
+  end
+  local factory = options.factory and factory_plan(options.factory)
+  if factory then plans.check_factories(factory, mesh) end
+  local modules, facts = facts_of(module)
+  local resolved = plan:resolve(facts, mesh, options.unmatched)
+  local hooks = {}
+  for i, entry in ipairs(modules) do
+    local inputs, outputs = resolved[i].inputs, resolved[i].outputs
+    if inputs then hooks[#hooks + 1] = {entry.module, "register_forward_pre_hook", input_hook(entry, inputs, mesh)} end
+    if outputs then hooks[#hooks + 1] = {entry.module, "register_forward_hook", output_hook(entry, outputs, mesh)} end
+  end
+  for i, entry in ipairs(modules) do
+    for _, number in ipairs(resolved[i].custom) do custom[number]:apply(entry.module, mesh) end
+  end
+  place_tensors(modules, resolved, mesh, options.src_data_rank, options.is_model_sharded)
+  if factory then
+    local forward = module.forward
+    rawset(module, "forward", function(...) return plans.capture_factories(factory, mesh, forward, ...) end)
+  end
+  for _, hook in ipairs(hooks) do hook[1][hook[2]](hook[1], hook[3]) end
+  kDone[module] = true
+  return module
+end
+
+--- `partition(name, module, mesh)` places what it likes (`module.weight = nn.Parameter(mh.distribute_tensor(...))`), for the
+--- root (name "") and every module below; what is left becomes Replicate. `input(module, args, mesh)` and `output(module,
+--- result, mesh)` run around the root's forward, and may return what takes their place. Returns `module`.
+function parallelize.distribute_module(module, mesh, partition, input, output)
+  check_module("distribute_module", module)
+  local modules = {}
+  for name, one in module:named_modules() do modules[#modules + 1] = {name = name, module = one} end
+  if partition then
+    for _, entry in ipairs(modules) do partition(entry.name, entry.module, mesh) end
+  end
+  place_tensors(modules, nil, mesh, 0)
+  if input then module:register_forward_pre_hook(function(self, args) return input(self, args, mesh) end) end
+  if output then module:register_forward_hook(function(self, _, result) return output(self, result, mesh) end) end
+  return module
+end
+
+--- Reduces gradients that are still sums over ranks, several in one message; optimizers do it one by one otherwise.
+--- `of` is a module or a list of parameters. Collective.
+function parallelize.finish_grad_sync(of)
+  if is_module(of) then of = of:parameters() end
+  plans.finish_grad_sync(of)
+end
+
+return parallelize

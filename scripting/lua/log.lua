@@ -1,0 +1,19 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.log{step = step, loss = loss:item()}: one record of the run. Collective when a value is a ShardTensor.
+-- mh.log(x) with a tensor is the logarithm.
+
+local mh = require "moonhalo"
+local run_log = require "moonhalo.internal.run_log"
+
+return function(record, ...)
+  if mh.is_tensor(record) then return record:log(...) end
+  if type(record) == "number" then return math.log(record, ...) end
+  if type(record) ~= "table" then mh.fail("log: wanted a table {name = value, ...}, got " .. type(record)) end
+  local values = {}
+  for name, value in pairs(record) do
+    if type(name) ~= "string" then mh.fail("log: names are texts, got " .. tostring(name)) end
+    values[name] = mh.is_tensor(value) and value:tolist() or value
+  end
+  run_log.latest = values
+  run_log.write(values)
+end

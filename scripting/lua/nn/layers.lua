@@ -1,0 +1,197 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Linear layers, embeddings, dropout, shape layers and losses, with torch.nn's names, options and initial values.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local F = require "moonhalo.functional"
+local init = require "moonhalo.nn.init"
+local base = require "moonhalo.nn.module"
+
+local Module, Parameter, fail = base.Module, base.Parameter, mh.fail
+local optional, signature, read = arguments.optional, arguments.signature, arguments.read
+local layers = {}
+
+--- An uninitialised parameter.
+local function new_parameter(shape, values)
+  return Parameter(mh.empty(shape, {dtype = values.dtype, device = values.device}))
+end
+layers.new_parameter = new_parameter
+
+--- Initial values of a linear or convolution layer: uniform in +- 1 / sqrt(fan_in) for weight and bias.
+function layers.reset_affine(weight, bias)
+  init.kaiming_uniform_(weight, {a = math.sqrt(5)})
+  if bias then
+    local fan_in = init.fans(weight)
+    local bound = fan_in > 0 and 1 / math.sqrt(fan_in) or 0
+    init.uniform_(bias, -bound, bound)
+  end
+end
+
+-- ---- Linear -------------------------------------------------------------------------------------------------------
+
+local kLinear = signature("Linear", {"in_features", "out_features", {"bias", true}, optional "device", optional "dtype"})
+
+layers.Linear = Module:extend("Linear")
+
+function layers.Linear:init(...)
+  local values = read(kLinear, ...)
+  self.in_features, self.out_features = values.in_features, values.out_features
+  self.weight = new_parameter({values.out_features, values.in_features}, values)
+  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
+  self:reset_parameters()
+end
+function layers.Linear:reset_parameters() layers.reset_affine(self.weight, self.bias) end
+function layers.Linear:forward(x) return mh.linear(x, self.weight, self.bias) end
+function layers.Linear:extra_repr()
+  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features, Module.show(self.bias ~= nil))
+end
+
+local kBilinear = signature("Bilinear",
+  {"in1_features", "in2_features", "out_features", {"bias", true}, optional "device", optional "dtype"})
+
+layers.Bilinear = Module:extend("Bilinear")
+
+function layers.Bilinear:init(...)
+  local values = read(kBilinear, ...)
+  self.in1_features, self.in2_features, self.out_features = values.in1_features, values.in2_features, values.out_features
+  self.weight = new_parameter({values.out_features, values.in1_features, values.in2_features}, values)
+  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
+  self:reset_parameters()
+end
+function layers.Bilinear:reset_parameters()
+  local bound = 1 / math.sqrt(self.in1_features)
+  init.uniform_(self.weight, -bound, bound)
+  if self.bias then init.uniform_(self.bias, -bound, bound) end
+end
+function layers.Bilinear:forward(x, y) return mh.bilinear(x, y, self.weight, self.bias) end
+function layers.Bilinear:extra_repr()
+  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features,
+    self.out_features, Module.show(self.bias ~= nil))
+end
+
+-- ---- Embedding ----------------------------------------------------------------------------------------------------
+
+local kEmbedding = signature("Embedding",
+  {"num_embeddings", "embedding_dim", optional "padding_idx", optional "device", optional "dtype"})
+
+layers.Embedding = Module:extend("Embedding")
+
+function layers.Embedding:init(...)
+  local values = read(kEmbedding, ...)
+  self.num_embeddings, self.embedding_dim = values.num_embeddings, values.embedding_dim
+  local padding = values.padding_idx
+  if padding and (padding >= values.num_embeddings or padding < -values.num_embeddings) then
+    fail(("Embedding: padding_idx %d is outside of %d embeddings"):format(padding, values.num_embeddings))
+  end
+  self.padding_idx = padding and padding % values.num_embeddings
+  self.weight = new_parameter({values.num_embeddings, values.embedding_dim}, values)
+  self:reset_parameters()
+end
+function layers.Embedding:reset_parameters()
+  init.normal_(self.weight)
+  if self.padding_idx then
+    mh.no_grad(function() self.weight:select(0, self.padding_idx):zero_() end)
+  end
+end
+function layers.Embedding:forward(indices)
+  return mh.embedding(self.weight, indices, self.padding_idx or -1)
+end
+function layers.Embedding:extra_repr()
+  local text = self.num_embeddings .. ", " .. self.embedding_dim
+  return self.padding_idx and text .. ", padding_idx=" .. self.padding_idx or text
+end
+
+-- ---- Dropout ------------------------------------------------------------------------------------------------------
+
+for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d = "dropout2d", Dropout3d = "dropout3d",
+  AlphaDropout = "alpha_dropout"} do
+  local spec = signature(name, {{"p", 0.5}})
+  local class = Module:extend(name)
+  function class:init(...)
+    self.p = read(spec, ...).p
+    if type(self.p) ~= "number" or self.p < 0 or self.p > 1 then
+      fail(name .. ": p is " .. tostring(self.p) .. ", wanted a probability between 0 and 1")
+    end
+  end
+  function class:forward(x) return F[fn](x, {p = self.p, training = self.training}) end
+  function class:extra_repr() return "p=" .. self.p end
+  layers[name] = class
+end
+
+-- ---- Shapes -------------------------------------------------------------------------------------------------------
+
+layers.Identity = Module:extend("Identity")
+function layers.Identity:forward(x) return x end
+
+local kFlatten = signature("Flatten", {{"start_dim", 1}, {"end_dim", -1}})
+layers.Flatten = Module:extend("Flatten")
+function layers.Flatten:init(...)
+  local values = read(kFlatten, ...)
+  self.start_dim, self.end_dim = values.start_dim, values.end_dim
+end
+function layers.Flatten:forward(x) return x:flatten(self.start_dim, self.end_dim) end
+function layers.Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.start_dim, self.end_dim) end
+
+local kUnflatten = signature("Unflatten", {"dim", "unflattened_size"})
+layers.Unflatten = Module:extend("Unflatten")
+function layers.Unflatten:init(...)
+  local values = read(kUnflatten, ...)
+  self.dim, self.unflattened_size = values.dim, values.unflattened_size
+end
+function layers.Unflatten:forward(x) return x:unflatten(self.dim, self.unflattened_size) end
+function layers.Unflatten:extra_repr()
+  return ("dim=%d, unflattened_size=(%s)"):format(self.dim, table.concat(self.unflattened_size, ", "))
+end
+
+local kUpsample = signature("Upsample",
+  {optional "size", optional "scale_factor", {"mode", "nearest"}, optional "align_corners"})
+layers.Upsample = Module:extend("Upsample")
+function layers.Upsample:init(...)
+  local values = read(kUpsample, ...)
+  self.size, self.scale_factor, self.mode = values.size, values.scale_factor, values.mode
+  self.align_corners = values.align_corners
+end
+function layers.Upsample:forward(x)
+  return F.interpolate(x, {size = self.size, scale_factor = self.scale_factor, mode = self.mode,
+    align_corners = self.align_corners})
+end
+function layers.Upsample:extra_repr()
+  local what = self.size and "size=" .. Module.show(self.size) or "scale_factor=" .. Module.show(self.scale_factor)
+  return what .. ", mode='" .. self.mode .. "'"
+end
+
+-- ---- Losses -------------------------------------------------------------------------------------------------------
+
+--- A module that calls F[fn](input, target, options) with the options it was made with.
+local function loss(name, fn, entries)
+  local spec = signature(name, entries)
+  local class = Module:extend(name)
+  function class:init(...)
+    local values = read(spec, ...)
+    self.options = {}
+    self:_keep(spec, {})
+    for key, value in pairs(values) do
+      if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self.options[key] = value end
+    end
+  end
+  function class:forward(input, target)
+    local options = {}
+    for key, value in pairs(self.options) do options[key] = value end
+    for key, value in self._buffers do options[key] = value end
+    return F[fn](input, target, options)
+  end
+  layers[name] = class
+end
+
+local kReduction = {"reduction", "mean"}
+loss("MSELoss", "mse_loss", {kReduction})
+loss("L1Loss", "l1_loss", {kReduction})
+loss("SmoothL1Loss", "smooth_l1_loss", {kReduction, {"beta", 1.0}})
+loss("HuberLoss", "huber_loss", {kReduction, {"delta", 1.0}})
+loss("CrossEntropyLoss", "cross_entropy", {optional "weight", {"ignore_index", -100}, kReduction, {"label_smoothing", 0.0}})
+loss("NLLLoss", "nll_loss", {optional "weight", {"ignore_index", -100}, kReduction})
+loss("BCELoss", "binary_cross_entropy", {optional "weight", kReduction})
+loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", {optional "weight", kReduction, optional "pos_weight"})
+loss("KLDivLoss", "kl_div", {kReduction, {"log_target", false}})
+
+return layers

@@ -1,0 +1,163 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Normalisation layers, with torch.nn's names, options, buffers and defaults.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local init = require "moonhalo.nn.init"
+local layers = require "moonhalo.nn.layers"
+
+local Module, fail, show = base.Module, mh.fail, base.Module.show
+local optional, signature, read = arguments.optional, arguments.signature, arguments.read
+local norm = {}
+
+local function reset_weights(self)
+  if self.weight then init.ones_(self.weight) end
+  if self.bias then init.zeros_(self.bias) end
+end
+
+--- Weight of ones and bias of zeros of `shape` where the options ask for them.
+local function add_weights(self, shape, weight, bias, values)
+  self.weight = weight and layers.new_parameter(shape, values) or nil
+  self.bias = bias and layers.new_parameter(shape, values) or nil
+  reset_weights(self)
+end
+
+-- ---- BatchNorm and InstanceNorm -----------------------------------------------------------------------------------
+
+local function check_dims(name, x, low, high)
+  local count = #x.shape
+  if count < low or count > high then
+    local wanted = low == high and tostring(low) or low .. " or " .. high
+    fail(("%s: the input has %d dimensions, wanted %s\n  have  shape {%s}"):format(name, count, wanted, table.concat(x.shape, ", ")))
+  end
+end
+
+local Running = Module:extend("RunningNorm")
+
+function Running:set(values)
+  self.num_features, self.eps, self.momentum = values.num_features, values.eps, values.momentum
+  self.affine, self.track_running_stats = values.affine, values.track_running_stats
+  add_weights(self, {values.num_features}, values.affine, values.affine, values)
+  local tracked, like = values.track_running_stats, {dtype = values.dtype, device = values.device}
+  self:register_buffer("running_mean", tracked and mh.zeros({values.num_features}, like) or nil)
+  self:register_buffer("running_var", tracked and mh.ones({values.num_features}, like) or nil)
+  self:register_buffer("num_batches_tracked", tracked and mh.zeros({}, {dtype = "int64", device = like.device}) or nil)
+end
+
+function Running:reset_running_stats()
+  if not self.track_running_stats then return end
+  self.running_mean:zero_()
+  self.running_var:fill_(1)
+  self.num_batches_tracked:zero_()
+end
+
+function Running:reset_parameters()
+  self:reset_running_stats()
+  reset_weights(self)
+end
+
+function Running:extra_repr()
+  return ("%d, eps=%g, momentum=%s, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
+    show(self.momentum or nil), show(self.affine), show(self.track_running_stats))
+end
+
+local function batch_norm(dims, low, high)
+  local name = "BatchNorm" .. dims .. "d"
+  -- `momentum = false` is PyTorch's None: the running statistics are the plain mean over all batches.
+  local spec = signature(name, {"num_features", {"eps", 1e-5}, {"momentum", 0.1}, {"affine", true},
+    {"track_running_stats", true}, optional "device", optional "dtype"})
+  local class = Running:extend(name)
+  function class:init(...) self:set(read(spec, ...)) end
+  function class:forward(x)
+    check_dims(name, x, low, high)
+    local momentum = self.momentum or 0
+    if self.training and self.track_running_stats then
+      self.num_batches_tracked:add_(1)
+      if not self.momentum then momentum = 1 / self.num_batches_tracked:item() end
+    end
+    local statistics_of_batch = self.training or not self.track_running_stats
+    return mh.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, statistics_of_batch, momentum,
+      self.eps, true)
+  end
+  norm[name] = class
+end
+
+local function instance_norm(dims)
+  local name = "InstanceNorm" .. dims .. "d"
+  local spec = signature(name, {"num_features", {"eps", 1e-5}, {"momentum", 0.1}, {"affine", false},
+    {"track_running_stats", false}, optional "device", optional "dtype"})
+  local class = Running:extend(name)
+  function class:init(...) self:set(read(spec, ...)) end
+  function class:forward(x)
+    check_dims(name, x, dims + 1, dims + 2)
+    local alone = #x.shape == dims + 1
+    if alone then x = x:unsqueeze(0) end
+    local y = mh.instance_norm(x, self.weight, self.bias, self.running_mean, self.running_var,
+      self.training or not self.track_running_stats, self.momentum or 0, self.eps, true)
+    return alone and y:squeeze(0) or y
+  end
+  norm[name] = class
+end
+
+batch_norm(1, 2, 3)
+batch_norm(2, 4, 4)
+batch_norm(3, 5, 5)
+for dims = 1, 3 do instance_norm(dims) end
+
+-- ---- GroupNorm, LayerNorm, RMSNorm --------------------------------------------------------------------------------
+
+local kGroup = signature("GroupNorm",
+  {"num_groups", "num_channels", {"eps", 1e-5}, {"affine", true}, optional "device", optional "dtype"})
+
+norm.GroupNorm = Module:extend("GroupNorm")
+function norm.GroupNorm:init(...)
+  local values = read(kGroup, ...)
+  if values.num_channels % values.num_groups ~= 0 then
+    fail(("GroupNorm: %d channels are not divisible by %d groups"):format(values.num_channels, values.num_groups))
+  end
+  self.num_groups, self.num_channels, self.eps = values.num_groups, values.num_channels, values.eps
+  self.affine = values.affine
+  add_weights(self, {values.num_channels}, values.affine, values.affine, values)
+end
+norm.GroupNorm.reset_parameters = reset_weights
+function norm.GroupNorm:forward(x) return mh.group_norm(x, self.num_groups, self.weight, self.bias, self.eps) end
+function norm.GroupNorm:extra_repr()
+  return ("%d, %d, eps=%g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine))
+end
+
+local function shape_list(shape) return type(shape) == "number" and {shape} or {table.unpack(shape)} end
+
+local kLayer = signature("LayerNorm",
+  {"normalized_shape", {"eps", 1e-5}, {"elementwise_affine", true}, {"bias", true}, optional "device", optional "dtype"})
+
+norm.LayerNorm = Module:extend("LayerNorm")
+function norm.LayerNorm:init(...)
+  local values = read(kLayer, ...)
+  self.normalized_shape, self.eps = shape_list(values.normalized_shape), values.eps
+  self.elementwise_affine = values.elementwise_affine
+  add_weights(self, self.normalized_shape, values.elementwise_affine, values.elementwise_affine and values.bias, values)
+end
+norm.LayerNorm.reset_parameters = reset_weights
+function norm.LayerNorm:forward(x) return mh.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps) end
+function norm.LayerNorm:extra_repr()
+  return ("%s, eps=%g, elementwise_affine=%s"):format(show(self.normalized_shape), self.eps, show(self.elementwise_affine))
+end
+
+local kRms = signature("RMSNorm",
+  {"normalized_shape", optional "eps", {"elementwise_affine", true}, optional "device", optional "dtype"})
+
+norm.RMSNorm = Module:extend("RMSNorm")
+function norm.RMSNorm:init(...)
+  local values = read(kRms, ...)
+  self.normalized_shape, self.eps = shape_list(values.normalized_shape), values.eps
+  self.elementwise_affine = values.elementwise_affine
+  add_weights(self, self.normalized_shape, values.elementwise_affine, false, values)
+end
+norm.RMSNorm.reset_parameters = reset_weights
+function norm.RMSNorm:forward(x) return mh.rms_norm(x, self.normalized_shape, self.weight, self.eps) end
+function norm.RMSNorm:extra_repr()
+  return ("%s, eps=%s, elementwise_affine=%s"):format(show(self.normalized_shape), show(self.eps), show(self.elementwise_affine))
+end
+
+return norm

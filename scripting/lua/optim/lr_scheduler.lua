@@ -1,0 +1,226 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Learning-rate schedules: `local schedule = optim.StepLR(opt, 30, {gamma = 0.1})`, then `schedule:step()` after the
+-- optimizer's. Formulas, closed in the step count, from torch.optim.lr_scheduler.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+
+local optional, signature, read = arguments.optional, arguments.signature, arguments.read
+local fail = mh.fail
+local schedulers = {}
+
+local Schedule = {}
+Schedule.__index = Schedule
+
+--- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps.
+local function define(name, entries, rate, prepare)
+  table.insert(entries, 1, "optimizer")
+  entries[#entries + 1] = {"last_epoch", -1}
+  local spec = signature(name, entries)
+  local class = setmetatable({}, {__index = Schedule})
+  local meta = {__index = class, __name = name}
+  class.rate = rate
+  schedulers[name] = function(...)
+    local self = setmetatable(read(spec, ...), meta)
+    self.base_lrs = {}
+    for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
+    if prepare then prepare(self, name) end
+    self:step()
+    return self
+  end
+  return class
+end
+
+--- Counts one step and sets every group's learning rate.
+function Schedule:step()
+  self.last_epoch = self.last_epoch + 1
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:rate(self.base_lrs[i], i) end
+end
+
+--- The learning rates in force, one per parameter group.
+function Schedule:get_last_lr()
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
+  return rates
+end
+
+--- Plain values only: functions and the optimizer are not part of it.
+function Schedule:state_dict()
+  local state = {}
+  for key, value in pairs(self) do
+    local kind = type(value)
+    if kind == "number" or kind == "string" or kind == "boolean" then
+      state[key] = value
+    elseif kind == "table" and key ~= "optimizer" and type(value[1]) == "number" then
+      state[key] = {table.unpack(value)}
+    end
+  end
+  return state
+end
+
+--- Settings too come from the state, as in PyTorch.
+function Schedule:load_state_dict(state)
+  local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
+  if type(state) ~= "table" then refuse("wanted the table of state_dict(), got a %s", type(state)) end
+  local own = self:state_dict()
+  for _, key in ipairs {"last_epoch", "base_lrs"} do
+    if state[key] == nil then refuse("'%s' is missing", key) end
+  end
+  for key, value in pairs(state) do
+    local wanted = own[key]
+    if wanted == nil and self[key] ~= nil then refuse("'%s' is no value of a schedule", tostring(key)) end
+    if wanted ~= nil and type(value) ~= type(wanted) then refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted)) end
+    for _, element in ipairs(type(value) == "table" and value or {}) do
+      if type(element) ~= "number" then refuse("'%s' holds a %s, wanted numbers", tostring(key), type(element)) end
+    end
+  end
+  if #state.base_lrs ~= #own.base_lrs then
+    refuse("'base_lrs' is of %d groups, the optimizer has %d", #state.base_lrs, #own.base_lrs)
+  end
+  for key, value in pairs(state) do self[key] = type(value) == "table" and {table.unpack(value)} or value end
+  for i, group in ipairs(self.optimizer.param_groups) do
+    group.lr = self.last_lrs and self.last_lrs[i] or self:rate(self.base_lrs[i], i)
+  end
+end
+
+define("StepLR", {"step_size", {"gamma", 0.1}}, function(self, base)
+  return base * self.gamma ^ (self.last_epoch // self.step_size)
+end)
+
+define("MultiStepLR", {"milestones", {"gamma", 0.1}}, function(self, base)
+  local passed = 0
+  for _, milestone in ipairs(self.milestones) do
+    if milestone <= self.last_epoch then passed = passed + 1 end
+  end
+  return base * self.gamma ^ passed
+end)
+
+define("ExponentialLR", {"gamma"}, function(self, base) return base * self.gamma ^ self.last_epoch end)
+
+define("LinearLR", {{"start_factor", 1 / 3}, {"end_factor", 1.0}, {"total_iters", 5}}, function(self, base)
+  local done = math.min(self.last_epoch, self.total_iters) / self.total_iters
+  return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+end)
+
+define("ConstantLR", {{"factor", 1 / 3}, {"total_iters", 5}}, function(self, base)
+  return self.last_epoch < self.total_iters and base * self.factor or base
+end)
+
+define("PolynomialLR", {{"total_iters", 5}, {"power", 1.0}}, function(self, base)
+  return base * (1 - math.min(self.last_epoch, self.total_iters) / self.total_iters) ^ self.power
+end)
+
+define("CosineAnnealingLR", {"T_max", {"eta_min", 0.0}}, function(self, base)
+  return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
+end)
+
+define("CosineAnnealingWarmRestarts", {"T_0", {"T_mult", 1}, {"eta_min", 0.0}}, function(self, base)
+  local since, period = self.last_epoch, self.T_0
+  while since >= period do since, period = since - period, period * self.T_mult end
+  return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / period)) / 2
+end)
+
+define("LambdaLR", {"lr_lambda"}, function(self, base, group)
+  local fn = self.lr_lambda
+  if type(fn) == "table" then fn = fn[group] end
+  return base * fn(self.last_epoch)
+end)
+
+--- Anneals from `from` to `to` over `part` in [0, 1].
+local function anneal(strategy, from, to, part)
+  if strategy == "cos" then return to + (from - to) / 2 * (1 + math.cos(math.pi * part)) end
+  return from + (to - from) * part
+end
+
+local function list_of(value, count)
+  if type(value) == "table" then return value end
+  local list = {}
+  for i = 1, count do list[i] = value end
+  return list
+end
+
+-- Momentum is not cycled.
+define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optional "steps_per_epoch", {"pct_start", 0.3},
+  {"anneal_strategy", "cos"}, {"div_factor", 25.0}, {"final_div_factor", 1e4}, {"three_phase", false}},
+  function(self, _, group)
+    if self.last_epoch > self.total_steps then
+      fail(("OneCycleLR: step %d of a schedule of %d steps"):format(self.last_epoch, self.total_steps))
+    end
+    local top = self.max_lrs[group]
+    local first = top / self.div_factor
+    local last = first / self.final_div_factor
+    local up = self.pct_start * self.total_steps - 1
+    local phases
+    if self.three_phase then
+      phases = {{up, first, top}, {2 * up, top, first}, {self.total_steps - 1, first, last}}
+    else
+      phases = {{up, first, top}, {self.total_steps - 1, top, last}}
+    end
+    local start = 0
+    for i, phase in ipairs(phases) do
+      if self.last_epoch <= phase[1] or i == #phases then
+        return anneal(self.anneal_strategy, phase[2], phase[3], (self.last_epoch - start) / (phase[1] - start))
+      end
+      start = phase[1]
+    end
+  end,
+  function(self, name)
+    arguments.choice(name, "anneal_strategy", self.anneal_strategy, {"cos", "linear"})
+    if not self.total_steps then
+      if not (self.epochs and self.steps_per_epoch) then
+        fail(name .. ": give total_steps, or epochs and steps_per_epoch")
+      end
+      self.total_steps = self.epochs * self.steps_per_epoch
+    end
+    self.max_lrs = list_of(self.max_lr, #self.base_lrs)
+  end)
+
+-- ---- ReduceLROnPlateau: driven by a metric instead of the step count ----------------------------------------------
+
+local kPlateau = signature("ReduceLROnPlateau", {"optimizer", {"mode", "min"}, {"factor", 0.1}, {"patience", 10},
+  {"threshold", 1e-4}, {"threshold_mode", "rel"}, {"cooldown", 0}, {"min_lr", 0.0}, {"eps", 1e-8}})
+
+local Plateau = setmetatable({}, {__index = Schedule})
+local plateau_meta = {__index = Plateau, __name = "ReduceLROnPlateau"}
+
+function schedulers.ReduceLROnPlateau(...)
+  local self = setmetatable(read(kPlateau, ...), plateau_meta)
+  arguments.choice("ReduceLROnPlateau", "mode", self.mode, {"min", "max"})
+  arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
+  if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
+  self.base_lrs = {}
+  for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
+  self.last_lrs = {table.unpack(self.base_lrs)}
+  self.best = self.mode == "min" and math.huge or -math.huge
+  self.num_bad_epochs, self.cooldown_counter, self.last_epoch = 0, 0, 0
+  return self
+end
+
+function Plateau:is_better(metric)
+  local sign = self.mode == "min" and -1 or 1
+  if self.threshold_mode == "abs" then return sign * (metric - self.best) > self.threshold end
+  return sign * (metric - self.best * (1 + sign * self.threshold)) > 0
+end
+
+--- `metric` is a number that every rank holds alike.
+function Plateau:step(metric)
+  if type(metric) ~= "number" then fail("ReduceLROnPlateau: step takes the metric, a number") end
+  self.last_epoch = self.last_epoch + 1
+  if self:is_better(metric) then
+    self.best, self.num_bad_epochs = metric, 0
+  else
+    self.num_bad_epochs = self.num_bad_epochs + 1
+  end
+  if self.cooldown_counter > 0 then self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0 end
+  if self.num_bad_epochs > self.patience then
+    for i, group in ipairs(self.optimizer.param_groups) do
+      local lowest = type(self.min_lr) == "table" and self.min_lr[i] or self.min_lr
+      local lr = math.max(group.lr * self.factor, lowest)
+      if group.lr - lr > self.eps then group.lr = lr end
+    end
+    self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+  end
+  self.last_lrs = self:get_last_lr()
+end
+
+return schedulers

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/operators/print_tensor.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+constexpr int64_t kFullElements = 1000;
+constexpr int64_t kEdge = 3;
+constexpr size_t kLineWidth = 80;
+
+/// How the numbers of one tensor are written, decided from all that are shown.
+struct NumberFormat {
+  bool integral = false;  // dtype without fraction
+  bool whole = false;     // floating, but every value is a whole number
+  bool scientific = false;
+
+  std::string operator()(double value) const {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+    char text[64];
+    if (scientific) {
+      std::snprintf(text, sizeof text, "%.4e", value);
+    } else if (whole) {
+      std::snprintf(text, sizeof text, "%.0f.", value);
+    } else {
+      std::snprintf(text, sizeof text, "%.4f", value);
+    }
+    return text;
+  }
+};
+
+NumberFormat float_format(const at::Tensor& shown) {
+  const at::Tensor flat = shown.to(at::kDouble).reshape(-1);
+  const at::Tensor finite = flat.index({flat.isfinite().logical_and(flat.ne(0))});
+  NumberFormat format;
+  format.whole = true;
+  if (finite.numel() == 0) return format;
+  const double largest = finite.abs().max().item<double>();
+  const double smallest = finite.abs().min().item<double>();
+  format.whole = finite.eq(finite.ceil()).all().item<bool>();
+  format.scientific = largest / smallest > 1000 || largest > 1e8 || (!format.whole && smallest < 1e-4);
+  return format;
+}
+
+/// The elements of a plain CPU tensor as texts of one width.
+class Elements {
+ public:
+  explicit Elements(const at::Tensor& tensor) : tensor_(tensor) {
+    const at::Tensor shown = corner(tensor);
+    if (tensor.is_complex()) {
+      format_ = float_format(at::view_as_real(shown));
+    } else if (tensor.is_floating_point()) {
+      format_ = float_format(shown);
+    }
+    const at::Tensor flat = shown.reshape(-1);
+    for (int64_t i = 0; i < flat.numel(); ++i) width_ = std::max(width_, raw(flat[i]).size());
+  }
+
+  void write(std::ostream& out, size_t indent) const { write(out, tensor_, indent); }
+
+ private:
+  /// What will be shown, of a large tensor.
+  static at::Tensor corner(at::Tensor tensor) {
+    if (tensor.numel() <= kFullElements) return tensor;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      const int64_t size = tensor.size(dim);
+      if (size <= 2 * kEdge) continue;
+      tensor = at::cat({tensor.narrow(dim, 0, kEdge), tensor.narrow(dim, size - kEdge, kEdge)}, dim);
+    }
+    return tensor;
+  }
+
+  std::string raw(const at::Tensor& element) const {
+    const at::Scalar value = element.item();
+    if (value.isBoolean()) return value.toBool() ? "True" : "False";
+    if (value.isIntegral(false)) return std::to_string(value.toLong());
+    if (!value.isComplex()) return format_(value.toDouble());
+    const c10::complex<double> z = value.toComplexDouble();
+    return format_(z.real()) + (std::signbit(z.imag()) ? "-" : "+") + format_(std::abs(z.imag())) + "j";
+  }
+
+  std::string padded(const at::Tensor& element) const {
+    const std::string text = raw(element);
+    return std::string(width_ - std::min(width_, text.size()), ' ') + text;
+  }
+
+  bool summarized(int64_t size) const { return tensor_.numel() > kFullElements && size > 2 * kEdge; }
+
+  void write_row(std::ostream& out, const at::Tensor& row, size_t indent) const {
+    const size_t per_line = std::max<size_t>(1, (kLineWidth - std::min(kLineWidth, indent)) / (width_ + 2));
+    std::vector<std::string> texts;
+    const int64_t size = row.size(0);
+    for (int64_t i = 0; i < size; ++i) {
+      if (summarized(size) && i == kEdge) {
+        texts.emplace_back(" ...");
+        i = size - kEdge;
+      }
+      texts.push_back(padded(row[i]));
+    }
+    out << "[";
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (i > 0) out << ",";
+      if (i > 0 && i % per_line == 0) {
+        out << "\n" << std::string(indent + 1, ' ');
+      } else if (i > 0) {
+        out << " ";
+      }
+      out << texts[i];
+    }
+    out << "]";
+  }
+
+  void write(std::ostream& out, const at::Tensor& part, size_t indent) const {
+    if (part.dim() == 0) {
+      out << raw(part);
+      return;
+    }
+    if (part.dim() == 1) {
+      write_row(out, part, indent);
+      return;
+    }
+    const int64_t size = part.size(0);
+    const std::string gap = "," + std::string(static_cast<size_t>(part.dim() - 1), '\n') + std::string(indent + 1, ' ');
+    out << "[";
+    for (int64_t i = 0; i < size; ++i) {
+      if (i > 0) out << gap;
+      if (summarized(size) && i == kEdge) {
+        out << "..." << gap;
+        i = size - kEdge;
+      }
+      write(out, part[i], indent + 1);
+    }
+    out << "]";
+  }
+
+  at::Tensor tensor_;
+  NumberFormat format_;
+  size_t width_ = 0;
+};
+
+bool is_default_dtype(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::get_default_dtype_as_scalartype() || tensor.scalar_type() == at::kLong ||
+         tensor.scalar_type() == at::kBool;
+}
+
+void write_attributes(std::ostream& out, const at::Tensor& tensor) {
+  if (is_deferred(tensor)) out << ", deferred";
+  if (!is_default_dtype(tensor) || tensor.numel() == 0) out << ", dtype=" << dtype_name(tensor.scalar_type());
+  if (!tensor.device().is_cpu()) out << ", device='" << tensor.device() << "'";
+  if (const auto& node = tensor.grad_fn()) {
+    out << ", grad_fn=<" << node->name() << ">";
+  } else if (tensor.requires_grad()) {
+    out << ", requires_grad=True";
+  }
+}
+
+void write_elements(std::ostream& out, const at::Tensor& tensor, size_t indent) {
+  const at::NoGradGuard no_grad;
+  if (tensor.numel() == 0) {
+    out << "[]";
+    if (tensor.dim() != 1) out << ", size=" << tensor.sizes();
+    return;
+  }
+  Elements(tensor.detach().cpu()).write(out, indent);
+}
+
+}  // namespace
+
+std::string tensor_text(const at::Tensor& tensor) {
+  std::ostringstream out;
+  if (!tensor.defined()) return "tensor(undefined)";
+  if (is_shard_tensor(tensor)) {
+    const at::NoGradGuard no_grad;
+    out << "ShardTensor(shape=" << tensor.sizes() << ", " << spec(tensor)->to_string();
+    write_attributes(out, tensor);
+    const std::string local = "\n  local=";
+    out << "," << local;
+    write_elements(out, to_local(tensor), local.size() - 1);
+    out << ")";
+    return out.str();
+  }
+  const std::string open = "tensor(";
+  out << open;
+  if (tensor.is_meta() || is_deferred(tensor)) {
+    out << "..., size=" << tensor.sizes();
+  } else if (tensor.layout() != at::kStrided) {
+    out << "..., layout=" << tensor.layout() << ", size=" << tensor.sizes();
+  } else {
+    write_elements(out, tensor, open.size());
+  }
+  write_attributes(out, tensor);
+  out << ")";
+  return out.str();
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor userdata: how tensors live in Lua, and their metatable apart from arithmetic.
+#include <ATen/ATen.h>
+
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/python_names.h"
+#include "moonhalo/scripting/operators/indexing.h"
+#include "moonhalo/scripting/operators/operators.h"
+#include "moonhalo/scripting/operators/print_tensor.h"
+#include "moonhalo/scripting/operators/tensor_object.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+const char kMetatableKey = 0;
+
+/// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it
+/// is told to.
+constexpr int64_t kCollectEvery = int64_t{64} << 20;
+
+void count_memory(lua_State* lua, const at::Tensor& tensor) {
+  const ShardTensorImpl* shard = shard_impl(tensor);
+  const at::Tensor& local = shard ? shard->local() : tensor;
+  const int64_t bytes = local.numel() * static_cast<int64_t>(local.element_size());
+  int64_t& unswept = state_data(lua)->unswept_bytes;
+  unswept += bytes;
+  if (unswept < kCollectEvery || !lua_gc(lua, LUA_GCISRUNNING)) return;
+  unswept = 0;
+  lua_gc(lua, LUA_GCCOLLECT);
+}
+
+at::Tensor& self(lua_State* lua) {
+  check_tensor(lua, 1);
+  return *static_cast<at::Tensor*>(lua_touserdata(lua, 1));
+}
+
+int collect_tensor(lua_State* lua) {
+  static_cast<at::Tensor*>(lua_touserdata(lua, 1))->reset();
+  return 0;
+}
+
+std::vector<std::string> tensor_names(lua_State* lua) {
+  std::vector<std::string> names = operator_names();
+  for (void (*table)(lua_State*) : {push_tensor_methods, push_tensor_getters}) {
+    table(lua);
+    for (lua_pushnil(lua); lua_next(lua, -2); lua_pop(lua, 1)) {
+      if (lua_type(lua, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(lua, -2));
+    }
+    lua_pop(lua, 1);
+  }
+  return names;
+}
+
+/// Methods that are operators are looked up once and kept in the table of methods.
+int missing_method(lua_State* lua) {
+  if (lua_type(lua, 2) != LUA_TSTRING || !push_operator(lua, lua_tostring(lua, 2), true)) return 0;
+  lua_pushvalue(lua, 2);
+  lua_pushvalue(lua, -2);
+  lua_rawset(lua, 1);
+  return 1;
+}
+
+/// Upvalues: getters, methods.
+int tensor_index(lua_State* lua) {
+  if (lua_type(lua, 2) == LUA_TSTRING) {
+    lua_pushvalue(lua, 2);
+    if (lua_rawget(lua, lua_upvalueindex(1)) != LUA_TNIL) {
+      lua_pushvalue(lua, 1);
+      lua_call(lua, 1, 1);
+      return 1;
+    }
+    lua_pushvalue(lua, 2);
+    if (lua_rawget(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
+    const std::string name = lua_tostring(lua, 2);
+    if (!looks_like_index(name)) {
+      lua_pushvalue(lua, 2);
+      if (lua_gettable(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
+      TORCH_CHECK_VALUE(false, "Tensor: no attribute, method or operator '", name, "'",
+                        did_you_mean(name, tensor_names(lua)), python_name_hint(name));
+    }
+  }
+  push(lua, get_index(self(lua), read_index(lua, 2)));
+  return 1;
+}
+
+void set_attribute(lua_State* lua, const std::string& name) {
+  at::Tensor& tensor = self(lua);
+  if (name == "grad") {
+    tensor.mutable_grad() = opt_tensor(lua, 3);
+  } else if (name == "requires_grad") {
+    tensor.requires_grad_(check_bool(lua, 3));
+  } else if (name == "data") {
+    tensor.set_data(check_tensor(lua, 3));
+  } else {
+    TORCH_CHECK_VALUE(false, "Tensor: attribute '", name,
+                      "' cannot be set\n  fix   grad, requires_grad and data can; ",
+                      "elements by x[\"0:2\"] = value");
+  }
+}
+
+int tensor_new_index(lua_State* lua) {
+  if (lua_type(lua, 2) == LUA_TSTRING && !looks_like_index(lua_tostring(lua, 2))) {
+    set_attribute(lua, lua_tostring(lua, 2));
+    return 0;
+  }
+  const std::vector<IndexPart> parts = read_index(lua, 2);
+  if (const at::Tensor* value = to_tensor(lua, 3)) {
+    set_index(self(lua), parts, *value);
+  } else {
+    set_index(self(lua), parts, check_scalar(lua, 3));
+  }
+  return 0;
+}
+
+int tensor_length(lua_State* lua) {
+  const at::Tensor& tensor = self(lua);
+  TORCH_CHECK_TYPE(tensor.dim() > 0, "#x: a tensor of 0 dimensions has no length");
+  push(lua, tensor.size(0));
+  return 1;
+}
+
+int tensor_tostring(lua_State* lua) {
+  const at::Tensor* tensor = to_tensor(lua, 1);
+  push(lua, tensor ? tensor_text(*tensor) : std::string("tensor(freed)"));
+  return 1;
+}
+
+int tensor_equal(lua_State* lua) {
+  const at::Tensor* left = to_tensor(lua, 1);
+  const at::Tensor* right = to_tensor(lua, 2);
+  push(lua, left && right && left->is_same(*right));
+  return 1;
+}
+
+int tensor_less(lua_State*) {
+  TORCH_CHECK_TYPE(false, "Tensor: <, <=, > and >= give one boolean in Lua",
+                   "\n  fix   compare elements by x:lt(y), x:le(y), x:gt(y), x:ge(y)");
+}
+
+int tensor_concat(lua_State*) {
+  TORCH_CHECK_TYPE(false, "..: a tensor is no text", "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
+}
+
+/// Stateless iterator: (tensor, previous index) -> index, row. Counts from 0 like every index.
+int next_row(lua_State* lua) {
+  const at::Tensor& tensor = self(lua);
+  const int64_t row = check_int(lua, 2) + 1;
+  if (row >= tensor.size(0)) return 0;
+  push(lua, row);
+  push(lua, tensor.select(0, row));
+  return 2;
+}
+
+int tensor_rows(lua_State* lua) {
+  TORCH_CHECK_TYPE(self(lua).dim() > 0, "iter: a tensor of 0 dimensions has no rows");
+  lua_pushcfunction(lua, guard<next_row>);
+  lua_pushvalue(lua, 1);
+  push(lua, -1);
+  return 3;
+}
+
+int tensor_free(lua_State* lua) {
+  if (auto* tensor = test_tensor(lua, 1)) tensor->reset();
+  return 0;
+}
+
+void open_tensor_object(lua_State* lua) {
+  push_registry_table(lua, &kMetatableKey);
+  add_functions(lua, tensor_arithmetic());
+  static const luaL_Reg metamethods[] = {{"__newindex", guard<tensor_new_index>},
+                                         {"__len", guard<tensor_length>},
+                                         {"__tostring", guard<tensor_tostring>},
+                                         {"__eq", guard<tensor_equal>},
+                                         {"__lt", guard<tensor_less>},
+                                         {"__le", guard<tensor_less>},
+                                         {"__concat", guard<tensor_concat>},
+                                         {"__pairs", guard<tensor_rows>},
+                                         {"__gc", collect_tensor},
+                                         {"__close", guard<tensor_free>},
+                                         {nullptr, nullptr}};
+  add_functions(lua, metamethods);
+  push(lua, "Tensor");
+  lua_setfield(lua, -2, "__name");
+  push_tensor_getters(lua);
+  push_tensor_methods(lua);
+  lua_createtable(lua, 0, 1);
+  lua_pushcfunction(lua, guard<missing_method>);
+  lua_setfield(lua, -2, "__index");
+  lua_setmetatable(lua, -2);
+  lua_pushcclosure(lua, guard<tensor_index>, 2);
+  lua_setfield(lua, -2, "__index");
+  lua_pop(lua, 1);
+
+  static const luaL_Reg methods[] = {{"free", guard<tensor_free>}, {"iter", guard<tensor_rows>}, {nullptr, nullptr}};
+  add_tensor_methods(lua, methods);
+  push_tensor_methods(lua);
+  lua_setfield(lua, -2, "Tensor");
+}
+
+const Binding kBinding{"tensor_object", open_tensor_object};
+
+}  // namespace
+
+at::Tensor* test_tensor(lua_State* lua, int index) {
+  void* memory = lua_touserdata(lua, index);
+  if (!memory || !lua_getmetatable(lua, index)) return nullptr;
+  lua_rawgetp(lua, LUA_REGISTRYINDEX, &kMetatableKey);
+  const bool is_tensor = lua_rawequal(lua, -1, -2);
+  lua_pop(lua, 2);
+  return is_tensor ? static_cast<at::Tensor*>(memory) : nullptr;
+}
+
+const at::Tensor* to_tensor(lua_State* lua, int index) {
+  const at::Tensor* tensor = test_tensor(lua, index);
+  return tensor && tensor->defined() ? tensor : nullptr;
+}
+
+void push(lua_State* lua, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    lua_pushnil(lua);
+    return;
+  }
+  luaL_checkstack(lua, 4, "tensor");
+  new (lua_newuserdatauv(lua, sizeof(at::Tensor), 0)) at::Tensor(tensor);
+  push_registry_table(lua, &kMetatableKey);
+  lua_setmetatable(lua, -2);
+  count_memory(lua, tensor);
+}
+
+}  // namespace moonhalo::scripting

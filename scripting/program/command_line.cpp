@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/output.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+int complain(const std::exception& error, int status) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "moonhalo: %s\n", plain_message(error).c_str());
+  return status;
+}
+
+int act(int argc, char** argv) {
+  CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
+  app.require_subcommand(1);
+  app.footer(
+      "Environment:\n"
+      "  MOONHALO_TIMEOUT_S        longest silence of a rank in seconds before the others give up (600); also run "
+      "--timeout\n"
+      "  MOONHALO_CHECK_CALLS      0: processes do not compare their calls (mh.check_calls)\n"
+      "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
+      "  OMP_NUM_THREADS           threads of each process");
+  Action action;
+  for (void (*add)(CLI::App&, Action&) : {add_run_command, add_test_command, add_repl_command, add_info_command,
+                                          add_inspect_command, add_ops_command, add_env_command, add_plan_command}) {
+    add(app, action);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongUsage;
+  }
+  try {
+    return action();
+  } catch (const UsageError& error) {
+    return complain(error, kWrongUsage);
+  } catch (const CommError& error) {
+    return complain(error, kRankLost);
+  } catch (const std::exception& error) {
+    return complain(error, kScriptFailed);
+  }
+}
+
+}  // namespace
+
+int command_line(int argc, char** argv) { return checked_output(act(argc, argv)); }
+
+}  // namespace moonhalo::scripting

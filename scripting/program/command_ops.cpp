@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "moonhalo/engine/dispatch/operator_traits.h"
+#include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/ops/support/interceptions.h"
+#include "moonhalo/scripting/operators/operators.h"
+#include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+std::string file_of(const Rule& rule) {
+  const std::filesystem::path path(rule.file);
+  return (path.parent_path().filename() / path.filename()).string();
+}
+
+int list_rules() {
+  size_t width = 0;
+  const std::vector<Rule> rules = all_rules();
+  for (const Rule& rule : rules) width = std::max(width, rule.op.size());
+  for (const Rule& rule : rules) {
+    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
+                std::string(rule.supports).c_str());
+  }
+  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n", rules.size());
+  return kDone;
+}
+
+/// What the best known composites of LibTorch call; the dispatcher does not tell.
+std::string made_of(const c10::OperatorHandle& op) {
+  static const std::map<std::string_view, const char*> parts = {
+      {"aten::conv1d", "aten::convolution"},
+      {"aten::conv2d", "aten::convolution"},
+      {"aten::conv3d", "aten::convolution"},
+      {"aten::conv_transpose1d", "aten::convolution"},
+      {"aten::conv_transpose2d", "aten::convolution"},
+      {"aten::conv_transpose3d", "aten::convolution"},
+      {"aten::chunk", "aten::split"},
+  };
+  const auto found = parts.find(op.operator_name().name);
+  return std::string("made of other operators") + (found == parts.end() ? "" : std::string(": ") + found->second);
+}
+
+/// Overloads of one operator, with the rule that serves each.
+int show_operator(const std::string& name) {
+  const OperatorSet* set = find_operator(name.starts_with("aten::") ? name.substr(6) : name);
+  if (!set) throw UsageError("ops: no operator '" + name + "'" + did_you_mean(name, operator_names()));
+  for (const c10::OperatorHandle& op : set->overloads) {
+    std::ostringstream schema;
+    schema << op.schema();
+    std::printf("%s\n", schema.str().c_str());
+    const OperatorFacts facts(op);
+    const Rule* rule = facts.rule;
+    if (!rule && facts.pointwise && !facts.functional) rule = find_rule({"moonhalo::pointwise", ""});
+    if (facts.functional) {
+      std::printf("    shards: calls %s and writes its results\n",
+                  c10::toString(facts.functional->operator_name()).c_str());
+    } else if (rule) {
+      std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
+      if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
+    } else {
+      std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes ? made_of(op)
+                                       : facts.random ? "refused: no rule for this random operator"
+                                                      : "no rule: gathered, or refused (mh.set_fallback)")
+                                          .c_str());
+    }
+  }
+  return kDone;
+}
+
+/// Everything of LibTorch that may come to code of ours.
+int list_interceptions() {
+  for (const Interception& row : interceptions()) {
+    const std::string names = row.operators == "*" ? "every operator" : std::string(row.operators);
+    std::printf("%s\n    met:  %s\n    why:  %s\n    keys: %s\n", names.c_str(), std::string(row.when).c_str(),
+                std::string(row.why).c_str(), std::string(row.keys).c_str());
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_ops_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
+  const auto name = std::make_shared<std::string>();
+  const auto intercepted = std::make_shared<bool>(false);
+  CLI::Option* option = command->add_option("name", *name, "An operator, such as conv2d");
+  command->add_flag("--intercepted", *intercepted, "What of LibTorch comes to code of Moonhalo, and when")
+      ->excludes(option);
+  command->callback([name, intercepted, &action] {
+    action = [name, intercepted] {
+      if (*intercepted) return list_interceptions();
+      return name->empty() ? list_rules() : show_operator(*name);
+    };
+  });
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/strict_globals.h"
+#include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// A setting that no mh.config asked for is a mistake worth a word, but not worth the run.
+void warn_of_unread_settings(lua_State* lua) {
+  const Context& run = context(lua);
+  if (run.rank() != 0 || (run.settings.empty() && run.config_file.empty())) return;
+  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  const bool read = lua_getfield(lua, -1, "moonhalo.config") != LUA_TNIL;
+  lua_pop(lua, 2);
+  if (read) return;
+  std::fprintf(stderr, "moonhalo: --set and --config had no effect: %s does not call mh.config\n", run.script.c_str());
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("run", "Run a Lua script on one or several ranks");
+  const auto options = std::make_shared<SessionOptions>();
+  command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
+  add_rank_options(*command, *options);
+  add_timeout_option(*command, *options);
+  command->add_option("--set", options->settings, "A configuration value, key=value; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--config", options->config_file, "Configuration table, FILE.lua or FILE.json")
+      ->check(CLI::ExistingFile);
+  command->add_option("--log", options->log_file, "Write what mh.log is given, one JSON object a line");
+  command->add_flag("--quiet", options->quiet, "No progress output");
+  command->add_option("arguments", options->arguments, "After --: the script's own arguments, arg[1] ...");
+  command->footer(
+      "Ends with status 0; 1 when the script failed; 2 for wrong usage; 3 when a rank was lost or silent for too long; "
+      "or with\n"
+      "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
+      "signal.\n");
+  command->callback([options, &action] {
+    action = [options] {
+      return run_session(*options, [](lua_State* lua) {
+        forbid_undefined_globals(lua);
+        run_script(lua, 0);
+        warn_of_unread_settings(lua);
+      });
+    };
+  });
+}
+
+}  // namespace moonhalo::scripting

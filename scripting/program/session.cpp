@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/program/session.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <thread>
+
+#include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/scripting/bind/h5.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/lua_random.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/syntax_hints.h"
+#include "moonhalo/scripting/core/warnings.h"
+#include "moonhalo/scripting/program/output.h"
+#include "moonhalo/scripting/program/report.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+constexpr std::chrono::seconds kStopWithin{5};
+// After os.exit with another status than 0 the other ranks of this process have so long to come to their end.
+constexpr std::chrono::seconds kLeaveWithin{2};
+
+/// What all ranks of a run share and other runs do not.
+struct RunStart {
+  int64_t entropy = 0;    ///< for math.randomseed()
+  int64_t time = 0;       ///< seconds, as os.time()
+  int64_t log_error = 0;  ///< errno of opening the log file, which rank 0 writes
+};
+
+RunStart draw_start(const std::string& log_file) {
+  std::random_device device;
+  RunStart start{static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+  if (log_file.empty()) return start;
+  std::FILE* file = std::fopen(log_file.c_str(), "a");
+  start.log_error = file ? 0 : errno;
+  if (file) std::fclose(file);
+  return start;
+}
+
+/// Rank 0's. Collective.
+RunStart agree(const RunStart& mine, Communicator& world) {
+  at::Tensor numbers = at::empty({3}, at::kLong);
+  auto* data = numbers.mutable_data_ptr<int64_t>();
+  data[0] = mine.entropy;
+  data[1] = mine.time;
+  data[2] = mine.log_error;
+  world.broadcast(numbers, 0);
+  return {data[0], data[1], data[2]};
+}
+
+/// One run on the ranks of this process.
+class Session {
+ public:
+  Session(const SessionOptions& options, const std::function<void(lua_State*)>& body)
+      : options_(options), body_(body) {}
+  ~Session() { end_watch(); }
+
+  int run();
+
+ private:
+  Context make_context(CommunicatorPtr world, bool threads) const;
+  void check_log() const;
+  void run_rank(CommunicatorPtr world, bool threads);
+  void leave(Communicator& world, int status);
+  void fail(Communicator& world, const LuaError& error, bool secondary);
+  void watch(std::chrono::seconds grace);
+  void end_watch();
+  int status() const;
+  void print_report();
+
+  const SessionOptions& options_;
+  const std::function<void(lua_State*)>& body_;
+  int64_t world_size_ = 1;
+  Launch launch_;
+  RunStart start_;
+  ErrorReport report_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> exit_code_ = 0;
+  std::atomic<bool> printed_ = false;
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_ended_;
+  bool ended_ = false;
+  bool alarmed_ = false;
+  std::thread watcher_;
+};
+
+const char kSessionKey = 0;
+
+/// Ranks that compute in Lua meet no collective that could tell them to stop.
+void stop_hook(lua_State* lua, lua_Debug*) {
+  lua_rawgetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
+  const auto* stop = static_cast<const std::atomic<bool>*>(lua_touserdata(lua, -1));
+  lua_pop(lua, 1);
+  if (!*stop) return;
+  context(lua).rank_was_lost = true;
+  luaL_error(lua, "stopped, because another rank failed");
+}
+
+/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of
+/// a script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at
+/// its beginning, os.time.
+int shared_time(lua_State* lua) {
+  if (!lua_isnoneornil(lua, 1)) {
+    lua_pushvalue(lua, lua_upvalueindex(3));
+    lua_insert(lua, 1);
+    lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
+    return lua_gettop(lua);
+  }
+  const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
+  const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
+  push(lua,
+       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
+  return 1;
+}
+
+void share_time(lua_State* lua, int64_t start) {
+  lua_getglobal(lua, "os");
+  push(lua, start);
+  push(lua, std::chrono::steady_clock::now().time_since_epoch().count());
+  lua_getfield(lua, -3, "time");
+  lua_pushcclosure(lua, guard<shared_time>, 3);
+  lua_setfield(lua, -2, "time");
+  lua_pop(lua, 1);
+}
+
+/// One write per line, so that the lines of thread ranks do not mix.
+int print_line(lua_State* lua) {
+  std::string line;
+  const int count = lua_gettop(lua);
+  for (int i = 1; i <= count; ++i) {
+    size_t length = 0;
+    const char* text = luaL_tolstring(lua, i, &length);
+    if (i > 1) line += '\t';
+    line.append(text, length);
+    lua_pop(lua, 1);
+  }
+  line += '\n';
+  write_output(line);
+  return 0;
+}
+
+c10::Device device_of(const std::string& name, int64_t local_rank) {
+  const auto device = parse_device(name);
+  if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  if (!device->is_cuda()) return *device;
+  if (!at::globalContext().hasCUDA()) {
+    throw UsageError(
+        "--device cuda: no CUDA device can be used here\n  fix   leave --device out, or use a "
+        "build and a "
+        "machine with CUDA");
+  }
+  if (device->has_index()) return *device;
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % hooks.deviceCount()));
+}
+
+Context Session::make_context(CommunicatorPtr world, bool threads) const {
+  Context context;
+  const int64_t local_rank = launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
+  context.device = device_of(options_.device, local_rank);
+  context.world = std::move(world);
+  context.ranks_are_threads = threads;
+  context.script = options_.script;
+  context.arguments = options_.arguments;
+  context.config_file = options_.config_file;
+  context.log_file = options_.log_file;
+  context.quiet = options_.quiet;
+  for (const std::string& setting : options_.settings) {
+    const size_t equals = setting.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      throw UsageError("--set: '" + setting + "' is not of the form key=value");
+    }
+    context.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return context;
+}
+
+/// Before the script computes for hours and has nowhere to write.
+void Session::check_log() const {
+  if (start_.log_error == 0) return;
+  throw UsageError("--log: cannot write '" + options_.log_file +
+                   "': " + std::strerror(static_cast<int>(start_.log_error)));
+}
+
+void Session::run_rank(CommunicatorPtr world, bool threads) {
+  Communicator& communicator = *world;
+  if (options_.timeout) communicator.set_timeout(*options_.timeout);
+  const auto state = new_state(make_context(std::move(world), threads));
+  lua_State* lua = state.get();
+  lua_pushlightuserdata(lua, &stop_);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
+  lua_register(lua, "print", guard<print_line>);
+  replace_os_exit(lua);
+  set_lua_entropy(lua, static_cast<uint64_t>(start_.entropy));
+  if (communicator.size() > 1) share_time(lua, start_.time);
+  const ScriptWarnings warnings(lua);
+  if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
+  try {
+    body_(lua);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const ScriptExit& exit) {
+    // A status of failure: what was being written may be half of it.
+    if (exit.status() != 0) discard_files(lua);
+    leave(communicator, exit.status());
+  } catch (const std::exception& error) {
+    discard_files(lua);
+    const auto* known = dynamic_cast<const LuaError*>(&error);
+    const bool secondary = context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error);
+    fail(communicator, known ? *known : LuaError(plain_message(error)), secondary);
+  }
+}
+
+/// The process ends when all its ranks have. Those that work on after one has failed are given a moment; those that
+/// wait for it hear of it.
+void Session::leave(Communicator& world, int status) {
+  if (status > exit_code_) exit_code_ = status;
+  if (status != 0 && world.size() > 1 && launch_.size == 1) watch(kLeaveWithin);
+}
+
+void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
+  const std::string message = error.what();
+  report_.add(world.rank(), error, secondary);
+  stop_ = true;
+  // Another process's abort may end this one at once: say what happened first.
+  if (launch_.size > 1) print_report();
+  watch(std::chrono::seconds(0));
+  if (world.size() > 1 && world.backend() != std::string("fake")) {
+    abort_with_status(world,
+                      "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
+                      secondary ? kRankLost : kScriptFailed);
+  }
+}
+
+/// After `grace` ranks are to stop. One inside a long computation hears nothing: after a while the process ends without
+/// it.
+void Session::watch(std::chrono::seconds grace) {
+  const std::lock_guard lock(watch_mutex_);
+  if (watcher_.joinable()) return;
+  try {
+    watcher_ = std::thread([this, grace] {
+      std::unique_lock waiting(watch_mutex_);
+      if (watch_ended_.wait_for(waiting, grace, [this] { return ended_; })) return;
+      stop_ = true;
+      if (watch_ended_.wait_for(waiting, kStopWithin, [this] { return ended_; })) return;
+      print_report();
+      std::fflush(nullptr);
+      std::_Exit(status());
+    });
+  } catch (const std::system_error&) {
+    // The process is short of memory or threads: what is known is said now, and an alarm does what the thread would.
+    stop_ = true;
+    print_report();
+    std::signal(SIGALRM, [](int) { std::_Exit(kScriptFailed); });
+    alarm(static_cast<unsigned>(kStopWithin.count()));
+    alarmed_ = true;
+  }
+}
+
+void Session::end_watch() {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    ended_ = true;
+  }
+  watch_ended_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  if (alarmed_) alarm(0);
+}
+
+int Session::status() const {
+  if (report_.empty() || (exit_code_ != 0 && report_.only_secondary())) return exit_code_;
+  return report_.only_secondary() ? kRankLost : kScriptFailed;
+}
+
+/// Once: what other ranks say later follows from it.
+void Session::print_report() {
+  if (printed_.exchange(true)) return;
+  const std::string text = report_.text(world_size_);
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+/// Errors in what was asked for are the caller's, not the script's.
+CommunicatorPtr make_process_world(const std::string& backend, const Launch& launch) {
+  try {
+    return make_world(backend, launch);
+  } catch (const c10::ValueError& error) {
+    throw UsageError(plain_message(error));
+  } catch (const c10::NotImplementedError& error) {
+    throw UsageError(plain_message(error));
+  }
+}
+
+void check_time_limit() {
+  try {
+    default_time_limit();
+  } catch (const c10::ValueError& error) {
+    throw UsageError(plain_message(error));
+  }
+}
+
+int Session::run() {
+  launch_ = detect_launch();
+  const DefaultTimeLimit limit(options_.timeout);
+  check_time_limit();
+  const std::string& backend = options_.backend;
+  start_ = draw_start(launch_.rank == 0 ? options_.log_file : "");
+  if (launch_.size == 1) check_log();
+  if (backend == "fake") {
+    world_size_ = std::max(1, options_.ranks);
+    run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
+  } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {
+    world_size_ = options_.ranks;
+    run_ranks(options_.ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
+  } else {
+    if (options_.ranks > 0 && options_.ranks != launch_.size) {
+      throw UsageError("--ranks " + std::to_string(options_.ranks) + ": this process is one of " +
+                       std::to_string(launch_.size) + "\n  have  " + launch_.why +
+                       "\n  fix   leave --ranks out under a launcher; without one use --backend threads");
+    }
+    CommunicatorPtr world = make_process_world(backend, launch_);
+    world_size_ = world->size();
+    start_ = agree(start_, *world);
+    check_log();
+    run_rank(std::move(world), false);
+  }
+  end_watch();
+  // Processes print before they abort each other.
+  if (!report_.empty() && (world_size_ == 1 || launch_.size == 1)) print_report();
+  return status();
+}
+
+}  // namespace
+
+void add_ranks_option(CLI::App& app, int& ranks, const std::string& description) {
+  app.add_option("--ranks", ranks, description)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            const bool fits = number && text.size() < 10 && std::stoi(text) > 0;
+            return fits ? std::string() : "'" + text + "' is no number of ranks; allowed are 1, 2, 3, ...";
+          },
+          ""));
+}
+
+void add_rank_options(CLI::App& app, SessionOptions& options) {
+  add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
+  app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
+      ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
+  app.add_option("--device", options.device, "cpu (default) or cuda");
+}
+
+void add_timeout_option(CLI::App& app, SessionOptions& options) {
+  const auto set = [&options](const std::string& text) {
+    options.timeout = parse_time_limit(text);
+    if (!options.timeout)
+      throw CLI::ValidationError("--timeout", "'" + text + "' is no number of seconds from 0.001 to 1e9");
+  };
+  app.add_option_function<std::string>(
+         "--timeout", set,
+         "Longest silence of a rank in seconds before the others give up (default: MOONHALO_TIMEOUT_S, else 600)")
+      ->type_name("SECONDS");
+}
+
+int run_session(const SessionOptions& options, const std::function<void(lua_State*)>& body) {
+  return Session(options, body).run();
+}
+
+void run_script(lua_State* lua, int results) {
+  const Context& run = context(lua);
+  if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
+  if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
+    const std::string message = lua_tostring(lua, -1);
+    lua_pop(lua, 1);
+    throw LuaError(message + syntax_hint(message, source_line(message)));
+  }
+  for (const std::string& argument : run.arguments) push(lua, argument);
+  call_traced(lua, static_cast<int>(run.arguments.size()), results);
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace CLI {
+class App;
+}
+
+namespace moonhalo::scripting {
+
+/// Exit statuses of the program.
+enum ExitStatus : int { kDone = 0, kScriptFailed = 1, kWrongUsage = 2, kRankLost = kRankLostStatus };
+
+/// The command line was right in form but cannot be carried out; exit status 2.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// How a script is started: what `moonhalo run` and its relatives take.
+struct SessionOptions {
+  std::string script;
+  std::vector<std::string> arguments;
+  int ranks = 0;        ///< 0: not given
+  std::string backend;  ///< empty: decided by the launcher's environment
+  std::string device = "cpu";
+  std::vector<std::string> settings;  ///< "key=value"
+  std::string config_file;
+  std::string log_file;
+  bool quiet = false;
+  std::optional<std::chrono::milliseconds>
+      timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default
+};
+void add_timeout_option(CLI::App& app, SessionOptions& options);
+void add_rank_options(CLI::App& app, SessionOptions& options);
+void add_ranks_option(CLI::App& app, int& ranks, const std::string& description);
+
+/// Runs `body` once per rank, each with a state of its own, on this process's ranks (threads, or
+/// the one rank that a launcher made this process). A failure on one rank stops the others within
+/// five seconds; equal messages of several ranks are printed once, to stderr, with the source line
+/// and a traceback. Returns the exit status.
+int run_session(const SessionOptions& options, const std::function<void(lua_State*)>& body);
+
+/// Loads and calls the script with its arguments, leaving its results on the stack. LuaError;
+/// UsageError when the file cannot be read.
+void run_script(lua_State* lua, int results);
+
+}  // namespace moonhalo::scripting

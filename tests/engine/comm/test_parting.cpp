@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that part ways, as threads (under mpirun: tests/mpi/test_parting_mpi.cpp).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "tests/support/oracle.h"
+#include "tests/support/parting.h"
+#include "tests/support/ranks.h"
+
+namespace moonhalo {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::harmless_cases;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::on_ranks;
+using testing::parting_cases;
+using testing::PartingCase;
+
+class Parting : public ::testing::TestWithParam<PartingCase> {};
+
+// The time limit of a verb is ten minutes: it is not what ends these.
+TEST_P(Parting, IsAnErrorOnEveryRankThatNamesBothCalls) {
+  for (const int ranks : {2, 3, 4}) {
+    std::atomic<int> threw{0};
+    on_ranks(
+        ranks,
+        [&](Communicator& comm) {
+          const std::string message = message_of([&] { GetParam().program(comm); });
+          for (const std::string& text : GetParam().texts) EXPECT_THAT(message, HasSubstr(text));
+          EXPECT_THAT(message, HasSubstr("\n  have  ")) << message;
+          EXPECT_THAT(message, HasSubstr("\n  fix   ")) << message;
+          threw += !message.empty();
+        },
+        5s);
+    EXPECT_EQ(threw.load(), ranks);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Parting, ::testing::ValuesIn(parting_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+class NoParting : public ::testing::TestWithParam<PartingCase> {};
+
+TEST_P(NoParting, IsNoError) {
+  for (const int ranks : {2, 3, 4}) on_ranks(ranks, GetParam().program, 5s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, NoParting, ::testing::ValuesIn(harmless_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// No two of these calls are in one group, so that no comparing could find them.
+TEST(StuckRanks, WaitForEachOtherInDifferentGroupsAndAreTold) {
+  std::atomic<int> threw{0};
+  on_ranks(
+      4,
+      [&](Communicator& comm) {
+        const MeshPtr mesh = init_device_mesh(comm, "cpu", {2, 2});
+        at::Tensor data = at::ones({3});
+        const std::string message = message_of([&] {
+          mesh->group(comm.rank() == 0 ? 0 : 1).all_reduce(data);
+          comm.barrier();
+        });
+        EXPECT_THAT(message, HasSubstr("all ranks wait for each other"));
+        EXPECT_THAT(message, HasSubstr("rank 0: all_reduce of Float, 3 elements"));
+        EXPECT_THAT(message, HasSubstr("rank 3: barrier (call"));
+        threw += !message.empty();
+      },
+      5s);
+  EXPECT_EQ(threw.load(), 4);
+}
+
+TEST(StuckRanks, ASlowRankIsWaitedFor) {
+  on_ranks(3, [](Communicator& comm) {
+    for (int round = 0; round < 3; ++round) {
+      if (comm.rank() == round) std::this_thread::sleep_for(700ms);
+      comm.barrier();
+    }
+  });
+}
+
+TEST(CallChecks, ThreadsAlwaysCompare) {
+  on_ranks(2, [](Communicator& comm) {
+    EXPECT_TRUE(set_check_calls(comm, false));
+    EXPECT_TRUE(set_check_calls(comm, true));
+  });
+}
+
+TEST(CallChecks, TheErrorSaysWhereTheProgramsAre) {
+  on_ranks(2, [](Communicator& comm) {
+    const int owner = 0;
+    set_program_position(&owner, [&comm] { return "train.lua:" + std::to_string(10 + comm.rank()); });
+    at::Tensor data = at::ones({3});
+    const std::string message = message_of([&] { comm.rank() == 0 ? comm.barrier() : comm.all_reduce(data); });
+    clear_program_position(&owner);
+    EXPECT_THAT(message, HasSubstr("at train.lua:10"));
+    EXPECT_THAT(message, HasSubstr("at train.lua:11"));
+    EXPECT_THAT(message, HasSubstr("`next` over a table"));
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long ranks wait for each other (X16).
+#include "moonhalo/engine/comm/time_limit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
+
+namespace moonhalo {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+TEST(TimeLimit, IsANumberOfSecondsFromAMillisecondOn) {
+  EXPECT_EQ(parse_time_limit("5"), 5000ms);
+  EXPECT_EQ(parse_time_limit("0.001"), 1ms);
+  EXPECT_EQ(parse_time_limit("1e9"), std::chrono::milliseconds(int64_t{1000000000000}));
+  for (const char* text : {"", "0", "0.0009", "-1", "nan", "inf", "5s", "1e10", "soon"})
+    EXPECT_FALSE(parse_time_limit(text)) << text;
+  ::setenv("MOONHALO_TIMEOUT_S", "0.0009", 1);
+  EXPECT_THAT(message_of([] { make_self_communicator(); }),
+              HasSubstr("MOONHALO_TIMEOUT_S: not a number of seconds from 0.001"));
+  ::unsetenv("MOONHALO_TIMEOUT_S");
+}
+
+TEST(TimeLimit, OfAScopeHoldsForTheCommunicatorsMadeInIt) {
+  {
+    const DefaultTimeLimit outer(3s), none(std::nullopt);
+    EXPECT_EQ(make_self_communicator()->timeout(), 3s);
+  }
+  EXPECT_EQ(make_self_communicator()->timeout(), 10min);
+}
+
+TEST(TimeLimit, OfAWorldReachesTheGroupsThatAreThereAndThoseToCome) {
+  run_ranks(2, [](Communicator& world) {
+    const CommunicatorPtr before = world.split(0, world.rank()), inner = before->split(0, world.rank());
+
+    set_time_limit(*before, 7s);
+
+    for (Communicator* group : {&world, before.get(), inner.get()}) EXPECT_EQ(group->timeout(), 7s);
+    EXPECT_EQ(inner->split(0, world.rank())->timeout(), 7s);
+  });
+}
+
+TEST(TimeLimit, DoesNotHoldWhereARankWorksAlone) {
+  run_ranks(3, [](Communicator& world) {
+    world.set_timeout(200ms);
+    const WithoutTimeLimit patient;
+    if (world.rank() == 0) std::this_thread::sleep_for(800ms);
+    world.barrier();
+    if (world.rank() == 0) {
+      std::this_thread::sleep_for(800ms);
+      world.exchange({{1, at::ones({3})}}, {});
+    } else if (world.rank() == 1) {
+      world.exchange({}, {{0, at::ones({3})}});
+    } else {
+      world.exchange({}, {});
+    }
+  });
+}
+
+TEST(WaitingTime, CountsASecondAtMostBetweenTwoLooks) {
+  WaitingTime time;
+  std::this_thread::sleep_for(1200ms);
+
+  EXPECT_EQ(time.look(), 1s);
+  EXPECT_GT(time.left(2s), 0s);
+  EXPECT_LE(time.left(1s), 0s);
+}
+
+/// From here on no thread can be started but those whose stacks are there: one of 64 MiB does not fit any more.
+void be_short_of_threads(int more) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, size_t{64} << 20);
+  pthread_setattr_default_np(&attributes);
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = static_cast<rlim_t>(pages) * 4096 + (rlim_t{80} << 20) * more + (32 << 20);
+  const rlimit limit{bytes, bytes};
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+TEST(RunRanksDeathTest, SaysWhichThreadCannotBeStartedAndRunsNone) {
+  const auto start = [] {
+    be_short_of_threads(1);
+    const std::string message =
+        message_of([] { run_ranks(4, [](Communicator&) { std::fprintf(stderr, "a rank ran\n"); }); });
+    std::fprintf(stderr, "%s\n", message.c_str());
+    std::_Exit(message.find("a rank") == std::string::npos ? 0 : 1);
+  };
+
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(0),
+              "^run_ranks: cannot start the thread of rank 1 of 4\n  have  .*\n  fix   use fewer ranks");
+}
+
+}  // namespace
+}  // namespace moonhalo

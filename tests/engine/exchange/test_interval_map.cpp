@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/exchange/boundary_index.h"
+#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/redistribution.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+struct Halo {
+  int64_t lo, hi;
+  Edge edge;
+};
+
+struct MapCase {
+  std::string name;
+  std::vector<int64_t> mesh;
+  std::vector<int64_t> shape;
+  std::vector<Placement> placements;
+  std::vector<Halo> halos;  // per dim
+};
+
+const std::vector<MapCase>& cases() {
+  static const std::vector<MapCase> table = {
+      {"one_row_each_side", {2}, {9, 3}, {shard(0, {5, 4})}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"anisotropic", {3}, {11, 2}, {shard(0, {3, 6, 2})}, {{2, 0, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"wider_than_neighbours", {4}, {8}, {shard(0)}, {{5, 4, Edge::kZero}}},
+      {"empty_block", {3}, {9, 2}, {shard(0, {4, 0, 5})}, {{2, 3, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"one_row_blocks", {3}, {7, 2}, {shard(0, {1, 5, 1})}, {{3, 3, Edge::kReflect}, {0, 0, Edge::kZero}}},
+      {"periodic", {2}, {7}, {shard(0, {3, 4})}, {{4, 4, Edge::kCircular}}},
+      {"periodic_over_the_whole_domain", {3}, {5}, {shard(0)}, {{7, 6, Edge::kCircular}}},
+      {"replicate_edge", {2}, {6, 2}, {shard(0, {1, 5})}, {{3, 2, Edge::kReplicate}, {0, 0, Edge::kZero}}},
+      {"reflect_far", {2}, {4}, {shard(0, {2, 2})}, {{3, 3, Edge::kReflect}}},
+      {"two_dims_with_corners",
+       {2, 2},
+       {5, 7},
+       {shard(0, {1, 4}), shard(1, {4, 3})},
+       {{2, 1, Edge::kZero}, {1, 3, Edge::kCircular}}},
+      {"replicated_beside_cut",
+       {2, 2},
+       {5, 3},
+       {replicate(), shard(0, {2, 3})},
+       {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"nested_cut", {2, 2}, {9}, {shard(0), shard(0)}, {{2, 2, Edge::kReflect}}},
+      {"more_ranks_than_rows", {4}, {2, 2}, {shard(0)}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
+      {"padded_uncut_dim", {2}, {4, 3}, {shard(0)}, {{0, 0, Edge::kZero}, {2, 1, Edge::kCircular}}},
+  };
+  return table;
+}
+
+int64_t row_by_hand(int64_t i, int64_t extent, Edge edge) {
+  switch (edge) {
+    case Edge::kZero:
+      return i >= 0 && i < extent ? i : -1;
+    case Edge::kCircular:
+      return ((i % extent) + extent) % extent;
+    case Edge::kReplicate:
+      return std::clamp<int64_t>(i, 0, extent - 1);
+    case Edge::kReflect:
+      break;
+  }
+  while (i < 0 || i >= extent) i = i < 0 ? -i : 2 * (extent - 1) - i;
+  return i;
+}
+
+// What the map must give, row by row from the whole tensor.
+at::Tensor needed_of(const at::Tensor& full, const std::vector<Need>& needs) {
+  at::Tensor result = full;
+  for (size_t d = 0; d < needs.size(); ++d) {
+    std::vector<at::Tensor> rows;
+    for (int64_t i = needs[d].begin; i < needs[d].end; ++i) {
+      const int64_t row = row_by_hand(i, full.size(d), needs[d].edge);
+      rows.push_back(row < 0 ? at::zeros_like(result.narrow(d, 0, 1)) : result.narrow(d, row, 1));
+    }
+    if (needs[d].reversed) std::reverse(rows.begin(), rows.end());
+    result = rows.empty() ? result.narrow(d, 0, 0) : at::cat(rows, d);
+  }
+  return result;
+}
+
+void check(const MapCase& row, bool reversed) {
+  SCOPED_TRACE(row.name + (reversed ? " reversed" : ""));
+  on_mesh(row.mesh, [&](const MeshPtr& mesh) {
+    const at::Tensor full = make_tensor(row.shape, 3);
+    const SpecPtr spec = make_spec(mesh, row.shape, row.placements);
+    const auto needs = [&](int64_t rank) {
+      std::vector<Need> result;
+      for (size_t d = 0; d < row.halos.size(); ++d) {
+        const auto [begin, end] = spec->block_range(d, rank);
+        result.push_back({begin - row.halos[d].lo, end + row.halos[d].hi, row.halos[d].edge, reversed});
+      }
+      return result;
+    };
+    const IntervalMap map(spec, needs);
+    const at::Tensor local = redistribute_local(full, replicated(mesh, row.shape), spec).clone();
+
+    const at::Tensor needed = gather(map, local);
+
+    EXPECT_EQ(difference(needed, needed_of(full, needs(mesh->rank())), 0), "");
+    // Adjoint: <F x, y> = <x, F* y>, summed over ranks (each block once).
+    const at::Tensor y = make_tensor(map.needed_shape(), 10 + mesh->rank());
+    const at::Tensor back = scatter_add(map, y);
+    at::Tensor sums = at::stack({(needed * y).sum(), (local * back).sum()});
+    mesh->group().all_reduce(sums);
+    EXPECT_NEAR(sums[0].item<double>(), sums[1].item<double>(), 1e-10);
+    EXPECT_EQ(back.sizes(), local.sizes());
+  });
+}
+
+TEST(IntervalMap, BringsTheNeededRowsAndItsAdjointAddsThemBack) {  // S04, S05, S15
+  for (const auto& row : cases()) check(row, false);
+}
+
+TEST(IntervalMap, SourceRowsBeyondTheEnds) {
+  const std::pair<Edge, std::vector<int64_t>> cases[] = {
+      // rows -4 to 6 of 3
+      {Edge::kZero, {-1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1}},
+      {Edge::kCircular, {2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0}},
+      {Edge::kReflect, {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2}},
+      {Edge::kReplicate, {0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2}},
+  };
+  for (const auto& [edge, expected] : cases) {
+    std::vector<int64_t> rows;
+    for (int64_t i = -4; i <= 6; ++i) {
+      rows.push_back(source_row(i, 3, edge));
+      EXPECT_EQ(source_row(i, 1, edge), edge == Edge::kZero && i != 0 ? -1 : 0);
+      EXPECT_EQ(source_row(i, 0, edge), -1);
+    }
+    EXPECT_EQ(rows, expected) << static_cast<int>(edge);
+  }
+}
+
+TEST(IntervalMap, ReadsBackwards) {
+  for (const auto& row : cases()) check(row, true);
+}
+
+void check_all_pairs(std::vector<int64_t> mesh_shape, const std::vector<std::vector<Placement>>& all) {
+  for (const auto& from : all) {
+    for (const auto& to : all) {
+      expect_same_as_plain(mesh_shape, {{make_tensor({7, 5}, 5), from}}, [&](const std::vector<at::Tensor>& t) {
+        if (!is_shard_tensor(t[0])) return std::vector<at::Tensor>{t[0] * t[0]};
+        const at::Tensor moved = redistribute(t[0], to);
+        EXPECT_EQ(spec(moved), make_spec(spec(t[0])->mesh(), t[0].sizes(), to));
+        return std::vector<at::Tensor>{moved * moved};
+      });
+    }
+  }
+}
+
+TEST(Redistribute, EveryPairOfPlacementsOnALine) {  // D04
+  check_all_pairs({3}, {{replicate()},
+                        {partial()},
+                        {shard(0)},
+                        {shard(0, {1, 5, 1})},
+                        {shard(0, {4, 0, 3})},
+                        {shard(1)},
+                        {shard(1, {0, 0, 5})}});
+}
+
+TEST(Redistribute, EveryPairOfPlacementsOnASquare) {  // D04
+  check_all_pairs({2, 2}, {{replicate(), replicate()},
+                           {replicate(), partial()},
+                           {partial(), partial()},
+                           {partial(), shard(0, {6, 1})},
+                           {shard(0, {2, 5}), replicate()},
+                           {shard(1), shard(0, {3, 4})},
+                           {shard(0), shard(0)},
+                           {shard(0, {3, 4}), shard(0, {1, 2, 4, 0})},
+                           {shard(1), partial()}});
+}
+
+TEST(Redistribute, MovesOnlyWhatMustMove) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor x = shard_of(make_tensor({12, 4}, 1), mesh, {shard(0, {4, 4, 4})});
+    mesh->group().reset_stats();
+
+    redistribute(x, {shard(0, {5, 3, 4})});
+
+    // One row moves from rank 1 to rank 0: no other rank sends.
+    const auto bytes = mesh->group().stats().total().bytes;
+    EXPECT_EQ(bytes, mesh->rank() == 1 ? 4 * 8 : 0);
+  });
+}
+
+TEST(Redistribute, KeepsMaxMinAndAverageSums) {
+  for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kAvg, ReduceOp::kProduct}) {
+    on_mesh({2}, [op](const MeshPtr& mesh) {
+      const at::Tensor mine = make_tensor({4}, 20 + mesh->rank());
+      const at::Tensor a = make_tensor({4}, 20), b = make_tensor({4}, 21);
+      const at::Tensor x = from_local(mine, mesh, {partial(op)});
+
+      const at::Tensor full = full_tensor(redistribute(x, {shard(0, {1, 3})}));
+
+      const at::Tensor expected = op == ReduceOp::kMax   ? at::maximum(a, b)
+                                  : op == ReduceOp::kMin ? at::minimum(a, b)
+                                  : op == ReduceOp::kAvg ? (a + b) / 2
+                                                         : a * b;
+      EXPECT_EQ(difference(full, expected, 1e-15), "");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::testing

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward-mode derivatives, inference mode, no-grad and autocast on ShardTensors, against one device.
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/autograd_ways.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::autograd::grad;
+
+// Forward mode
+
+// A level belongs to the process, so the ranks, being threads of it, share one.
+class DualLevel {
+ public:
+  DualLevel() : level_(torch::autograd::forward_ad::enter_dual_level()) {}
+  ~DualLevel() { torch::autograd::forward_ad::exit_dual_level(level_); }
+  DualLevel(const DualLevel&) = delete;
+  DualLevel& operator=(const DualLevel&) = delete;
+  int64_t index() const { return static_cast<int64_t>(level_); }
+
+ private:
+  uint64_t level_;
+};
+
+// The results of `run` at t[0] and their derivatives along t[1].
+List derivatives(const std::function<List(X)>& run, const List& t, int64_t level) {
+  List seen;
+  for (const at::Tensor& y : run(at::_make_dual(t[0], t[1], level))) {
+    const auto [value, tangent] = at::_unpack_dual(y, level);
+    seen.push_back(value);
+    seen.push_back(tangent);
+  }
+  return seen;
+}
+
+const std::vector<Program1> kForward = {
+    {"pointwise",
+     [](X x) {
+       return List{(x.sin() * x + 2).exp(), x.clamp(-0.3, 0.4), at::gelu(x), at::where(x > 0, x, x * x)};
+     }},
+    {"conv",
+     [](X x) {
+       return List{at::conv2d(x, make_tensor({2, 4, 3, 3}, 8), make_tensor({2}, 9), {2, 1}, {1, 1})};
+     }},
+    {"conv_transposed",
+     [](X x) {
+       return List{at::conv_transpose2d(x, make_tensor({4, 2, 3, 2}, 8), {}, {2, 1})};
+     }},
+    {"reductions",
+     [](X x) {
+       return List{
+           x.sum(2), x.mean(), x.var({2, 3}), x.logsumexp(2), x.amax({2}), x.prod(3), at::linalg_vector_norm(x)};
+     }},
+    {"scans",
+     [](X x) {
+       return List{x.cumsum(2), x.cumprod(3), x.logcumsumexp(2)};
+     }},
+    {"softmax",
+     [](X x) {
+       return List{x.softmax(2), x.log_softmax(3)};
+     }},
+    {"norms",
+     [](X x) {
+       return List{at::layer_norm(x, {7, 5}), at::group_norm(x, 2, make_tensor({4}, 8), make_tensor({4}, 9)),
+                   at::batch_norm(x, make_tensor({4}, 8), {}, {}, {}, true, 0.1, 1e-5, false)};
+     }},
+    {"pools",
+     [](X x) {
+       return List{at::avg_pool2d(x, {3, 2}), at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1}),
+                   at::adaptive_avg_pool2d(x, {3, 2})};
+     }},
+    {"indexed",
+     [](X x) {
+       return List{x.index_select(2, at::tensor({6, 0, 6})), x.index({at::tensor({2, 0}), {}, at::tensor({6, 1})}),
+                   x.gather(2, make_tensor({3, 4, 2, 5}, 8, at::kLong).abs()), std::get<0>(x.sort(2))};
+     }},
+    {"views",
+     [](X x) {
+       return List{x.permute({2, 0, 3, 1}).flatten(2),
+                   x.view({12, 7, 5}),
+                   x.slice(2, 1, 6, 2).transpose(0, 2),
+                   x.unbind(2)[3],
+                   x.split(3, 2)[1],
+                   x.select(2, 4),
+                   x.unsqueeze(2).expand({3, 4, 2, 7, 5})};
+     }},
+    {"joined",
+     [](X x) {
+       return List{at::cat({x, x.flip({2})}, 2), at::stack({x, x.roll(2, 2)}, 1)};
+     }},
+    {"in_place",
+     [](X x) {
+       at::Tensor y = x * 2;
+       y.mul_(y.detach()).add_(x).sin_();
+       return List{y};
+     }},
+    {"in_place_on_a_view",
+     [](X x) {
+       at::Tensor y = x.clone();
+       y.slice(2, 1, 5).mul_(3).slice(1, 2, 4).exp_();
+       y.transpose(1, 2).add_(x.transpose(1, 2));
+       return List{y};
+     }},
+    {"copied_into_constants",
+     [](X x) {
+       at::Tensor y = at::zeros_like(x.detach());
+       y.slice(3, 0, 3).copy_(x.slice(3, 2, 5));
+       return List{y, y.sum(2)};
+     }},
+    {"products",
+     [](X x) {
+       return List{x.matmul(make_tensor({5, 3}, 8)), x.matmul(x.transpose(2, 3)), x.matmul(make_tensor({5}, 8)),
+                   at::linear(x, make_tensor({2, 5}, 8), make_tensor({2}, 9)), at::tensordot(x, x, {2, 3}, {2, 3})};
+     }},
+    {"einsum",
+     [](X x) {
+       return List{at::einsum("bcij,bdij->bcd", {x, x}), at::einsum("...ij,jk->...ik", {x, make_tensor({5, 2}, 8)}),
+                   at::einsum("bcij,c,bcik->bjk", {x, make_tensor({4}, 9), x.sin()}), at::einsum("bcij->jb", {x})};
+     }},
+    {"circular",
+     [](X x) {
+       return List{at::pad(x, {1, 2, 3, 0}, "circular"), at::pad(x * x, {0, 0, 1, 1}, "circular")};
+     }},
+    {"padded",
+     [](X x) {
+       return List{at::pad(x, {1, 2, 3, 0}, "reflect"), at::pad(x, {1, 2, 3, 0}, "replicate"),
+                   at::pad(x, {1, 0, 2, 0}, "constant", 2)};
+     }},
+    {"resampled",
+     [](X x) {
+       return List{at::upsample_nearest2d(x, {14, 6}), at::_upsample_nearest_exact2d(x, {5, 9}),
+                   at::upsample_bilinear2d(x, {9, 4}, true), at::upsample_bicubic2d(x, {4, 11}, false)};
+     }},
+    {"shapes",
+     [](X x) {
+       return List{x.unfold(2, 3, 2),       at::glu(x, 1),
+                   x.diagonal(0, 2, 3),     x.rot90(1, {2, 3}),
+                   x.repeat({1, 2, 2, 1}),  x.triu(),
+                   at::pixel_shuffle(x, 2), at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1})};
+     }},
+    {"losses",
+     [](X x) {
+       return List{at::mse_loss(x, at::zeros_like(x)), at::l1_loss(x, x.detach() * 2),
+                   at::huber_loss(x, x.detach() * 0)};
+     }},
+};
+
+TEST(ForwardMode, DerivativesAlongATangent) {
+  const DualLevel level;
+  for (const Program1& row : kForward) {
+    expect_on_ways(
+        {{row.name, [&](const List& t) { return derivatives(row.run, t, level.index()); }}},
+        [](const Way& way) {
+          return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+        },
+        {.backward = false});
+  }
+}
+
+TEST(ForwardMode, TangentsOfOtherKinds) {
+  const DualLevel level;
+  const auto run = [](X x) { return List{(x * make_tensor({5}, 3)).tanh().cumsum(2)}; };
+  const at::Tensor tangent = make_tensor({3, 4, 7, 5}, 5);
+  for (const Input& kind : {Input{tangent, {}, true, true}, Input{tangent, {}}, Input{tangent, {shard(2, {1, 6})}},
+                            Input{tangent, {shard(3)}}}) {
+    expect_same_as_plain({2}, {{kField, {shard(2, {4, 3})}}, kind},
+                         [&](const List& t) { return derivatives(run, t, level.index()); }, {.backward = false});
+  }
+}
+
+// What moves blocks moves tangents with them.
+TEST(ForwardMode, ThroughMovesOfBlocks) {
+  const DualLevel level;
+  expect_on_ways(
+      {{"move_and_back",
+        [&](const List& t) {
+          const at::Tensor dual = at::_make_dual(t[0], t[1], level.index());
+          if (!is_shard_tensor(dual)) return List{std::get<1>(at::_unpack_dual(dual.square(), level.index()))};
+          const SpecPtr own = spec(dual);
+          const at::Tensor whole = full_tensor(dual);
+          const at::Tensor again = from_local(whole, replicated(own->mesh(), own->global_shape()));
+          return List{std::get<1>(at::_unpack_dual(redistribute(again, without_partial(own)).square(), level.index()))};
+        }}},
+      [](const Way& way) {
+        return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+      },
+      {.backward = false});
+}
+
+// Forward over reverse: the product of the Hessian and a vector.
+TEST(ForwardMode, OverReverse) {
+  const DualLevel level;
+  expect_on_ways({{"hessian_vector",
+                   [&](const List& t) {
+                     const at::Tensor x = t[0].detach().requires_grad_();
+                     const at::Tensor dual = at::_make_dual(x, t[1], level.index());
+                     const at::Tensor y = at::conv2d(dual, make_tensor({2, 4, 3, 3}, 8), {}, 1, 1).sin().square().sum();
+                     const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
+                     return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
+                   }}},
+                 [](const Way& way) {
+                   return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+                 },
+                 {.backward = false});
+}
+
+// The same through what is met above autograd.
+TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
+  const DualLevel level;
+  expect_on_ways({{"hessian_vector",
+                   [&](const List& t) {
+                     const at::Tensor x = t[0].detach().requires_grad_();
+                     const at::Tensor dual = at::_make_dual(x, t[1], level.index());
+                     const at::Tensor h = at::pad(dual, {1, 1, 2, 0}, "circular").sin();
+                     const at::Tensor y = at::einsum("bcij,bdij->bcd", {h, h.square()}).square().sum() +
+                                          h.matmul(h.transpose(2, 3)).sin().sum();
+                     const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
+                     return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
+                   }}},
+                 [](const Way& way) {
+                   return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
+                 },
+                 {.backward = false});
+}
+
+// Inference mode, no-grad
+
+List forward_of_a_net(const List& t) {
+  const at::Tensor h = at::max_pool2d(
+      at::relu(at::batch_norm(at::conv2d(t[0], t[1], {}, 1, 1), {}, {}, {}, {}, true, 0.1, 1e-5, false)), 2);
+  at::Tensor y = at::linear(h.flatten(2), make_tensor({3, 6}, 8)).softmax(-1);
+  y.select(2, 0).mul_(2);
+  return {y, at::scaled_dot_product_attention(y, y, y), at::einsum("bij,bkj->bik", {y, y}), y.std(),
+          at::mse_loss(y, y.flip({1}))};
+}
+
+TEST(Modes, InferenceAndNoGradGiveTheSame) {
+  const auto under = [](auto make_guard) {
+    return [make_guard](const List& t) {
+      const auto guard = make_guard();
+      List results = forward_of_a_net(t);
+      for (at::Tensor& result : results) EXPECT_FALSE(result.requires_grad());
+      results.push_back(t[0].detach().clone().add_(1));
+      return results;
+    };
+  };
+  const std::vector<ProgramN> rows = {{"inference", under([] { return std::make_unique<c10::InferenceMode>(); })},
+                                      {"no_grad", under([] { return std::make_unique<at::NoGradGuard>(); })}};
+  expect_on_ways(rows, [](const Way& way) {
+    return std::vector<Input>{{kField, way.placements}, {make_tensor({4, 4, 3, 3}, 2), {}, true, true}};
+  });
+}
+
+TEST(Modes, TensorsOfInferenceAreRefusedByAutograd) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    at::Tensor made;
+    {
+      const c10::InferenceMode inference;
+      made = shard_of(kField, mesh, {shard(2)}) * 2;
+      EXPECT_TRUE(made.is_inference());
+    }
+    const at::Tensor x = shard_of(kField, mesh, {shard(2)}).requires_grad_();
+    EXPECT_THAT(message_of([&] { x* made; }), HasSubstr("Inference tensors cannot be saved for backward"));
+    EXPECT_THAT(message_of([&] { made.add_(1); }), HasSubstr("Inplace update to inference tensor"));
+  });
+}
+
+TEST(Modes, GradModeWithinAProgram) {
+  expect_on_ways({{"switched",
+                   [](const List& t) {
+                     const at::Tensor x = t[0].detach().requires_grad_();
+                     at::Tensor constant, y;
+                     {
+                       const at::NoGradGuard off;
+                       constant = x.cumsum(2);
+                       const at::AutoGradMode on(true);
+                       y = x.square();
+                     }
+                     (y * constant).sum().backward();
+                     return List{x.grad()};
+                   }}},
+                 [](const Way& way) {
+                   return std::vector<Input>{{kField, way.placements}};
+                 },
+                 {.backward = false});
+}
+
+// Autocast
+
+class Autocast {
+ public:
+  Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
+
+const std::vector<ProgramN> kCast = {
+    {"linear", [](const List& t) { return List{at::linear(t[0], t[2])}; }},
+    {"matmul",
+     [](const List& t) {
+       return List{t[0].matmul(t[0].transpose(-1, -2)), t[0].matmul(t[2].t())};
+     }},
+    {"conv",
+     [](const List& t) {
+       return List{at::conv2d(t[0], t[1], {}, {2, 1}, 1)};
+     }},
+    {"net",
+     [](const List& t) {
+       const at::Tensor h = at::gelu(at::group_norm(at::conv2d(t[0], t[1], {}, 1, 1), 2));
+       return List{h, at::linear(h, t[2]).softmax(-1), at::mse_loss(h, at::zeros_like(h))};
+     }},
+    {"attention", [](const List& t) { return List{at::scaled_dot_product_attention(t[0], t[0], t[0])}; }},
+    {"einsum",
+     [](const List& t) {
+       const at::Tensor v = t[0].sum({0, 1, 3});
+       return List{at::einsum("bcij,kj->bcik", {t[0], t[2]}),
+                   at::einsum("bcij,bdij->bcd", {t[0], t[0]}),
+                   at::einsum("i,j->ij", {v, v}),
+                   at::einsum("bcij,bci,kj->bck", {t[0], t[0].mean(3), t[2] * 0.25}),
+                   at::einsum("bcij->cj", {t[0]}),
+                   at::einsum("bci,bci->bci", {t[0].sum(3), t[0].mean(3)})};
+     }},
+    {"tensordot",
+     [](const List& t) {
+       return List{at::tensordot(t[0], t[2], {3}, {1}), at::tensordot(t[0], t[0], {1, 2}, {1, 2}),
+                   at::tensordot(t[2], t[2], {}, {})};
+     }},
+    {"batches",
+     [](const List& t) {
+       const at::Tensor a = t[0].flatten(0, 1), b = a.transpose(1, 2);
+       const at::Tensor c = make_tensor({7, 7}, 6, at::kFloat).expand({12, 7, 7});
+       return List{a.bmm(b),
+                   at::baddbmm(c, a, b),
+                   at::addbmm(c[0], a, b),
+                   a[0].mm(t[2].t()),
+                   at::addmm(a[0], a[0].matmul(b[0]), a[1]),
+                   at::linalg_vecdot(t[0], t[0]),
+                   at::linalg_multi_dot({a[0], b[0], a[1]}),
+                   a[0].mv(t[2][0]),
+                   at::bilinear(t[0], t[0], make_tensor({2, 5, 5}, 9, at::kFloat))};
+     }},
+    {"convs",
+     [](const List& t) {
+       // Gradients of 1, about: those of w add up over all of them.
+       const at::Tensor x = t[0] * 0.125, line = x.select(3, 2), volume = x.unsqueeze(2), w = t[1];
+       return List{at::conv1d(line, w.select(3, 0), {}, 1, 1),   at::conv_transpose1d(line, w.select(3, 0)),
+                   at::conv3d(volume, w.unsqueeze(2)),           at::conv_transpose2d(x, w, {}, 2),
+                   at::conv_transpose3d(volume, w.unsqueeze(2)), at::conv2d(at::pad(x, {1, 1, 1, 1}, "circular"), w)};
+     }},
+    {"wide_again",
+     [](const List& t) {
+       const at::Tensor low = at::linear(t[0], t[2]);
+       return List{at::mse_loss(low, low * 0), low.prod(),
+                   at::cdist(low, low * 2),    low.cumsum(2),
+                   at::cat({low, t[0]}, 3),    at::stack({low, t[0].narrow(3, 0, 1).expand({3, 4, 7, 6})})};
+     }},
+    {"wide_norms",
+     [](const List& t) {
+       const at::Tensor low = at::linear(t[0], t[2]);
+       return List{at::upsample_bilinear2d(low, {3, 4}, false), low.std(), low.softmax(-1), at::layer_norm(low, {6}),
+                   at::group_norm(low, 2)};
+     }},
+    {"kept_wide",
+     [](const List& t) {
+       return List{at::linear(t[0], t[2]).to(at::kFloat).sum(), t[0].exp(), t[0] + t[0].to(at::kBFloat16)};
+     }},
+};
+
+// The products are rounded to 8 bits on either side, each rank's in its own order.
+TEST(Modes, AutocastInBfloat16) {
+  List dtypes;
+  for (const ProgramN& row : kCast) {
+    const auto cast = [&row](const List& t) {
+      const Autocast on;
+      return row.run(t);
+    };
+    expect_on_ways({{row.name, cast}},
+                   [](const Way& way) {
+                     return std::vector<Input>{{kField.to(at::kFloat), way.placements},
+                                               {make_tensor({4, 4, 3, 3}, 2, at::kFloat), {}, true, true},
+                                               {make_tensor({6, 5}, 3, at::kFloat)}};
+                   },
+                   {.tolerance = 0.04});
+  }
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Autocast on;
+    const at::Tensor x = shard_of(kField.to(at::kFloat), mesh, {shard(2)}), w = make_tensor({6, 5}, 3, at::kFloat);
+    EXPECT_EQ(at::linear(x, w).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(x.matmul(w.t()).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(at::mse_loss(at::linear(x, w), at::linear(x, w)).scalar_type(), at::kFloat);
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Indexing by tensors, over and off the cut dim: feature S26; embedding tables cut in rows and in columns.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/held.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using at::Tensor;
+using at::indexing::Ellipsis;
+using at::indexing::None;
+using at::indexing::Slice;
+
+const Oracle kTwice{.double_backward = true};
+const Oracle kForward{.backward = false};
+
+Tensor bent(const Tensor& x) { return x * x * x; }
+
+Tensor indices(at::IntArrayRef values) { return at::tensor(values, at::kLong); }
+
+TEST(Index, S26_ReadsEqualThoseOfOneDevice) {
+  check(
+      {
+          {"rows",
+           [](const Tensor& x) {
+             return List{bent(x.index({indices({8, 0, 3, 3, -1})}))};
+           },
+           kTwice},
+          {"columns",
+           [](const Tensor& x) {
+             return List{bent(bent(x).index({Slice(), indices({6, 0, 2})}))};
+           },
+           kTwice},
+          {"neighbours",
+           [](const Tensor& x) {
+             return List{bent(x.index({indices({8, 0, 3}), indices({6, 0, 2})}))};
+           }},
+          {"apart",
+           [](const Tensor& x) {
+             return List{bent(x.index({indices({8, 0, 3}), Slice(), indices({1, 0, 1})}))};
+           },
+           kTwice},
+          {"table",
+           [](const Tensor& x) {
+             return List{bent(x.index({Slice(), indices({1, 6, 0, 2}).view({2, 2}), Ellipsis}))};
+           }},
+          {"broadcast",
+           [](const Tensor& x) {
+             return List{bent(x.index({indices({8, 0, 3}).view({3, 1}), indices({6, 0})}))};
+           }},
+          {"by_cut_index",
+           [](const Tensor& x) {
+             return List{bent(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
+           }},
+          {"index_select",
+           [](const Tensor& x) {
+             return List{bent(x.index_select(0, indices({8, 0, 3, 3}))), x.index_select(1, indices({6, 1}))};
+           },
+           kTwice},
+          {"gather_0",
+           [](const Tensor& x) { return List{bent(x.gather(0, (x.detach() * 9).abs().floor().to(at::kLong)))}; },
+           kTwice},
+          {"gather_1",
+           [](const Tensor& x) {
+             return List{bent(x.gather(1, indices({1, 0, 6, 5}).view({2, 2, 1})))};
+           }},
+          {"take_along_dim",
+           [](const Tensor& x) {
+             return List{bent(at::take_along_dim(x, (x.detach() * 7).abs().floor().to(at::kLong), 1))};
+           }},
+          {"mask",
+           [](const Tensor& x) {
+             return List{bent(x.index({x.detach().gt(0.2)})), x.index({x.detach().select(2, 0).gt(0)})};
+           }},
+          {"masked_select",
+           [](const Tensor& x) {
+             return List{x.masked_select(x.gt(0.2)), x.gt(0.4).nonzero()};
+           },
+           kForward},
+      },
+      make_tensor({9, 7, 2}, 1));
+}
+
+TEST(Index, IntegersAndBoolsToo) {
+  const std::vector<Case> cases{
+      {"rows",
+       [](const Tensor& x) {
+         return List{x.index({indices({8, 0, 3})}), x.index_select(1, indices({5}))};
+       },
+       kForward},
+      {"gather",
+       [](const Tensor& x) {
+         return List{x.gather(0, indices({8, 0}).view({2, 1, 1}))};
+       },
+       kForward},
+  };
+  check(cases, make_tensor({9, 7, 2}, 2, at::kLong));
+  check(cases, make_tensor({9, 7, 2}, 2, at::kBool));
+}
+
+TEST(Index, S26_WritesEqualThoseOfOneDevice) {
+  check(
+      {
+          {"rows",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({indices({8, 0, -5})}, x.narrow(0, 2, 3) * 2);
+             return List{y * y};
+           },
+           kTwice},
+          {"add",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({indices({8, 0, 0, 8})}, x.narrow(0, 2, 4), true);
+             return List{y * y};
+           }},
+          {"functional",
+           [](const Tensor& x) {
+             return List{bent(x.index_put({None, indices({6, 0})}, x.narrow(1, 2, 2) * 2)),
+                         bent(x.index_put({indices({6, 0})}, at::scalar_tensor(2.0, at::kDouble)))};
+           }},
+          {"apart",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({indices({8, 0}), Slice(), indices({1, 0})}, x.select(2, 0).narrow(0, 3, 2));
+             return List{y};
+           }},
+          {"mask",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({x.detach().gt(0.2)}, at::scalar_tensor(2.0, at::kDouble));
+             y.index_put_({x.detach().select(2, 0).lt(-0.5)}, at::scalar_tensor(-1.0, at::kDouble));
+             return List{y};
+           }},
+          {"index_add",
+           [](const Tensor& x) {
+             return List{bent(x.index_add(0, indices({8, 0, 8}), x.narrow(0, 1, 3), 2)),
+                         bent(x.index_add(1, indices({3}), x.narrow(1, 0, 1)))};
+           },
+           kTwice},
+          {"index_copy",
+           [](const Tensor& x) {
+             return List{bent(x.index_copy(0, indices({8, 1}), x.narrow(0, 1, 2) * 2))};
+           }},
+          {"index_fill",
+           [](const Tensor& x) {
+             return List{bent(x.index_fill(0, indices({8, -9}), 2)), x.index_fill(1, indices({2}), 0)};
+           }},
+          {"index_add_",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_add_(0, indices({2, 7}), x.narrow(0, 3, 2)).index_fill_(0, indices({3}), 1);
+             return List{y * y};
+           }},
+          {"scatter",
+           [](const Tensor& x) {
+             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2)))};
+           },
+           kTwice},
+          {"scatter_value",
+           [](const Tensor& x) {
+             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), 2.0))};
+           }},
+          {"scatter_add",
+           [](const Tensor& x) {
+             return List{
+                 bent(x.scatter_add(1, indices({2, 2, 6}).view({1, 3, 1}).expand({9, 3, 2}), x.narrow(1, 1, 3)))};
+           },
+           kTwice},
+          {"scatter_add_0",
+           [](const Tensor& x) {
+             Tensor y = bent(x);
+             y.scatter_add_(0, (x.detach() * 9).abs().floor().to(at::kLong), x);
+             return List{y * y};
+           }},
+          {"scatter_reduce",
+           [](const Tensor& x) {
+             return List{at::scatter_reduce(x, 0, indices({8, 8}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2),
+                                            "amax")};
+           },
+           kForward},
+      },
+      make_tensor({9, 7, 2}, 3));
+}
+
+TEST(Index, Triangles) {
+  check(
+      {
+          {"tril",
+           [](const Tensor& x) {
+             return List{bent(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
+           },
+           kTwice},
+          {"triu",
+           [](const Tensor& x) {
+             return List{bent(x.select(2, 0).triu(1)), x.permute({2, 0, 1}).triu(3)};
+           }},
+          {"in_place",
+           [](const Tensor& x) {
+             Tensor y = bent(x.permute({2, 1, 0}));
+             y.triu_(1);
+             return List{y * y};
+           }},
+      },
+      make_tensor({9, 7, 2}, 4));
+}
+
+TEST(Index, EmbeddingsCutInRowsAndColumns) {
+  struct Table {
+    const char* name;
+    std::vector<int64_t> mesh;
+    std::vector<Placement> weight, words;
+    bool plain = false;
+  };
+  const Table cases[] = {
+      {"columns", {2}, {shard(1, {1, 3})}, {replicate()}},
+      {"rows", {3}, {shard(0, {4, 0, 7})}, {replicate()}},
+      {"rows_plain_words", {2}, {shard(0, {5, 6})}, {}, true},
+      {"words", {3}, {replicate()}, {shard(0, {1, 4, 0})}},
+      {"rows_and_words", {2, 2}, {shard(0), replicate()}, {replicate(), shard(0)}},
+      {"grid", {2, 2}, {shard(0), shard(1)}, {replicate(), replicate()}},
+      {"rows_and_words_on_one_dim", {2}, {shard(0)}, {shard(1)}},
+      {"partial_table", {2}, {partial()}, {shard(0)}},
+  };
+  const Tensor weight = make_tensor({11, 4}, 5), words = (make_tensor({5, 3}, 6) * 11).abs().to(at::kLong);
+  for (const Table& c : cases) {
+    SCOPED_TRACE(c.name);
+    const std::string thrown = message_of([&] {
+      expect_same_as_plain(
+          c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
+          [](const List& x) { return List{bent(at::embedding(x[0], x[1], 3))}; }, kTwice);
+      expect_same_as_plain(c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
+                           [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
+    });
+    EXPECT_EQ(thrown, "");
+  }
+}
+
+TEST(Index, RowsThatDoNotExistAreRefusedOnEveryRank) {
+  struct Wrong {
+    const char* name;
+    std::function<void(const Tensor&)> run;
+  };
+  const Wrong cases[] = {
+      {"index",
+       [](const Tensor& x) {
+         x.index({indices({0, 9})});
+       }},
+      {"index_put_",
+       [](const Tensor& x) {
+         Tensor(x).index_put_({indices({-10})}, at::ones({1, 2}, at::kDouble));
+       }},
+      {"index_select", [](const Tensor& x) { x.index_select(0, indices({-1})); }},
+      {"gather",
+       [](const Tensor& x) {
+         x.gather(0, indices({9, 0}).view({1, 2}));
+       }},
+      {"embedding", [](const Tensor& x) { at::embedding(x, indices({12})); }},
+  };
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(make_tensor({9, 2}, 7), mesh, {shard(0)});
+    for (const Wrong& c : cases) {
+      const std::string text = message_of([&] { c.run(x); });
+      EXPECT_NE(text.find("is out of bounds for dimension 0 with size 9"), std::string::npos) << c.name << ": " << text;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing

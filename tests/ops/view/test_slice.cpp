@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices, rows, splits and their inverses, over and off the cut dim: features S14, S26.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/held.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using at::Tensor;
+using at::indexing::Ellipsis;
+using at::indexing::None;
+using at::indexing::Slice;
+
+const Oracle kTwice{.double_backward = true};
+
+Tensor bent(const Tensor& x) { return x * x * x; }
+
+// Every part weighted differently.
+Tensor weighed(const List& parts) {
+  Tensor sum = bent(parts[0]).sum();
+  for (size_t i = 1; i < parts.size(); ++i) sum = sum + (bent(parts[i]) * (1.5 + i)).sum();
+  return sum;
+}
+
+TEST(Slice, S14_S26_SlicesEqualThoseOfOneDevice) {
+  check(
+      {
+          {"narrow",
+           [](const Tensor& x) {
+             return List{bent(x.narrow(0, 2, 5)), bent(x).narrow(1, 1, 3)};
+           },
+           kTwice},
+          {"steps",
+           [](const Tensor& x) {
+             return List{bent(x.slice(0, 1, 9, 3)), bent(x).slice(1, 0, 7, 2)};
+           },
+           kTwice},
+          {"negative",
+           [](const Tensor& x) {
+             return List{bent(x.slice(0, -4, -1)), bent(x).slice(1, -100, 100)};
+           }},
+          {"one_row",
+           [](const Tensor& x) {
+             return List{bent(x.slice(0, 4, 5)), bent(x.slice(0, 8, 9))};
+           }},
+          {"nothing",
+           [](const Tensor& x) {
+             return List{bent(x.slice(0, 5, 2)), bent(x.slice(1, 7, 7))};
+           }},
+          {"all_rows", [](const Tensor& x) { return List{bent(x.slice(0, 0, 9))}; }},
+          {"of_a_slice", [](const Tensor& x) { return List{bent(x.slice(0, 1, 8).slice(0, 1, 7, 2).slice(1, 2))}; }},
+          {"differences", [](const Tensor& x) { return List{bent(x.slice(0, 1) - x.slice(0, 0, -1))}; }, kTwice},
+          {"indexing",
+           [](const Tensor& x) {
+             return List{bent(x.index({Slice(1, None, 2), Ellipsis, 0})), x.index({3, None})};
+           }},
+          {"trim",
+           [](const Tensor& x) {
+             return List{at::constant_pad_nd(bent(x), {0, 0, -1, -2, -3, -1})};
+           },
+           kTwice},
+      },
+      make_tensor({9, 7, 2}, 1));
+}
+
+TEST(Slice, S26_RowsAreSentByTheirOwner) {
+  check(
+      {
+          {"select",
+           [](const Tensor& x) {
+             return List{bent(x.select(0, 3)), bent(bent(x).select(1, 2))};
+           },
+           kTwice},
+          {"select_last",
+           [](const Tensor& x) {
+             return List{bent(x.select(0, -1)), x.select(2, 1).select(0, 4)};
+           }},
+          {"corner", [](const Tensor& x) { return List{x.select(0, 8).select(0, 6).select(0, 1) * 2}; }},
+          {"unbind",
+           [](const Tensor& x) {
+             return List{weighed(x.unbind(1)), weighed(x.unbind(0))};
+           },
+           kTwice},
+          {"unbind_last", [](const Tensor& x) { return bent(x).unbind(2); }},
+      },
+      make_tensor({9, 7, 2}, 2));
+}
+
+TEST(Slice, S26_SplitsEqualThoseOfOneDevice) {
+  check(
+      {
+          {"split", [](const Tensor& x) { return x.split(4, 0); }},
+          {"split_back",
+           [](const Tensor& x) {
+             return List{weighed(x.split(2, 1)), weighed(x.split(4, 0))};
+           },
+           kTwice},
+          {"split_used_in_part", [](const Tensor& x) { return List{bent(x.split(4, 0)[1])}; }},
+          {"with_sizes",
+           [](const Tensor& x) {
+             return bent(x).split_with_sizes({2, 0, 6, 1}, 0);
+           }},
+          {"chunk", [](const Tensor& x) { return bent(x).chunk(4, 0); }},
+          {"chunk_off",
+           [](const Tensor& x) {
+             return List{weighed(x.chunk(2, -1)), weighed(x.chunk(3, 1))};
+           }},
+          {"tensor_split", [](const Tensor& x) { return bent(x).tensor_split(2, 0); }},
+          {"unsafe",
+           [](const Tensor& x) {
+             return List{weighed(at::unsafe_split(x, 5, 0)), weighed(at::unsafe_chunk(x, 2, 0))};
+           }},
+      },
+      make_tensor({9, 7, 2}, 3));
+}
+
+TEST(Slice, ScattersWriteOwnedRows) {
+  check(
+      {
+          {"slice", [](const Tensor& x) { return List{bent(at::slice_scatter(x, x.narrow(0, 0, 3) * 2, 0, 1, 9, 3))}; },
+           kTwice},
+          {"slice_off",
+           [](const Tensor& x) { return List{bent(at::slice_scatter(x, bent(x).narrow(1, 3, 4), 1, 1, 5))}; }},
+          {"select", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(0, 1) * 2, 0, 6))}; },
+           kTwice},
+          {"select_off", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(1, 1) * 2, 1, -1))}; }},
+          {"copies",
+           [](const Tensor& x) {
+             return List{at::slice_copy(x, 0, 2, 7, 2), at::select_copy(x, 0, 2)};
+           }},
+      },
+      make_tensor({9, 7, 2}, 4));
+}
+
+TEST(Slice, KeepsTheRowsThatEachRankOwns) {
+  struct Kept {
+    std::vector<int64_t> from;
+    int64_t start, end, step;
+    std::string expected;
+  };
+  const Kept cases[] = {{{5, 4}, 1, 8, 3, "Shard(0, {2, 1})"}, {{5, 4}, 5, 9, 1, "Shard(0, {0, 4})"},
+                        {{3, 6}, 0, 3, 1, "Shard(0, {3, 0})"}, {{0, 9}, 2, 4, 1, "Shard(0, {0, 2})"},
+                        {{5, 4}, 4, 9, 9, "Shard(0, {1, 0})"}, {{5, 4}, 7, 3, 1, "Shard(0, {0, 0})"}};
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    for (const Kept& c : cases) {
+      const Tensor x = shard_of(make_tensor({9, 2}, 5), mesh, {shard(0, c.from)});
+      mesh->group().reset_stats();
+      const Tensor y = x.slice(0, c.start, c.end, c.step);
+      EXPECT_EQ(spec(y)->placements()[0].to_string(), c.expected);
+      EXPECT_EQ(mesh->group().stats().total().messages, 0);
+    }
+  });
+}
+
+// The gradient of a slice finds the cut of a balanced tensor again; a row of a cut dim costs one row.
+TEST(Slice, NothingButTheNeededRowsMoves) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    Tensor x = shard_of(make_tensor({10, 6}, 6), mesh, {shard(0)}).requires_grad_(true);
+    mesh->group().reset_stats();
+    const Tensor y = x.slice(0, 5, 9, 2);
+    y.backward(shard_of(make_tensor({2, 6}, 7), mesh, spec(y)->placements()));
+    EXPECT_EQ(mesh->group().stats().total().bytes, 0);
+    EXPECT_EQ(spec(x.grad()), spec(x));
+    x.detach().select(0, 5);
+    const int64_t sent = mesh->rank() == 1 ? 2 * 6 * 8 : 0;
+    EXPECT_EQ(mesh->group().stats().total().bytes, sent);
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// moonhalo inspect, also of files that would take the program along.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "moonhalo/scripting/program/session.h"
+#include "tests/io/raw_file.h"
+#include "tests/scripting/run_program.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+/// Sends a signal to the child of this process as soon as there is one.
+class SignalToChild {
+ public:
+  explicit SignalToChild(int signal)
+      : thread_([this, signal, file = "/proc/self/task/" + std::to_string(gettid()) + "/children"] {
+          while (!done_) {
+            pid_t child = 0;
+            if (std::ifstream(file) >> child) kill(child, signal);
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          }
+        }) {}
+  ~SignalToChild() {
+    done_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+TEST(Inspect, X16_SafelyPrintsTheSame) {
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "x.h5";
+  moonhalo::testing::RawFile(path).floats("air", at::zeros({2, 3}));
+
+  const Result plain = run({"inspect", path}), safe = run({"inspect", path, "--safe"});
+
+  EXPECT_EQ(safe.status, kDone);
+  EXPECT_EQ(safe.out, plain.out);
+  EXPECT_THAT(safe.out, HasSubstr("air  float32 [2, 3]"));
+  EXPECT_THAT(safe.err, IsEmpty());
+}
+
+TEST(Inspect, X16_SafelySaysWhatIsWrong) {
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "x.h5";
+  std::ofstream(path) << "no field";
+
+  const Result plain = run({"inspect", path}), safe = run({"inspect", path, "--safe"});
+
+  EXPECT_EQ(safe.status, kScriptFailed);
+  EXPECT_EQ(safe.err, plain.err);
+  EXPECT_THAT(safe.err, StartsWith("moonhalo: open: file \"" + path + "\" is not an HDF5 file"));
+}
+
+/// A folder with in/x.h5, whose link leads to a file outside.
+struct LinkOutside {
+  moonhalo::testing::Folder folder;
+  std::string path = folder / "in/x.h5";
+  LinkOutside() {
+    std::filesystem::create_directory(folder / "in");
+    moonhalo::testing::RawFile(folder / "secret.h5").floats("t", at::ones({3}));
+    const moonhalo::testing::RawFile file(path);
+    EXPECT_GE(H5Lcreate_external("../secret.h5", "/t", file.id(), "link", H5P_DEFAULT, H5P_DEFAULT), 0);
+  }
+};
+
+TEST(Inspect, X16_FilesFromElsewhereAreNamedAndNotRead) {
+  const LinkOutside files;
+
+  const Result result = run({"inspect", files.path});
+
+  EXPECT_EQ(result.status, kDone);
+  EXPECT_THAT(result.out, HasSubstr("link  refused: open: a link in group \"/\" of file \"" + files.path +
+                                    "\" leads outside the file's folder\n  have  target \"../secret.h5\""));
+}
+
+TEST(OpenFromLua, X16_FilesFromElsewhereAreReadWhereAllowed) {
+  const LinkOutside files;
+  const std::string script = files.folder / "script.lua";
+  std::ofstream(script) << "local h5 = require('moonhalo').h5\n"
+                        << "local path = '" << files.path << "'\n"
+                        << "print(h5.open(path, {allow_external = true}).link.shape[1], h5.open(path, 'r', "
+                           "{allow_external = true}).link.shape[1])\n"
+                        << "print(pcall(function() return h5.open(path, {allow = true}) end))\n"
+                        << "print(h5.open(path).link)\n";
+
+  const Result result = run({"run", script});
+
+  EXPECT_THAT(result.out, StartsWith("3\t3\nfalse\t"));
+  EXPECT_THAT(result.out, HasSubstr("allow_external"));  // did you mean
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.err, HasSubstr("leads outside the file's folder"));
+}
+
+/// A pipe keeps the reading process waiting, so that it can be ended as a crash or the time limit would.
+TEST(Inspect, X16_SafelySurvivesACrashAndAnEndlessLoop) {
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "pipe.h5";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const std::pair<int, std::string> cases[] = {
+      {SIGSEGV, "the HDF5 library crashed on this file (signal 11, Segmentation fault)"},
+      {SIGABRT, "the HDF5 library crashed on this file (signal 6, Aborted)"},
+      {SIGALRM, "the HDF5 library did not come to an end in 60 s"}};
+  for (const auto& [signal, text] : cases) {
+    const SignalToChild crash(signal);
+
+    const Result result = run({"inspect", path, "--safe"});
+
+    EXPECT_EQ(result.status, kScriptFailed);
+    EXPECT_THAT(result.err, StartsWith("moonhalo: inspect: file \"" + path + "\": " + text));
+    EXPECT_THAT(result.err, HasSubstr("\n  fix   "));
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting

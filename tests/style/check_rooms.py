@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Checks the house: which room may include which, one spelling of includes, no circles of more than three units, a README in every
+room, the width of READMEs, and that C++ is formatted.  usage: check_rooms.py SOURCE_FOLDER [CLANG_FORMAT]"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Floors from the ground: a room may include its own and those of the floors below.
+FLOORS = {
+    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model"],
+    "scripting": ["core", "bind plot", "operators", "program"],
+}
+# Rooms of ops/ include support/ and, these two, window/.
+WINDOW_USERS = ("fourier", "neighborhood")
+# Embedded Lua, no C++.
+LUA_ROOM = "scripting/lua"
+UMBRELLA = "engine/moonhalo.h"
+TOP = ("engine", "ops", "io", "scripting")
+MAX_CIRCLE = 3
+README_LINES, README_WIDTH = 40, 120
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
+
+
+def room_of(name):
+    """engine/comm/a.h -> ("engine", "comm"); files that lie in no room have the room ""."""
+    parts = name.split("/")
+    return parts[0], parts[1] if len(parts) > 2 else ""
+
+
+def may_include(name, other):
+    (top, room), (other_top, other_room) = room_of(name), room_of(other)
+    if top != other_top or room == other_room:
+        return True  # between the folders of the top: check_sources.py
+    if top == "ops":
+        return other_room == "support" or (other_room == "window" and room in WINDOW_USERS)
+    floors = {inner: floor for floor, rooms in enumerate(FLOORS.get(top, [])) for inner in rooms.split()}
+    return room in floors and other_room in floors and floors[other_room] < floors[room]
+
+
+def includes_of(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match[1]
+
+
+def check_includes(root, problems):
+    graph = {}
+    for top in TOP:
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in {".cpp", ".h", ".cu", ".cuh"}:
+                continue
+            name = path.relative_to(root).as_posix()
+            unit = graph.setdefault(name.rsplit(".", 1)[0], set())
+            for number, header in includes_of(path):
+                if not header.startswith("moonhalo/"):
+                    problems.append(f'{name}:{number}: "{header}"; write "moonhalo/FOLDER/ROOM/FILE.h"')
+                    continue
+                other = header.removeprefix("moonhalo/")
+                if name != UMBRELLA and not may_include(name, other):
+                    problems.append(f"{name}:{number}: {'/'.join(room_of(name))} may not include {'/'.join(room_of(other))}")
+                if name != UMBRELLA:
+                    unit.add(other.rsplit(".", 1)[0])
+    for circle in circles(graph):
+        if len(circle) > MAX_CIRCLE:
+            problems.append(f"{min(circle)}: a circle of {len(circle)} units that include each other: {', '.join(sorted(circle))}")
+
+
+def circles(graph):
+    """Strongly connected components of two or more units (Tarjan 1972)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph.get(node, ())):
+            if other not in graph:
+                continue
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            circle = set()
+            while not circle or node not in circle:
+                circle.add(stack.pop())
+            if len(circle) > 1:
+                found.append(circle)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def check_readmes(root, problems):
+    rooms = [folder for top in TOP for folder in sorted((root / top).glob("*")) if folder.is_dir()]
+    for room in rooms:
+        if not (room / "README.md").is_file():
+            problems.append(f"{room.relative_to(root).as_posix()}/README.md: missing; say the room's one job and where to start")
+    folders = [root / top for top in (*TOP, "tests", "examples")] + rooms
+    for readme in [root / "README.md"] + [folder / "README.md" for folder in folders]:
+        if not readme.is_file():
+            continue
+        name = readme.relative_to(root).as_posix()
+        lines = readme.read_text(encoding="utf-8").splitlines()
+        if len(lines) > README_LINES and readme.parent != root:
+            problems.append(f"{name}: more than {README_LINES} lines")
+        for number, line in enumerate(lines, 1):
+            if len(line) > README_WIDTH and not line.startswith("|"):
+                problems.append(f"{name}:{number}: {len(line)} characters, more than {README_WIDTH}")
+
+
+def check_format(root, clang_format, problems):
+    files = [str(path.relative_to(root)) for folder in (*TOP, "tests", "examples", "cmake")
+             for path in sorted((root / folder).rglob("*")) if path.suffix in {".cpp", ".h", ".cu", ".cuh"}]
+    said = subprocess.run([clang_format, "--dry-run", "-Werror", *files], cwd=root, capture_output=True, text=True)
+    unformatted = sorted({line.split(":")[0] for line in said.stderr.splitlines() if ": error:" in line})
+    problems += [f"{name}: not formatted; ./dev format" for name in unformatted]
+    if said.returncode != 0 and not unformatted:
+        problems.append(f"{clang_format}: {said.stderr.strip()[:300]}")
+
+
+def check(root, clang_format=None):
+    problems = []
+    check_includes(root, problems)
+    check_readmes(root, problems)
+    if clang_format:
+        check_format(root, clang_format, problems)
+    return problems
+
+
+def self_test():
+    """Every kind of problem is found in a tree that has one of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        files = {
+            "engine/moonhalo.h": '#include "moonhalo/engine/model/a.h"\n',
+            "engine/README.md": "x" * 121 + "\n| " + "x" * 121 + "\n",
+            "engine/base/README.md": "\n" * 41,
+            "engine/base/a.h": '#include "engine/base/b.h"\n#include "moonhalo/engine/base/b.h"\n#include <vector>\n',
+            "engine/base/b.h": '#include "moonhalo/engine/base/c.h"\n',
+            "engine/base/c.cpp": '#include "moonhalo/engine/base/d.h"\n#include "moonhalo/engine/comm/x.h"\n',
+            "engine/base/d.h": '#include "moonhalo/engine/base/a.h"\n',
+            "engine/launch/a.cpp": '#include "moonhalo/engine/deferred/a.h"\n#include "moonhalo/engine/random/a.h"\n',
+            "ops/fourier/a.cpp": '#include "moonhalo/ops/window/a.h"\n#include "moonhalo/ops/support/a.h"\n',
+            "ops/norm/a.cpp": '#include "moonhalo/ops/window/a.h"\n#include "moonhalo/engine/model/a.h"\n',
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        found = [problem.split(": ")[0] for problem in check(root)]
+    wanted = ["engine/base/a.h:1", "engine/base/c.cpp:2", "engine/launch/a.cpp:1", "ops/norm/a.cpp:1", "engine/base/a"]
+    wanted += ["engine/launch/README.md", "ops/fourier/README.md", "ops/norm/README.md", "engine/README.md:1", "engine/base/README.md"]
+    assert found == wanted, f"self-test: found {found}"
+
+
+if __name__ == "__main__":
+    self_test()
+    found = check(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve(), sys.argv[2] if len(sys.argv) > 2 else None)
+    print("\n".join(found) if found else "the house is in order" + ("" if len(sys.argv) > 2 else "; format not looked at"))
+    sys.exit(1 if found else 0)
