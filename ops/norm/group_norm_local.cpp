@@ -142,8 +142,8 @@ class RowsOfChannels {
   const int64_t samples_, channels_, points_;
 };
 
-// ---- Anywhere else
-// ------------------------------------------------------------------------------------------------------- Sums of the
+// Anywhere else.
+// Sums of the.
 // owned channels [..., c] per group [..., groups]. No product with zeros: a group's NaN is its own.
 at::Tensor per_group(const GroupShape& shape, const at::Tensor& values) {
   const Owned owned(shape);

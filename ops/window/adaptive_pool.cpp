@@ -105,7 +105,7 @@ at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std:
   return result;
 }
 
-// ---- Average
+// Average.
 
 template <int64_t kPooled>
 std::optional<Plan> plan_average(const OpCall& call) {
@@ -170,7 +170,7 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   return plan;
 }
 
-// ---- Maximum
+// Maximum.
 
 // Pools every combination of windows of the cut dims by itself; their results fill `values` and
 // `indices`.

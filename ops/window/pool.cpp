@@ -232,7 +232,7 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self, const std::vec
   return all;
 }
 
-// ---- Maximum
+// Maximum.
 
 template <int64_t kPooled>
 std::optional<Plan> plan_max(const OpCall& call) {
@@ -290,7 +290,7 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   return plan;
 }
 
-// ---- Average
+// Average.
 
 // Arguments of the local kernel: it sums or averages full windows; windows that hang over an edge
 // are divided by their own size afterwards.

@@ -226,11 +226,12 @@ struct StateReader {
     lua_getfield(lua, index, key);
     return !is_nil(lua, -1);
   }
-  /// A step could not write to another kind of numbers.
+  /// A step could not write to another kind of numbers. (LBFGS, whose tensors are not of the parameter's shape, holds
+  /// complex numbers as pairs.)
   void check_dtype(const at::Tensor& given, const char* key) const {
-    check(!at::isIntegralType(given.scalar_type(), true) && given.is_complex() == parameter.is_complex(), key,
-          std::string("a tensor of ") + (parameter.is_complex() ? "complex" : "real") +
-              " floating-point numbers, as the parameter");
+    const bool complex = parameter.is_complex() && by_element;
+    check(!at::isIntegralType(given.scalar_type(), true) && given.is_complex() == complex, key,
+          std::string("a tensor of ") + (complex ? "complex" : "real") + " floating-point numbers");
   }
   /// About the value on top of the stack.
   void check(bool good, const char* key, const std::string& wanted) const {

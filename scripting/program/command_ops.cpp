@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 
 #include "moonhalo/engine/dispatch/operator_traits.h"
@@ -16,8 +15,9 @@ namespace moonhalo::scripting {
 namespace {
 
 std::string file_of(const Rule& rule) {
-  const std::filesystem::path path(rule.file);
-  return (path.parent_path().filename() / path.filename()).string();
+  const std::string path = rule.file;  // ops/ROOM/FILE.cpp from here on
+  const size_t at = path.rfind("/ops/");
+  return at == std::string::npos ? path : path.substr(at + 1);
 }
 
 int list_rules() {
@@ -25,7 +25,7 @@ int list_rules() {
   const std::vector<Rule> rules = all_rules();
   for (const Rule& rule : rules) width = std::max(width, rule.op.size());
   for (const Rule& rule : rules) {
-    std::printf("%-*s  %-22s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
+    std::printf("%-*s  %-34s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
                 std::string(rule.supports).c_str());
   }
   std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n", rules.size());

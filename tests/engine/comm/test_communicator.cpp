@@ -29,7 +29,7 @@ using ::testing::StartsWith;
 using testing::verb_cases;
 using Clock = std::chrono::steady_clock;
 
-// --- every verb on 1 to 4 (and, with uneven shares of small things, 7) thread ranks
+// every verb on 1 to 4 (and, with uneven shares of small things, 7) thread ranks.
 
 class ThreadsCommunicator : public ::testing::TestWithParam<std::tuple<size_t, int>> {};
 
@@ -53,7 +53,7 @@ TEST(SelfCommunicator, PassesEveryCase) {
   }
 }
 
-// --- calls that do not match
+// calls that do not match.
 
 struct Mismatch {
   const char* name;
@@ -182,7 +182,7 @@ TEST(CommunicatorErrors, MismatchReachesEveryRankAsAValueErrorOnce) {
   EXPECT_EQ(later.load(), 3);
 }
 
-// --- silence, abort, exceptions
+// silence, abort, exceptions.
 
 TEST(CommunicatorErrors, TimeoutNamesTheVerbAndWhoDidNotCome) {
   for (const bool collective : {true, false}) {
@@ -298,7 +298,7 @@ TEST(CommunicatorErrors, AnExceptionOnOneRankStopsTheOthersAndKeepsItsType) {
   expect_rethrown<Special>([] { throw Special("kept whole"); }, "kept whole");
 }
 
-// --- run_ranks itself
+// run_ranks itself.
 
 TEST(RunRanks, NamesThreadsDividesCoresAndRestoresThem) {
   at::set_num_threads(4);
@@ -351,7 +351,7 @@ TEST(RunRanks, KeepsTwoWorldsApart) {
   other.join();
 }
 
-// --- the fake backend, names
+// the fake backend, names.
 
 TEST(FakeCommunicator, CountsAndMovesNothing) {
   const CommunicatorPtr comm = make_fake_communicator(1, 4096);
