@@ -30,7 +30,7 @@ class HaloExchange {
   HaloExchange() = default;
   HaloExchange(const HaloExchange&) = delete;
 
-  /// Number of the request. `local` is this rank's owned block; outside the domain with Edge::kZero stands `fill`.
+  /// Number of the request. `local` is this rank's owned block; outside the domain with Boundary::kZero stands `fill`.
   /// Where `cache` has kept what the map would bring, nothing travels for this request; where it has not, it will.
   size_t add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                     const HaloCachePtr& cache = {});
@@ -97,8 +97,8 @@ class HaloExchange {
 };
 
 /// The needed box of `map`, filled. Collective over the mesh if anything moves. `local` is this rank's owned block;
-/// dtype is free. Outside the domain with Edge::kZero stands `fill`. What `cache` has kept is taken from it, what is
-/// received is kept with it. May return `local` itself or a view of it.
+/// dtype is free. Outside the domain with Boundary::kZero stands `fill`. What `cache` has kept is taken from it, what
+/// is received is kept with it. May return `local` itself or a view of it.
 at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                   const HaloCachePtr& cache = {});
 /// The adjoint: `grad` has the shape of the needed box. Returns the sum, per owned element, of every place it was

@@ -6,31 +6,34 @@
 #include <optional>
 #include <vector>
 
+#include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
 
 /// What stands beyond the ends of the domain along one dim.
-enum class Edge : uint8_t { kZero, kCircular, kReflect, kReplicate };
+enum class Boundary : uint8_t { kZero, kCircular, kReflect, kReplicate };
 
-/// The rows [begin, end) of the global index space that a rank needs along one dim. They may overlap other ranks'
-/// needs, and where they leave [0, extent) `edge` says what is read. `reversed` reads the interval from its end to
-/// its beginning (flip).
-struct Need {
-  int64_t begin = 0;
-  int64_t end = 0;
-  Edge edge = Edge::kZero;
+/// The rows of the global index space that a rank needs along one dim. They may overlap what other ranks need, and
+/// where they leave [0, extent) `boundary` says what is read. `reversed` reads the interval from its end to its
+/// beginning (flip).
+struct HaloRequest {
+  Interval rows;
+  Boundary boundary = Boundary::kZero;
   bool reversed = false;
 };
 
-/// A box of the global index space: per dim the rows [begin, end).
-using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+/// The rows of `dim` that `rank` owns, and its whole block.
+Interval block_rows(const ShardSpec& spec, int64_t dim, int64_t rank);
+Box block_box(const ShardSpec& spec, int64_t rank);
+/// Requests for `box`, with zeros beyond the domain.
+std::vector<HaloRequest> requests_for(const Box& box);
 
 /// Which box every rank of a mesh owns, and from whom it may be read. All ranks must give the same answers.
 struct Ownership {
   MeshPtr mesh;
   std::vector<int64_t> global_shape;
-  std::function<Ranges(int64_t rank)> owned;
+  std::function<Box(int64_t rank)> owned;
   /// Whether `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
   std::function<bool(int64_t owner, int64_t user)> serves;
 
@@ -48,22 +51,23 @@ class HaloExchange;
 ///     rank       0       1     2           row 4 from rank 0, rows 7 8 from rank 2
 ///
 /// The plan is made from facts every rank holds (no negotiation); boxes are products over dims, so corners travel
-/// directly from their owner, and a need may reach over several blocks. What no owner serves is filled like the outside
-/// of the domain.
+/// directly from their owner, and a request may reach over several blocks. What no owner serves is filled like the
+/// outside of the domain.
 class IntervalMap {
  public:
-  /// `needs(rank)`: one Need per tensor dim, for any rank of the mesh; it must give the same answer on every rank.
-  IntervalMap(const SpecPtr& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
-  IntervalMap(const Ownership& from, const std::function<std::vector<Need>(int64_t rank)>& needs);
+  /// `requests(rank)`: one HaloRequest per tensor dim, for any rank of the mesh; it must give the same answer on every
+  /// rank.
+  IntervalMap(const SpecPtr& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
+  IntervalMap(const Ownership& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
   /// Whether any rank sends anything. The same answer on every rank.
   bool exchanges() const { return exchanges_; }
-  /// What the map is for all ranks at once: the cut, and every need that is not just what its rank owns. Two maps that
-  /// agree on one rank may differ on another; two with equal keys do not.
+  /// What the map is for all ranks at once: the cut, and every request that is not just what its rank owns. Two maps
+  /// that agree on one rank may differ on another; two with equal keys do not.
   struct Key {
     SpecPtr from;
-    std::vector<int64_t> needs;  // per need: rank * ndim + dim, begin, end, edge and direction
+    std::vector<int64_t> requests;  // each: rank * ndim + dim, begin, end, boundary and direction
   };
   /// Null where nothing travels, or the map was made from an Ownership.
   const std::shared_ptr<const Key>& key() const { return key_; }
@@ -83,6 +87,7 @@ class IntervalMap {
     std::vector<Copy> copies;
     int64_t numel = 0;
   };
+  struct Planner;
   friend class HaloExchange;
   static at::Tensor region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length);
   static at::Tensor source_part(const at::Tensor& owned, const Copy& copy);

@@ -55,59 +55,38 @@ bool order_matters(const ShardSpec& spec) {
   return std::any_of(ops.begin(), ops.end(), [&](ReduceOp op) { return !commute(op, ops.front()); });
 }
 
-Ranges box_of(const ShardSpec& spec, int64_t rank) {
-  Ranges box;
-  for (int64_t d = 0; d < spec.ndim(); ++d) box.push_back(spec.block_range(d, rank));
-  return box;
-}
-
-int64_t numel(const Ranges& box) {
-  return std::accumulate(box.begin(), box.end(), int64_t{1},
-                         [](int64_t n, const auto& range) { return n * (range.second - range.first); });
-}
-
-Ranges common(const Ranges& a, const Ranges& b) {
-  Ranges box;
-  for (size_t d = 0; d < a.size(); ++d) {
-    const int64_t begin = std::max(a[d].first, b[d].first);
-    box.emplace_back(begin, std::max(begin, std::min(a[d].second, b[d].second)));
-  }
-  return box;
-}
-
 // Shares `box`, of which every one of `ranks` holds an addend (or a copy), out among them: an element goes to a rank
 // that wants it if there is one, evenly among several. The wanted boxes are blocks of a grid: along each dim equal or
 // apart.
-void share_out(const Ranges& box, std::vector<int64_t> ranks, const std::vector<Ranges>& wanted,
-               std::vector<Ranges>& kept) {
-  const auto wants = [&](int64_t rank) { return numel(common(wanted[rank], box)) > 0; };
+void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box>& wanted, std::vector<Box>& kept) {
+  const auto wants = [&](int64_t rank) { return !wanted[rank].intersect(box).empty(); };
   if (std::any_of(ranks.begin(), ranks.end(), wants)) {
     for (const int64_t rank : ranks) {
-      for (auto& range : kept[rank] = box) range.second = range.first;
+      kept[rank] = box;
+      for (int64_t d = 0; d < box.ndim(); ++d) kept[rank][d].end = box[d].begin;
     }
     ranks.erase(std::remove_if(ranks.begin(), ranks.end(), [&](int64_t rank) { return !wants(rank); }), ranks.end());
-    for (size_t d = 0; d < box.size(); ++d) {
+    for (int64_t d = 0; d < box.ndim(); ++d) {
       std::map<int64_t, std::vector<int64_t>> by_begin;
-      for (const int64_t rank : ranks) by_begin[std::max(wanted[rank][d].first, box[d].first)].push_back(rank);
+      for (const int64_t rank : ranks) by_begin[std::max(wanted[rank][d].begin, box[d].begin)].push_back(rank);
       if (by_begin.size() < 2) continue;
-      Ranges part = box;
+      Box part = box;
       for (auto group = by_begin.begin(); group != by_begin.end(); ++group) {
         const auto next = std::next(group);
-        part[d].second = next == by_begin.end() ? box[d].second : next->first;
+        part[d].end = next == by_begin.end() ? box[d].end : next->first;
         share_out(part, group->second, wanted, kept);
-        part[d].first = part[d].second;
+        part[d].begin = part[d].end;
       }
       return;
     }
   }
   const auto shares = static_cast<int64_t>(ranks.size());
-  const auto extent = [&](size_t d) { return box[d].second - box[d].first; };
-  size_t dim = 0;
-  for (size_t d = 0; d < box.size() && extent(dim) < shares; ++d) {
-    if (extent(d) > extent(dim)) dim = d;
+  int64_t dim = 0;
+  for (int64_t d = 0; d < box.ndim() && box[dim].size() < shares; ++d) {
+    if (box[d].size() > box[dim].size()) dim = d;
   }
-  int64_t begin = box[dim].first;
-  const auto sizes = balanced_sizes(extent(dim), shares);
+  int64_t begin = box[dim].begin;
+  const auto sizes = balanced_sizes(box[dim].size(), shares);
   for (int64_t i = 0; i < shares; ++i) {
     kept[ranks[i]] = box;
     kept[ranks[i]][dim] = {begin, begin + sizes[i]};
@@ -180,10 +159,10 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
     }
   }
 
-  std::vector<Ranges> kept, wanted;
+  std::vector<Box> kept, wanted;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    kept.push_back(box_of(*from_, rank));
-    wanted.push_back(box_of(*to_, there[rank]));
+    kept.push_back(block_box(*from_, rank));
+    wanted.push_back(block_box(*to_, there[rank]));
   }
   if (!summed.empty()) {
     const bool at_once = others(mesh, summed).empty() && std::all_of(summed.begin(), summed.end(), [&](int64_t m) {
@@ -199,7 +178,7 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
       std::vector<int64_t> shared = summed;
       shared.insert(shared.end(), apart.begin(), apart.end());
       for (const auto& [key, ranks] : grouped(mesh, others(mesh, shared)))
-        share_out(Ranges(kept[ranks[0]]), ranks, wanted, kept);
+        share_out(Box(kept[ranks[0]]), ranks, wanted, kept);
       plan_reduce_scatters(summed, at_once, kept);
       apart.clear();
     }
@@ -218,7 +197,7 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
     for (const int64_t m : begun) coordinates.push_back(target.coordinate(there[rank], m));
     return coordinates;
   };
-  std::map<std::pair<int64_t, Ranges>, std::vector<int64_t>> kept_at;  // by first owner and wanted box
+  std::map<std::pair<int64_t, Box>, std::vector<int64_t>> kept_at;  // by first owner and wanted box
   const auto keeper = [&](int64_t owner, int64_t user) -> const std::vector<int64_t>& {
     const auto [place, fresh] = kept_at.try_emplace({first[owner], wanted[user]});
     if (!fresh) return place->second;
@@ -243,13 +222,9 @@ Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)
                        [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); }) &&
            (begun.empty() || keeper(owner, user) == begun_at(user));
   };
-  const auto needs = [&](int64_t rank) {
-    std::vector<Need> box;
-    for (const auto& [begin, end] : wanted[rank]) box.push_back({begin, end});
-    return box;
-  };
   map_ = std::make_shared<const IntervalMap>(
-      Ownership{from_->mesh(), from_->global_shape(), [&](int64_t rank) { return kept[rank]; }, serves}, needs);
+      Ownership{from_->mesh(), from_->global_shape(), [&](int64_t rank) { return kept[rank]; }, serves},
+      [&](int64_t rank) { return requests_for(wanted[rank]); });
 }
 
 void Redistribution::plan_all_reduces(const std::vector<int64_t>& summed, bool at_once) {
@@ -264,7 +239,7 @@ void Redistribution::plan_all_reduces(const std::vector<int64_t>& summed, bool a
 }
 
 void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once,
-                                          const std::vector<Ranges>& kept) {
+                                          const std::vector<Box>& kept) {
   const DeviceMesh& mesh = *from_->mesh();
   const int64_t me = mesh.rank();
   // The block as one row of parts: by the first dim that is reduced, then the second, ...; a stage leaves this rank its
@@ -283,21 +258,21 @@ void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bo
   for (const int64_t rank : ranks) {
     Part part;
     for (int64_t d = 0; d < from_->ndim(); ++d) {
-      part.start.push_back(kept[rank][d].first - from_->offsets()[d]);
-      part.length.push_back(kept[rank][d].second - kept[rank][d].first);
+      part.start.push_back(kept[rank][d].begin - from_->offsets()[d]);
+      part.length.push_back(kept[rank][d].size());
     }
     parts_.push_back(std::move(part));
   }
-  for (const auto& [begin, end] : kept[me]) kept_shape_.push_back(end - begin);
+  kept_shape_ = kept[me].shape();
   if (at_once) {
     std::vector<int64_t> counts;
-    for (const int64_t rank : ranks) counts.push_back(numel(kept[rank]));
+    for (const int64_t rank : ranks) counts.push_back(kept[rank].numel());
     reduces_.push_back({mesh.group_ptr(), *from_->partial(summed[0]), std::move(counts)});
     return;
   }
   for (const int64_t m : order) {
     std::vector<int64_t> counts(mesh.size(m), 0);
-    for (const int64_t rank : ranks) counts[mesh.coordinate(rank, m)] += numel(kept[rank]);
+    for (const int64_t rank : ranks) counts[mesh.coordinate(rank, m)] += kept[rank].numel();
     reduces_.push_back({mesh.group(m).shared_from_this(), *from_->partial(m), std::move(counts)});
     std::erase_if(ranks, [&](int64_t rank) { return mesh.coordinate(rank, m) != mesh.coordinate(me, m); });
   }
@@ -439,7 +414,7 @@ double redistribution_cost(const ShardSpec& from, const ShardSpec& to) {
     if (a.mesh_dims == b.mesh_dims) {
       int64_t same = 0, begin_a = 0, begin_b = 0;
       for (size_t i = 0; i < a.sizes.size(); ++i) {
-        same += std::max<int64_t>(0, std::min(begin_a + a.sizes[i], begin_b + b.sizes[i]) - std::max(begin_a, begin_b));
+        same += Interval{begin_a, begin_a + a.sizes[i]}.intersect({begin_b, begin_b + b.sizes[i]}).size();
         begin_a += a.sizes[i];
         begin_b += b.sizes[i];
       }

@@ -48,7 +48,7 @@ class Redistribution {
     std::vector<int64_t> start, length;
   };
   void plan_all_reduces(const std::vector<int64_t>& summed, bool at_once);
-  void plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once, const std::vector<Ranges>& kept);
+  void plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once, const std::vector<Box>& kept);
   at::Tensor reduced(const at::Tensor& local) const;
   static at::Tensor all_reduced(const at::Tensor& local, const Reduce& reduce);
   std::optional<int64_t> split_dim(const at::Tensor& local) const;

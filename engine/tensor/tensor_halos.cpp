@@ -46,7 +46,7 @@ class CacheOfTensor final : public HaloCache {
 };
 
 bool equal(const IntervalMap::Key& a, const IntervalMap::Key& b) {
-  return &a == &b || (a.from == b.from && a.needs == b.needs);
+  return &a == &b || (a.from == b.from && a.requests == b.requests);
 }
 
 std::shared_ptr<const HaloCache::Entry> CacheOfTensor::find(const IntervalMap& map) const {

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <utility>
 
+#include "moonhalo/engine/exchange/interval_map.h"
+
 namespace moonhalo {
 namespace {
-
-int64_t length(SequenceRows rows) { return std::max<int64_t>(0, rows.second - rows.first); }
 
 // Whose results are addends: of a tensor of cuts `spec`, over the mesh dims `summed` that do not cut it.
 SpecPtr sums_over(const SpecPtr& spec, const std::vector<int64_t>& summed) {
@@ -74,24 +74,24 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
     }
     return true;
   };
-  std::vector<SequenceRows> query_blocks, key_blocks;
+  std::vector<Interval> query_blocks, key_blocks;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     if (!in_my_ring(rank)) continue;
     if (rank == mesh.rank()) me_ = static_cast<int64_t>(members_.size());
     members_.push_back(static_cast<int>(rank));
-    query_blocks.push_back(query.block_range(rows, rank));
-    key_blocks.push_back(key.block_range(rows, rank));
+    query_blocks.push_back(block_rows(query, rows, rank));
+    key_blocks.push_back(block_rows(key, rows, rank));
   }
-  const SequenceRows own = key.block_range(rows, mesh.rank());
-  key_begin_ = own.first;
+  const Interval own = block_rows(key, rows, mesh.rank());
+  key_begin_ = own.begin;
   if (everywhere_) {  // each works with the keys beside its queries
     std::vector<int64_t> order(members_.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](int64_t a, int64_t b) { return query_blocks[a] < query_blocks[b]; });
-    int64_t begin = own.first;
+    int64_t begin = own.begin;
     for (const int64_t i : order) {
-      const int64_t end = i == order.back() ? own.second : std::clamp(query_blocks[i].second, begin, own.second);
+      const int64_t end = i == order.back() ? own.end : std::clamp(query_blocks[i].end, begin, own.end);
       key_blocks[i] = {begin, end};
       begin = end;
     }
@@ -149,9 +149,9 @@ struct AttentionRing::Traffic {
     return t;
   }
   /// Room for rows of a member's tensor that is like `own`.
-  at::Tensor receive_rows(int64_t member, SequenceRows rows, const at::Tensor& own) {
+  at::Tensor receive_rows(int64_t member, const Interval& rows, const at::Tensor& own) {
     std::vector<int64_t> shape = own.sizes().vec();
-    shape[2] = length(rows);
+    shape[2] = rows.size();
     return receive(member, shape, own.options());
   }
 };
@@ -165,14 +165,14 @@ struct AttentionRing::Blocks {
   at::Tensor query, key, value, mask, shift, grad_output, delta, logsumexp;
   int64_t query_begin, key_begin;
 
-  at::Tensor queries(const at::Tensor& t, SequenceRows rows) const {
-    return t.narrow(2, rows.first - query_begin, length(rows));
+  at::Tensor queries(const at::Tensor& t, const Interval& rows) const {
+    return t.narrow(2, rows.begin - query_begin, rows.size());
   }
-  at::Tensor shift_of(SequenceRows rows) const {
+  at::Tensor shift_of(const Interval& rows) const {
     return !shift.defined() || shift.size(2) == 1 ? shift : queries(shift, rows);
   }
-  at::Tensor keys(const at::Tensor& t, SequenceRows rows) const {
-    return t.narrow(2, rows.first - key_begin, length(rows));
+  at::Tensor keys(const at::Tensor& t, const Interval& rows) const {
+    return t.narrow(2, rows.begin - key_begin, rows.size());
   }
 };
 
@@ -186,7 +186,7 @@ AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::T
            {},
            {},
            {},
-           work_->queries(me_).first,
+           work_->queries(me_).begin,
            key_begin_};
   at::Tensor peaks =
       attention_peaks(call_.is_causal, {b.query_begin, cuts_mask_keys() ? key_begin_ : 0}, b.query, b.mask);
@@ -211,19 +211,19 @@ void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, con
                                     Traffic& t) const {
   const int64_t a = ahead(step), c = behind(step);
   if (!everywhere_) {
-    const SequenceRows wanted = work.seen(work.kept(me_, a), a), given = work.seen(work.kept(c, me_), me_);
+    const Interval wanted = work.seen(work.kept(me_, a), a), given = work.seen(work.kept(c, me_), me_);
     for (const at::Tensor& own : {b.key, b.value}) t.send(c, b.keys(own, given));
     state.key = t.receive_rows(a, wanted, b.key);
     state.value = t.receive_rows(a, wanted, b.value);
   }
-  const SequenceRows lent = work.lent(me_, a), guests = work.lent(c, me_);
+  const Interval lent = work.lent(me_, a), guests = work.lent(c, me_);
   const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {{&b.query, &state.query},
                                                                   {&b.grad_output, &state.grad_output},
                                                                   {&b.delta, &state.delta},
                                                                   {&b.logsumexp, &state.logsumexp}};
   for (const auto& [own, guest] : of_queries) {
     if (!own->defined()) continue;
-    if (!is_empty(lent)) t.send(a, b.queries(*own, lent));
+    if (!lent.empty()) t.send(a, b.queries(*own, lent));
     *guest = t.receive_rows(c, guests, *own);
   }
 }
@@ -255,12 +255,12 @@ bool AttentionRing::cuts_mask_keys() const {
   return mask && mask->ndim() > 0 && mask->is_cut(mask->ndim() - 1);
 }
 
-at::Tensor AttentionRing::mask_of(const at::Tensor& mask, SequenceRows queries, SequenceRows keys) const {
+at::Tensor AttentionRing::mask_of(const at::Tensor& mask, const Interval& queries, const Interval& keys) const {
   if (!mask.defined()) return mask;
   at::Tensor part = mask;
   // The block of queries is this rank's; keys of the mask are whole, or as those of this rank.
-  if (part.size(2) != 1) part = part.narrow(2, queries.first - work_->queries(me_).first, length(queries));
-  if (part.size(3) != 1) part = part.narrow(3, keys.first - (cuts_mask_keys() ? key_begin_ : 0), length(keys));
+  if (part.size(2) != 1) part = part.narrow(2, queries.begin - work_->queries(me_).begin, queries.size());
+  if (part.size(3) != 1) part = part.narrow(3, keys.begin - (cuts_mask_keys() ? key_begin_ : 0), keys.size());
   return part;
 }
 
@@ -275,18 +275,18 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
   const auto compute = [&](int64_t s) {
     Step& step = steps[s];
     const int64_t a = ahead(s), c = behind(s);
-    const SequenceRows rows = work_->kept(me_, a), keys = work_->seen(rows, a);
-    if (!is_empty(rows) && !is_empty(keys)) {
+    const Interval rows = work_->kept(me_, a), keys = work_->seen(rows, a);
+    if (!rows.empty() && !keys.empty()) {
       const bool here = everywhere_ || s == 0;
-      AttentionSums part = sums.rows(rows.first - b.query_begin, length(rows));
-      attend(call, {rows.first, keys.first}, b.queries(b.query, rows), here ? b.keys(b.key, keys) : step.key,
+      AttentionSums part = sums.rows(rows.begin - b.query_begin, rows.size());
+      attend(call, {rows.begin, keys.begin}, b.queries(b.query, rows), here ? b.keys(b.key, keys) : step.key,
              here ? b.keys(b.value, keys) : step.value, mask_of(b.mask, rows, keys), b.shift_of(rows), part);
     }
-    const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work_->lent(c, me_);
-    if (!is_empty(guests)) {
-      const SequenceRows own = work_->seen(guests, me_);
+    const Interval guests = s == 0 ? Interval{0, 0} : work_->lent(c, me_);
+    if (!guests.empty()) {
+      const Interval own = work_->seen(guests, me_);
       AttentionSums part(step.query, value.size(-1));
-      attend(call, {guests.first, own.first}, step.query, b.keys(b.key, own), b.keys(b.value, own), {}, {}, part);
+      attend(call, {guests.begin, own.begin}, step.query, b.keys(b.key, own), b.keys(b.value, own), {}, {}, part);
       step.lent_made[0] = part.output.to(query.scalar_type());
       step.lent_made[1] = part.logsumexp;
     }
@@ -297,14 +297,14 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     for (const at::Tensor& made : step.lent_made) {
       if (made.defined()) t.send(behind(s), made);
     }
-    const SequenceRows lent = work_->lent(me_, ahead(s));
-    if (is_empty(lent)) return;
+    const Interval lent = work_->lent(me_, ahead(s));
+    if (lent.empty()) return;
     step.lent_returned[0] = t.receive_rows(ahead(s), lent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
     step.lent_returned[1] = t.receive_rows(ahead(s), lent, sums.logsumexp);
   };
   const auto arrived = [&](int64_t s) {
-    const SequenceRows lent = work_->lent(me_, ahead(s));
-    if (!is_empty(lent)) sums.add(lent.first - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
+    const Interval lent = work_->lent(me_, ahead(s));
+    if (!lent.empty()) sums.add(lent.begin - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
     steps[s] = {};
   };
   rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
@@ -349,13 +349,13 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
   const auto compute = [&](int64_t s) {
     Step& step = steps[s];
     const int64_t a = ahead(s), c = behind(s);
-    const SequenceRows rows = work.kept(me_, a), keys = work.seen(rows, a);
-    if (!is_empty(rows) && !is_empty(keys)) {
+    const Interval rows = work.kept(me_, a), keys = work.seen(rows, a);
+    if (!rows.empty() && !keys.empty()) {
       const bool here = everywhere_ || s == 0;
       const at::Tensor k = here ? b.keys(b.key, keys) : step.key, v = here ? b.keys(b.value, keys) : step.value;
       const AttentionGradients into{b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
                                     here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
-      attend_backward(call, {rows.first, keys.first}, b.queries(b.grad_output, rows), b.queries(b.query, rows), k, v,
+      attend_backward(call, {rows.begin, keys.begin}, b.queries(b.grad_output, rows), b.queries(b.query, rows), k, v,
                       mask_of(b.mask, rows, keys), b.shift_of(rows), b.queries(whole_output, rows),
                       b.queries(b.logsumexp, rows), into);
       if (!here) {
@@ -363,11 +363,11 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
         step.made[1] = into.value.to(value.scalar_type());
       }
     }
-    const SequenceRows guests = s == 0 ? SequenceRows{0, 0} : work.lent(c, me_);
-    if (!is_empty(guests)) {
-      const SequenceRows seen = work.seen(guests, me_);
+    const Interval guests = s == 0 ? Interval{0, 0} : work.lent(c, me_);
+    if (!guests.empty()) {
+      const Interval seen = work.seen(guests, me_);
       const AttentionGradients into{zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
-      attend_backward(call, {guests.first, seen.first}, step.grad_output, step.query, b.keys(b.key, seen),
+      attend_backward(call, {guests.begin, seen.begin}, step.grad_output, step.query, b.keys(b.key, seen),
                       b.keys(b.value, seen), {}, {}, stand_in_output(step.grad_output, step.delta), step.logsumexp,
                       into);
       step.lent_made[0] = into.query.to(query.scalar_type());
@@ -379,21 +379,21 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
     Step& step = steps[s];
     const int64_t a = ahead(s), c = behind(s);
     if (step.lent_made[0].defined()) t.send(c, step.lent_made[0]);
-    const SequenceRows lent = work.lent(me_, a);
-    if (!is_empty(lent)) step.lent_returned[0] = t.receive_rows(a, lent, b.query);
+    const Interval lent = work.lent(me_, a);
+    if (!lent.empty()) step.lent_returned[0] = t.receive_rows(a, lent, b.query);
     for (const at::Tensor& made : step.made) {
       if (made.defined()) t.send(a, made);
     }
-    const SequenceRows seen = everywhere_ ? SequenceRows{0, 0} : work.seen(work.kept(c, me_), me_);
-    if (is_empty(seen)) return;
+    const Interval seen = everywhere_ ? Interval{0, 0} : work.seen(work.kept(c, me_), me_);
+    if (seen.empty()) return;
     step.returned[0] = t.receive_rows(c, seen, b.key);
     step.returned[1] = t.receive_rows(c, seen, b.value);
   };
   const auto arrived = [&](int64_t s) {
-    const SequenceRows lent = work.lent(me_, ahead(s));
-    if (!is_empty(lent)) b.queries(own.query, lent) += steps[s].lent_returned[0];
+    const Interval lent = work.lent(me_, ahead(s));
+    if (!lent.empty()) b.queries(own.query, lent) += steps[s].lent_returned[0];
     if (steps[s].returned[0].defined()) {
-      const SequenceRows seen = work.seen(work.kept(behind(s), me_), me_);
+      const Interval seen = work.seen(work.kept(behind(s), me_), me_);
       b.keys(own.key, seen) += steps[s].returned[0];
       b.keys(own.value, seen) += steps[s].returned[1];
     }

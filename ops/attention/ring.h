@@ -65,7 +65,7 @@ class AttentionRing {
   void merge(at::Tensor& output, at::Tensor& logsumexp) const;
   /// Whether the mask is cut along the keys, as they are.
   bool cuts_mask_keys() const;
-  at::Tensor mask_of(const at::Tensor& mask, SequenceRows queries, SequenceRows keys) const;
+  at::Tensor mask_of(const at::Tensor& mask, const Interval& queries, const Interval& keys) const;
   /// The members s ahead, whose keys are used here in step s, and s behind, which use the keys of this one.
   int64_t ahead(int64_t s) const { return (me_ + s) % work_->size(); }
   int64_t behind(int64_t s) const { return (me_ - s + work_->size()) % work_->size(); }

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
-
-/// Rows [first, second) of a whole sequence.
-using SequenceRows = std::pair<int64_t, int64_t>;
-
-inline bool is_empty(SequenceRows rows) { return rows.first >= rows.second; }
 
 /// Who computes what among ranks of which each holds a block of queries and a block of keys.
 ///
@@ -33,27 +28,28 @@ class AttentionWork {
   struct Extents {
     double query = 1, keys = 1, result = 1;
   };
-  /// Blocks by position in the ring. `may_lend` is false where queries would have to travel with rows of a mask.
-  AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal, bool may_lend,
+  /// Blocks by position in the ring, as rows of the whole sequences. `may_lend` is false where queries would have to
+  /// travel with rows of a mask.
+  AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_lend,
                 Extents extents);
 
   int64_t size() const { return static_cast<int64_t>(queries_.size()); }
-  SequenceRows queries(int64_t i) const { return queries_[i]; }
+  Interval queries(int64_t i) const { return queries_[i]; }
   /// Queries of i that meet keys of j at i; at j. Empty where nothing is to be done.
-  SequenceRows kept(int64_t i, int64_t j) const;
-  SequenceRows lent(int64_t i, int64_t j) const;
+  Interval kept(int64_t i, int64_t j) const;
+  Interval lent(int64_t i, int64_t j) const;
   /// The keys of j that any of these queries sees.
-  SequenceRows seen(SequenceRows rows, int64_t j) const;
+  Interval seen(const Interval& rows, int64_t j) const;
   /// Scores that a member computes.
   double load(int64_t member) const;
 
  private:
-  double scores(SequenceRows rows, int64_t j) const;
-  SequenceRows seeing(int64_t i, int64_t j) const;
+  double scores(const Interval& rows, int64_t j) const;
+  Interval seeing(int64_t i, int64_t j) const;
   bool move(int64_t from, int64_t to, double scores_to_move);
   void balance();
 
-  std::vector<SequenceRows> queries_, keys_;
+  std::vector<Interval> queries_, keys_;
   bool is_causal_;
   std::vector<std::vector<int64_t>> split_;  // [i][j]: where lent queries end and kept ones begin
 };

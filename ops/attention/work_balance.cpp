@@ -16,46 +16,46 @@ double causal_scores(int64_t query, int64_t key, int64_t keys) {
 
 }  // namespace
 
-AttentionWork::AttentionWork(std::vector<SequenceRows> queries, std::vector<SequenceRows> keys, bool is_causal,
-                             bool may_lend, Extents extents)
+AttentionWork::AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_lend,
+                             Extents extents)
     : queries_(std::move(queries)),
       keys_(std::move(keys)),
       is_causal_(is_causal),
       split_(size(), std::vector<int64_t>(size())) {
   for (int64_t i = 0; i < size(); ++i) {
     for (int64_t j = 0; j < size(); ++j) {
-      const SequenceRows rows = seeing(i, j);
-      split_[i][j] = rows.first;
-      if (i == j || !may_lend || is_empty(rows)) continue;
-      const SequenceRows needed = seen(rows, j);
-      const double lend = static_cast<double>(rows.second - rows.first) * (extents.query + extents.result);
-      if (lend < static_cast<double>(needed.second - needed.first) * extents.keys) split_[i][j] = rows.second;
+      const Interval rows = seeing(i, j);
+      split_[i][j] = rows.begin;
+      if (i == j || !may_lend || rows.empty()) continue;
+      const Interval needed = seen(rows, j);
+      const double lend = static_cast<double>(rows.size()) * (extents.query + extents.result);
+      if (lend < static_cast<double>(needed.size()) * extents.keys) split_[i][j] = rows.end;
     }
   }
   if (is_causal_ && may_lend) balance();
 }
 
-SequenceRows AttentionWork::seeing(int64_t i, int64_t j) const {
+Interval AttentionWork::seeing(int64_t i, int64_t j) const {
   const auto [begin, end] = queries_[i];
-  if (is_empty(keys_[j])) return {end, end};
-  return {std::min(end, is_causal_ ? std::max(begin, keys_[j].first) : begin), end};
+  if (keys_[j].empty()) return {end, end};
+  return {std::min(end, is_causal_ ? std::max(begin, keys_[j].begin) : begin), end};
 }
 
-SequenceRows AttentionWork::kept(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].second}; }
+Interval AttentionWork::kept(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].end}; }
 
-SequenceRows AttentionWork::lent(int64_t i, int64_t j) const { return {seeing(i, j).first, split_[i][j]}; }
+Interval AttentionWork::lent(int64_t i, int64_t j) const { return {seeing(i, j).begin, split_[i][j]}; }
 
-SequenceRows AttentionWork::seen(SequenceRows rows, int64_t j) const {
+Interval AttentionWork::seen(const Interval& rows, int64_t j) const {
   const auto [begin, end] = keys_[j];
-  if (is_empty(rows)) return {begin, begin};
-  return {begin, is_causal_ ? std::max(begin, std::min(end, rows.second)) : end};
+  if (rows.empty()) return {begin, begin};
+  return {begin, is_causal_ ? std::max(begin, std::min(end, rows.end)) : end};
 }
 
-double AttentionWork::scores(SequenceRows rows, int64_t j) const {
-  if (is_empty(rows)) return 0;
-  const int64_t keys = keys_[j].second - keys_[j].first;
-  if (!is_causal_) return static_cast<double>(rows.second - rows.first) * static_cast<double>(keys);
-  return causal_scores(rows.second, keys_[j].first, keys) - causal_scores(rows.first, keys_[j].first, keys);
+double AttentionWork::scores(const Interval& rows, int64_t j) const {
+  if (rows.empty()) return 0;
+  const int64_t keys = keys_[j].size();
+  if (!is_causal_) return static_cast<double>(rows.size()) * static_cast<double>(keys);
+  return causal_scores(rows.end, keys_[j].begin, keys) - causal_scores(rows.begin, keys_[j].begin, keys);
 }
 
 double AttentionWork::load(int64_t member) const {
@@ -70,12 +70,12 @@ bool AttentionWork::move(int64_t from, int64_t to, double scores_to_move) {
   for (const bool back : {true, false}) {
     const int64_t i = back ? to : from, j = back ? from : to;
     int64_t& split = split_[i][j];
-    const SequenceRows movable = back ? lent(i, j) : kept(i, j);
+    const Interval movable = back ? lent(i, j) : kept(i, j);
     // The most rows from that end whose scores are not too many.
-    int64_t low = 0, high = movable.second - movable.first;
+    int64_t low = 0, high = movable.size();
     while (low < high) {
       const int64_t rows = (low + high + 1) / 2;
-      const SequenceRows moved = back ? SequenceRows{split - rows, split} : SequenceRows{split, split + rows};
+      const Interval moved = back ? Interval{split - rows, split} : Interval{split, split + rows};
       if (scores(moved, j) <= scores_to_move) {
         low = rows;
       } else {

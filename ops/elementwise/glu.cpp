@@ -23,11 +23,9 @@ SpecPtr halved(const SpecPtr& self, int64_t dim) {
 // The rows of `self` that stand `shift` after those of the result.
 MapPtr half(const SpecPtr& self, const SpecPtr& result, int64_t dim, int64_t shift) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = result->block_range(d, rank);
-    needs[dim].begin += shift;
-    needs[dim].end += shift;
-    return needs;
+    Box box = block_box(*result, rank);
+    box[dim] = box[dim].shifted(shift);
+    return requests_for(box);
   });
 }
 

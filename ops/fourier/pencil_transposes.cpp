@@ -23,13 +23,7 @@ Dims without(const Dims& dims, const Dims& others) {
 
 // Elements of a rank's block, or of what two of its blocks have in common.
 double overlap(const ShardSpec& a, const ShardSpec& b, int64_t rank) {
-  double count = 1;
-  for (int64_t d = 0; d < a.ndim(); ++d) {
-    const auto [begin, end] = a.block_range(d, rank);
-    const auto [first, last] = b.block_range(d, rank);
-    count *= static_cast<double>(std::max<int64_t>(0, std::min(end, last) - std::max(begin, first)));
-  }
-  return count;
+  return static_cast<double>(block_box(a, rank).intersect(block_box(b, rank)).numel());
 }
 
 // Elements that arrive on all ranks together.

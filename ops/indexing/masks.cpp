@@ -147,7 +147,7 @@ at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const Shard
   const IntervalMap map(source, [&](int64_t rank) {
     const int64_t block = block_of(mesh, cut, rank);
     const int64_t start = std::accumulate(counts.begin(), counts.begin() + block, int64_t{0});
-    return std::vector<Need>{{start, start + counts[block]}};
+    return std::vector<HaloRequest>{{.rows = {start, start + counts[block]}}};
   });
   return gather(map, local);
 }

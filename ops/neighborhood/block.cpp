@@ -19,7 +19,6 @@ using neighborhood::Axis;
 using neighborhood::Kernels;
 using neighborhood::KernelSet;
 using neighborhood::Problem;
-using neighborhood::Span;
 using neighborhood::Strided;
 
 // Bytes of packed keys and values that a slab of a single dim aims at, to stay in the second cache. (In more dims a few
@@ -68,7 +67,7 @@ bool every_other_apart(const Axis& axis, int64_t slab_queries) {
     const int64_t length = neighborhood::rows_before(axis, g, axis.extent), count = group_queries(axis, g);
     const int64_t first = neighborhood::rows_before(axis, g, axis.query_begin);
     for (int64_t q = 2 * slab_queries; q < count; q += slab_queries) {
-      const Span before = neighborhood::window_of(axis, length, first + q - slab_queries - 1);
+      const Interval before = neighborhood::window_of(axis, length, first + q - slab_queries - 1);
       if (neighborhood::window_of(axis, length, first + q).begin < before.end) return false;
     }
   }
@@ -232,12 +231,12 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query,
   return {empty_block(shape, query.options()), std::move(logsumexp)};
 }
 
-Span keys_reached(const Axis& axis, Span queries) {
+Interval keys_reached(const Axis& axis, const Interval& queries) {
   if (queries.begin >= queries.end) return {0, 0};
-  Span reached{axis.extent, 0};
+  Interval reached{axis.extent, 0};
   const auto add = [&](int64_t query) {
     const int64_t group = query % axis.dilation, length = neighborhood::rows_before(axis, group, axis.extent);
-    const Span window = neighborhood::window_of(axis, length, query / axis.dilation);
+    const Interval window = neighborhood::window_of(axis, length, query / axis.dilation);
     reached.begin = std::min(reached.begin, window.begin * axis.dilation + group);
     reached.end = std::max(reached.end, (window.end - 1) * axis.dilation + group + 1);
   };

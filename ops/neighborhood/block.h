@@ -59,7 +59,7 @@ at::ScalarType neighborhood_sum_type(at::ScalarType query);
 std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query, const at::Tensor& value);
 
 /// The keys [begin, end) of the dim that the windows of the queries [begin, end) reach; {0, 0} for no query.
-neighborhood::Span keys_reached(const neighborhood::Axis& axis, neighborhood::Span queries);
+Interval keys_reached(const neighborhood::Axis& axis, const Interval& queries);
 
 /// How the kernels see a tensor of a block; `feature_dims` is 1, or 0 for logsumexp.
 neighborhood::Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims);

@@ -12,23 +12,18 @@
 namespace moonhalo {
 
 using neighborhood::Axis;
-using neighborhood::Span;
 
 namespace {
 
-bool nothing(const Span& span) { return span.begin >= span.end; }
-
-Span overlap(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
-
 // The owned queries whose windows lie within the owned keys.
-Span within(const Axis& axis, const Span& owned) {
-  Span inner = owned;
+Interval within(const Axis& axis, const Interval& owned) {
+  Interval inner = owned;
   for (int64_t query = owned.begin; query < owned.end; ++query) {
-    const Span keys = keys_reached(axis, {query, query + 1});
+    const Interval keys = keys_reached(axis, {query, query + 1});
     if (keys.begin < owned.begin) inner.begin = query + 1;
   }
   for (int64_t query = owned.end; query-- > inner.begin;) {
-    const Span keys = keys_reached(axis, {query, query + 1});
+    const Interval keys = keys_reached(axis, {query, query + 1});
     if (keys.end > owned.end) inner.end = query;
   }
   return inner;
@@ -36,22 +31,12 @@ Span within(const Axis& axis, const Span& owned) {
 
 }  // namespace
 
-bool NeighborhoodBlocks::empty(const Box& box) { return std::any_of(box.begin(), box.end(), nothing); }
-
-NeighborhoodBlocks::Box NeighborhoodBlocks::common(const Box& a, const Box& b) {
-  Box result;
-  for (size_t i = 0; i < a.size(); ++i) result.push_back(overlap(a[i], b[i]));
-  return result;
-}
-
 // `box`, as a part of a tensor that holds `of`.
 at::Tensor NeighborhoodBlocks::part(const at::Tensor& tensor, const Box& of, const Box& box) {
   at::Tensor result = tensor;
-  for (size_t i = 0; i < box.size(); ++i) {
-    const int64_t length = std::max<int64_t>(box[i].end - box[i].begin, 0);
-    if (length != of[i].end - of[i].begin) {
-      result = result.narrow(static_cast<int64_t>(i) + 1, length > 0 ? box[i].begin - of[i].begin : 0, length);
-    }
+  for (int64_t i = 0; i < box.ndim(); ++i) {
+    const int64_t length = box[i].size();
+    if (length != of[i].size()) result = result.narrow(i + 1, length > 0 ? box[i].begin - of[i].begin : 0, length);
   }
   return result;
 }
@@ -62,24 +47,24 @@ at::Tensor NeighborhoodBlocks::mine(const at::Tensor& tensor, const Box& queries
 
 at::Tensor NeighborhoodBlocks::assembled(const Box& box, const std::vector<Source>& sources) {
   std::vector<int64_t> shape = sources[0].rows.sizes().vec();
-  for (size_t i = 0; i < box.size(); ++i) shape[i + 1] = box[i].end - box[i].begin;
+  for (int64_t i = 0; i < box.ndim(); ++i) shape[i + 1] = box[i].size();
   at::Tensor result = at::empty(shape, sources[0].rows.options());
   for (const Source& source : sources) {
-    const Box both = common(box, *source.box);
-    if (!empty(both)) part(result, box, both).copy_(part(source.rows, *source.box, both));
+    const Box both = box.intersect(*source.box);
+    if (!both.empty()) part(result, box, both).copy_(part(source.rows, *source.box, both));
   }
   return result;
 }
 
 NeighborhoodBlocks::Piece NeighborhoodBlocks::piece(const NeighborhoodCall& whole, const Box& queries) const {
   Piece result{queries, owned_, whole};
-  for (size_t i = 0; i < queries.size(); ++i) {
-    if (cut_[i]) result.keys[i] = keys_reached(whole.axis(static_cast<int64_t>(i)), queries[i]);
-    Axis& axis = result.call.axis(static_cast<int64_t>(i));
+  for (int64_t i = 0; i < queries.ndim(); ++i) {
+    if (cut_[i]) result.keys[i] = keys_reached(whole.axis(i), queries[i]);
+    Axis& axis = result.call.axis(i);
     axis.query_begin = queries[i].begin;
-    axis.queries = queries[i].end - queries[i].begin;
+    axis.queries = queries[i].size();
     axis.key_begin = result.keys[i].begin;
-    axis.keys = result.keys[i].end - result.keys[i].begin;
+    axis.keys = result.keys[i].size();
   }
   return result;
 }
@@ -87,10 +72,10 @@ NeighborhoodBlocks::Piece NeighborhoodBlocks::piece(const NeighborhoodCall& whol
 // Backward, one half hides what arrives and the other what leaves.
 std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& whole) const {
   Piece first = whole;
-  for (size_t i = 0; i < owned_.size(); ++i) {
-    Axis& axis = first.call.axis(static_cast<int64_t>(i));
+  for (int64_t i = 0; i < owned_.ndim(); ++i) {
+    Axis& axis = first.call.axis(i);
     axis.key_begin = owned_[i].begin;
-    axis.keys = owned_[i].end - owned_[i].begin;
+    axis.keys = owned_[i].size();
   }
   first.keys = owned_;
   Piece second = first;
@@ -104,10 +89,7 @@ std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& w
 
 NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
   const int64_t spatial = whole.spatial, me = query->mesh()->rank();
-  const auto owned_by = [&](int64_t i, int64_t rank) {
-    const auto [begin, end] = query->block_range(i + 1, rank);
-    return Span{begin, end};
-  };
+  const auto owned_by = [&](int64_t i, int64_t rank) { return block_rows(*query, i + 1, rank); };
   for (int64_t i = 0; i < spatial; ++i) {
     owned_.push_back(owned_by(i, me));
     cut_.push_back(divided(query, i + 1));
@@ -118,35 +100,30 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
   const auto shell_of = [&](int64_t across, bool low, int64_t rank) {
     Box box;
     for (int64_t i = 0; i < spatial; ++i) {
-      const Span own = owned_by(i, rank);
-      Span rows = own;
+      const Interval own = owned_by(i, rank);
+      Interval rows = own;
       if (cut_[i]) {
         rows = keys_reached(whole.axis(i), own);
-        if (i < across) rows = overlap(rows, own);
+        if (i < across) rows = rows.intersect(own);
         if (i == across && low) rows.end = std::min(rows.end, own.begin);
         if (i == across && !low) rows.begin = std::max(rows.begin, own.end);
       }
       box.push_back(rows);
     }
-    if (empty(box)) box.assign(spatial, Span{0, 0});
-    return box;
+    if (!box.empty()) return box;
+    Box none;
+    for (int64_t i = 0; i < spatial; ++i) none.push_back({0, 0});
+    return none;
   };
   for (int64_t across = 0; across < spatial; ++across) {
     for (const bool low : {true, false}) {
       if (!cut_[across]) continue;
       const auto map = [&](const SpecPtr& spec) {
         return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
-          const Box box = shell_of(across, low, rank);
-          std::vector<Need> needs;
-          for (int64_t d = 0; d < spec->ndim(); ++d) {
-            const auto [begin, end] = spec->block_range(d, rank);
-            needs.push_back({.begin = begin, .end = end});
-          }
-          for (int64_t i = 0; i < spatial; ++i) {
-            needs[i + 1].begin = box[i].begin;
-            needs[i + 1].end = box[i].end;
-          }
-          return needs;
+          const Box shell = shell_of(across, low, rank);
+          Box box = block_box(*spec, rank);
+          for (int64_t i = 0; i < spatial; ++i) box[i + 1] = shell[i];
+          return requests_for(box);
         });
       };
       Shell shell{shell_of(across, low, me), map(query), nullptr};
@@ -160,16 +137,16 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
   Box inner = owned_;
   for (int64_t i = 0; i < spatial; ++i) {
     if (!cut_[i]) continue;
-    const Span interior = within(whole.axis(i), owned_[i]);
+    const Interval interior = within(whole.axis(i), owned_[i]);
     Box low = inner, high = inner;
     low[i].end = std::min(interior.begin, owned_[i].end);
     high[i].begin = std::max(interior.end, low[i].end);
     for (const Box& edge : {low, high}) {
-      if (!empty(edge)) edges_.push_back(piece(whole, edge));
+      if (!edge.empty()) edges_.push_back(piece(whole, edge));
     }
     inner[i] = {low[i].end, high[i].begin};
   }
-  if (!empty(inner)) interior_ = halves(piece(whole, inner));
+  if (!inner.empty()) interior_ = halves(piece(whole, inner));
 }
 
 std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query, const at::Tensor& key,
@@ -229,8 +206,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   }
   std::vector<std::tuple<at::Tensor, at::Tensor>> of_edges;
   const auto add_to = [](const Source& sum, const Box& box, const at::Tensor& gradient) {
-    const Box both = common(box, *sum.box);
-    if (!empty(both)) part(sum.rows, *sum.box, both).add_(part(gradient, box, both));
+    const Box both = box.intersect(*sum.box);
+    if (!both.empty()) part(sum.rows, *sum.box, both).add_(part(gradient, box, both));
   };
   for (const Piece& piece : edges_) {
     NeighborhoodGradients gradients(assembled(piece.keys, keys), assembled(piece.keys, values));

@@ -41,7 +41,7 @@ class NeighborhoodBlocks {
                                                           const Sources& sources) const;
 
  private:
-  using Box = std::vector<neighborhood::Span>;  // global, per spatial dim
+  // Boxes are global, of the spatial dims.
   struct Shell {
     Box box;
     std::shared_ptr<const IntervalMap> key, value;
@@ -55,8 +55,6 @@ class NeighborhoodBlocks {
     at::Tensor rows;
   };
   static at::Tensor part(const at::Tensor& tensor, const Box& of, const Box& box);
-  static bool empty(const Box& box);
-  static Box common(const Box& a, const Box& b);
   static at::Tensor assembled(const Box& box, const std::vector<Source>& sources);
   Piece piece(const NeighborhoodCall& whole, const Box& queries) const;
   std::vector<Piece> halves(const Piece& whole) const;

@@ -167,14 +167,11 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 // From the owned rows of a tensor to those that the windows of the owned queries reach.
 std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const SpecPtr& spec) {
   return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < spec->ndim(); ++d) {
-      const auto [begin, end] = spec->block_range(d, rank);
-      neighborhood::Span rows{begin, end};
-      if (d >= 1 && d <= whole.spatial && divided(spec, d)) rows = keys_reached(whole.axis(d - 1), rows);
-      needs.push_back({.begin = rows.begin, .end = rows.end});
+    Box box = block_box(*spec, rank);
+    for (int64_t d = 1; d <= whole.spatial; ++d) {
+      if (divided(spec, d)) box[d] = keys_reached(whole.axis(d - 1), box[d]);
     }
-    return needs;
+    return requests_for(box);
   });
 }
 
@@ -194,7 +191,7 @@ std::optional<Plan> plan_second(const OpCall& call) {
   NeighborhoodCall local = whole;
   for (int64_t i = 0; i < whole.spatial; ++i) {
     neighborhood::Axis& axis = local.axis(i);
-    neighborhood::Span rows{query->offsets()[i + 1], query->offsets()[i + 1] + query->local_shape()[i + 1]};
+    Interval rows{query->offsets()[i + 1], query->offsets()[i + 1] + query->local_shape()[i + 1]};
     axis.query_begin = rows.begin;
     axis.queries = rows.end - rows.begin;
     if (divided(query, i + 1)) rows = keys_reached(axis, rows);

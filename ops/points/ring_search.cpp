@@ -65,7 +65,7 @@ NeighborLists PointRound::pass_points(const at::Tensor& query, at::Tensor block)
       add(receives, from, arriving);
       work = mesh_->group().exchange_async(std::move(sends), std::move(receives));
     }
-    lists.search(query, block, blocks_[held].first);
+    lists.search(query, block, blocks_[held].begin);
     if (work) work->wait();
     if (step + 1 < count) block = arriving;
   }
@@ -84,7 +84,7 @@ NeighborLists PointRound::pass_queries(const at::Tensor& query, const at::Tensor
   }
   const WorkPtr under_way = mesh_->group().exchange_async(std::move(sends), std::move(receives));
   NeighborLists lists = lists_for(query);
-  lists.search(query, block, blocks_[own_].first);
+  lists.search(query, block, blocks_[own_].begin);
   under_way->wait();
 
   std::vector<NeighborLists> found, arriving;
@@ -93,7 +93,7 @@ NeighborLists PointRound::pass_queries(const at::Tensor& query, const at::Tensor
   for (int64_t i = 0; i < count; ++i) {
     if (i == own_) continue;
     found.push_back(lists_for(asked[i]));
-    found.back().search(asked[i], block, blocks_[own_].first);
+    found.back().search(asked[i], block, blocks_[own_].begin);
     arriving.push_back(lists_for(query));
     for (const at::Tensor& part : found.back().parts()) add(sends, holders_[i], part);
     for (const at::Tensor& part : arriving.back().parts()) add(receives, holders_[i], part);

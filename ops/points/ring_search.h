@@ -32,9 +32,9 @@ class PointRound {
   NeighborLists lists_for(const at::Tensor& query) const;
 
   MeshPtr mesh_;
-  std::vector<std::pair<int64_t, int64_t>> blocks_;  // of the points
-  std::vector<int> holders_;                         // ranks, by block
-  std::vector<int64_t> queries_;                     // of each holder
+  std::vector<Interval> blocks_;  // of the points
+  std::vector<int> holders_;      // ranks, by block
+  std::vector<int64_t> queries_;  // of each holder
   int64_t own_ = 0, batch_dims_, most_;
   std::optional<double> radius_;
   bool queries_travel_ = false;

@@ -106,11 +106,11 @@ std::vector<int> PointCuts::holders() const {
   return ranks;
 }
 
-std::vector<std::pair<int64_t, int64_t>> PointCuts::blocks() const {
-  std::vector<std::pair<int64_t, int64_t>> result;
+std::vector<Interval> PointCuts::blocks() const {
+  std::vector<Interval> result;
   int64_t begin = 0;
   for (const int64_t size : points->block_sizes(points->ndim() - 2)) {
-    result.emplace_back(begin, begin + size);
+    result.push_back({begin, begin + size});
     begin += size;
   }
   return result;

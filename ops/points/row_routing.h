@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -25,8 +26,8 @@ struct PointCuts {
 
   /// The ranks of the mesh that hold the blocks of N beside this rank's, in the order of the blocks.
   std::vector<int> holders() const;
-  /// Rows [first, second) of N, by block.
-  std::vector<std::pair<int64_t, int64_t>> blocks() const;
+  /// Rows of N, by block.
+  std::vector<Interval> blocks() const;
 };
 
 /// table [rows, D]; numbers, of any shape, in [0, rows]: [numbers..., D], zeros where a number is `rows`.

@@ -27,7 +27,7 @@ struct Margins {
   std::vector<int64_t> before, after;  // per dim
 };
 
-Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
+Margins margins_of(const OpCall& call, at::IntArrayRef shape, Boundary boundary) {
   const auto padding = call.integers("padding");
   const auto padded = static_cast<int64_t>(padding.size() / 2), ndim = static_cast<int64_t>(shape.size());
   TORCH_CHECK_VALUE(ndim == padded + 1 || ndim == padded + 2, call.name(), ": a tensor of ", ndim, " dims instead of ",
@@ -39,10 +39,10 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Edge edge) {
     margins.before[d] = padding[2 * i];
     margins.after[d] = padding[2 * i + 1];
     const int64_t most = std::max(margins.before[d], margins.after[d]);
-    TORCH_CHECK_VALUE(edge != Edge::kReflect || most < extent, call.name(), ": padding ", most,
+    TORCH_CHECK_VALUE(boundary != Boundary::kReflect || most < extent, call.name(), ": padding ", most,
                       " reflects beyond the ", extent, " rows of dim ", d, "\n  have  ", call.describe(),
                       "\n  fix   pad by less than the extent of the dim");
-    TORCH_CHECK_VALUE(edge != Edge::kCircular || most <= extent, call.name(), ": padding ", most,
+    TORCH_CHECK_VALUE(boundary != Boundary::kCircular || most <= extent, call.name(), ": padding ", most,
                       " goes more than once round the ", extent, " rows of dim ", d, "\n  have  ", call.describe(),
                       "\n  fix   pad by at most the extent of the dim");
     const int64_t result = extent + margins.before[d] + margins.after[d];
@@ -73,25 +73,23 @@ SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
 }
 
 std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& padded, const Margins& margins,
-                                          Edge edge) {
+                                          Boundary boundary) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < self->ndim(); ++d) {
-      const auto [begin, end] = padded->block_range(d, rank);
-      needs.push_back({begin - margins.before[d], end - margins.before[d], edge});
-    }
-    return needs;
+    std::vector<HaloRequest> requests;
+    for (int64_t d = 0; d < self->ndim(); ++d)
+      requests.push_back({block_rows(*padded, d, rank).shifted(-margins.before[d]), boundary});
+    return requests;
   });
 }
 
-template <Edge edge>
+template <Boundary boundary>
 std::optional<Plan> plan_pad(const OpCall& call) {
   const SpecPtr self = sums_only(call.spec("self"));
-  const Margins margins = margins_of(call, self->global_shape(), edge);
+  const Margins margins = margins_of(call, self->global_shape(), boundary);
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, self, {padded});
-  if (edge != Edge::kCircular && !self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op, Stack& stack) {
+  if (boundary != Boundary::kCircular && !self->has_cut()) return plan;
+  plan.run = [map = map_of(self, padded, margins, boundary)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     const at::Tensor result = gather(*map, local, 0, halo_cache_of_argument(0));
     finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
@@ -99,10 +97,10 @@ std::optional<Plan> plan_pad(const OpCall& call) {
   return plan;
 }
 
-template <Edge edge>
+template <Boundary boundary>
 std::optional<Plan> plan_pad_backward(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
-  const Margins margins = margins_of(call, self->global_shape(), edge);
+  const Margins margins = margins_of(call, self->global_shape(), boundary);
   const SpecPtr padded = padded_spec(self, margins);
   TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == padded->global_shape(), call.name(), ": a gradient of shape ",
                     shape_string(call.spec("grad_output")->global_shape()), " for a result of shape ",
@@ -111,7 +109,7 @@ std::optional<Plan> plan_pad_backward(const OpCall& call) {
   plan.inputs = {padded, self->has_cut() ? nullptr : self};
   plan.outputs = {self};
   if (!self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, edge)](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [map = map_of(self, padded, margins, boundary)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
     const at::Tensor result = scatter_add(*map, grad);
     finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
@@ -138,11 +136,11 @@ SpecPtr unpadded_spec(const SpecPtr& grad, at::IntArrayRef shape, const Margins&
 
 std::optional<Plan> plan_circular_backward(const OpCall& call) {
   const auto shape = call.integers("sizes");
-  const Margins margins = margins_of(call, shape, Edge::kCircular);
+  const Margins margins = margins_of(call, shape, Boundary::kCircular);
   const SpecPtr self = unpadded_spec(sums_only(call.spec("grad")), shape, margins);
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, padded, {self});
-  plan.run = [map = map_of(self, padded, margins, Edge::kCircular)](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [map = map_of(self, padded, margins, Boundary::kCircular)](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor grad = argument(op, stack, 0).toTensor();
     const at::Tensor result = scatter_add(*map, grad);
     finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
@@ -210,15 +208,15 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.impl("pad_circular_backward", c10::DispatchKey::Autograd, &record_pad_backward);
 }
 
-constexpr auto kReflect = plan_pad<Edge::kReflect>, kReflectBack = plan_pad_backward<Edge::kReflect>;
-constexpr auto kRepeat = plan_pad<Edge::kReplicate>, kRepeatBack = plan_pad_backward<Edge::kReplicate>;
+constexpr auto kReflect = plan_pad<Boundary::kReflect>, kReflectBack = plan_pad_backward<Boundary::kReflect>;
+constexpr auto kRepeat = plan_pad<Boundary::kReplicate>, kRepeatBack = plan_pad_backward<Boundary::kReplicate>;
 const char* const kReflection = "PyTorch ReflectionPad";
 const char* const kReplication = "PyTorch ReplicationPad";
 const char* const kAny = "any cut; only rows beyond the ends are fetched";
 
 const Register rules{
     {.op = "moonhalo::pad_circular",
-     .plan = plan_pad<Edge::kCircular>,
+     .plan = plan_pad<Boundary::kCircular>,
      .source = "PyTorch pad, circular",
      .supports = kAny},
     {.op = "moonhalo::pad_circular_backward",

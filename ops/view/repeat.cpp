@@ -20,21 +20,18 @@ namespace {
 
 using MapPtr = std::shared_ptr<const IntervalMap>;
 
-/// The map from the blocks of `from` to what `need(dim, begin, end)` names for the cut dims of a result in blocks of
+/// The map from the blocks of `from` to what `request(dim, rows)` names for the cut dims of a result in blocks of
 /// `to`; uncut dims are taken whole. Null when no dim is cut.
 MapPtr map_rows(const SpecPtr& from, const SpecPtr& to, const std::vector<int64_t>& dims,
-                const std::function<Need(int64_t dim, int64_t begin, int64_t end)>& need) {
+                const std::function<HaloRequest(int64_t dim, const Interval& rows)>& request) {
   if (std::none_of(dims.begin(), dims.end(), [&](int64_t d) { return from->is_cut(d); })) return nullptr;
   const int64_t added = to->ndim() - from->ndim();
   return std::make_shared<const IntervalMap>(from, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < from->ndim(); ++d) {
-      const bool named = std::find(dims.begin(), dims.end(), d) != dims.end();
-      const auto [begin, end] =
-          named && from->is_cut(d) ? to->block_range(d + added, rank) : from->block_range(d, rank);
-      needs.push_back(named && from->is_cut(d) ? need(d, begin, end) : Need{begin, end});
+    std::vector<HaloRequest> requests = requests_for(block_box(*from, rank));
+    for (const int64_t d : dims) {
+      if (from->is_cut(d)) requests[d] = request(d, block_rows(*to, d + added, rank));
     }
-    return needs;
+    return requests;
   });
 }
 
@@ -54,8 +51,8 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
     if (repeats[d + added] != 1) mapped.push_back(d), local_repeats[d + added] = 1;
   }
   const SpecPtr result = intern(std::move(layout));
-  const MapPtr map = map_rows(self, result, mapped, [](int64_t, int64_t begin, int64_t end) {
-    return Need{begin, end, Edge::kCircular};
+  const MapPtr map = map_rows(self, result, mapped, [](int64_t, const Interval& rows) {
+    return HaloRequest{rows, Boundary::kCircular};
   });
   Plan plan = plan_one(call, self, {result});
   if (!map) return plan;
@@ -92,9 +89,9 @@ std::optional<Plan> plan_roll(const OpCall& call) {
     else
       local_shifts.push_back(shifts[i]), local_dims.push_back(d);
   }
-  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, const Interval& rows) {
     const int64_t by = self->global_shape()[d] == 0 ? 0 : shift[d] % self->global_shape()[d];
-    return Need{begin - by, end - by, Edge::kCircular};
+    return HaloRequest{rows.shifted(-by), Boundary::kCircular};
   });
   Plan plan = plan_one(call, self, {self});
   if (!map) return plan;
@@ -117,9 +114,9 @@ std::optional<Plan> plan_flip(const OpCall& call) {
                       " appears more than once\n  have  ", call.describe());
     dims.push_back(d);
   }
-  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, const Interval& rows) {
     const int64_t extent = self->global_shape()[d];
-    return Need{extent - end, extent - begin, Edge::kZero, true};
+    return HaloRequest{{extent - rows.end, extent - rows.begin}, Boundary::kZero, true};
   });
   Plan plan = plan_one(call, self, {self});
   if (!map) return plan;
@@ -149,9 +146,9 @@ std::optional<Plan> plan_rot90(const OpCall& call) {
     std::swap(shape[dims[0]], shape[dims[1]]);
   }
   for (const int64_t d : flipped) (self->is_cut(d) ? mapped : local_dims).push_back(d);
-  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, int64_t begin, int64_t end) {
+  const MapPtr map = map_rows(self, self, mapped, [&](int64_t d, const Interval& rows) {
     const int64_t extent = self->global_shape()[d];
-    return Need{extent - end, extent - begin, Edge::kZero, true};
+    return HaloRequest{{extent - rows.end, extent - rows.begin}, Boundary::kZero, true};
   });
   Plan plan = plan_one(call, self, {follow(self, shape, source)});
   if (!map) return plan;

@@ -18,14 +18,14 @@ namespace {
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
 /// Rows start, start + step, ... of a dim: `length` of them.
-struct Range {
+struct StridedRows {
   int64_t start = 0, step = 1, length = 0;
   /// How many of them lie before `row`.
   int64_t before(int64_t row) const { return std::clamp<int64_t>((row - start + step - 1) / step, 0, length); }
 };
 
-Range range_of(const OpCall& call, int64_t extent) {
-  Range range{.step = call.integer("step")};
+StridedRows rows_of(const OpCall& call, int64_t extent) {
+  StridedRows range{.step = call.integer("step")};
   TORCH_CHECK_VALUE(range.step > 0, call.name(), ": step ", range.step, " is not positive");
   const auto bound = [&](const char* name, int64_t otherwise) {
     int64_t value = call.given(name) ? call.integer(name) : otherwise;
@@ -38,19 +38,15 @@ Range range_of(const OpCall& call, int64_t extent) {
   return range;
 }
 
-/// The same rows within one block that begins at `offset`, as arguments of the local call.
-struct LocalRange {
-  int64_t start = 0, end = 0;
-};
-
-LocalRange within(const Range& range, int64_t begin, int64_t end) {
+/// Start and end of the same rows in one block, as arguments of the local call.
+Interval within(const StridedRows& range, int64_t begin, int64_t end) {
   const int64_t first = range.before(begin), last = range.before(end);
   if (first == last) return {};
   const int64_t start = range.start + first * range.step - begin;
   return {start, start + (last - first - 1) * range.step + 1};
 }
 
-std::vector<int64_t> kept_rows(const std::vector<int64_t>& sizes, const Range& range) {
+std::vector<int64_t> kept_rows(const std::vector<int64_t>& sizes, const StridedRows& range) {
   std::vector<int64_t> kept;
   int64_t row = 0;
   for (const int64_t size : sizes) {
@@ -60,17 +56,17 @@ std::vector<int64_t> kept_rows(const std::vector<int64_t>& sizes, const Range& r
   return kept;
 }
 
-SpecPtr sliced(const SpecPtr& spec, int64_t dim, const Range& range) {
+SpecPtr sliced(const SpecPtr& spec, int64_t dim, const StridedRows& range) {
   Cut cut = spec->cut(dim);
   if (cut) cut.sizes = kept_rows(cut.sizes, range);
   return recut(spec, dim, std::move(cut), range.length);
 }
 
-void edit_range(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim, const Range& range) {
+void edit_rows(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim, const StridedRows& range) {
   if (!spec->is_cut(dim)) return;
   const int64_t begin = spec->offsets()[dim];
-  const LocalRange local = within(range, begin, begin + spec->local_shape()[dim]);
-  plan.edits.emplace_back(call.index("start"), c10::IValue(local.start));
+  const Interval local = within(range, begin, begin + spec->local_shape()[dim]);
+  plan.edits.emplace_back(call.index("start"), c10::IValue(local.begin));
   plan.edits.emplace_back(call.index("end"), c10::IValue(local.end));
 }
 
@@ -78,16 +74,16 @@ std::optional<Plan> plan_slice(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const int64_t dim = call.dim("dim", self->ndim());
-  const Range range = range_of(call, self->global_shape()[dim]);
+  const StridedRows range = rows_of(call, self->global_shape()[dim]);
   TORCH_INTERNAL_ASSERT(shape[dim] == range.length);
   Plan plan = plan_one(call, self, {sliced(self, dim, range)});
-  edit_range(call, plan, self, dim, range);
+  edit_rows(call, plan, self, dim, range);
   return plan;
 }
 
 // The cut of the sliced tensor is not known. Every boundary that keeps the gradient's rows in place is right; of those
 // the one nearest to balanced blocks is taken, which is the very cut wherever that was balanced.
-SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const Range& range) {
+SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const StridedRows& range) {
   Cut cut = grad->cut(dim);
   if (cut) {
     std::vector<int64_t> low, high;
@@ -106,11 +102,11 @@ std::optional<Plan> plan_slice_backward(const OpCall& call) {
   const SpecPtr grad = sums_only(call.spec("grad_output"));
   const auto shape = call.integers("input_sizes");
   const int64_t dim = call.dim("dim", static_cast<int64_t>(shape.size()));
-  const Range range = range_of(call, shape[dim]);
+  const StridedRows range = rows_of(call, shape[dim]);
   const SpecPtr result = unsliced(grad, shape, dim, range);
   Plan plan = plan_one(call, grad, {result});
   plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
-  edit_range(call, plan, result, dim, range);
+  edit_rows(call, plan, result, dim, range);
   return plan;
 }
 
@@ -118,10 +114,10 @@ std::optional<Plan> plan_slice_scatter(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
-  const Range range = range_of(call, self->global_shape()[dim]);
+  const StridedRows range = rows_of(call, self->global_shape()[dim]);
   Plan plan = plan_one(call, self, {self});
   plan.inputs[call.slot("src")] = sliced(self, dim, range);
-  edit_range(call, plan, self, dim, range);
+  edit_rows(call, plan, self, dim, range);
   return plan;
 }
 
@@ -133,15 +129,15 @@ std::optional<Plan> plan_narrow_copy(const OpCall& call) {
   if (start < 0) start += extent;
   TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ", start + length,
                     " of a dim of ", extent, "\n  have  ", call.describe());
-  const Range range{.start = start, .length = length};
+  const StridedRows range{.start = start, .length = length};
   Plan plan = plan_one(call, self, {sliced(self, dim, range)});
-  LocalRange local{start, start + length};
+  Interval local{start, start + length};
   if (self->is_cut(dim)) {
     const int64_t begin = self->offsets()[dim];
     local = within(range, begin, begin + self->local_shape()[dim]);
   }
   plan.run = [dim, local](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, argument(op, stack, 0).toTensor().slice(dim, local.start, local.end).clone());
+    finish(op, stack, argument(op, stack, 0).toTensor().slice(dim, local.begin, local.end).clone());
   };
   return plan;
 }
@@ -155,11 +151,9 @@ std::vector<int64_t> without_dim(int64_t ndim, int64_t dim) {
 // One row of a cut dim: its owner sends it to the ranks that share it out, and nothing else moves.
 Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
   const auto map = std::make_shared<IntervalMap>(self, [&](int64_t rank) {
-    std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
-    needs[dim].begin = row;
-    needs[dim].end = row + 1;
-    return needs;
+    Box box = block_box(*self, rank);
+    box[dim] = {row, row + 1};
+    return requests_for(box);
   });
   const int64_t place = row - self->offsets()[dim];
   const bool mine = place >= 0 && place < self->local_shape()[dim];
@@ -237,8 +231,8 @@ std::optional<Plan> plan_split(const OpCall& call) {
   const auto shapes = call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
   std::vector<SpecPtr> outputs;
-  std::vector<LocalRange> locals;
-  Range range;
+  std::vector<Interval> locals;
+  StridedRows range;
   for (const auto& shape : shapes) {
     range.length = (*shape)[dim];
     outputs.push_back(sliced(self, dim, range));
@@ -254,8 +248,8 @@ std::optional<Plan> plan_split(const OpCall& call) {
   plan.run = [dim, locals, fresh](const c10::OperatorHandle& op, Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     std::vector<at::Tensor> parts;
-    for (const LocalRange& range : locals) {
-      const at::Tensor part = local.slice(dim, range.start, range.end);
+    for (const Interval& rows : locals) {
+      const at::Tensor part = local.slice(dim, rows.begin, rows.end);
       parts.push_back(fresh ? part.clone() : part);
     }
     finish(op, stack, std::move(parts));

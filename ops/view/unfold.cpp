@@ -20,9 +20,9 @@ struct Windows {
   int64_t dim = 0, size = 1, step = 1, count = 0;
   /// How many begin before `row`.
   int64_t before(int64_t row) const { return std::clamp<int64_t>((row + step - 1) / step, 0, count); }
-  /// The rows of the windows [begin, end).
-  Need rows(int64_t begin, int64_t end) const {
-    return begin == end ? Need{} : Need{begin * step, (end - 1) * step + size};
+  /// The rows of these windows.
+  Interval rows(const Interval& windows) const {
+    return windows.empty() ? Interval{} : Interval{windows.begin * step, (windows.end - 1) * step + size};
   }
 };
 
@@ -44,11 +44,9 @@ SpecPtr windows_spec(const SpecPtr& self, at::IntArrayRef shape, const Windows& 
 // The rows that every rank's windows need.
 std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& result, const Windows& windows) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<Need> needs(self->ndim());
-    for (int64_t d = 0; d < self->ndim(); ++d) std::tie(needs[d].begin, needs[d].end) = self->block_range(d, rank);
-    const auto [begin, end] = result->block_range(windows.dim, rank);
-    needs[windows.dim] = windows.rows(begin, end);
-    return needs;
+    Box box = block_box(*self, rank);
+    box[windows.dim] = windows.rows(block_rows(*result, windows.dim, rank));
+    return requests_for(box);
   });
 }
 

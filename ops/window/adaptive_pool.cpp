@@ -20,7 +20,7 @@ namespace {
 // A cut dim on one rank: the windows of its outputs, in rows of the extended block.
 struct CutDim {
   int64_t dim = 0;
-  std::vector<Rows> windows;
+  std::vector<Interval> windows;
 };
 
 struct AdaptivePool {
@@ -54,12 +54,12 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
 
   const auto window = [&](int64_t d, int64_t o) {
     const int64_t in = shape[d], to = p.output->global_shape()[d];
-    return Rows{o * in / to, ((o + 1) * in + to - 1) / to};
+    return Interval{o * in / to, ((o + 1) * in + to - 1) / to};
   };
   const auto needed = [&](int64_t d, int64_t rank) {
-    if (d < p.first || !p.input->is_cut(d)) return p.input->block_range(d, rank);
+    if (d < p.first || !p.input->is_cut(d)) return block_rows(*p.input, d, rank);
     const auto [begin, end] = p.output->block_range(d, rank);
-    return begin == end ? Rows{0, 0} : Rows{window(d, begin).first, window(d, end - 1).second};
+    return begin == end ? Interval{} : Interval{window(d, begin).begin, window(d, end - 1).end};
   };
   const int64_t rank = p.input->mesh()->rank();
   for (int64_t d = p.first; d < p.input->ndim(); ++d) {
@@ -72,19 +72,15 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
     CutDim cut{d, {}};
     const auto [from, to] = p.output->block_range(d, rank);
     for (int64_t o = from; o < to; ++o) {
-      const auto [lo, hi] = window(d, o);
-      cut.windows.emplace_back(lo - begin, hi - begin);
+      cut.windows.push_back(window(d, o).shifted(-begin));
     }
     p.cuts.push_back(std::move(cut));
   }
   if (p.cuts.empty()) return p;
   p.halo = std::make_shared<const IntervalMap>(p.input, [&](int64_t r) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < p.input->ndim(); ++d) {
-      const auto [begin, end] = needed(d, r);
-      needs.push_back({.begin = begin, .end = end});
-    }
-    return needs;
+    Box box;
+    for (int64_t d = 0; d < p.input->ndim(); ++d) box.push_back(needed(d, r));
+    return requests_for(box);
   });
   return p;
 }

@@ -231,7 +231,7 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
 }
 
 // The rows of one spatial dim that a rank needs.
-Rows rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t rank) {
+Interval rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t rank) {
   const auto dim = static_cast<int64_t>(i) + 2;
   const Window& window = g.windows[i];
   if (layouts.contracts[i]) {
@@ -240,8 +240,8 @@ Rows rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t ra
     return {begin * window.dilation - window.padding,
             (g.output_shape[dim] - 1) * window.stride - window.padding + (end - 1) * window.dilation + 1};
   }
-  if (!divided(layouts.input, dim)) return layouts.input->block_range(dim, rank);
-  return window.input_needed(layouts.output->block_range(dim, rank));
+  if (!divided(layouts.input, dim)) return block_rows(*layouts.input, dim, rank);
+  return window.input_needed(block_rows(*layouts.output, dim, rank));
 }
 
 // The local call of this rank.
@@ -268,10 +268,10 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
     local.uncropped.push_back(local.output_shape[dim]);
     if (!windowed || !g.transposed) continue;
     // What both ends have too much is cut off by the kernel's own padding.
-    const Rows out = layouts.output->block_range(dim, rank);
+    const Interval out = block_rows(*layouts.output, dim, rank);
     const int64_t before = window.crop_before(out), full = window.uncropped(out);
-    if (out.first == out.second) continue;
-    const int64_t both = std::min(before, full - before - (out.second - out.first));
+    if (out.empty()) continue;
+    const int64_t both = std::min(before, full - before - out.size());
     local.padding.back() = both;
     local.crop_before.back() = before - both;
     local.uncropped.back() = full - 2 * both;
@@ -286,12 +286,9 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   }
   if (g.transposed) local.spread = conv_spread(layouts.input, layouts.output, g.windows);
   local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < layouts.input->ndim(); ++d) {
-      const Rows rows = d < 2 ? layouts.input->block_range(d, r) : rows_needed(g, layouts, d - 2, r);
-      needs.push_back({.begin = rows.first, .end = rows.second});
-    }
-    return needs;
+    Box box = block_box(*layouts.input, r);
+    for (int64_t d = 2; d < box.ndim(); ++d) box[d] = rows_needed(g, layouts, d - 2, r);
+    return requests_for(box);
   });
   return local;
 }

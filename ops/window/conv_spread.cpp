@@ -7,19 +7,18 @@ namespace moonhalo {
 namespace {
 
 // Rows that add to the outputs `out`: fewer than input_needed where the stride is wider than the window.
-Rows feeding(const Window& window, Rows out) {
-  const Rows rows = window.input_needed(out);
-  int64_t begin = rows.first, end = rows.second;
+Interval feeding(const Window& window, const Interval& out) {
+  auto [begin, end] = window.input_needed(out);
   const auto ends_before = [&](int64_t row) {
-    return row * window.stride - window.padding + window.reach() <= out.first;
+    return row * window.stride - window.padding + window.reach() <= out.begin;
   };
-  const auto begins_after = [&](int64_t row) { return row * window.stride - window.padding >= out.second; };
+  const auto begins_after = [&](int64_t row) { return row * window.stride - window.padding >= out.end; };
   while (begin < end && ends_before(begin)) ++begin;
   while (begin < end && begins_after(end - 1)) --end;
-  return begin < end ? Rows{begin, end} : Rows{0, 0};
+  return begin < end ? Interval{begin, end} : Interval{0, 0};
 }
 
-ConvSpread::Part part_of(const Ranges& box, const SpecPtr& input, const SpecPtr& output,
+ConvSpread::Part part_of(const Box& box, const SpecPtr& input, const SpecPtr& output,
                          const std::vector<Window>& windows) {
   ConvSpread::Part part;
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -59,13 +58,11 @@ std::optional<ConvSpread> conv_spread(const SpecPtr& input, const SpecPtr& outpu
   }
   ConvSpread spread;
   spread.borrowed = borrowed_boxes(
-      input, cut, [&](int64_t d, int64_t rank) { return feeding(windows[d - 2], output->block_range(d, rank)); });
+      input, cut, [&](int64_t d, int64_t rank) { return feeding(windows[d - 2], block_rows(*output, d, rank)); });
   if (std::none_of(spread.borrowed.begin(), spread.borrowed.end(),
                    [](const BorrowedBox& part) { return part.map->exchanges(); }))
     return std::nullopt;
-  Ranges owned;
-  for (int64_t d = 0; d < input->ndim(); ++d) owned.push_back(input->block_range(d, input->mesh()->rank()));
-  spread.owned = part_of(owned, input, output, windows);
+  spread.owned = part_of(block_box(*input, input->mesh()->rank()), input, output, windows);
   for (const BorrowedBox& part : spread.borrowed) spread.parts.push_back(part_of(part.box, input, output, windows));
   return spread;
 }

@@ -11,12 +11,12 @@ namespace {
 // One rank's rows and outputs along the dim, and what the window needs.
 struct Share {
   Share(const SpecPtr& input, const SpecPtr& output, int64_t dim, const Window& window, int64_t rank)
-      : rows(input->block_range(dim, rank)), out(output->block_range(dim, rank)), need(window.input_needed(out)) {}
-  int64_t extent() const { return rows.second - rows.first; }
-  int64_t outputs() const { return out.second - out.first; }
-  int64_t padding() const { return rows.first - need.first; }
+      : rows(block_rows(*input, dim, rank)), out(block_rows(*output, dim, rank)), need(window.input_needed(out)) {}
+  int64_t extent() const { return rows.size(); }
+  int64_t outputs() const { return out.size(); }
+  int64_t padding() const { return rows.begin - need.begin; }
 
-  Rows rows, out, need;
+  Interval rows, out, need;
 };
 
 // Local output j reads the owned rows from j * stride - padding on.
@@ -77,23 +77,19 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
   }
 
   // What a rank borrows for one strip: of dims after `across` all that it needs, of those before what it owns.
-  const auto needs_of = [=](int64_t across, bool low, int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < ndim; ++d) {
-      const auto [begin, end] = input->block_range(d, rank);
-      needs.push_back({.begin = begin, .end = end});
-    }
+  const auto requests_of = [=](int64_t across, bool low, int64_t rank) {
+    Box box = block_box(*input, rank);
     for (const int64_t d : cut) {
       const Share share(input, output, d, windows[d - 2], rank);
-      Rows rows = d < across ? share.rows : share.need;
+      Interval rows = d < across ? share.rows : share.need;
       const int64_t domain = input->global_shape()[d];
-      if (d == across && low) rows = {share.need.first, share.rows.first};
-      if (d == across && !low) rows = {share.rows.second, share.need.second};
-      const bool outside = d == across && (low ? share.rows.first == 0 : share.rows.second == domain);
-      if (share.outputs() == 0 || outside || rows.first >= rows.second) rows = {0, 0};
-      needs[d] = {.begin = rows.first, .end = rows.second};
+      if (d == across && low) rows = {share.need.begin, share.rows.begin};
+      if (d == across && !low) rows = {share.rows.end, share.need.end};
+      const bool outside = d == across && (low ? share.rows.begin == 0 : share.rows.end == domain);
+      if (share.outputs() == 0 || outside || rows.empty()) rows = {0, 0};
+      box[d] = rows;
     }
-    return needs;
+    return requests_for(box);
   };
   ConvStrips result;
   result.padding.assign(windows.size(), -1);
@@ -105,7 +101,7 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
     for (const bool low : {true, false}) {
       ConvStrips::Strip strip;
       strip.dim = d;
-      strip.halo = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return needs_of(d, low, rank); });
+      strip.halo = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return requests_of(d, low, rank); });
       strip.padding = result.padding;
       for (const int64_t other : cut) {
         if (other >= d) strip.padding[other - 2] = 0;

@@ -232,16 +232,12 @@ struct Division {
     grid = intern(std::move(asked));
 
     const auto box = [&](int64_t rank) {
-      Ranges ranges = {output->block_range(0, rank), output->block_range(1, rank)};
-      for (int64_t d = 0; d < dims; ++d) ranges.push_back(sampler.rows_read(d, output->block_range(d + 2, rank)));
-      return ranges;
+      Box box = block_box(*output, rank);
+      for (int64_t d = 2; d < box.ndim(); ++d) box[d] = sampler.rows_read(d - 2, box[d]);
+      return box;
     };
-    borrow = std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
-      std::vector<Need> needs;
-      for (const auto& [from, to] : box(rank)) needs.push_back({from, to});
-      return needs;
-    });
-    for (const auto& range : box(input->mesh()->rank())) begin.push_back(range.first);
+    borrow = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return requests_for(box(rank)); });
+    for (const Interval& rows : box(input->mesh()->rank())) begin.push_back(rows.begin);
     begin.erase(begin.begin(), begin.begin() + 2);
   }
 

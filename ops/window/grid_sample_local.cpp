@@ -198,23 +198,23 @@ double Sampler::identity(size_t d, int64_t o) const {
   return out[d] > 1 ? static_cast<double>(o) * (from - 1) / (to - 1) : (from - 1) / 2;
 }
 
-Rows Sampler::rows_read(size_t d, Rows outputs) const {
-  if (outputs.first >= outputs.second) return {0, 0};
+Interval Sampler::rows_read(size_t d, const Interval& outputs) const {
+  if (outputs.empty()) return {0, 0};
   const int64_t extent = in[d];
   const double reach = bound[d] + 2 * tolerance(d);
   if (reach > static_cast<double>(extent)) return {0, extent};
   // The first and last pixel read, before padding.
   const int64_t more = mode == Mode::kCubic ? 1 : 0;
-  const int64_t first = static_cast<int64_t>(std::floor(identity(d, outputs.first) - reach)) - more,
-                last = static_cast<int64_t>(std::floor(identity(d, outputs.second - 1) + reach)) + 1 + more;
+  const int64_t first = static_cast<int64_t>(std::floor(identity(d, outputs.begin) - reach)) - more,
+                last = static_cast<int64_t>(std::floor(identity(d, outputs.end - 1) + reach)) + 1 + more;
   const auto inside = [&](int64_t row) { return std::clamp<int64_t>(row, 0, extent - 1); };
   if (padding == Padding::kZeros && (last < 0 || first >= extent)) return {0, 0};
-  Rows rows = {inside(first), inside(last) + 1};
+  Interval rows = {inside(first), inside(last) + 1};
   // What is moved onto the first pixel reads the second too, with no weight.
-  if (padding != Padding::kZeros && last <= 0) rows.second = std::min<int64_t>(extent, 2);
+  if (padding != Padding::kZeros && last <= 0) rows.end = std::min<int64_t>(extent, 2);
   if (padding == Padding::kReflection) {
-    if (first < 0) rows.second = std::max(rows.second, inside(-first) + 1);
-    if (last >= extent) rows.first = std::min(rows.first, inside(2 * (extent - 1) - last));
+    if (first < 0) rows.end = std::max(rows.end, inside(-first) + 1);
+    if (last >= extent) rows.begin = std::min(rows.begin, inside(2 * (extent - 1) - last));
   }
   return rows;
 }

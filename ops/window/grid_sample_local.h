@@ -33,7 +33,7 @@ struct Sampler {
   /// Positions may be off by rounding: accepted beyond the bound, and half of what is borrowed beyond it.
   double tolerance(size_t d) const { return 1e-3 + rounding * static_cast<double>(in[d]); }
   /// Input rows of dim `d` that the outputs `out` may read.
-  Rows rows_read(size_t d, Rows out) const;
+  Interval rows_read(size_t d, const Interval& out) const;
   /// The largest displacement per dim of a part of the grid whose space begins at `begin`; what is not finite counts as
   /// infinite. [dims] float64.
   at::Tensor displacement(const at::Tensor& grid, const std::vector<int64_t>& begin) const;

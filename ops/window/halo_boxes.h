@@ -15,7 +15,7 @@ namespace moonhalo {
 /// Part of what a rank borrows: a box of the global index space that it does not own.
 struct BorrowedBox {
   std::shared_ptr<const IntervalMap> map;  ///< brings it
-  Ranges box;                              ///< of this rank; within the domain, empty where it lacks nothing
+  Box box;                                 ///< of this rank; within the domain, empty where it lacks nothing
 };
 
 /// What ranks lack of the boxes that they need, as disjoint boxes, so that nothing travels twice: two per dim of `cut`,
@@ -34,15 +34,15 @@ struct BorrowedBox {
 /// needs nothing.
 /// The same answers on every rank. Along other dims a rank needs what it owns.
 std::vector<BorrowedBox> borrowed_boxes(const SpecPtr& input, const std::vector<int64_t>& cut,
-                                        const std::function<Rows(int64_t dim, int64_t rank)>& need);
+                                        const std::function<Interval(int64_t dim, int64_t rank)>& need);
 
 /// A box that is known: `data` has its shape.
 struct Piece {
   at::Tensor data;
-  Ranges box;
+  Box box;
 };
 
 /// `box` put together from disjoint pieces that may reach beyond it; `fill` where there is none.
-at::Tensor assemble(const Ranges& box, const std::vector<Piece>& pieces, const at::Scalar& fill);
+at::Tensor assemble(const Box& box, const std::vector<Piece>& pieces, const at::Scalar& fill);
 
 }  // namespace moonhalo

@@ -49,11 +49,11 @@ struct LocalPool {
     return halo ? rebase(std::move(index), rows, first_row, global_extents, 1) : index;
   }
   // The same, from positions in a box of the input.
-  at::Tensor to_global(at::Tensor index, const Ranges& box) const {
+  at::Tensor to_global(at::Tensor index, const Box& box) const {
     std::vector<int64_t> extents, first;
-    for (size_t d = box.size() - global_extents.size(); d < box.size(); ++d) {
-      extents.push_back(box[d].second - box[d].first);
-      first.push_back(box[d].first);
+    for (int64_t d = box.ndim() - static_cast<int64_t>(global_extents.size()); d < box.ndim(); ++d) {
+      extents.push_back(box[d].size());
+      first.push_back(box[d].begin);
     }
     return rebase(std::move(index), extents, first, global_extents, 1);
   }
@@ -149,14 +149,14 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   p.local.halo = window_map(p.input, p.output, p.windows);
   for (size_t i = 0; i < count; ++i) {
     const int64_t dim = first + static_cast<int64_t>(i);
-    Rows rows{0, shape[dim]};
+    Interval rows{0, shape[dim]};
     if (divided(p.input, dim)) {
-      rows = p.windows[i].input_needed(p.output->block_range(dim, p.input->mesh()->rank()));
+      rows = p.windows[i].input_needed(block_rows(*p.output, dim, p.input->mesh()->rank()));
     }
     p.local_padding.push_back(divided(p.input, dim) ? 0 : padding[i]);
     p.local.global_extents.push_back(shape[dim]);
-    p.local.first_row.push_back(rows.first);
-    p.local.rows.push_back(rows.second - rows.first);
+    p.local.first_row.push_back(rows.begin);
+    p.local.rows.push_back(rows.size());
   }
   return p;
 }

@@ -17,7 +17,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
   const int64_t ndim = input->ndim(), first = ndim - static_cast<int64_t>(windows.size());
   const int64_t me = input->mesh()->rank();
   const auto need = [&](int64_t d, int64_t rank) {
-    return windows[d - first].input_needed(output->block_range(d, rank));
+    return windows[d - first].input_needed(block_rows(*output, d, rank));
   };
   PoolEdges edges;
   std::vector<int64_t> cut;
@@ -30,7 +30,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
       const auto [from, to] = output->block_range(d, rank);
       if (from == to) continue;
       Window local = windows[d - first];
-      local.padding = begin - need(d, rank).first;
+      local.padding = begin - need(d, rank).begin;
       // Blocks thinner than a window have no inner outputs, and LibTorch's averages in three dims refuse them.
       const bool fits = end - begin >= local.reach() && local.padding >= 0 && 2 * local.padding <= local.kernel &&
                         pool_outputs(local, end - begin, ceil_mode) == to - from;
@@ -44,13 +44,11 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
     return std::nullopt;
 
   // Per dim, the outputs that no strip of the dims before has taken.
-  std::vector<Rows> left;
-  for (int64_t d = 0; d < ndim; ++d) {
-    edges.owned.push_back(input->block_range(d, me));
-    left.emplace_back(0, output->local_shape()[d]);
-  }
+  edges.owned = block_box(*input, me);
+  Box left;
+  for (const int64_t outputs : output->local_shape()) left.push_back({0, outputs});
   if (c10::multiply_integers(output->local_shape()) == 0) return edges;
-  const auto add_strip = [&](const std::vector<Rows>& outputs) {
+  const auto add_strip = [&](const Box& outputs) {
     PoolEdges::Strip strip;
     strip.box = edges.owned;
     for (size_t i = 0; i < windows.size(); ++i) strip.padding.push_back(windows[i].padding);
@@ -60,8 +58,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
       strip.first_output.push_back(from);
       strip.outputs.push_back(to - from);
       if (d < first || !divided(input, d)) continue;
-      const int64_t begin = output->block_range(d, me).first;
-      strip.box[d] = windows[d - first].input_needed({begin + from, begin + to});
+      strip.box[d] = windows[d - first].input_needed(outputs[d].shifted(block_rows(*output, d, me).begin));
       strip.padding[d - first] = 0;
     }
     edges.strips.push_back(std::move(strip));
@@ -69,7 +66,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
   for (const int64_t d : cut) {
     const Window& window = windows[d - first];
     const auto [begin, end] = edges.owned[d];
-    const int64_t outputs = left[d].second, padding = edges.padding[d - first];
+    const int64_t outputs = left[d].end, padding = edges.padding[d - first];
     const auto at_edge = [&](int64_t row) { return row == 0 || row == input->global_shape()[d]; };
     // Where the domain itself ends, its padding is the block's; only if the window agrees.
     const int64_t low = at_edge(begin) && padding == window.padding
@@ -80,7 +77,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
     const int64_t high = at_edge(end)      ? outputs
                          : last_within < 0 ? 0
                                            : std::min(last_within / window.stride + 1, outputs);
-    std::vector<Rows> strip = left;
+    Box strip = left;
     strip[d] = {0, low};
     add_strip(strip);
     strip[d] = {std::max(low, high), outputs};

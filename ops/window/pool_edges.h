@@ -16,12 +16,12 @@ namespace moonhalo {
 ///     high strip             o o|h h     the last ones
 struct PoolEdges {
   struct Strip {
-    Ranges box;                    ///< of the input, per dim; leaves the domain where windows hang over its edge
+    Box box;                       ///< of the input, per dim; leaves the domain where windows hang over its edge
     std::vector<int64_t> padding;  ///< of the kernel, per pooled dim
     std::vector<int64_t> first_output, outputs;  ///< local, per dim of the output
   };
   std::vector<int64_t> padding;  ///< of the kernel on the owned rows, per pooled dim
-  Ranges owned;
+  Box owned;
   std::vector<BorrowedBox> borrowed;
   std::vector<Strip> strips;
 };

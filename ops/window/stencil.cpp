@@ -106,14 +106,11 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
     return plan;
   }
   auto map = std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < self->ndim(); ++d) {
-      const Rows owned = self->block_range(d, rank), wanted = d == dim ? rows.needed(owned) : owned;
-      needs.push_back({wanted.first, wanted.second, d == dim ? rows.edge() : Edge::kZero});
-    }
-    return needs;
+    std::vector<HaloRequest> requests = requests_for(block_box(*self, rank));
+    requests[dim] = {rows.needed(requests[dim].rows), rows.boundary()};
+    return requests;
   });
-  plan.run = [rows, map, out = self->block_range(dim, self->mesh()->rank())](const c10::OperatorHandle& op,
+  plan.run = [rows, map, out = block_rows(*self, dim, self->mesh()->rank())](const c10::OperatorHandle& op,
                                                                              Stack& stack) {
     const at::Tensor local = argument(op, stack, 0).toTensor();
     at::Tensor result = adjoint ? scatter_add(*map, rows.adjoint(local, out))

@@ -14,12 +14,13 @@ namespace {
 
 const std::vector<std::string> kBoundaries = {"zeros", "circular", "reflect", "replicate", "one_sided"};
 
-Edge edge_of(const std::string& boundary) {
+Boundary boundary_of(const std::string& boundary) {
   const auto found = std::find(kBoundaries.begin(), kBoundaries.end(), boundary);
   TORCH_CHECK_VALUE(found != kBoundaries.end(), "stencil: unknown boundary '", boundary, "'", did_you_mean(boundary, kBoundaries),
                     "\n  have  zeros, circular, reflect, replicate, one_sided\n  fix   name one of them");
-  const Edge edges[] = {Edge::kZero, Edge::kCircular, Edge::kReflect, Edge::kReplicate, Edge::kZero};
-  return edges[found - kBoundaries.begin()];
+  const Boundary boundaries[] = {Boundary::kZero, Boundary::kCircular, Boundary::kReflect, Boundary::kReplicate,
+                                 Boundary::kZero};
+  return boundaries[found - kBoundaries.begin()];
 }
 
 std::vector<double> scaled(std::vector<double> weights, double factor) {
@@ -66,7 +67,7 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   TORCH_CHECK_VALUE(options.offsets.has_value() == options.weights.has_value(), "stencil: offsets and weights belong together\n  have  only ",
                     options.offsets ? "offsets" : "weights", "\n  fix   give both, or neither");
   const std::string boundary = options.boundary.value_or(options.weights ? "zeros" : "one_sided");
-  edge_ = edge_of(boundary);
+  boundary_ = boundary_of(boundary);
   const bool one_sided = boundary == "one_sided";
   if (options.weights) {
     TORCH_CHECK_VALUE(options.derivative == 1 && options.order == 2 && options.spacing == 1, "stencil: derivative ", options.derivative,
@@ -109,18 +110,19 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   }
 }
 
-Rows StencilRows::needed(Rows out) const {
-  if (out.first >= out.second) return {0, 0};
+Interval StencilRows::needed(const Interval& out) const {
+  if (out.empty()) return {0, 0};
   const auto [low, high] = std::minmax_element(offsets_.begin(), offsets_.end());
-  Rows rows = {out.first + std::min<int64_t>(*low, 0), out.second + std::max<int64_t>(*high, 0)};
+  Interval rows = {out.begin + std::min<int64_t>(*low, 0), out.end + std::max<int64_t>(*high, 0)};
   if (edge_rows_ == 0) return rows;
-  if (out.first < edge_rows_) rows = {0, std::max(rows.second, edge_points_)};
-  if (out.second > extent_ - edge_rows_) rows = {std::min(rows.first, extent_ - edge_points_), extent_};
-  return {std::max<int64_t>(rows.first, 0), std::min(rows.second, extent_)};
+  if (out.begin < edge_rows_) rows = {0, std::max(rows.end, edge_points_)};
+  if (out.end > extent_ - edge_rows_) rows = {std::min(rows.begin, extent_ - edge_points_), extent_};
+  return {std::max<int64_t>(rows.begin, 0), std::min(rows.end, extent_)};
 }
 
-void StencilRows::for_each_run(Rows out, const std::function<void(int64_t, int64_t, int64_t, double)>& each) const {
-  const int64_t begin = std::max(out.first, edge_rows_), end = std::min(out.second, extent_ - edge_rows_);
+void StencilRows::for_each_run(const Interval& out,
+                               const std::function<void(int64_t, int64_t, int64_t, double)>& each) const {
+  const int64_t begin = std::max(out.begin, edge_rows_), end = std::min(out.end, extent_ - edge_rows_);
   for (size_t k = 0; k < offsets_.size() && begin < end; ++k) {
     if (weights_[k] != 0) each(begin, end - begin, begin + offsets_[k], weights_[k]);
   }
@@ -128,61 +130,60 @@ void StencilRows::for_each_run(Rows out, const std::function<void(int64_t, int64
     const int64_t opposite = extent_ - 1 - row;
     for (int64_t point = 0; point < edge_points_; ++point) {
       const size_t at = row * edge_points_ + point;
-      if (row >= out.first && row < out.second) each(row, 1, point, low_[at]);
-      if (opposite >= out.first && opposite < out.second) each(opposite, 1, extent_ - 1 - point, high_[at]);
+      if (out.contains(row)) each(row, 1, point, low_[at]);
+      if (out.contains(opposite)) each(opposite, 1, extent_ - 1 - point, high_[at]);
     }
   }
 }
 
-at::Tensor StencilRows::apply(const at::Tensor& rows, Rows out) const {
+at::Tensor StencilRows::apply(const at::Tensor& rows, const Interval& out) const {
   std::vector<int64_t> shape = rows.sizes().vec();
-  shape[dim_] = out.second - out.first;
+  shape[dim_] = out.size();
   at::Tensor result = at::zeros(shape, rows.options());
-  const int64_t first = needed(out).first;
+  const int64_t first = needed(out).begin;
   for_each_run(out, [&](int64_t to, int64_t count, int64_t from, double weight) {
-    result.narrow(dim_, to - out.first, count).add_(rows.narrow(dim_, from - first, count), weight);
+    result.narrow(dim_, to - out.begin, count).add_(rows.narrow(dim_, from - first, count), weight);
   });
   return result;
 }
 
-at::Tensor StencilRows::adjoint(const at::Tensor& grad, Rows out) const {
+at::Tensor StencilRows::adjoint(const at::Tensor& grad, const Interval& out) const {
   std::vector<int64_t> shape = grad.sizes().vec();
-  const auto [first, last] = needed(out);
-  shape[dim_] = last - first;
+  const Interval rows = needed(out);
+  shape[dim_] = rows.size();
   at::Tensor result = at::zeros(shape, grad.options());
   for_each_run(out, [&](int64_t to, int64_t count, int64_t from, double weight) {
-    result.narrow(dim_, from - first, count).add_(grad.narrow(dim_, to - out.first, count), weight);
+    result.narrow(dim_, from - rows.begin, count).add_(grad.narrow(dim_, to - out.begin, count), weight);
   });
   return result;
 }
 
-at::Tensor StencilRows::stands_for(Rows beyond, const at::Tensor& like) const {
+at::Tensor StencilRows::stands_for(const Interval& beyond, const at::Tensor& like) const {
   std::vector<int64_t> sources;
-  for (int64_t i = beyond.first; i < beyond.second; ++i) sources.push_back(source_row(i, extent_, edge_));
+  for (int64_t i = beyond.begin; i < beyond.end; ++i) sources.push_back(boundary_index(i, extent_, boundary_));
   return at::tensor(sources, at::kLong).to(like.device());
 }
 
 at::Tensor StencilRows::apply_whole(const at::Tensor& x) const {
-  const Rows out = {0, extent_}, rows = needed(out);
+  const Interval out = {0, extent_}, rows = needed(out);
   if (rows == out) return apply(x, out);
-  const auto margin = [&](Rows beyond) {
-    if (edge_ != Edge::kZero) return x.index_select(dim_, stands_for(beyond, x));
+  const auto margin = [&](const Interval& beyond) {
+    if (boundary_ != Boundary::kZero) return x.index_select(dim_, stands_for(beyond, x));
     std::vector<int64_t> shape = x.sizes().vec();
-    shape[dim_] = beyond.second - beyond.first;
+    shape[dim_] = beyond.size();
     return at::zeros(shape, x.options());
   };
-  return apply(at::cat({margin({rows.first, 0}), x, margin({extent_, rows.second})}, dim_), out);
+  return apply(at::cat({margin({rows.begin, 0}), x, margin({extent_, rows.end})}, dim_), out);
 }
 
 at::Tensor StencilRows::adjoint_whole(const at::Tensor& grad) const {
-  const Rows out = {0, extent_}, rows = needed(out);
+  const Interval out = {0, extent_}, rows = needed(out);
   const at::Tensor all = adjoint(grad, out);
   if (rows == out) return all;
-  at::Tensor result = all.narrow(dim_, -rows.first, extent_).clone(at::MemoryFormat::Contiguous);
-  if (edge_ == Edge::kZero) return result;
-  for (const Rows& beyond : {Rows{rows.first, 0}, Rows{extent_, rows.second}})
-    result.index_add_(dim_, stands_for(beyond, grad),
-                      all.narrow(dim_, beyond.first - rows.first, beyond.second - beyond.first));
+  at::Tensor result = all.narrow(dim_, -rows.begin, extent_).clone(at::MemoryFormat::Contiguous);
+  if (boundary_ == Boundary::kZero) return result;
+  for (const Interval& beyond : {Interval{rows.begin, 0}, Interval{extent_, rows.end}})
+    result.index_add_(dim_, stands_for(beyond, grad), all.narrow(dim_, beyond.begin - rows.begin, beyond.size()));
   return result;
 }
 

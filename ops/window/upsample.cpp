@@ -82,12 +82,12 @@ class Dim {
     weights.insert(weights.end(), {keys(t + 1, kA), keys(t, kA), keys(1 - t, kA), keys(2 - t, kA)});
   }
 
-  Rows needed(Rows out) const {
-    if (out.first == out.second) return {0, 0};
+  Interval needed(const Interval& out) const {
+    if (out.empty()) return {0, 0};
     std::vector<int64_t> rows;
     std::vector<double> weights;
-    read(out.first, rows, weights);
-    read(out.second - 1, rows, weights);
+    read(out.begin, rows, weights);
+    read(out.end - 1, rows, weights);
     const auto [low, high] = std::minmax_element(rows.begin(), rows.end());
     return {*low, *high + 1};
   }
@@ -329,16 +329,13 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   }
 
   const auto rows_of = [&](int64_t d, int64_t rank) {
-    return dims[d] ? dims[d]->needed(r.output->block_range(d, rank)) : r.input->block_range(d, rank);
+    return dims[d] ? dims[d]->needed(block_rows(*r.output, d, rank)) : block_rows(*r.input, d, rank);
   };
   if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) {
     r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
-      std::vector<Need> needs;
-      for (int64_t d = 0; d < r.input->ndim(); ++d) {
-        const auto [begin, end] = rows_of(d, rank);
-        needs.push_back({.begin = begin, .end = end});
-      }
-      return needs;
+      Box box;
+      for (int64_t d = 0; d < r.input->ndim(); ++d) box.push_back(rows_of(d, rank));
+      return requests_for(box);
     });
   }
   const int64_t rank = r.input->mesh()->rank();

@@ -46,7 +46,7 @@ std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_size
   return sizes;
 }
 
-Rows Window::input_needed(Rows out) const {
+Interval Window::input_needed(const Interval& out) const {
   const auto [begin, end] = out;
   if (begin >= end) return {0, 0};
   if (!transposed) return {begin * stride - padding, (end - 1) * stride - padding + reach()};
@@ -57,9 +57,11 @@ Rows Window::input_needed(Rows out) const {
   return {first, last + 1};
 }
 
-int64_t Window::crop_before(Rows out) const { return out.first - (input_needed(out).first * stride - padding); }
+int64_t Window::crop_before(const Interval& out) const {
+  return out.begin - (input_needed(out).begin * stride - padding);
+}
 
-int64_t Window::uncropped(Rows out) const {
+int64_t Window::uncropped(const Interval& out) const {
   const auto [begin, end] = input_needed(out);
   return begin == end ? 0 : (end - begin - 1) * stride + reach();
 }
@@ -81,13 +83,11 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
   for (int64_t d = first; d < ndim; ++d) cut |= divided(input, d);
   if (!cut) return nullptr;
   return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
-    std::vector<Need> needs;
-    for (int64_t d = 0; d < ndim; ++d) {
-      Rows rows = input->block_range(d, rank);
-      if (d >= first && divided(input, d)) rows = windows[d - first].input_needed(output->block_range(d, rank));
-      needs.push_back({.begin = rows.first, .end = rows.second});
+    Box box = block_box(*input, rank);
+    for (int64_t d = first; d < ndim; ++d) {
+      if (divided(input, d)) box[d] = windows[d - first].input_needed(block_rows(*output, d, rank));
     }
-    return needs;
+    return requests_for(box);
   });
 }
 

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
-
-/// Rows [first, second) of a dim.
-using Rows = std::pair<int64_t, int64_t>;
 
 /// One dim of a window operator (convolution, pooling): which input rows an output row reads.
 ///
@@ -35,11 +31,11 @@ struct Window {
   /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a
   /// transposed window they are enough that the local result, uncropped, covers `out`: see
   /// crop_before.
-  Rows input_needed(Rows out) const;
+  Interval input_needed(const Interval& out) const;
   /// Transposed: how many rows of the uncropped local result on input_needed(out) come before
   /// `out`, and how many that result has.
-  int64_t crop_before(Rows out) const;
-  int64_t uncropped(Rows out) const;
+  int64_t crop_before(const Interval& out) const;
+  int64_t uncropped(const Interval& out) const;
 };
 
 /// Several ranks hold rows of the dim: a cut in one block needs no neighbours and counts as none.

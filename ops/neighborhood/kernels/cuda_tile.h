@@ -59,8 +59,8 @@ constexpr Unit unit_of(const Problem& p, int64_t index) {
 }
 
 /// Queries, by number in the group, among which are all that see a key of `keys`; of the whole dim.
-constexpr Span seers_of(const Axis& axis, int64_t length, Span keys) {
-  Span seers;
+constexpr Interval seers_of(const Axis& axis, int64_t length, Interval keys) {
+  Interval seers;
   if (axis.causal) {
     seers = {keys.begin, keys.end - 1 + axis.window};
   } else {
@@ -77,7 +77,7 @@ constexpr Span seers_of(const Axis& axis, int64_t length, Span keys) {
 }
 
 /// The rows that a block holds of one group.
-constexpr Span held(const Axis& axis, int64_t group, bool queries) {
+constexpr Interval held(const Axis& axis, int64_t group, bool queries) {
   const int64_t begin = queries ? axis.query_begin : axis.key_begin, rows = queries ? axis.queries : axis.keys;
   return {rows_before(axis, group, begin), rows_before(axis, group, begin + rows)};
 }
@@ -93,12 +93,12 @@ constexpr Tile tile_of(const Launch& launch, const Unit& unit, int64_t index) {
   for (int d = 2; d >= 0; --d) {
     const Axis& axis = launch.problem.axes[d];
     const int64_t group = unit.group[d], length = rows_before(axis, group, axis.extent);
-    const Span own = held(axis, group, !kKeyRows), other = held(axis, group, kKeyRows);
+    const Interval own = held(axis, group, !kKeyRows), other = held(axis, group, kKeyRows);
     const int64_t begin = own.begin + index % launch.tiles[d] * launch.tile[d];
     const int64_t end = begin + launch.tile[d] < own.end ? begin + launch.tile[d] : own.end;
     index /= launch.tiles[d];
     if (end <= begin) return {};
-    Span reach;
+    Interval reach;
     if constexpr (kKeyRows) {
       reach = seers_of(axis, length, {begin, end});
     } else {
@@ -189,7 +189,7 @@ __device__ void stage(const Launch& launch, const Unit& unit, const Area& area, 
       rest /= area.size[d];
       rows[d] = number * axis.dilation + unit.group[d] - (kQueries ? axis.query_begin : axis.key_begin);
       if constexpr (kQueries) {
-        const Span window = window_of(axis, rows_before(axis, unit.group[d], axis.extent), number);
+        const Interval window = window_of(axis, rows_before(axis, unit.group[d], axis.extent), number);
         to.begin[d][i] = static_cast<int>(window.begin);
         to.end[d][i] = static_cast<int>(window.end);
       } else {

@@ -3,15 +3,12 @@
 
 #include <cstdint>
 
+#include "moonhalo/engine/base/box.h"
+
 /// Neighbourhood attention below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so
 /// nothing here may leave code behind that the linker could share between them. What is constexpr runs on a GPU too
 /// (neighborhood_cuda.h).
 namespace moonhalo::neighborhood {
-
-/// Rows [begin, end).
-struct Span {
-  int64_t begin = 0, end = 0;
-};
 
 /// One spatial dim: its window, and which rows of the global dim the blocks at hand hold. The keys hold every row that
 /// the windows of the queries contain.
@@ -34,7 +31,7 @@ struct Axis {
 /// where causal the last. The leader's window, window / 2 rows before it and the rest after, is shifted into the
 /// domain. A causal window ends with the query and may be short at the domain's start.
 /// Source: A. Hassani et al., Generalized Neighborhood Attention, arXiv:2504.16922, and NATTEN 0.21.
-[[gnu::always_inline]] constexpr Span window_of(const Axis& axis, int64_t length, int64_t index) {
+[[gnu::always_inline]] constexpr Interval window_of(const Axis& axis, int64_t length, int64_t index) {
   const int64_t leader_place = axis.causal ? axis.stride - 1 : axis.stride / 2;
   int64_t leader = index / axis.stride * axis.stride + leader_place;
   leader = leader < length ? leader : length - 1;

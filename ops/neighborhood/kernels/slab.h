@@ -117,8 +117,8 @@ class Slab {
       for (int64_t j = 0; j < groups_[1].queries; ++j) {
         outer_[0] = groups_[0].first_query + i;
         outer_[1] = groups_[1].first_query + j;
-        const Span a = window_of(p_.axes[0], groups_[0].length, outer_[0]),
-                   b = window_of(p_.axes[1], groups_[1].length, outer_[1]);
+        const Interval a = window_of(p_.axes[0], groups_[0].length, outer_[0]),
+                       b = window_of(p_.axes[1], groups_[1].length, outer_[1]);
         pack_until(p_.slab_axis == 0 ? a.end : p_.slab_axis == 1 ? b.end : p_.axes[2].extent);
         row_count_ = 0;
         for (int64_t r = a.begin - groups_[0].first_key; r < a.end - groups_[0].first_key; ++r) {
@@ -172,7 +172,7 @@ class Slab {
   };
   template <int kQueries>
   View view_of(int64_t first) const {
-    Span windows[kQueries];
+    Interval windows[kQueries];
     for (int i = 0; i < kQueries; ++i) windows[i] = window_of(p_.axes[2], groups_[2].length, first + i);
     View view;
     view.base = windows[0].begin;

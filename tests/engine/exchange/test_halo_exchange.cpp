@@ -22,14 +22,15 @@ struct WithHalo {
   HaloOptions before;
 };
 
-std::function<std::vector<Need>(int64_t)> around(const SpecPtr& spec, int64_t low, int64_t high, Edge edge) {
+std::function<std::vector<HaloRequest>(int64_t)> around(const SpecPtr& spec, int64_t low, int64_t high,
+                                                        Boundary boundary) {
   return [=](int64_t rank) {
-    std::vector<Need> needs;
+    std::vector<HaloRequest> requests;
     for (int64_t d = 0; d < spec->ndim(); ++d) {
       const auto [begin, end] = spec->block_range(d, rank);
-      needs.push_back({begin - low, end + high, edge});
+      requests.push_back({{begin - low, end + high}, boundary});
     }
-    return needs;
+    return requests;
   };
 }
 
@@ -51,7 +52,7 @@ const HaloCase kCases[] = {
 // by one.
 TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
   for (const HaloCase& row : kCases) {
-    for (const Edge edge : {Edge::kZero, Edge::kCircular, Edge::kReflect}) {
+    for (const Boundary boundary : {Boundary::kZero, Boundary::kCircular, Boundary::kReflect}) {
       on_mesh(row.mesh, [&](const MeshPtr& mesh) {
         SCOPED_TRACE(row.name);
         const SpecPtr spec = make_spec(mesh, row.shape, row.placements);
@@ -59,7 +60,7 @@ TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
           return to_local(shard_of(make_tensor(row.shape, seed), mesh, row.placements));
         };
         const at::Tensor x = local(1), y = local(2);
-        const IntervalMap narrow(spec, around(spec, 1, 1, edge)), wide(spec, around(spec, 0, 3, edge));
+        const IntervalMap narrow(spec, around(spec, 1, 1, boundary)), wide(spec, around(spec, 0, 3, boundary));
         const at::Tensor grad = make_tensor(wide.needed_shape(), 3 + mesh->rank());
         const at::Tensor expected[] = {gather(narrow, x, 7), gather(wide, y), scatter_add(wide, grad)};
 
@@ -90,7 +91,7 @@ TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
 TEST(HaloExchange, S16_TheBackEndIsTheOneAskedFor) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const SpecPtr spec = make_spec(mesh, {4}, {shard(0)});
-    const IntervalMap map(spec, around(spec, 1, 1, Edge::kZero));
+    const IntervalMap map(spec, around(spec, 1, 1, Boundary::kZero));
     const auto calls = [&](CommStats::Kind kind) { return mesh->group().stats().by_kind[kind].calls; };
     const int64_t exchanges = calls(CommStats::kExchange), collectives = calls(CommStats::kAllToAll);
 
@@ -127,7 +128,7 @@ TEST(HaloExchange, X06_OrderOfEvents) {
     on_mesh({2}, [&](const MeshPtr& mesh) {
       const WithHalo setting(options);
       const SpecPtr spec = make_spec(mesh, {4}, {shard(0)});
-      const IntervalMap map(spec, around(spec, 1, 1, Edge::kZero));
+      const IntervalMap map(spec, around(spec, 1, 1, Boundary::kZero));
       HaloEvents events;
       const HaloTimes before = halo_times();
       {

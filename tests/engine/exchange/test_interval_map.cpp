@@ -12,7 +12,7 @@ namespace {
 
 struct Halo {
   int64_t lo, hi;
-  Edge edge;
+  Boundary boundary;
 };
 
 struct MapCase {
@@ -25,41 +25,41 @@ struct MapCase {
 
 const std::vector<MapCase>& cases() {
   static const std::vector<MapCase> table = {
-      {"one_row_each_side", {2}, {9, 3}, {shard(0, {5, 4})}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
-      {"anisotropic", {3}, {11, 2}, {shard(0, {3, 6, 2})}, {{2, 0, Edge::kZero}, {0, 0, Edge::kZero}}},
-      {"wider_than_neighbours", {4}, {8}, {shard(0)}, {{5, 4, Edge::kZero}}},
-      {"empty_block", {3}, {9, 2}, {shard(0, {4, 0, 5})}, {{2, 3, Edge::kZero}, {0, 0, Edge::kZero}}},
-      {"one_row_blocks", {3}, {7, 2}, {shard(0, {1, 5, 1})}, {{3, 3, Edge::kReflect}, {0, 0, Edge::kZero}}},
-      {"periodic", {2}, {7}, {shard(0, {3, 4})}, {{4, 4, Edge::kCircular}}},
-      {"periodic_over_the_whole_domain", {3}, {5}, {shard(0)}, {{7, 6, Edge::kCircular}}},
-      {"replicate_edge", {2}, {6, 2}, {shard(0, {1, 5})}, {{3, 2, Edge::kReplicate}, {0, 0, Edge::kZero}}},
-      {"reflect_far", {2}, {4}, {shard(0, {2, 2})}, {{3, 3, Edge::kReflect}}},
+      {"one_row_each_side", {2}, {9, 3}, {shard(0, {5, 4})}, {{1, 1, Boundary::kZero}, {0, 0, Boundary::kZero}}},
+      {"anisotropic", {3}, {11, 2}, {shard(0, {3, 6, 2})}, {{2, 0, Boundary::kZero}, {0, 0, Boundary::kZero}}},
+      {"wider_than_neighbours", {4}, {8}, {shard(0)}, {{5, 4, Boundary::kZero}}},
+      {"empty_block", {3}, {9, 2}, {shard(0, {4, 0, 5})}, {{2, 3, Boundary::kZero}, {0, 0, Boundary::kZero}}},
+      {"one_row_blocks", {3}, {7, 2}, {shard(0, {1, 5, 1})}, {{3, 3, Boundary::kReflect}, {0, 0, Boundary::kZero}}},
+      {"periodic", {2}, {7}, {shard(0, {3, 4})}, {{4, 4, Boundary::kCircular}}},
+      {"periodic_over_the_whole_domain", {3}, {5}, {shard(0)}, {{7, 6, Boundary::kCircular}}},
+      {"replicate_edge", {2}, {6, 2}, {shard(0, {1, 5})}, {{3, 2, Boundary::kReplicate}, {0, 0, Boundary::kZero}}},
+      {"reflect_far", {2}, {4}, {shard(0, {2, 2})}, {{3, 3, Boundary::kReflect}}},
       {"two_dims_with_corners",
        {2, 2},
        {5, 7},
        {shard(0, {1, 4}), shard(1, {4, 3})},
-       {{2, 1, Edge::kZero}, {1, 3, Edge::kCircular}}},
+       {{2, 1, Boundary::kZero}, {1, 3, Boundary::kCircular}}},
       {"replicated_beside_cut",
        {2, 2},
        {5, 3},
        {replicate(), shard(0, {2, 3})},
-       {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
-      {"nested_cut", {2, 2}, {9}, {shard(0), shard(0)}, {{2, 2, Edge::kReflect}}},
-      {"more_ranks_than_rows", {4}, {2, 2}, {shard(0)}, {{1, 1, Edge::kZero}, {0, 0, Edge::kZero}}},
-      {"padded_uncut_dim", {2}, {4, 3}, {shard(0)}, {{0, 0, Edge::kZero}, {2, 1, Edge::kCircular}}},
+       {{1, 1, Boundary::kZero}, {0, 0, Boundary::kZero}}},
+      {"nested_cut", {2, 2}, {9}, {shard(0), shard(0)}, {{2, 2, Boundary::kReflect}}},
+      {"more_ranks_than_rows", {4}, {2, 2}, {shard(0)}, {{1, 1, Boundary::kZero}, {0, 0, Boundary::kZero}}},
+      {"padded_uncut_dim", {2}, {4, 3}, {shard(0)}, {{0, 0, Boundary::kZero}, {2, 1, Boundary::kCircular}}},
   };
   return table;
 }
 
-int64_t row_by_hand(int64_t i, int64_t extent, Edge edge) {
-  switch (edge) {
-    case Edge::kZero:
+int64_t row_by_hand(int64_t i, int64_t extent, Boundary boundary) {
+  switch (boundary) {
+    case Boundary::kZero:
       return i >= 0 && i < extent ? i : -1;
-    case Edge::kCircular:
+    case Boundary::kCircular:
       return ((i % extent) + extent) % extent;
-    case Edge::kReplicate:
+    case Boundary::kReplicate:
       return std::clamp<int64_t>(i, 0, extent - 1);
-    case Edge::kReflect:
+    case Boundary::kReflect:
       break;
   }
   while (i < 0 || i >= extent) i = i < 0 ? -i : 2 * (extent - 1) - i;
@@ -67,15 +67,15 @@ int64_t row_by_hand(int64_t i, int64_t extent, Edge edge) {
 }
 
 // What the map must give, row by row from the whole tensor.
-at::Tensor needed_of(const at::Tensor& full, const std::vector<Need>& needs) {
+at::Tensor needed_of(const at::Tensor& full, const std::vector<HaloRequest>& requests) {
   at::Tensor result = full;
-  for (size_t d = 0; d < needs.size(); ++d) {
+  for (size_t d = 0; d < requests.size(); ++d) {
     std::vector<at::Tensor> rows;
-    for (int64_t i = needs[d].begin; i < needs[d].end; ++i) {
-      const int64_t row = row_by_hand(i, full.size(d), needs[d].edge);
+    for (int64_t i = requests[d].rows.begin; i < requests[d].rows.end; ++i) {
+      const int64_t row = row_by_hand(i, full.size(d), requests[d].boundary);
       rows.push_back(row < 0 ? at::zeros_like(result.narrow(d, 0, 1)) : result.narrow(d, row, 1));
     }
-    if (needs[d].reversed) std::reverse(rows.begin(), rows.end());
+    if (requests[d].reversed) std::reverse(rows.begin(), rows.end());
     result = rows.empty() ? result.narrow(d, 0, 0) : at::cat(rows, d);
   }
   return result;
@@ -86,20 +86,20 @@ void check(const MapCase& row, bool reversed) {
   on_mesh(row.mesh, [&](const MeshPtr& mesh) {
     const at::Tensor full = make_tensor(row.shape, 3);
     const SpecPtr spec = make_spec(mesh, row.shape, row.placements);
-    const auto needs = [&](int64_t rank) {
-      std::vector<Need> result;
+    const auto requests = [&](int64_t rank) {
+      std::vector<HaloRequest> result;
       for (size_t d = 0; d < row.halos.size(); ++d) {
         const auto [begin, end] = spec->block_range(d, rank);
-        result.push_back({begin - row.halos[d].lo, end + row.halos[d].hi, row.halos[d].edge, reversed});
+        result.push_back({{begin - row.halos[d].lo, end + row.halos[d].hi}, row.halos[d].boundary, reversed});
       }
       return result;
     };
-    const IntervalMap map(spec, needs);
+    const IntervalMap map(spec, requests);
     const at::Tensor local = redistribute_local(full, replicated(mesh, row.shape), spec).clone();
 
     const at::Tensor needed = gather(map, local);
 
-    EXPECT_EQ(difference(needed, needed_of(full, needs(mesh->rank())), 0), "");
+    EXPECT_EQ(difference(needed, needed_of(full, requests(mesh->rank())), 0), "");
     // Adjoint: <F x, y> = <x, F* y>, summed over ranks (each block once).
     const at::Tensor y = make_tensor(map.needed_shape(), 10 + mesh->rank());
     const at::Tensor back = scatter_add(map, y);
@@ -115,21 +115,21 @@ TEST(IntervalMap, BringsTheNeededRowsAndItsAdjointAddsThemBack) {  // S04, S05, 
 }
 
 TEST(IntervalMap, SourceRowsBeyondTheEnds) {
-  const std::pair<Edge, std::vector<int64_t>> cases[] = {
+  const std::pair<Boundary, std::vector<int64_t>> cases[] = {
       // rows -4 to 6 of 3
-      {Edge::kZero, {-1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1}},
-      {Edge::kCircular, {2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0}},
-      {Edge::kReflect, {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2}},
-      {Edge::kReplicate, {0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2}},
+      {Boundary::kZero, {-1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1}},
+      {Boundary::kCircular, {2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0}},
+      {Boundary::kReflect, {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2}},
+      {Boundary::kReplicate, {0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2}},
   };
-  for (const auto& [edge, expected] : cases) {
+  for (const auto& [boundary, expected] : cases) {
     std::vector<int64_t> rows;
     for (int64_t i = -4; i <= 6; ++i) {
-      rows.push_back(source_row(i, 3, edge));
-      EXPECT_EQ(source_row(i, 1, edge), edge == Edge::kZero && i != 0 ? -1 : 0);
-      EXPECT_EQ(source_row(i, 0, edge), -1);
+      rows.push_back(boundary_index(i, 3, boundary));
+      EXPECT_EQ(boundary_index(i, 1, boundary), boundary == Boundary::kZero && i != 0 ? -1 : 0);
+      EXPECT_EQ(boundary_index(i, 0, boundary), -1);
     }
-    EXPECT_EQ(rows, expected) << static_cast<int>(edge);
+    EXPECT_EQ(rows, expected) << static_cast<int>(boundary);
   }
 }
 

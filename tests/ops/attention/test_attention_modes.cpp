@@ -380,10 +380,10 @@ TEST(AttentionWorkTest, X07_CausalWorkIsBalanced) {
                                     {300, 100, 100, 12}, {100, 0, 300},        {64, 64, 64, 64, 64, 64, 64, 64},
                                     {100, 300, 200}};
   for (const Sizes& sizes : cases) {
-    std::vector<SequenceRows> blocks;
+    std::vector<Interval> blocks;
     int64_t begin = 0;
     for (const int64_t size : sizes) {
-      blocks.emplace_back(begin, begin + size);
+      blocks.push_back({begin, begin + size});
       begin += size;
     }
     const AttentionWork work(blocks, blocks, true, true, {1, 2, 1});

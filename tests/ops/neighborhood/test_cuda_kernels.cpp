@@ -29,7 +29,6 @@ using Sizes = std::vector<int64_t>;
 using Tensors = std::vector<at::Tensor>;
 using neighborhood::Axis;
 using neighborhood::Problem;
-using neighborhood::Span;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -223,13 +222,13 @@ TEST(NeighborhoodCudaKernels, X04_SeersOfKeys) {
           const Axis axis{.extent = length, .window = window, .stride = stride, .causal = causal};
           for (int64_t begin = 0; begin < length; ++begin) {
             for (int64_t end = begin + 1; end <= length; ++end) {
-              Span exact{length, 0};
+              Interval exact{length, 0};
               for (int64_t q = 0; q < length; ++q) {
-                const Span seen = neighborhood::window_of(axis, length, q);
+                const Interval seen = neighborhood::window_of(axis, length, q);
                 if (seen.begin >= end || seen.end <= begin) continue;
                 exact = {std::min(exact.begin, q), q + 1};
               }
-              const Span seers = cuda::seers_of(axis, length, {begin, end});
+              const Interval seers = cuda::seers_of(axis, length, {begin, end});
               ASSERT_LE(seers.begin, exact.begin);
               ASSERT_GE(seers.end, exact.end);
               if (2 * window > length) continue;

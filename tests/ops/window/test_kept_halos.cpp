@@ -246,16 +246,16 @@ TEST(KeptHalosTrace, X06_MapsAreComparedForAllRanks) {
     const auto around = [&](int64_t of_last) {
       return IntervalMap(spec, [=](int64_t rank) {
         const auto [begin, end] = spec->block_range(0, rank);
-        return std::vector<Need>{{.begin = begin - (rank == 3 ? of_last : 1), .end = end + 1}};
+        return std::vector<HaloRequest>{{.rows = {begin - (rank == 3 ? of_last : 1), end + 1}}};
       });
     };
     const IntervalMap one = around(1), same = around(1), two = around(2);
-    EXPECT_EQ(one.key()->needs, same.key()->needs);
-    EXPECT_NE(one.key()->needs, two.key()->needs);
+    EXPECT_EQ(one.key()->requests, same.key()->requests);
+    EXPECT_NE(one.key()->requests, two.key()->requests);
     EXPECT_EQ(one.elements_received() == two.elements_received(), mesh->rank() != 3);
     const IntervalMap nothing(spec, [=](int64_t rank) {
       const auto [begin, end] = spec->block_range(0, rank);
-      return std::vector<Need>{{.begin = begin, .end = end}};
+      return std::vector<HaloRequest>{{.rows = {begin, end}}};
     });
     EXPECT_EQ(nothing.key(), nullptr);
   });

@@ -47,7 +47,7 @@ TEST(Window, NeedsEveryRowThatItsOutputsRead) {
         for (int64_t dilation = 1; dilation <= 3; ++dilation) {
           for (int64_t padding = 0; padding <= 3; ++padding) {
             const Window window{kernel, stride, dilation, padding, transposed};
-            for (const auto& [begin, end] : std::vector<Rows>{{0, 1}, {3, 8}, {5, 6}, {7, 13}}) {
+            for (const auto& [begin, end] : std::vector<Interval>{{0, 1}, {3, 8}, {5, 6}, {7, 13}}) {
               const auto [first, last] = window.input_needed({begin, end});
               for (int64_t o = begin; o < end; ++o) {
                 for (int64_t k = 0; k < kernel; ++k) {

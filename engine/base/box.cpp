@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/base/box.h"
+
+#include <algorithm>
+
+namespace moonhalo {
+
+int64_t Box::numel() const {
+  int64_t numel = 1;
+  for (const Interval& rows : dims_) numel *= rows.size();
+  return numel;
+}
+
+bool Box::empty() const {
+  return std::any_of(dims_.begin(), dims_.end(), [](const Interval& rows) { return rows.empty(); });
+}
+
+std::vector<int64_t> Box::shape() const {
+  std::vector<int64_t> shape;
+  for (const Interval& rows : dims_) shape.push_back(rows.size());
+  return shape;
+}
+
+Box Box::intersect(const Box& other) const {
+  Box both;
+  for (int64_t d = 0; d < ndim(); ++d) both.push_back(dims_[d].intersect(other[d]));
+  return both;
+}
+
+}  // namespace moonhalo

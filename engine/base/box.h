@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace moonhalo {
+
+/// The rows [begin, end) of one dim; none if begin >= end. Kernels that are compiled once per instruction set use it
+/// too, so its functions leave no code behind that the linker could share between them.
+struct Interval {
+  int64_t begin = 0, end = 0;
+
+  [[gnu::always_inline]] constexpr bool empty() const { return begin >= end; }
+  [[gnu::always_inline]] constexpr int64_t size() const { return empty() ? 0 : end - begin; }
+  [[gnu::always_inline]] constexpr bool contains(int64_t row) const { return begin <= row && row < end; }
+  [[gnu::always_inline]] constexpr bool contains(const Interval& other) const {
+    return begin <= other.begin && other.end <= end;
+  }
+  /// The rows of both; where there are none, an empty interval that does not end before it begins.
+  [[gnu::always_inline]] constexpr Interval intersect(const Interval& other) const {
+    const int64_t low = begin < other.begin ? other.begin : begin, high = end < other.end ? end : other.end;
+    return {low, low < high ? high : low};
+  }
+  [[gnu::always_inline]] constexpr Interval shifted(int64_t by) const { return {begin + by, end + by}; }
+  auto operator<=>(const Interval&) const = default;
+};
+
+/// A box of an index space: one Interval per dim. A box of no dims holds one element, as a tensor without dims does.
+class Box {
+ public:
+  Box() = default;
+  Box(std::initializer_list<Interval> dims) : dims_(dims) {}
+
+  int64_t ndim() const { return static_cast<int64_t>(dims_.size()); }
+  Interval& operator[](int64_t dim) { return dims_[dim]; }
+  const Interval& operator[](int64_t dim) const { return dims_[dim]; }
+  void push_back(const Interval& rows) { dims_.push_back(rows); }
+  auto begin() const { return dims_.begin(); }
+  auto end() const { return dims_.end(); }
+
+  /// Elements.
+  int64_t numel() const;
+  bool empty() const;
+  std::vector<int64_t> shape() const;
+  /// The elements of both, of boxes of the same number of dims.
+  Box intersect(const Box& other) const;
+  auto operator<=>(const Box&) const = default;
+
+ private:
+  std::vector<Interval> dims_;
+};
+
+}  // namespace moonhalo
