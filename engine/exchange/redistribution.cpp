@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/exchange/redistribution_plan.h"
 
 namespace moonhalo {
 namespace {
@@ -43,239 +43,63 @@ at::Scalar neutral(ReduceOp op, at::ScalarType dtype) {
   }
 }
 
-bool linear(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAvg; }
-bool commute(ReduceOp a, ReduceOp b) { return a == b || (linear(a) && linear(b)); }
-
-// Whether the order of reduction matters among the Partial dims.
-bool order_matters(const ShardSpec& spec) {
-  std::vector<ReduceOp> ops;
-  for (const auto& op : spec.layout().partials) {
-    if (op) ops.push_back(*op);
-  }
-  return std::any_of(ops.begin(), ops.end(), [&](ReduceOp op) { return !commute(op, ops.front()); });
-}
-
-// Shares `box`, of which every one of `ranks` holds an addend (or a copy), out among them: an element goes to a rank
-// that wants it if there is one, evenly among several. The wanted boxes are blocks of a grid: along each dim equal or
-// apart.
-void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box>& wanted, std::vector<Box>& kept) {
-  const auto wants = [&](int64_t rank) { return !wanted[rank].intersect(box).empty(); };
-  if (std::any_of(ranks.begin(), ranks.end(), wants)) {
-    for (const int64_t rank : ranks) {
-      kept[rank] = box;
-      for (int64_t d = 0; d < box.ndim(); ++d) kept[rank][d].end = box[d].begin;
-    }
-    ranks.erase(std::remove_if(ranks.begin(), ranks.end(), [&](int64_t rank) { return !wants(rank); }), ranks.end());
-    for (int64_t d = 0; d < box.ndim(); ++d) {
-      std::map<int64_t, std::vector<int64_t>> by_begin;
-      for (const int64_t rank : ranks) by_begin[std::max(wanted[rank][d].begin, box[d].begin)].push_back(rank);
-      if (by_begin.size() < 2) continue;
-      Box part = box;
-      for (auto group = by_begin.begin(); group != by_begin.end(); ++group) {
-        const auto next = std::next(group);
-        part[d].end = next == by_begin.end() ? box[d].end : next->first;
-        share_out(part, group->second, wanted, kept);
-        part[d].begin = part[d].end;
-      }
-      return;
-    }
-  }
-  const auto shares = static_cast<int64_t>(ranks.size());
-  int64_t dim = 0;
-  for (int64_t d = 0; d < box.ndim() && box[dim].size() < shares; ++d) {
-    if (box[d].size() > box[dim].size()) dim = d;
-  }
-  int64_t begin = box[dim].begin;
-  const auto sizes = balanced_sizes(box[dim].size(), shares);
-  for (int64_t i = 0; i < shares; ++i) {
-    kept[ranks[i]] = box;
-    kept[ranks[i]][dim] = {begin, begin + sizes[i]};
-    begin += sizes[i];
-  }
-}
-
-// Ranks by their coordinates on some mesh dims.
-std::map<std::vector<int64_t>, std::vector<int64_t>> grouped(const DeviceMesh& mesh,
-                                                             const std::vector<int64_t>& mesh_dims) {
-  std::map<std::vector<int64_t>, std::vector<int64_t>> groups;
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    std::vector<int64_t> key;
-    for (const int64_t m : mesh_dims) key.push_back(mesh.coordinate(rank, m));
-    groups[key].push_back(rank);
-  }
-  return groups;
-}
-
-// The other mesh dims that have more than one rank.
-std::vector<int64_t> others(const DeviceMesh& mesh, const std::vector<int64_t>& mesh_dims) {
-  std::vector<int64_t> rest;
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    if (mesh.size(m) > 1 && std::find(mesh_dims.begin(), mesh_dims.end(), m) == mesh_dims.end()) rest.push_back(m);
-  }
-  return rest;
-}
-
 }  // namespace
 
 Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)), to_(std::move(to)) {
-  TORCH_INTERNAL_ASSERT(from_->global_shape() == to_->global_shape(), "redistribute changes a shape from ",
-                        from_->to_string(), " to ", to_->to_string());
-  const DeviceMesh &mesh = *from_->mesh(), &target = *to_->mesh();
-  const bool same_mesh = &mesh == &target;
-  std::vector<int64_t> there(mesh.size());  // rank in the target mesh
-  std::iota(there.begin(), there.end(), int64_t{0});
-  if (!same_mesh) there = target.ranks_of(mesh);
-  TORCH_CHECK_VALUE(!there.empty(), "redistribute: the target mesh does not hold the same ranks as the tensor's mesh",
-                    "\n  have  ", from_->to_string(), " (", mesh.size(), " ranks), target ", target.to_string(), " (",
-                    target.size(), " ranks)", "\n  fix   use a mesh of the same ranks, made of the same world, or full_tensor() and ",
-                    "distribute_tensor");
-
-  const bool mixed = order_matters(*from_) || order_matters(*to_);
-  std::vector<int64_t> summed, apart, fixed;  // mesh dims: Partial that ends, copies, and Partial that stays
-  std::vector<int64_t> begun;                 // of the target mesh: Partial that begins
-  const auto stays = [&](int64_t m) {
-    return same_mesh && from_->partial(m) && from_->partial(m) == to_->partial(m) &&
-           (!mixed || from_->layout().partials == to_->layout().partials);
-  };
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    if (mesh.size(m) == 1) continue;
-    if (stays(m)) {
-      fixed.push_back(m);
-    } else if (from_->partial(m)) {
-      summed.push_back(m);
-    } else if (!from_->layout().uses(m)) {
-      apart.push_back(m);
-    }
+  const RedistributionPlan plan = plan_redistribution(from_, to_);
+  reduces_ = reduces_of(plan);
+  if (plan.reduction == RedistributionPlan::Reduction::kReduceScatter) {
+    parts_ = parts_of(plan);
+    kept_shape_ = plan.box_after_reduce[from_->mesh()->rank()].shape();
   }
-  for (int64_t m = 0; m < target.ndim(); ++m) {
-    // Averages begin with the value everywhere: an addend of n times the value might leave the range of the dtype.
-    if (target.size(m) == 1 || !to_->partial(m) || to_->partial(m) == ReduceOp::kAvg || (same_mesh && stays(m)))
-      continue;
-    if (!mixed) {
-      begun.push_back(m);
-      fill_ = to_->partial(m);
-    } else if (target.coordinate(m) != 0) {
-      seed_ = to_->partial(m);
-    }
-  }
-
-  std::vector<Box> kept, wanted;
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    kept.push_back(block_box(*from_, rank));
-    wanted.push_back(block_box(*to_, there[rank]));
-  }
-  if (!summed.empty()) {
-    const bool at_once = others(mesh, summed).empty() && std::all_of(summed.begin(), summed.end(), [&](int64_t m) {
-                           return from_->partial(m) == from_->partial(summed[0]);
-                         });
-    // Copies could share the work of a sum among them; that pays from three addends on.
-    const bool alone = summed.size() == 1 && (apart.empty() || mesh.size(summed[0]) == 2);
-    const bool tiny = from_->global_numel() < mesh.size();
-    if (tiny || (kept == wanted && begun.empty() && (at_once || alone))) {
-      plan_all_reduces(summed, at_once);
-      apart.insert(apart.end(), summed.begin(), summed.end());
-    } else {
-      std::vector<int64_t> shared = summed;
-      shared.insert(shared.end(), apart.begin(), apart.end());
-      for (const auto& [key, ranks] : grouped(mesh, others(mesh, shared)))
-        share_out(Box(kept[ranks[0]]), ranks, wanted, kept);
-      plan_reduce_scatters(summed, at_once, kept);
-      apart.clear();
-    }
-  }
-  if (kept == wanted && begun.empty()) return;
-
-  // Copies serve their own ranks.
-  std::vector<int64_t> first(mesh.size());
-  for (const auto& [key, ranks] : grouped(mesh, others(mesh, apart))) {
-    for (const int64_t rank : ranks) first[rank] = ranks[0];
-  }
-  // Where a Partial begins, an element stands on the coordinates where most of the ranks that want it hold it already;
-  // those of its first owner, if they are among the best.
-  const auto begun_at = [&](int64_t rank) {
-    std::vector<int64_t> coordinates;
-    for (const int64_t m : begun) coordinates.push_back(target.coordinate(there[rank], m));
-    return coordinates;
-  };
-  std::map<std::pair<int64_t, Box>, std::vector<int64_t>> kept_at;  // by first owner and wanted box
-  const auto keeper = [&](int64_t owner, int64_t user) -> const std::vector<int64_t>& {
-    const auto [place, fresh] = kept_at.try_emplace({first[owner], wanted[user]});
-    if (!fresh) return place->second;
-    std::map<std::vector<int64_t>, int64_t> holders;
-    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      if (first[rank] == first[owner] && wanted[rank] == wanted[user]) ++holders[begun_at(rank)];
-    }
-    place->second = begun_at(first[owner]);
-    int64_t most = holders[place->second];
-    for (const auto& [coordinates, count] : holders) {
-      if (count > most) {
-        most = count;
-        place->second = coordinates;
-      }
-    }
-    return place->second;
-  };
-  std::vector<int64_t> same = fixed;
-  same.insert(same.end(), apart.begin(), apart.end());
-  const auto serves = [&](int64_t owner, int64_t user) {
-    return std::all_of(same.begin(), same.end(),
-                       [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); }) &&
-           (begun.empty() || keeper(owner, user) == begun_at(user));
-  };
-  map_ = std::make_shared<const IntervalMap>(
-      Ownership{from_->mesh(), from_->global_shape(), [&](int64_t rank) { return kept[rank]; }, serves},
-      [&](int64_t rank) { return requests_for(wanted[rank]); });
-}
-
-void Redistribution::plan_all_reduces(const std::vector<int64_t>& summed, bool at_once) {
-  const DeviceMesh& mesh = *from_->mesh();
-  if (at_once) {
-    reduces_.push_back({mesh.group_ptr(), *from_->partial(summed[0]), {}});
-    return;
-  }
-  for (auto m = summed.rbegin(); m != summed.rend(); ++m) {
-    reduces_.push_back({mesh.group(*m).shared_from_this(), *from_->partial(*m), {}});
+  map_ = map_of(plan);
+  if (!plan.partial_started.empty()) fill_ = to_->partial(plan.partial_started.back());
+  for (const int64_t m : plan.partial_seeded) {
+    if (to_->mesh()->coordinate(m) != 0) seed_ = to_->partial(m);
   }
 }
 
-void Redistribution::plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once,
-                                          const std::vector<Box>& kept) {
-  const DeviceMesh& mesh = *from_->mesh();
-  const int64_t me = mesh.rank();
-  // The block as one row of parts: by the first dim that is reduced, then the second, ...; a stage leaves this rank its
-  // own run.
-  std::vector<int64_t> order = summed;
-  if (!at_once) std::reverse(order.begin(), order.end());
-  std::vector<int64_t> mine;
-  for (const int64_t m : others(mesh, summed)) mine.push_back(mesh.coordinate(m));
-  std::vector<int64_t> ranks = grouped(mesh, others(mesh, summed)).at(mine);
-  std::sort(ranks.begin(), ranks.end(), [&](int64_t a, int64_t b) {
-    for (const int64_t m : order) {
-      if (mesh.coordinate(a, m) != mesh.coordinate(b, m)) return mesh.coordinate(a, m) < mesh.coordinate(b, m);
+std::vector<Redistribution::Reduce> Redistribution::reduces_of(const RedistributionPlan& plan) {
+  if (plan.reduction == RedistributionPlan::Reduction::kNone) return {};
+  const DeviceMesh& mesh = *plan.from->mesh();
+  const bool scatters = plan.reduction == RedistributionPlan::Reduction::kReduceScatter;
+  std::vector<int64_t> ranks = plan.addend_holders(), counts;
+  if (plan.at_once) {
+    for (const int64_t rank : ranks) counts.push_back(plan.box_after_reduce[rank].numel());
+    if (!scatters) counts.clear();
+    return {{mesh.group_ptr(), *plan.from->partial(plan.partial_reduced[0]), std::move(counts)}};
+  }
+  std::vector<Reduce> reduces;
+  for (const int64_t m : plan.reduce_order()) {
+    counts.assign(scatters ? mesh.size(m) : 0, 0);
+    for (const int64_t rank : ranks) {
+      if (scatters) counts[mesh.coordinate(rank, m)] += plan.box_after_reduce[rank].numel();
     }
-    return false;
-  });
-  for (const int64_t rank : ranks) {
-    Part part;
-    for (int64_t d = 0; d < from_->ndim(); ++d) {
-      part.start.push_back(kept[rank][d].begin - from_->offsets()[d]);
-      part.length.push_back(kept[rank][d].size());
-    }
-    parts_.push_back(std::move(part));
+    reduces.push_back({mesh.group(m).shared_from_this(), *plan.from->partial(m), counts});
+    std::erase_if(ranks, [&](int64_t rank) { return mesh.coordinate(rank, m) != mesh.coordinate(m); });
   }
-  kept_shape_ = kept[me].shape();
-  if (at_once) {
-    std::vector<int64_t> counts;
-    for (const int64_t rank : ranks) counts.push_back(kept[rank].numel());
-    reduces_.push_back({mesh.group_ptr(), *from_->partial(summed[0]), std::move(counts)});
-    return;
+  return reduces;
+}
+
+// The block as one row of parts: by the first dim that is reduced, then the second, ...; a stage leaves this rank its
+// own run.
+std::vector<Redistribution::Part> Redistribution::parts_of(const RedistributionPlan& plan) {
+  std::vector<Part> parts;
+  for (const int64_t rank : plan.addend_holders()) {
+    const Box& box = plan.box_after_reduce[rank];
+    Part part{{}, box.shape()};
+    for (int64_t d = 0; d < box.ndim(); ++d) part.start.push_back(box[d].begin - plan.from->offsets()[d]);
+    parts.push_back(std::move(part));
   }
-  for (const int64_t m : order) {
-    std::vector<int64_t> counts(mesh.size(m), 0);
-    for (const int64_t rank : ranks) counts[mesh.coordinate(rank, m)] += kept[rank].numel();
-    reduces_.push_back({mesh.group(m).shared_from_this(), *from_->partial(m), std::move(counts)});
-    std::erase_if(ranks, [&](int64_t rank) { return mesh.coordinate(rank, m) != mesh.coordinate(me, m); });
-  }
+  return parts;
+}
+
+std::shared_ptr<const IntervalMap> Redistribution::map_of(const RedistributionPlan& plan) {
+  if (!plan.moves) return nullptr;
+  const auto owned = [&](int64_t rank) { return plan.box_after_reduce[rank]; };
+  const auto serves = [&](int64_t owner, int64_t user) { return plan.serves(owner, user); };
+  return std::make_shared<const IntervalMap>(Ownership{plan.from->mesh(), plan.from->global_shape(), owned, serves},
+                                             [&](int64_t rank) { return requests_for(plan.box_wanted[rank]); });
 }
 
 at::Tensor Redistribution::reduced(const at::Tensor& local) const {

@@ -10,6 +10,8 @@
 
 namespace moonhalo {
 
+struct RedistributionPlan;
+
 /// Takes a local block from one spec to another of the same global shape: any placement to any other, any cut to any
 /// other, on the same mesh or on another mesh of the same ranks. Three steps, the last two only where they are needed:
 ///
@@ -23,7 +25,8 @@ namespace moonhalo {
 /// R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005, are the
 /// cases K = 1 and K = P.
 /// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first.
-/// Reusable; made from facts every rank holds. Between two meshes the first one ever made is collective over both.
+/// Reusable; planned from facts every rank holds (redistribution_plan.h). Between two meshes the first one ever made is
+/// collective over both.
 class Redistribution {
  public:
   /// ValueError, on every rank alike, when the meshes hold different ranks.
@@ -47,8 +50,9 @@ class Redistribution {
   struct Part {  // of the local block, in the order of the ranks that will keep them
     std::vector<int64_t> start, length;
   };
-  void plan_all_reduces(const std::vector<int64_t>& summed, bool at_once);
-  void plan_reduce_scatters(const std::vector<int64_t>& summed, bool at_once, const std::vector<Box>& kept);
+  static std::vector<Reduce> reduces_of(const RedistributionPlan& plan);
+  static std::vector<Part> parts_of(const RedistributionPlan& plan);
+  static std::shared_ptr<const IntervalMap> map_of(const RedistributionPlan& plan);
   at::Tensor reduced(const at::Tensor& local) const;
   static at::Tensor all_reduced(const at::Tensor& local, const Reduce& reduce);
   std::optional<int64_t> split_dim(const at::Tensor& local) const;
