@@ -50,23 +50,47 @@ at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delt
   return (unit * (delta.unsqueeze(-1) / divisor / length.masked_fill(length.eq(0), 1))).to(grad_output.scalar_type());
 }
 
+// Where all members hold the keys `own`: those beside its queries for each.
+std::vector<Interval> keys_beside(const std::vector<Interval>& queries, const Interval& own) {
+  std::vector<int64_t> order(queries.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return queries[a] < queries[b]; });
+  std::vector<Interval> keys(queries.size());
+  int64_t begin = own.begin;
+  for (const int64_t i : order) {
+    const int64_t end = i == order.back() ? own.end : std::clamp(queries[i].end, begin, own.end);
+    keys[i] = {begin, end};
+    begin = end;
+  }
+  return keys;
+}
+
 double local_numel(const ShardSpec& spec) { return static_cast<double>(c10::multiply_integers(spec.local_shape())); }
 
 }  // namespace
 
 AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
     : specs_(std::move(specs)), call_(std::move(call)) {
-  const ShardSpec& query = *specs_.query;
-  const ShardSpec& key = *specs_.key;
-  const DeviceMesh& mesh = *query.mesh();
+  const ShardSpec &query = *specs_.query, &key = *specs_.key;
   const int64_t rows = query.ndim() - 2;
-  const Cut &queries = query.cut(rows), &keys = key.cut(rows);
-  merged_ = mesh_dims_of_one(keys, queries);
+  merged_ = mesh_dims_of_one(key.cut(rows), query.cut(rows));
+  ring_members();
+  partition_work();
+  call_.queries = query.global_shape()[rows];
+  call_.keys = key.global_shape()[rows];
+  if (call_.dropout_p > 0) call_.lines = lines_of(query);
+  choose_result_specs();
+}
+
+// Ranks that differ only along the mesh dims that cut queries and keys.
+void AttentionRing::ring_members() {
+  const ShardSpec& query = *specs_.query;
+  const DeviceMesh& mesh = *query.mesh();
+  const Cut &queries = query.cut(query.ndim() - 2), &keys = specs_.key->cut(query.ndim() - 2);
   std::vector<int64_t> ring = mesh_dims_of_both(queries, keys);
   const std::vector<int64_t> queries_alone = mesh_dims_of_one(queries, keys);
   everywhere_ = call_.is_causal && !specs_.mask && ring.empty() && !queries_alone.empty();
   if (everywhere_) ring = queries_alone;
-
   const auto in_my_ring = [&](int64_t rank) {
     for (int64_t m = 0; m < mesh.ndim(); ++m) {
       const bool moves = std::find(ring.begin(), ring.end(), m) != ring.end();
@@ -74,57 +98,49 @@ AttentionRing::AttentionRing(AttentionSpecs specs, AttentionCall call)
     }
     return true;
   };
-  std::vector<Interval> query_blocks, key_blocks;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     if (!in_my_ring(rank)) continue;
     if (rank == mesh.rank()) me_ = static_cast<int64_t>(members_.size());
     members_.push_back(static_cast<int>(rank));
+  }
+}
+
+// Who computes what, forward and backward.
+void AttentionRing::partition_work() {
+  const ShardSpec &query = *specs_.query, &key = *specs_.key;
+  const int64_t rows = query.ndim() - 2;
+  std::vector<Interval> query_blocks, key_blocks;
+  for (const int rank : members_) {
     query_blocks.push_back(block_rows(query, rows, rank));
     key_blocks.push_back(block_rows(key, rows, rank));
   }
-  const Interval own = block_rows(key, rows, mesh.rank());
-  key_begin_ = own.begin;
-  if (everywhere_) {  // each works with the keys beside its queries
-    std::vector<int64_t> order(members_.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return query_blocks[a] < query_blocks[b]; });
-    int64_t begin = own.begin;
-    for (const int64_t i : order) {
-      const int64_t end = i == order.back() ? own.end : std::clamp(query_blocks[i].end, begin, own.end);
-      key_blocks[i] = {begin, end};
-      begin = end;
-    }
-  }
-  const auto per_row = [&](const ShardSpec& spec) {
-    return local_numel(spec) / static_cast<double>(std::max<int64_t>(1, spec.local_shape()[rows]));
-  };
-  // Of the whole sequences where a block is empty: every member must come to the same figures.
-  const auto even = [&](const SpecPtr& spec) {
+  key_begin_ = key_blocks[me_].begin;
+  if (everywhere_) key_blocks = keys_beside(query_blocks, key_blocks[me_]);
+  // Elements per row of the whole sequences, where a block is empty too: every member must come to the same figures.
+  const auto per_row = [&](const SpecPtr& spec) {
     Layout layout = spec->layout();
     layout.cuts[rows] = {};
-    return per_row(*intern(std::move(layout)));
+    const SpecPtr whole = intern(std::move(layout));
+    return local_numel(*whole) / static_cast<double>(std::max<int64_t>(1, whole->local_shape()[rows]));
   };
-  const double keys_and_values = everywhere_ ? 0 : even(specs_.key) + even(specs_.value);
-  const double sums = even_sums(even(specs_.query), query.global_shape().back());
-  const bool may_lend = !specs_.mask;
-  work_ = std::make_unique<AttentionWork>(
-      query_blocks, key_blocks, call_.is_causal, may_lend,
-      AttentionWork::Extents{even(specs_.query), keys_and_values, even(specs_.output) + sums});
-  // Queries travel with the gradients of their results, two sums a row, and come home as gradients.
-  backward_work_ =
-      std::make_unique<AttentionWork>(std::move(query_blocks), std::move(key_blocks), call_.is_causal, may_lend,
-                                      AttentionWork::Extents{even(specs_.query) + even(specs_.output) + 2 * sums,
-                                                             2 * keys_and_values, even(specs_.query)});
+  const double of_query = per_row(specs_.query), of_output = per_row(specs_.output);
+  const double keys_and_values = everywhere_ ? 0 : per_row(specs_.key) + per_row(specs_.value);
+  const double sums = even_sums(of_query, query.global_shape().back());
+  const auto work = [&](const AttentionWork::Extents& extents) {
+    return std::make_unique<const AttentionWork>(query_blocks, key_blocks, call_.is_causal, !specs_.mask, extents);
+  };
+  work_ = work({of_query, keys_and_values, of_output + sums});
+  // Queries travel with the gradients of their results, two sums a row, and return as gradients.
+  backward_work_ = work({of_query + of_output + 2 * sums, 2 * keys_and_values, of_query});
+}
 
-  call_.queries = query.global_shape()[rows];
-  call_.keys = key.global_shape()[rows];
-  if (call_.dropout_p > 0) call_.lines = lines_of(query);
+void AttentionRing::choose_result_specs() {
+  const ShardSpec& query = *specs_.query;
   output_ = sums_over(specs_.output, merged_);
   grad_query_ = sums_over(specs_.query, merged_);
   // Whatever cuts the queries, and not the keys, holds addends of the keys' gradients.
   std::vector<int64_t> used;
-  for (int64_t d = 0; d <= rows; ++d)
+  for (int64_t d = 0; d <= query.ndim() - 2; ++d)
     used.insert(used.end(), query.cut(d).mesh_dims.begin(), query.cut(d).mesh_dims.end());
   grad_key_ = sums_over(specs_.key, used);
   grad_value_ = sums_over(specs_.value, used);
@@ -198,33 +214,34 @@ AttentionRing::Blocks AttentionRing::blocks(const at::Tensor& query, const at::T
   return b;
 }
 
-// One step's guests: keys of the member ahead, queries of the member behind, and what becomes of them.
+// One step: keys of the member ahead, queries of the member behind, and what becomes of them. Results are those of
+// queries, output and logsumexp, or backward their gradient.
 struct AttentionRing::Step {
   at::Tensor key, value;
   at::Tensor query, grad_output, delta, logsumexp;
-  at::Tensor made[2],
-      lent_made[2];                          // sent home: for the member ahead (gradients of keys), for that behind
-  at::Tensor returned[2], lent_returned[2];  // come home: of this rank's keys, of its lent queries
+  at::Tensor key_gradients[2], visiting_results[2];           // go to the member ahead, and to the member behind
+  at::Tensor returned_key_gradients[2], returned_results[2];  // of this rank's keys, and of the queries that it sent
 };
 
 void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& b, Step& state,
                                     Traffic& t) const {
-  const int64_t a = ahead(step), c = behind(step);
+  const int64_t next = next_rank(step), previous = previous_rank(step);
   if (!everywhere_) {
-    const Interval wanted = work.seen(work.kept(me_, a), a), given = work.seen(work.kept(c, me_), me_);
-    for (const at::Tensor& own : {b.key, b.value}) t.send(c, b.keys(own, given));
-    state.key = t.receive_rows(a, wanted, b.key);
-    state.value = t.receive_rows(a, wanted, b.value);
+    const Interval wanted = work.seen(work.local_queries(me_, next), next),
+                   given = work.seen(work.local_queries(previous, me_), me_);
+    for (const at::Tensor& own : {b.key, b.value}) t.send(previous, b.keys(own, given));
+    state.key = t.receive_rows(next, wanted, b.key);
+    state.value = t.receive_rows(next, wanted, b.value);
   }
-  const Interval lent = work.lent(me_, a), guests = work.lent(c, me_);
+  const Interval sent = work.sent_queries(me_, next), visiting = work.sent_queries(previous, me_);
   const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {{&b.query, &state.query},
                                                                   {&b.grad_output, &state.grad_output},
                                                                   {&b.delta, &state.delta},
                                                                   {&b.logsumexp, &state.logsumexp}};
-  for (const auto& [own, guest] : of_queries) {
+  for (const auto& [own, visitor] : of_queries) {
     if (!own->defined()) continue;
-    if (!lent.empty()) t.send(a, b.queries(*own, lent));
-    *guest = t.receive_rows(c, guests, *own);
+    if (!sent.empty()) t.send(next, b.queries(*own, sent));
+    *visitor = t.receive_rows(previous, visiting, *own);
   }
 }
 
@@ -274,37 +291,40 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
   std::vector<Step> steps(work_->size());
   const auto compute = [&](int64_t s) {
     Step& step = steps[s];
-    const int64_t a = ahead(s), c = behind(s);
-    const Interval rows = work_->kept(me_, a), keys = work_->seen(rows, a);
+    const int64_t next = next_rank(s), previous = previous_rank(s);
+    const Interval rows = work_->local_queries(me_, next), keys = work_->seen(rows, next);
     if (!rows.empty() && !keys.empty()) {
       const bool here = everywhere_ || s == 0;
       AttentionSums part = sums.rows(rows.begin - b.query_begin, rows.size());
       attend(call, {rows.begin, keys.begin}, b.queries(b.query, rows), here ? b.keys(b.key, keys) : step.key,
              here ? b.keys(b.value, keys) : step.value, mask_of(b.mask, rows, keys), b.shift_of(rows), part);
     }
-    const Interval guests = s == 0 ? Interval{0, 0} : work_->lent(c, me_);
-    if (!guests.empty()) {
-      const Interval own = work_->seen(guests, me_);
+    const Interval visiting = s == 0 ? Interval{0, 0} : work_->sent_queries(previous, me_);
+    if (!visiting.empty()) {
+      const Interval own = work_->seen(visiting, me_);
       AttentionSums part(step.query, value.size(-1));
-      attend(call, {guests.begin, own.begin}, step.query, b.keys(b.key, own), b.keys(b.value, own), {}, {}, part);
-      step.lent_made[0] = part.output.to(query.scalar_type());
-      step.lent_made[1] = part.logsumexp;
+      attend(call, {visiting.begin, own.begin}, step.query, b.keys(b.key, own), b.keys(b.value, own), {}, {}, part);
+      step.visiting_results[0] = part.output.to(query.scalar_type());
+      step.visiting_results[1] = part.logsumexp;
     }
     for (at::Tensor* used : {&step.key, &step.value, &step.query}) used->reset();
   };
   const auto results = [&](int64_t s, Traffic& t) {
     Step& step = steps[s];
-    for (const at::Tensor& made : step.lent_made) {
-      if (made.defined()) t.send(behind(s), made);
+    const int64_t next = next_rank(s);
+    for (const at::Tensor& result : step.visiting_results) {
+      if (result.defined()) t.send(previous_rank(s), result);
     }
-    const Interval lent = work_->lent(me_, ahead(s));
-    if (lent.empty()) return;
-    step.lent_returned[0] = t.receive_rows(ahead(s), lent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
-    step.lent_returned[1] = t.receive_rows(ahead(s), lent, sums.logsumexp);
+    const Interval sent = work_->sent_queries(me_, next);
+    if (sent.empty()) return;
+    step.returned_results[0] = t.receive_rows(next, sent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
+    step.returned_results[1] = t.receive_rows(next, sent, sums.logsumexp);
   };
   const auto arrived = [&](int64_t s) {
-    const Interval lent = work_->lent(me_, ahead(s));
-    if (!lent.empty()) sums.add(lent.begin - b.query_begin, steps[s].lent_returned[0], steps[s].lent_returned[1]);
+    const Interval sent = work_->sent_queries(me_, next_rank(s));
+    if (!sent.empty()) {
+      sums.add(sent.begin - b.query_begin, steps[s].returned_results[0], steps[s].returned_results[1]);
+    }
     steps[s] = {};
   };
   rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
@@ -327,79 +347,108 @@ void AttentionRing::merge(at::Tensor& output, at::Tensor& logsumexp) const {
   }
 }
 
+// A backward pass: what this rank holds, and the gradients it has summed so far.
+struct AttentionRing::Backward {
+  const AttentionRing& ring;
+  const AttentionWork& work;
+  AttentionCall call;
+  Blocks b;
+  at::Tensor output;
+  AttentionGradients own;
+  std::vector<Step> steps;
+
+  static at::Tensor zeros_of(const at::Tensor& t) {
+    return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
+  }
+  Interval local_queries(int64_t s) const { return work.local_queries(ring.me_, ring.next_rank(s)); }
+  Interval sent_queries(int64_t s) const { return work.sent_queries(ring.me_, ring.next_rank(s)); }
+  Interval visiting_queries(int64_t s) const {
+    return s == 0 ? Interval{0, 0} : work.sent_queries(ring.previous_rank(s), ring.me_);
+  }
+  /// The own keys that travel to the member s behind.
+  Interval sent_keys(int64_t s) const {
+    const int64_t previous = ring.previous_rank(s);
+    return ring.everywhere_ ? Interval{0, 0} : work.seen(work.local_queries(previous, ring.me_), ring.me_);
+  }
+
+  void compute_local(int64_t s) {
+    Step& step = steps[s];
+    const Interval rows = local_queries(s), keys = work.seen(rows, ring.next_rank(s));
+    if (rows.empty() || keys.empty()) return;
+    const bool here = ring.everywhere_ || s == 0;
+    const at::Tensor k = here ? b.keys(b.key, keys) : step.key, v = here ? b.keys(b.value, keys) : step.value;
+    const AttentionGradients into{b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
+                                  here ? b.keys(own.value, keys) : zeros_of(v), ring.mask_of(own.mask, rows, keys)};
+    attend_backward(call, {rows.begin, keys.begin}, b.queries(b.grad_output, rows), b.queries(b.query, rows), k, v,
+                    ring.mask_of(b.mask, rows, keys), b.shift_of(rows), b.queries(output, rows),
+                    b.queries(b.logsumexp, rows), into);
+    if (here) return;
+    step.key_gradients[0] = into.key.to(b.key.scalar_type());
+    step.key_gradients[1] = into.value.to(b.value.scalar_type());
+  }
+  void compute_visiting(int64_t s) {
+    Step& step = steps[s];
+    const Interval rows = visiting_queries(s);
+    if (rows.empty()) return;
+    const Interval seen = work.seen(rows, ring.me_);
+    const AttentionGradients into{zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
+    attend_backward(call, {rows.begin, seen.begin}, step.grad_output, step.query, b.keys(b.key, seen),
+                    b.keys(b.value, seen), {}, {}, stand_in_output(step.grad_output, step.delta), step.logsumexp, into);
+    step.visiting_results[0] = into.query.to(b.query.scalar_type());
+  }
+  void compute(int64_t s) {
+    compute_local(s);
+    compute_visiting(s);
+    Step& step = steps[s];
+    for (at::Tensor* used : {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
+      used->reset();
+  }
+  void exchange_results(int64_t s, Traffic& t) {
+    Step& step = steps[s];
+    const int64_t next = ring.next_rank(s), previous = ring.previous_rank(s);
+    if (step.visiting_results[0].defined()) t.send(previous, step.visiting_results[0]);
+    const Interval sent = sent_queries(s);
+    if (!sent.empty()) step.returned_results[0] = t.receive_rows(next, sent, b.query);
+    for (const at::Tensor& gradient : step.key_gradients) {
+      if (gradient.defined()) t.send(next, gradient);
+    }
+    const Interval keys = sent_keys(s);
+    if (keys.empty()) return;
+    step.returned_key_gradients[0] = t.receive_rows(previous, keys, b.key);
+    step.returned_key_gradients[1] = t.receive_rows(previous, keys, b.value);
+  }
+  void add_returned(int64_t s) {
+    const Step& step = steps[s];
+    const Interval sent = sent_queries(s);
+    if (!sent.empty()) b.queries(own.query, sent) += step.returned_results[0];
+    if (step.returned_key_gradients[0].defined()) {
+      const Interval keys = sent_keys(s);
+      b.keys(own.key, keys) += step.returned_key_gradients[0];
+      b.keys(own.value, keys) += step.returned_key_gradients[1];
+    }
+    steps[s] = {};
+  }
+};
+
 AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, const at::Tensor& query,
                                                  const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
                                                  const at::Tensor& output, const at::Tensor& logsumexp,
                                                  uint64_t dropout_key, bool wants_mask) const {
   const AttentionWork& work = *backward_work_;
-  AttentionCall call = call_;
-  call.dropout_key = dropout_key;
-  Blocks b = blocks(query, key, value, mask);
+  Backward pass{*this, work, call_, blocks(query, key, value, mask), attention_packed_rows(output), {}, {}};
+  pass.call.dropout_key = dropout_key;
+  Blocks& b = pass.b;
   b.grad_output = attention_four_dims(grad_output).contiguous();
-  const at::Tensor whole_output = attention_packed_rows(output);
   b.logsumexp = logsumexp.reshape(b.query.sizes().slice(0, 3));
-  if (work.size() > 1) b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * whole_output).sum(-1);
-  const auto zeros_of = [&](const at::Tensor& t) {
-    return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
-  };
-  AttentionGradients own{zeros_of(b.query), zeros_of(b.key), zeros_of(b.value), {}};
-  if (wants_mask) own.mask = zeros_of(b.mask);
-  std::vector<Step> steps(work.size());
+  if (work.size() > 1) b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * pass.output).sum(-1);
+  AttentionGradients& own = pass.own;
+  own = {Backward::zeros_of(b.query), Backward::zeros_of(b.key), Backward::zeros_of(b.value), {}};
+  if (wants_mask) own.mask = Backward::zeros_of(b.mask);
+  pass.steps.resize(work.size());
 
-  const auto compute = [&](int64_t s) {
-    Step& step = steps[s];
-    const int64_t a = ahead(s), c = behind(s);
-    const Interval rows = work.kept(me_, a), keys = work.seen(rows, a);
-    if (!rows.empty() && !keys.empty()) {
-      const bool here = everywhere_ || s == 0;
-      const at::Tensor k = here ? b.keys(b.key, keys) : step.key, v = here ? b.keys(b.value, keys) : step.value;
-      const AttentionGradients into{b.queries(own.query, rows), here ? b.keys(own.key, keys) : zeros_of(k),
-                                    here ? b.keys(own.value, keys) : zeros_of(v), mask_of(own.mask, rows, keys)};
-      attend_backward(call, {rows.begin, keys.begin}, b.queries(b.grad_output, rows), b.queries(b.query, rows), k, v,
-                      mask_of(b.mask, rows, keys), b.shift_of(rows), b.queries(whole_output, rows),
-                      b.queries(b.logsumexp, rows), into);
-      if (!here) {
-        step.made[0] = into.key.to(key.scalar_type());
-        step.made[1] = into.value.to(value.scalar_type());
-      }
-    }
-    const Interval guests = s == 0 ? Interval{0, 0} : work.lent(c, me_);
-    if (!guests.empty()) {
-      const Interval seen = work.seen(guests, me_);
-      const AttentionGradients into{zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
-      attend_backward(call, {guests.begin, seen.begin}, step.grad_output, step.query, b.keys(b.key, seen),
-                      b.keys(b.value, seen), {}, {}, stand_in_output(step.grad_output, step.delta), step.logsumexp,
-                      into);
-      step.lent_made[0] = into.query.to(query.scalar_type());
-    }
-    for (at::Tensor* used : {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
-      used->reset();
-  };
-  const auto results = [&](int64_t s, Traffic& t) {
-    Step& step = steps[s];
-    const int64_t a = ahead(s), c = behind(s);
-    if (step.lent_made[0].defined()) t.send(c, step.lent_made[0]);
-    const Interval lent = work.lent(me_, a);
-    if (!lent.empty()) step.lent_returned[0] = t.receive_rows(a, lent, b.query);
-    for (const at::Tensor& made : step.made) {
-      if (made.defined()) t.send(a, made);
-    }
-    const Interval seen = everywhere_ ? Interval{0, 0} : work.seen(work.kept(c, me_), me_);
-    if (seen.empty()) return;
-    step.returned[0] = t.receive_rows(c, seen, b.key);
-    step.returned[1] = t.receive_rows(c, seen, b.value);
-  };
-  const auto arrived = [&](int64_t s) {
-    const Interval lent = work.lent(me_, ahead(s));
-    if (!lent.empty()) b.queries(own.query, lent) += steps[s].lent_returned[0];
-    if (steps[s].returned[0].defined()) {
-      const Interval seen = work.seen(work.kept(behind(s), me_), me_);
-      b.keys(own.key, seen) += steps[s].returned[0];
-      b.keys(own.value, seen) += steps[s].returned[1];
-    }
-    steps[s] = {};
-  };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, steps[s], t); }, compute, results, arrived);
+  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
+         [&](int64_t s) { pass.compute(s); }, [&](int64_t s, Traffic& t) { pass.exchange_results(s, t); },
+         [&](int64_t s) { pass.add_returned(s); });
 
   Gradients gradients{own.query.to(query.scalar_type()).reshape(query.sizes()),
                       own.key.to(key.scalar_type()).reshape(key.sizes()),

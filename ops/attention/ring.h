@@ -18,15 +18,15 @@ namespace moonhalo {
 ///
 ///     step 0        own queries, own keys
 ///     step s        keys of the rank s ahead, which arrived during step s - 1; queries of the rank s behind, if it
-///                   lends any
-///     afterwards    results of lent queries come home during the next step; mesh dims that cut keys alone merge by
+///                   sends any
+///     afterwards    results of sent queries return during the next step; mesh dims that cut keys alone merge by
 ///                   log-sum-exp
 ///
-/// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and what nobody sees stays
-/// at home.
-/// Backward takes such steps too; gradients of keys that travelled, and of queries that were lent, go home in the same
-/// way. There a lent query needs its gradient and two sums but not its output, so of equal blocks lending is 3/4 of the
-/// bytes, and all is lent.
+/// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and rows that no other
+/// rank needs are not sent.
+/// Backward takes such steps too; gradients of keys and queries that travelled return in the same way. There a sent
+/// query needs its gradient and two sums but not its output, so of equal blocks sending queries is 3/4 of the bytes,
+/// and all are sent.
 class AttentionRing {
  public:
   AttentionRing(AttentionSpecs specs, AttentionCall call);
@@ -54,6 +54,10 @@ class AttentionRing {
   struct Traffic;
   struct Step;
   struct Blocks;
+  struct Backward;
+  void ring_members();
+  void partition_work();
+  void choose_result_specs();
   Traffic traffic() const;
   Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask) const;
   void exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& blocks, Step& state,
@@ -67,8 +71,8 @@ class AttentionRing {
   bool cuts_mask_keys() const;
   at::Tensor mask_of(const at::Tensor& mask, const Interval& queries, const Interval& keys) const;
   /// The members s ahead, whose keys are used here in step s, and s behind, which use the keys of this one.
-  int64_t ahead(int64_t s) const { return (me_ + s) % work_->size(); }
-  int64_t behind(int64_t s) const { return (me_ - s + work_->size()) % work_->size(); }
+  int64_t next_rank(int64_t s) const { return (me_ + s) % work_->size(); }
+  int64_t previous_rank(int64_t s) const { return (me_ - s + work_->size()) % work_->size(); }
 
   AttentionSpecs specs_;
   AttentionCall call_;

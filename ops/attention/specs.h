@@ -11,33 +11,33 @@ namespace moonhalo {
 /// Who computes what among ranks of which each holds a block of queries and a block of keys.
 ///
 ///                keys of 0   1   2            x  queries of the row's owner, computed where they are: the keys travel
-///     queries 0       x      .   .            o  lent to the owner of the keys: queries go there, their results come
-///                     home
+///     queries 0       x      .   .            o  sent to the owner of the keys, where their results are computed and
+///                                                returned
 ///     of      1       ox     x   .            .  masked (causal): neither computed nor sent
 ///             2       oo     ox  x
 ///
-/// Of the queries of i that see keys of j, the first are lent to j and the rest are kept by i. Without causality a pair
-/// is kept or lent as a whole, whatever moves fewer elements. With it the ranks differ in work (of P equal blocks, the
-/// last has 2 P - 1 times the work of the first), so the busiest lends to the idlest, or keeps what it would have
-/// computed for others, until all have their share, as nearly as whole rows allow. A rank's own queries against its own
-/// keys stay where they are, so a block of more than its share keeps that; and what does not relieve the busiest rank
-/// by 5 % is not done.
+/// Of the queries of i that see keys of j, the first are sent to j and the rest stay with i. Without causality a pair
+/// stays or is sent as a whole, whatever moves fewer elements. With it the ranks differ in work (of P equal blocks, the
+/// last has 2 P - 1 times the work of the first), so the busiest sends queries to the idlest, or no longer
+/// computes those of others, until all have their share, as nearly as whole rows allow. A rank's own queries against
+/// its own keys stay where they are, so a block of more than its share keeps that; and what does not relieve the
+/// busiest rank by 5 % is not done.
 class AttentionWork {
  public:
-  /// Elements that travel: for a query and its result if it is lent, for a row of keys and values if it is kept.
+  /// Elements that travel: for a query and its result if it is sent, for a row of keys and values if it is not.
   struct Extents {
     double query = 1, keys = 1, result = 1;
   };
-  /// Blocks by position in the ring, as rows of the whole sequences. `may_lend` is false where queries would have to
+  /// Blocks by position in the ring, as rows of the whole sequences. `may_send` is false where queries would have to
   /// travel with rows of a mask.
-  AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_lend,
+  AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_send,
                 Extents extents);
 
   int64_t size() const { return static_cast<int64_t>(queries_.size()); }
   Interval queries(int64_t i) const { return queries_[i]; }
-  /// Queries of i that meet keys of j at i; at j. Empty where nothing is to be done.
-  Interval kept(int64_t i, int64_t j) const;
-  Interval lent(int64_t i, int64_t j) const;
+  /// Queries of i that meet keys of j at i, and those that meet them at j. Empty where nothing is to be done.
+  Interval local_queries(int64_t i, int64_t j) const;
+  Interval sent_queries(int64_t i, int64_t j) const;
   /// The keys of j that any of these queries sees.
   Interval seen(const Interval& rows, int64_t j) const;
   /// Scores that a member computes.
@@ -51,7 +51,7 @@ class AttentionWork {
 
   std::vector<Interval> queries_, keys_;
   bool is_causal_;
-  std::vector<std::vector<int64_t>> split_;  // [i][j]: where lent queries end and kept ones begin
+  std::vector<std::vector<int64_t>> split_;  // [i][j]: where sent queries end and local ones begin
 };
 
 /// Specs of the tensors of an attention, all by where their dims are cut.

@@ -16,7 +16,7 @@ double causal_scores(int64_t query, int64_t key, int64_t keys) {
 
 }  // namespace
 
-AttentionWork::AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_lend,
+AttentionWork::AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_send,
                              Extents extents)
     : queries_(std::move(queries)),
       keys_(std::move(keys)),
@@ -26,13 +26,13 @@ AttentionWork::AttentionWork(std::vector<Interval> queries, std::vector<Interval
     for (int64_t j = 0; j < size(); ++j) {
       const Interval rows = seeing(i, j);
       split_[i][j] = rows.begin;
-      if (i == j || !may_lend || rows.empty()) continue;
+      if (i == j || !may_send || rows.empty()) continue;
       const Interval needed = seen(rows, j);
-      const double lend = static_cast<double>(rows.size()) * (extents.query + extents.result);
-      if (lend < static_cast<double>(needed.size()) * extents.keys) split_[i][j] = rows.end;
+      const double send = static_cast<double>(rows.size()) * (extents.query + extents.result);
+      if (send < static_cast<double>(needed.size()) * extents.keys) split_[i][j] = rows.end;
     }
   }
-  if (is_causal_ && may_lend) balance();
+  if (is_causal_ && may_send) balance();
 }
 
 Interval AttentionWork::seeing(int64_t i, int64_t j) const {
@@ -41,9 +41,9 @@ Interval AttentionWork::seeing(int64_t i, int64_t j) const {
   return {std::min(end, is_causal_ ? std::max(begin, keys_[j].begin) : begin), end};
 }
 
-Interval AttentionWork::kept(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].end}; }
+Interval AttentionWork::local_queries(int64_t i, int64_t j) const { return {split_[i][j], queries_[i].end}; }
 
-Interval AttentionWork::lent(int64_t i, int64_t j) const { return {seeing(i, j).begin, split_[i][j]}; }
+Interval AttentionWork::sent_queries(int64_t i, int64_t j) const { return {seeing(i, j).begin, split_[i][j]}; }
 
 Interval AttentionWork::seen(const Interval& rows, int64_t j) const {
   const auto [begin, end] = keys_[j];
@@ -61,16 +61,16 @@ double AttentionWork::scores(const Interval& rows, int64_t j) const {
 double AttentionWork::load(int64_t member) const {
   double sum = 0;
   for (int64_t other = 0; other < size(); ++other)
-    sum += scores(kept(member, other), other) + scores(lent(other, member), member);
+    sum += scores(local_queries(member, other), other) + scores(sent_queries(other, member), member);
   return sum;
 }
 
-// Queries of `from` are lent to the owner of their keys, or queries lent by `to` go back there.
+// Queries of `from` are sent to the owner of their keys, or queries sent by `to` go back there.
 bool AttentionWork::move(int64_t from, int64_t to, double scores_to_move) {
   for (const bool back : {true, false}) {
     const int64_t i = back ? to : from, j = back ? from : to;
     int64_t& split = split_[i][j];
-    const Interval movable = back ? lent(i, j) : kept(i, j);
+    const Interval movable = back ? sent_queries(i, j) : local_queries(i, j);
     // The most rows from that end whose scores are not too many.
     int64_t low = 0, high = movable.size();
     while (low < high) {
