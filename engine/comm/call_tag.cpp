@@ -6,6 +6,7 @@
 
 #include <sstream>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
 
@@ -16,7 +17,8 @@ struct Position {
   const void* owner = nullptr;
   std::function<std::string()> text;
 };
-thread_local Position position_of_thread;
+const RankLocal<Position> position_of_rank;
+const RankLocal<CallScope*> innermost_of_rank;
 
 }  // namespace
 
@@ -26,10 +28,7 @@ uint64_t tag_of(const std::string& text) {
   return tag;
 }
 
-CallScope*& CallScope::innermost_of_thread() {
-  static thread_local CallScope* innermost = nullptr;
-  return innermost;
-}
+CallScope*& CallScope::innermost_of_thread() { return *innermost_of_rank; }
 
 CallScope::CallScope(uint64_t tag, const char* what, Describe describe)
     : tag_(tag), result_tag_(tag), what_(what), describe_(describe), outer_(innermost_of_thread()) {
@@ -42,11 +41,11 @@ CallMark CallMark::now() {
 }
 
 void set_program_position(const void* owner, std::function<std::string()> position) {
-  position_of_thread = {owner, std::move(position)};
+  *position_of_rank = {owner, std::move(position)};
 }
 
 void clear_program_position(const void* owner) {
-  if (position_of_thread.owner == owner) position_of_thread = {};
+  if (position_of_rank->owner == owner) *position_of_rank = {};
 }
 
 const char* VerbCall::verb() const {
@@ -79,8 +78,8 @@ std::string VerbCall::describe() const {
     const bool still = scope != nullptr && scope->tag() == mark.tag;
     result += std::string(", in ") + mark.what + (still ? " of " + scope->describe() : "");
   }
-  if (!position_of_thread.text) return result;
-  const std::string where = position_of_thread.text();
+  if (!position_of_rank->text) return result;
+  const std::string where = position_of_rank->text();
   return where.empty() ? result : result + ", at " + where;
 }
 

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -143,22 +144,26 @@ void Communicator::check_tensor(const char* verb, const char* what, const at::Te
 }
 
 namespace {
-thread_local int64_t bytes_sent = 0;
-thread_local BeforeCollective before_collective = nullptr;
-thread_local int uncounted = 0;
+struct Counting {
+  int64_t bytes_sent = 0;
+  BeforeCollective before_collective = nullptr;
+  int uncounted = 0;
+};
+const RankLocal<Counting> counting;
 }  // namespace
 
-void set_before_collective(BeforeCollective hook) { before_collective = hook; }
+void set_before_collective(BeforeCollective hook) { counting->before_collective = hook; }
 
-Uncounted::Uncounted() { ++uncounted; }
-Uncounted::~Uncounted() { --uncounted; }
+Uncounted::Uncounted() { ++counting->uncounted; }
+Uncounted::~Uncounted() { --counting->uncounted; }
 
-int64_t bytes_sent_by_this_thread() { return bytes_sent; }
+int64_t bytes_sent_by_this_thread() { return counting->bytes_sent; }
 
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
-  if (before_collective) before_collective();
-  if (uncounted > 0) return;
-  bytes_sent += bytes;
+  Counting& mine = *counting;
+  if (mine.before_collective) mine.before_collective();
+  if (mine.uncounted > 0) return;
+  mine.bytes_sent += bytes;
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;
   count.messages += messages;
@@ -268,7 +273,7 @@ CommunicatorPtr Communicator::split(int color, int key) {
   check_alive();
   TORCH_CHECK_VALUE(color >= 0, "split: negative color\n  have  color ", color, " on rank ", rank_,
                     "\n  fix   ranks with the same color, 0 or more, become one group");
-  if (before_collective && size_ > 1) before_collective();
+  if (counting->before_collective && size_ > 1) counting->before_collective();
   CommunicatorPtr part = do_split(color, key);
   part->set_timeout(timeout_);
   return part;

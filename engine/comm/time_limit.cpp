@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo {
@@ -15,8 +16,8 @@ namespace {
 constexpr std::chrono::minutes kDefault{10};
 constexpr std::chrono::seconds kMostPerLook{1};
 
-thread_local std::optional<std::chrono::milliseconds> default_of_thread;
-thread_local int without_limit = 0;
+const RankLocal<std::optional<std::chrono::milliseconds>> default_of_rank;
+const RankLocal<int> without_limit_of_rank;
 
 }  // namespace
 
@@ -34,7 +35,7 @@ std::string seconds_text(std::chrono::milliseconds time) {
 }
 
 std::chrono::milliseconds default_time_limit() {
-  if (default_of_thread) return *default_of_thread;
+  if (*default_of_rank) return **default_of_rank;
   const char* text = std::getenv("MOONHALO_TIMEOUT_S");
   if (text == nullptr || *text == '\0') return kDefault;
   const auto limit = parse_time_limit(text);
@@ -43,10 +44,10 @@ std::chrono::milliseconds default_time_limit() {
   return *limit;
 }
 
-DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit) : before_(default_of_thread) {
-  if (limit) default_of_thread = limit;
+DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit) : before_(*default_of_rank) {
+  if (limit) *default_of_rank = limit;
 }
-DefaultTimeLimit::~DefaultTimeLimit() { default_of_thread = before_; }
+DefaultTimeLimit::~DefaultTimeLimit() { *default_of_rank = before_; }
 
 void set_time_limit(Communicator& world, std::chrono::milliseconds limit) {
   world.set_timeout(limit);
@@ -68,8 +69,8 @@ void GroupList::set_timeout(std::chrono::milliseconds limit) {
   for (Communicator* group : groups_) group->set_timeout(limit);
 }
 
-WithoutTimeLimit::WithoutTimeLimit() { ++without_limit; }
-WithoutTimeLimit::~WithoutTimeLimit() { --without_limit; }
+WithoutTimeLimit::WithoutTimeLimit() { ++*without_limit_of_rank; }
+WithoutTimeLimit::~WithoutTimeLimit() { --*without_limit_of_rank; }
 
 std::chrono::steady_clock::duration WaitingTime::look() {
   const auto now = std::chrono::steady_clock::now();
@@ -79,7 +80,7 @@ std::chrono::steady_clock::duration WaitingTime::look() {
 }
 
 std::chrono::steady_clock::duration WaitingTime::left(std::chrono::milliseconds limit) const {
-  return without_limit > 0 ? std::chrono::steady_clock::duration::max() : limit - waited_;
+  return *without_limit_of_rank > 0 ? std::chrono::steady_clock::duration::max() : limit - waited_;
 }
 
 }  // namespace moonhalo

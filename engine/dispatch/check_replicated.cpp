@@ -13,6 +13,7 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/last_draw.h"
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/dispatch/replicated_values.h"
 
@@ -26,11 +27,15 @@ constexpr uint64_t kLongestGap = 1024;
 constexpr size_t kMostKinds = 65536, kFirstSweep = 1024;
 
 struct OnMesh;
-struct OfThread {
-  bool checks = true;
+struct Checks {
+  Checks();
+  ~Checks();
+  Checks(const Checks&) = delete;
+  bool on = true;
   OnMesh* last = nullptr;
+  std::vector<std::unique_ptr<OnMesh>> all;
 };
-constinit thread_local OfThread of_thread;
+const RankLocal<Checks> checks_of_rank;
 
 uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
@@ -110,11 +115,15 @@ struct OnMesh {
   size_t sweep_at = kFirstSweep;
 };
 
+Checks::Checks() = default;
+Checks::~Checks() = default;
+
 OnMesh& on(const MeshPtr& mesh) {
-  OnMesh*& last = of_thread.last;
+  Checks& checks = *checks_of_rank;
+  OnMesh*& last = checks.last;
   if (last != nullptr && last->address == mesh.get() && !last->mesh.expired()) [[likely]]
     return *last;
-  static thread_local std::vector<std::unique_ptr<OnMesh>> all;
+  auto& all = checks.all;
   for (const auto& one : all) {
     if (one->address == mesh.get() && !one->mesh.expired()) return *(last = one.get());
   }
@@ -188,19 +197,19 @@ std::string described(const c10::OperatorHandle& op, int arg, int item) {
 
 bool set_check_replicated(bool on, Communicator* world) {
   if (world != nullptr) check_alike(*world, "check_replicated", "settings", on ? "true" : "false");
-  return std::exchange(of_thread.checks, on);
+  return std::exchange(checks_of_rank->on, on);
 }
 
-bool check_replicated() { return of_thread.checks; }
+bool check_replicated() { return checks_of_rank->on; }
 
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
-  if (!of_thread.checks || on(mesh).alone || !has_values(tensor)) return;
+  if (!checks_of_rank->on || on(mesh).alone || !has_values(tensor)) return;
   compare_values(tensor, *mesh, {.where = where, .what = "a plain tensor"});
 }
 
 void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
                          int item, const c10::IValue* arguments) {
-  if (mesh->size() == 1 || !of_thread.checks) return;
+  if (mesh->size() == 1 || !checks_of_rank->on) return;
   OnMesh& here = on(mesh);
   if (here.alone) return;
   const at::TensorBase* weight = weight_of(tensor);
@@ -220,7 +229,7 @@ void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c1
 }
 
 void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op) {
-  if (mesh->size() == 1 || !of_thread.checks) return;
+  if (mesh->size() == 1 || !checks_of_rank->on) return;
   OnMesh& here = on(mesh);
   if (here.alone) return;
   Meeting& meeting = here.of_draw(op);

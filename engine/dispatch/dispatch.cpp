@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
@@ -244,10 +245,11 @@ struct Dispatch::Entry {
   const Decision* last = nullptr;  // a program repeats itself: tried before the table
 };
 
-Dispatch& Dispatch::of_this_thread() {
-  static thread_local Dispatch dispatch;
-  return dispatch;
+namespace {
+const RankLocal<Dispatch> dispatch_of_rank;
 }
+
+Dispatch& Dispatch::of_this_thread() { return *dispatch_of_rank; }
 
 void Dispatch::clear() {
   for (auto& [name, entry] : entries_) {

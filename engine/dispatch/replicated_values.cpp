@@ -12,6 +12,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -183,8 +184,8 @@ void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_
 }
 
 void warn_of_roundings(const Comparison& comparison, double relative) {
-  static thread_local bool told = false;
-  if (std::exchange(told, true)) return;
+  static const RankLocal<bool> told;
+  if (std::exchange(*told, true)) return;
   TORCH_WARN(comparison.where, ": ", comparison.what, ", a plain tensor, differs between ranks by up to ", relative,
              " of its largest value: roundings, as of different processors; taken as the same (told once)");
 }

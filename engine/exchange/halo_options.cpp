@@ -3,15 +3,19 @@
 
 #include <utility>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
 
 namespace moonhalo {
 namespace {
 
-thread_local HaloOptions options_of_thread;
-thread_local int64_t setting_of_thread = 0;
-thread_local HaloTimes times_of_thread;
-thread_local HaloEvents* events_of_thread = nullptr;
+struct HaloState {
+  HaloOptions options;
+  int64_t setting = 0;
+  HaloTimes times;
+  HaloEvents* events = nullptr;
+};
+const RankLocal<HaloState> state_of_rank;
 
 std::string text_of(const HaloOptions& options) {
   return std::string("overlap = ") + (options.overlap ? "true" : "false") + ", exchange = " + name(options.backend) +
@@ -24,22 +28,22 @@ const char* name(HaloBackend backend) { return backend == HaloBackend::kP2p ? "p
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
   if (world != nullptr) check_alike(*world, "set_halo", "settings", text_of(options));
-  if (options.keep != options_of_thread.keep) ++setting_of_thread;
-  return std::exchange(options_of_thread, options);
+  if (options.keep != state_of_rank->options.keep) ++state_of_rank->setting;
+  return std::exchange(state_of_rank->options, options);
 }
 
-const HaloOptions& halo_options() { return options_of_thread; }
+const HaloOptions& halo_options() { return state_of_rank->options; }
 
-int64_t halo_setting() { return setting_of_thread; }
+int64_t halo_setting() { return state_of_rank->setting; }
 
-HaloTimes& halo_times() { return times_of_thread; }
+HaloTimes& halo_times() { return state_of_rank->times; }
 
 void note_halo(const char* event) {
-  if (events_of_thread != nullptr) events_of_thread->emplace_back(event);
+  if (state_of_rank->events != nullptr) state_of_rank->events->emplace_back(event);
 }
 
-RecordHalo::RecordHalo(HaloEvents* events) : before_(std::exchange(events_of_thread, events)) {}
+RecordHalo::RecordHalo(HaloEvents* events) : before_(std::exchange(state_of_rank->events, events)) {}
 
-RecordHalo::~RecordHalo() { events_of_thread = before_; }
+RecordHalo::~RecordHalo() { state_of_rank->events = before_; }
 
 }  // namespace moonhalo

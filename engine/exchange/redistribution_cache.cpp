@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "moonhalo/engine/base/rank_context.h"
+
 namespace moonhalo {
 namespace {
 
@@ -20,8 +22,8 @@ struct HashPair {
 using Cache = std::unordered_map<SpecPair, std::shared_ptr<const Redistribution>, HashPair>;
 
 Cache& cache_of_thread() {
-  static thread_local Cache cache;
-  return cache;
+  static const RankLocal<Cache> cache;
+  return *cache;
 }
 
 }  // namespace

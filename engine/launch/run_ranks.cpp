@@ -16,6 +16,7 @@
 #include <thread>
 #include <typeinfo>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/thread_hub.h"
 #include "moonhalo/engine/random/random.h"
@@ -36,7 +37,7 @@ struct RankExitHooks {
   ~RankExitHooks() { run(); }
 };
 
-thread_local RankExitHooks rank_exit_hooks;
+const RankLocal<RankExitHooks> rank_exit_hooks;
 
 // Only exact types: a derived type may hold more than a message, and is left alone.
 template <typename T>
@@ -87,7 +88,7 @@ std::string first_line(const std::exception_ptr& error) {
 
 }  // namespace
 
-void at_rank_exit(std::function<void()> hook) { rank_exit_hooks.hooks.push_back(std::move(hook)); }
+void at_rank_exit(std::function<void()> hook) { rank_exit_hooks->hooks.push_back(std::move(hook)); }
 
 void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank) {
   TORCH_CHECK_VALUE(ranks > 0, "run_ranks: ", ranks, " ranks\n  have  ranks = ", ranks,
@@ -140,7 +141,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
         fail(rank);
       }
       try {
-        rank_exit_hooks.run();
+        rank_exit_hooks->run();
       } catch (...) {
         fail(rank);
       }

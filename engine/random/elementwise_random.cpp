@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -14,9 +15,11 @@ namespace moonhalo {
 namespace {
 
 const MeshPtr& mesh_of_one() {
-  static thread_local const MeshPtr mesh = std::make_shared<DeviceMesh>(
-      make_self_communicator(), "cpu", std::vector<int64_t>{1}, std::vector<std::string>{"self"});
-  return mesh;
+  static const RankLocal<MeshPtr> mesh;
+  if (!*mesh)
+    *mesh = std::make_shared<DeviceMesh>(make_self_communicator(), "cpu", std::vector<int64_t>{1},
+                                         std::vector<std::string>{"self"});
+  return *mesh;
 }
 
 bool is_plain_cpu(const at::Tensor& tensor) {

@@ -6,19 +6,23 @@
 #include <mutex>
 
 #include "moonhalo/engine/base/last_draw.h"
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
 
 namespace moonhalo {
 namespace {
 
+const RankLocal<at::Generator> generator_of_rank;
+
 at::Generator& generator_of_this_thread() {
-  static thread_local at::Generator generator =
-      at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
+  at::Generator& generator = *generator_of_rank;
+  if (!generator.defined())
+    generator = at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
   return generator;
 }
 
-thread_local std::optional<uint64_t> replayed_key;
-thread_local LastDraw last;
+const RankLocal<std::optional<uint64_t>> replayed_key_of_rank;
+const RankLocal<LastDraw> last_draw_of_rank;
 
 }  // namespace
 
@@ -38,15 +42,16 @@ uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) 
 }
 
 ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
-    : key_(replayed_key ? *replayed_key : draw_key(generator)) {
+    : key_(*replayed_key_of_rank ? **replayed_key_of_rank : draw_key(generator)) {
+  LastDraw& last = *last_draw_of_rank;
   last = {last.count + 1, key_};
   if (CallScope* scope = CallScope::innermost()) scope->depends_on(key_);
 }
 
-const LastDraw& last_draw() { return last; }
+const LastDraw& last_draw() { return *last_draw_of_rank; }
 
-ReplayedKey::ReplayedKey(uint64_t key) : before_(replayed_key) { replayed_key = key; }
-ReplayedKey::~ReplayedKey() { replayed_key = before_; }
+ReplayedKey::ReplayedKey(uint64_t key) : before_(*replayed_key_of_rank) { *replayed_key_of_rank = key; }
+ReplayedKey::~ReplayedKey() { *replayed_key_of_rank = before_; }
 
 OwnedElements::OwnedElements(const ShardSpec& spec) : spec_(spec), count_(c10::multiply_integers(spec.local_shape())) {
   // Dims behind the last cut one are whole, so the elements of a run follow one another in the global tensor too.

@@ -5,6 +5,7 @@
 
 #include <unordered_set>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -70,10 +71,11 @@ void set_new_origin(const at::Tensor& made, uint64_t tag) {
   if (impl != nullptr) impl->origin = combine_tag(tag, ++impl->spec()->mesh()->specs().made);
 }
 
-CallLog& CallLog::of_this_thread() {
-  static thread_local CallLog log;
-  return log;
+namespace {
+const RankLocal<CallLog> log_of_rank;
 }
+
+CallLog& CallLog::of_this_thread() { return *log_of_rank; }
 
 std::string CallLog::made_by(uint64_t origin) const {
   constexpr int kMost = 6;

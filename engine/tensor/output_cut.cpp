@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
 namespace {
 
-thread_local OutputCut cut_of_thread = OutputCut::kGeometry;
+const RankLocal<OutputCut> cut_of_rank{OutputCut::kGeometry};
 
 const std::vector<std::string> kNames = {"geometry", "keep", "rebalance"};
 
@@ -31,10 +32,10 @@ OutputCut parse_output_cut(const std::string& text) {
 
 OutputCut set_output_cut(OutputCut cut, Communicator* world) {
   if (world != nullptr) check_alike(*world, "set_output_cut", "policies", name(cut));
-  return std::exchange(cut_of_thread, cut);
+  return std::exchange(*cut_of_rank, cut);
 }
 
-OutputCut output_cut() { return cut_of_thread; }
+OutputCut output_cut() { return *cut_of_rank; }
 
 at::Tensor rebalance(const at::Tensor& tensor, std::optional<int64_t> dim) {
   if (dim) dim = at::maybe_wrap_dim(*dim, tensor.dim());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -24,7 +25,7 @@ namespace {
 
 constexpr size_t kMostEntries = 16;
 
-thread_local const CurrentCall* call_of_thread = nullptr;
+const RankLocal<const CurrentCall*> call_of_rank;
 
 // Null where nothing is kept, or only of another version or setting.
 TensorHalos* kept_by(ShardTensorImpl& impl) {
@@ -89,16 +90,16 @@ std::shared_ptr<HaloCache::Entry> CacheOfTensor::keep(const IntervalMap& map) co
 }  // namespace
 
 CurrentCall::CurrentCall(const c10::OperatorHandle& op, Arguments arguments)
-    : op_(op), arguments_(std::move(arguments)), before_(std::exchange(call_of_thread, this)) {}
+    : op_(op), arguments_(std::move(arguments)), before_(std::exchange(*call_of_rank, this)) {}
 
-CurrentCall::~CurrentCall() { call_of_thread = before_; }
+CurrentCall::~CurrentCall() { *call_of_rank = before_; }
 
 HaloCachePtr halo_cache_of_argument(int index) {
-  if (call_of_thread == nullptr || c10::InferenceMode::is_enabled()) return nullptr;
+  if (*call_of_rank == nullptr || c10::InferenceMode::is_enabled()) return nullptr;
   HaloCachePtr cache;
-  for (const auto& [argument, tensor] : call_of_thread->arguments_) {
+  for (const auto& [argument, tensor] : (*call_of_rank)->arguments_) {
     if (argument != index || !tensor.unsafeGetTensorImpl()->version_counter().enabled()) continue;
-    cache = std::make_shared<CacheOfTensor>(tensor, call_of_thread->op_);
+    cache = std::make_shared<CacheOfTensor>(tensor, (*call_of_rank)->op_);
   }
   return cache;
 }

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -16,7 +17,7 @@
 namespace moonhalo {
 namespace {
 
-thread_local ViewTrace* trace_of_thread = nullptr;
+const RankLocal<ViewTrace*> trace_of_rank;
 
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
@@ -31,9 +32,9 @@ bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps
 
 }  // namespace
 
-ViewTrace::ViewTrace() : before_(std::exchange(trace_of_thread, this)) {}
+ViewTrace::ViewTrace() : before_(std::exchange(*trace_of_rank, this)) {}
 
-ViewTrace::~ViewTrace() { trace_of_thread = before_; }
+ViewTrace::~ViewTrace() { *trace_of_rank = before_; }
 
 void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted) {
   base_ = tensor;
@@ -70,8 +71,8 @@ void ViewTrace::mark(ShardTensorImpl& result, bool copies) {
 }
 
 void tell_copied(const at::Tensor& copy) {
-  if (trace_of_thread == nullptr) return;
-  ViewTrace& trace = *trace_of_thread;
+  if (*trace_of_rank == nullptr) return;
+  ViewTrace& trace = **trace_of_rank;
   if (!trace.copy_.defined()) {
     trace.read_ = &as_it_is;
     trace.write_ = &put_back;
@@ -80,14 +81,14 @@ void tell_copied(const at::Tensor& copy) {
 }
 
 void tell_merged(bool gaps) {
-  if (trace_of_thread == nullptr) return;
-  trace_of_thread->merged_ = true;
-  trace_of_thread->gaps_ = gaps;
+  if (*trace_of_rank == nullptr) return;
+  (*trace_of_rank)->merged_ = true;
+  (*trace_of_rank)->gaps_ = gaps;
 }
 
 void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
-  if (trace_of_thread == nullptr) return;
-  ViewTrace& trace = *trace_of_thread;
+  if (*trace_of_rank == nullptr) return;
+  ViewTrace& trace = **trace_of_rank;
   trace.copy_ = copy;
   trace.read_ = std::move(read);
   trace.write_ = std::move(write);

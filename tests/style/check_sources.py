@@ -70,6 +70,9 @@ def check_text(root, path, problems):
         if line != line.rstrip():
             problems.append(f"{name}:{number}: spaces at the end of the line")
     folder = name.split("/")[0]
+    if folder == "engine" and not name.startswith("engine/base/rank_context."):
+        problems += [f"{name}:{number}: thread_local; use RankLocal (engine/base/rank_context.h)"
+                     for number, line in enumerate(lines, 1) if "thread_local" in line]
     if folder not in MAY_INCLUDE or name == UMBRELLA:
         return
     for number, line in enumerate(lines, 1):
@@ -159,6 +162,8 @@ def self_test():
         files = {
             "engine/README.md": "one job\n" * 41,
             "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
+            "engine/base/rank_context.h": LICENSE + "\nthread_local int x;\n",
+            "engine/c.h": LICENSE + "\nthread_local int x;\n",
             "engine/moonhalo.h": LICENSE + '\n#include "moonhalo/ops/b.h"\n',
             "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
             "ops/e/f.cpp": LICENSE + '\nconst Register rule{{.op = "aten::exp"}};\n',
@@ -181,7 +186,7 @@ def self_test():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
         found = [problem.split(": ")[0] for problem in check(root)]
-    wanted = ["engine/a.cpp", "engine/a.cpp:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
+    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/c.h:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
     wanted += ["engine/README.md", "ops/README.md", "scripting/README.md", "examples/README.md", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/base/rank_context.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+
+namespace moonhalo {
+
+thread_local constinit RankContext* RankContext::of_thread_ = nullptr;
+
+RankContext& RankContext::begin() {
+  static thread_local RankContext context;
+  of_thread_ = &context;
+  return context;
+}
+
+// Last made, first destroyed; what a destructor asks for anew is destroyed too.
+RankContext::~RankContext() {
+  while (made_ > 0) {
+    const size_t part = order_[--made_];
+    destroy_[part](std::exchange(values_[part], nullptr));
+  }
+}
+
+size_t RankContext::new_part() {
+  static std::atomic<size_t> parts{1};
+  const size_t part = parts++;
+  TORCH_INTERNAL_ASSERT(part < kParts, "more than ", kParts, " RankLocal objects; raise RankContext::kParts");
+  return part;
+}
+
+void RankContext::keep(size_t part, void* value, void (*destroy)(void*)) {
+  TORCH_INTERNAL_ASSERT(part > 0, "a RankLocal is used before it was made");
+  values_[part] = value;
+  destroy_[part] = destroy;
+  order_[made_++] = part;
+}
+
+}  // namespace moonhalo
