@@ -88,54 +88,57 @@ std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& w
 }
 
 NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
-  const int64_t spatial = whole.spatial, me = query->mesh()->rank();
-  const auto owned_by = [&](int64_t i, int64_t rank) { return block_rows(*query, i + 1, rank); };
-  for (int64_t i = 0; i < spatial; ++i) {
-    owned_.push_back(owned_by(i, me));
+  for (int64_t i = 0; i < whole.spatial; ++i) {
+    owned_.push_back(block_rows(*query, i + 1, query->mesh()->rank()));
     cut_.push_back(divided(query, i + 1));
   }
+  plan_shells(whole, query, value);
+  if (exchanges_) plan_pieces(whole);
+}
 
-  // What a rank borrows in one shell: of cut dims after `across` all that it needs, of those before what it owns of
-  // that.
-  const auto shell_of = [&](int64_t across, bool low, int64_t rank) {
-    Box box;
-    for (int64_t i = 0; i < spatial; ++i) {
-      const Interval own = owned_by(i, rank);
-      Interval rows = own;
-      if (cut_[i]) {
-        rows = keys_reached(whole.axis(i), own);
-        if (i < across) rows = rows.intersect(own);
-        if (i == across && low) rows.end = std::min(rows.end, own.begin);
-        if (i == across && !low) rows.begin = std::max(rows.begin, own.end);
-      }
-      box.push_back(rows);
+// What a rank borrows in one shell: of cut dims after `across` all that it needs, of those before what it owns of that.
+Box NeighborhoodBlocks::shell_box(const NeighborhoodCall& whole, const SpecPtr& query, int64_t across, bool low,
+                                  int64_t rank) const {
+  Box box, none;
+  for (int64_t i = 0; i < whole.spatial; ++i) {
+    const Interval own = block_rows(*query, i + 1, rank);
+    Interval rows = own;
+    if (cut_[i]) {
+      rows = keys_reached(whole.axis(i), own);
+      if (i < across) rows = rows.intersect(own);
+      if (i == across && low) rows.end = std::min(rows.end, own.begin);
+      if (i == across && !low) rows.begin = std::max(rows.begin, own.end);
     }
-    if (!box.empty()) return box;
-    Box none;
-    for (int64_t i = 0; i < spatial; ++i) none.push_back({0, 0});
-    return none;
-  };
-  for (int64_t across = 0; across < spatial; ++across) {
+    box.push_back(rows);
+    none.push_back({0, 0});
+  }
+  return box.empty() ? none : box;
+}
+
+void NeighborhoodBlocks::plan_shells(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
+  for (int64_t across = 0; across < whole.spatial; ++across) {
     for (const bool low : {true, false}) {
       if (!cut_[across]) continue;
       const auto map = [&](const SpecPtr& spec) {
         return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
-          const Box shell = shell_of(across, low, rank);
+          const Box shell = shell_box(whole, query, across, low, rank);
           Box box = block_box(*spec, rank);
-          for (int64_t i = 0; i < spatial; ++i) box[i + 1] = shell[i];
+          for (int64_t i = 0; i < whole.spatial; ++i) box[i + 1] = shell[i];
           return requests_for(box);
         });
       };
-      Shell shell{shell_of(across, low, me), map(query), nullptr};
+      Shell shell{shell_box(whole, query, across, low, query->mesh()->rank()), map(query), nullptr};
       shell.value = value == query ? shell.key : map(value);
       exchanges_ |= shell.key->exchanges();
       shells_.push_back(std::move(shell));
     }
   }
-  if (!exchanges_) return;
+}
 
+// The owned queries: those near an edge of each cut dim, and the interior that is left.
+void NeighborhoodBlocks::plan_pieces(const NeighborhoodCall& whole) {
   Box inner = owned_;
-  for (int64_t i = 0; i < spatial; ++i) {
+  for (int64_t i = 0; i < whole.spatial; ++i) {
     if (!cut_[i]) continue;
     const Interval interior = within(whole.axis(i), owned_[i]);
     Box low = inner, high = inner;
@@ -149,14 +152,30 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
   if (!inner.empty()) interior_ = halves(piece(whole, inner));
 }
 
-std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query, const at::Tensor& key,
-                                                               const at::Tensor& value, const Sources& sources) const {
-  HaloExchange exchange;
+void NeighborhoodBlocks::start_borrowing(HaloExchange& exchange, const at::Tensor& key, const at::Tensor& value,
+                                         const Sources& sources) const {
   for (const Shell& shell : shells_) {
     exchange.add_gather(*shell.key, key, 0, sources.key);
     exchange.add_gather(*shell.value, value, 0, sources.value);
   }
   exchange.start();
+}
+
+// The owned keys and values, and those of every shell.
+NeighborhoodBlocks::AtHand NeighborhoodBlocks::at_hand(HaloExchange& exchange, const at::Tensor& key,
+                                                       const at::Tensor& value) const {
+  AtHand result{{{&owned_, key}}, {{&owned_, value}}};
+  for (size_t i = 0; i < shells_.size(); ++i) {
+    result.keys.push_back({&shells_[i].box, exchange.gathered(2 * i)});
+    result.values.push_back({&shells_[i].box, exchange.gathered(2 * i + 1)});
+  }
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor& query, const at::Tensor& key,
+                                                               const at::Tensor& value, const Sources& sources) const {
+  HaloExchange exchange;
+  start_borrowing(exchange, key, value, sources);
   const auto results = neighborhood_results(query, value);
   const at::Tensor &output = std::get<0>(results), &logsumexp = std::get<1>(results);
   const auto attend = [&](const Piece& piece, const at::Tensor& keys, const at::Tensor& values) {
@@ -166,11 +185,7 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodBlocks::forward(const at::Tensor&
   for (const Piece& piece : interior_) attend(piece, key, value);
   exchange.trace("interior");
   exchange.wait();
-  std::vector<Source> keys{{&owned_, key}}, values{{&owned_, value}};
-  for (size_t i = 0; i < shells_.size(); ++i) {
-    keys.push_back({&shells_[i].box, exchange.gathered(2 * i)});
-    values.push_back({&shells_[i].box, exchange.gathered(2 * i + 1)});
-  }
+  const auto [keys, values] = at_hand(exchange, key, value);
   for (const Piece& piece : edges_) attend(piece, assembled(piece.keys, keys), assembled(piece.keys, values));
   exchange.trace("edges");
   return {output, logsumexp};
@@ -180,11 +195,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
     const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const at::Tensor& output, const at::Tensor& logsumexp, const Sources& sources) const {
   HaloExchange arriving;
-  for (const Shell& shell : shells_) {
-    arriving.add_gather(*shell.key, key, 0, sources.key);
-    arriving.add_gather(*shell.value, value, 0, sources.value);
-  }
-  arriving.start();
+  start_borrowing(arriving, key, value, sources);
   const at::Tensor grad_query = empty_block(query.sizes(), query.options());
   const auto add = [&](NeighborhoodGradients& gradients, const Piece& piece) {
     gradients.add(mine(grad_output, piece.queries), mine(grad_logsumexp, piece.queries), mine(query, piece.queries),
@@ -196,13 +207,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   arriving.trace("interior");
   arriving.wait();
 
-  std::vector<Source> keys{{&owned_, key}}, values{{&owned_, value}};
+  const auto [keys, values] = at_hand(arriving, key, value);
   std::vector<Source> key_sums, value_sums;  // per shell
   for (size_t i = 0; i < shells_.size(); ++i) {
-    keys.push_back({&shells_[i].box, arriving.gathered(2 * i)});
-    values.push_back({&shells_[i].box, arriving.gathered(2 * i + 1)});
-    key_sums.push_back({&shells_[i].box, at::zeros_like(keys.back().rows)});
-    value_sums.push_back({&shells_[i].box, at::zeros_like(values.back().rows)});
+    key_sums.push_back({&shells_[i].box, at::zeros_like(keys[i + 1].rows)});
+    value_sums.push_back({&shells_[i].box, at::zeros_like(values[i + 1].rows)});
   }
   std::vector<std::tuple<at::Tensor, at::Tensor>> of_edges;
   const auto add_to = [](const Source& sum, const Box& box, const at::Tensor& gradient) {

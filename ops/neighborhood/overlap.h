@@ -54,10 +54,19 @@ class NeighborhoodBlocks {
     const Box* box;
     at::Tensor rows;
   };
+  struct AtHand {
+    std::vector<Source> keys, values;
+  };
   static at::Tensor part(const at::Tensor& tensor, const Box& of, const Box& box);
   static at::Tensor assembled(const Box& box, const std::vector<Source>& sources);
   Piece piece(const NeighborhoodCall& whole, const Box& queries) const;
   std::vector<Piece> halves(const Piece& whole) const;
+  Box shell_box(const NeighborhoodCall& whole, const SpecPtr& query, int64_t across, bool low, int64_t rank) const;
+  void plan_shells(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value);
+  void plan_pieces(const NeighborhoodCall& whole);
+  void start_borrowing(HaloExchange& exchange, const at::Tensor& key, const at::Tensor& value,
+                       const Sources& sources) const;
+  AtHand at_hand(HaloExchange& exchange, const at::Tensor& key, const at::Tensor& value) const;
   at::Tensor mine(const at::Tensor& tensor, const Box& queries) const;
 
   Box owned_;
