@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/decode.h"
 #include "moonhalo/io/file_state.h"

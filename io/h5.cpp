@@ -11,6 +11,7 @@
 #include <sstream>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/reach.h"
 

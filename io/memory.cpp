@@ -9,6 +9,7 @@
 #include <limits>
 #include <new>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::io {

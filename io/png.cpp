@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/h5_types.h"
 

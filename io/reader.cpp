@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/h5_types.h"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::io {

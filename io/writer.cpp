@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/agree.h"

@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -96,12 +97,11 @@ ReduceOp parse_reduce_op(const std::string& text) {
   for (const auto& [op, known] : kReduceOps) {
     if (text == known) return op;
   }
-  static const std::map<std::string, const char*> kOtherNames = {
+  static const std::map<std::string, std::string, std::less<>> kElsewhere = {
       {"mean", "avg"}, {"average", "avg"}, {"prod", "product"}, {"mul", "product"},
       {"add", "sum"},  {"amax", "max"},    {"maximum", "max"},  {"minimum", "min"}};
-  const auto other = kOtherNames.find(text);
-  const std::string hint = other == kOtherNames.end() ? "" : std::string("; did you mean \"") + other->second + "\"?";
-  TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"", hint,
+  TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"",
+                    did_you_mean(text, {"sum", "avg", "max", "min", "product"}, kElsewhere),
                     "\n  have  \"", text, "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
 }
 

@@ -11,6 +11,7 @@
 #include <array>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/tape.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"

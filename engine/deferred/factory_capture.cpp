@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/dispatch/out_argument.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 #include <ATen/Functions.h>

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"

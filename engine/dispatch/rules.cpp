@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 
 namespace moonhalo {

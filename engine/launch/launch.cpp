@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
+
 namespace moonhalo {
 namespace {
 
@@ -196,11 +198,10 @@ CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
                       launch.size);
     return make_self_communicator();
   }
-  static const std::map<std::string, const char*> kNear = {{"thread", "threads"}, {"openmpi", "mpi"}, {"mpich", "mpi"},
-                                                           {"MPI", "mpi"},        {"NCCL", "nccl"},   {"gloo", "mpi"}};
-  const auto near = kNear.find(backend);
+  static const std::map<std::string, std::string, std::less<>> kElsewhere = {
+      {"openmpi", "mpi"}, {"mpich", "mpi"}, {"MPI", "mpi"}, {"NCCL", "nccl"}, {"gloo", "mpi"}};
   TORCH_CHECK_VALUE(backend == "mpi" || backend.empty(), "world: unknown backend \"", backend, "\"",
-                    near == kNear.end() ? "" : std::string("; did you mean \"") + near->second + "\"?",
+                    did_you_mean(backend, {"threads", "mpi", "nccl", "fake"}, kElsewhere),
                     "\n  have  backend \"", backend, "\"\n  fix   use \"threads\", \"mpi\", \"nccl\" or \"fake\"");
   TORCH_CHECK_NOT_IMPLEMENTED(launch.kind != Launch::kTorchrun || alone,
                               "world: processes of torchrun can only be joined by nccl, which is not built yet",

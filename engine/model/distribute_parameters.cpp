@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/deferred/deferred.h"

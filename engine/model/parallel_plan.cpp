@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include "moonhalo/engine/base/text.h"
 
 #include "moonhalo/engine/model/name_pattern.h"
 

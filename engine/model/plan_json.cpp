@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/parallel_plan.h"
 
 namespace moonhalo {

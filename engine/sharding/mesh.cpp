@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"

@@ -5,22 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
 namespace moonhalo {
 namespace {
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
-
-std::string list_string(const std::vector<int64_t>& values, char open, char close) {
-  std::ostringstream out;
-  out << open;
-  for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
-  out << close;
-  return out.str();
-}
 
 // Refines the blocks of `cut` by one more mesh dimension.
 void cut_further(Cut& cut, int64_t mesh_dim, const DeviceMesh& mesh, const Placement& placement, int64_t dim,
@@ -50,32 +42,6 @@ void cut_further(Cut& cut, int64_t mesh_dim, const DeviceMesh& mesh, const Place
 }
 
 }  // namespace
-
-std::string shape_string(at::IntArrayRef shape) { return list_string(shape.vec(), '[', ']'); }
-
-std::string did_you_mean(const std::string& wrong, const std::vector<std::string>& names) {
-  // Levenshtein distance; a third of the letters may differ.
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, wrong.size() / 3) + 1;
-  for (const auto& name : names) {
-    std::vector<size_t> row(name.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 0; i < wrong.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i + 1;
-      for (size_t j = 0; j < name.size(); ++j) {
-        const size_t substituted = diagonal + (wrong[i] != name[j]);
-        diagonal = row[j + 1];
-        row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
-      }
-    }
-    if (row.back() < best_distance) {
-      best_distance = row.back();
-      best = name;
-    }
-  }
-  return best.empty() ? "" : " (did you mean \"" + best + "\"?)";
-}
 
 std::string Placement::to_string() const {
   switch (kind) {

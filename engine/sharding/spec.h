@@ -107,9 +107,4 @@ SpecPtr replicated(const MeshPtr& mesh, at::IntArrayRef global_shape);
 /// The same spec with every Partial resolved to Replicate.
 SpecPtr without_partial(const SpecPtr& spec);
 
-/// "[2, 3]"
-std::string shape_string(at::IntArrayRef shape);
-/// The name nearest to `wrong` as " (did you mean \"x\"?)", or "" when none is close.
-std::string did_you_mean(const std::string& wrong, const std::vector<std::string>& names);
-
 }  // namespace moonhalo

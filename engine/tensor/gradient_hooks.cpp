@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "moonhalo/engine/base/autograd_compat.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {

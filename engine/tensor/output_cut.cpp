@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 

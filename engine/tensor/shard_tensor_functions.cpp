@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Making ShardTensors and leaving them, differentiably.
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 #include <ATen/Functions.h>

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
 

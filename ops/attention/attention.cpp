@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"

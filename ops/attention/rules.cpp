@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/dispatch/undivided.h"
 #include "moonhalo/engine/random/random.h"

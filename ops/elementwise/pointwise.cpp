@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 

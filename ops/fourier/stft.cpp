@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/support/above_autograd.h"

@@ -16,6 +16,7 @@
 #include <memory>
 #include <numeric>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/ops/support/mask_positions.h"

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/Reduction.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/ops/support/reductions.h"
 

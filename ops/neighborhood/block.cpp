@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/ops/neighborhood/kernels/cuda.h"
 

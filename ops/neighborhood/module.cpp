@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::nn {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"

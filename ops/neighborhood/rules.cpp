@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"

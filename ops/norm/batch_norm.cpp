@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/norm/common.h"

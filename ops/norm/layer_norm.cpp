@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/ops/norm/common.h"
 

@@ -3,6 +3,7 @@
 // other dims are cut.
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/ops/support/reductions.h"
 #include "moonhalo/ops/support/spec_edits.h"
 

@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/ops/points/arguments.h"
 #include "moonhalo/ops/points/kd_search.h"

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"

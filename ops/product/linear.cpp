@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/dispatch/rules.h"
 

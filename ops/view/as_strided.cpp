@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/support/above_autograd.h"
 #include "moonhalo/ops/support/spec_edits.h"

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"

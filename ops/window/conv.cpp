@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"

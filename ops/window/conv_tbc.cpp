@@ -8,6 +8,7 @@
 #include <array>
 #include <tuple>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/support/above_autograd.h"

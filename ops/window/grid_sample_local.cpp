@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/boundary_index.h"
 
 namespace moonhalo {

@@ -3,6 +3,7 @@
 // and batch and channels stay cut.
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 
 namespace moonhalo {

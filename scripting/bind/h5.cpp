@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo::scripting {

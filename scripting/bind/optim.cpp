@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/optimizer_step.h"
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 #include "moonhalo/scripting/core/binding.h"

@@ -12,6 +12,8 @@
 #include <deque>
 #include <functional>
 
+#include "moonhalo/engine/base/text.h"
+
 namespace moonhalo::scripting {
 
 namespace {

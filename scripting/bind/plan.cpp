@@ -3,6 +3,7 @@
 // walks the modules.
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/factory_capture.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
 #include "moonhalo/engine/model/parallel_plan.h"

@@ -2,6 +2,7 @@
 // Making ShardTensors, moving them, and leaving them.
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/scatter.h"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/python_names.h"
 

@@ -3,8 +3,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace moonhalo::scripting {
 
@@ -24,11 +22,5 @@ class LuaError : public std::runtime_error {
 
 /// The text of an exception without LibTorch's C++ stack, and with remedies for Lua.
 std::string plain_message(const std::exception& error);
-
-/// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is
-/// near.
-std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit = 3);
-/// "; did you mean 'a' or 'b'?" or "".
-std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace moonhalo::scripting

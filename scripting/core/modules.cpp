@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/lua_sources.h"

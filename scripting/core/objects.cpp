@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/methods.h"

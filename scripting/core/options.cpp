@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/values.h"
 

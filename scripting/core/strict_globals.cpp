@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/state.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/methods.h"

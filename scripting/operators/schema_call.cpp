@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/mesh.h"

@@ -2,6 +2,7 @@
 // The tensor userdata: how tensors live in Lua, and their metatable apart from arithmetic.
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/python_names.h"

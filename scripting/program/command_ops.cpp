@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/ops/support/interceptions.h"

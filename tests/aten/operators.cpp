@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
 #include "moonhalo/engine/sharding/spec.h"
 

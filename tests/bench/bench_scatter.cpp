@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/moonhalo.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/scatter.h"

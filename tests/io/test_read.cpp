@@ -183,18 +183,18 @@ TEST(File, RefusesWithTheNameAndTheRemedy) {
   const File file = open(path);
   const auto in = [&](const std::string& name) { return "file \"" + (folder / name) + "\""; };
   const std::vector<std::pair<std::function<void()>, std::string>> cases = {
-      {[&] { open(folder / "aire.nc"); }, "open: " + in("aire.nc") + " does not exist (did you mean \"air.nc\"?)"},
+      {[&] { open(folder / "aire.nc"); }, "open: " + in("aire.nc") + " does not exist; did you mean 'air.nc'?"},
       {[&] { open(folder / "no/where.nc"); }, "open: " + in("no/where.nc") + " does not exist"},
       {[&] { open(folder / ""); }, "open: \"" + (folder / "") + "\" is a folder"},
       {[&] { open(folder / "text.nc"); }, "open: " + in("text.nc") + " is not an HDF5 file"},
       {[&] { open(folder / "classic.nc"); }, "open: " + in("classic.nc") + " is not an HDF5 file"},
       {[&] { open(folder / "short.nc"); }, "open: " + in("short.nc") + " is cut short"},
       {[&] { open(path, "rw"); }, "open: " + in("air.nc") + ": unknown mode \"rw\""},
-      {[&] { file["airr"]; }, "open: no dataset \"airr\" in " + in("air.nc") + " (did you mean \"air\"?)"},
+      {[&] { file["airr"]; }, "open: no dataset \"airr\" in " + in("air.nc") + "; did you mean 'air'?"},
       {[&] { file["ocean"]; }, "open: \"ocean\" is a group of " + in("air.nc")},
       {[&] { file.keys("oceans"); }, "keys: group \"oceans\" of " + in("air.nc") + ": there is no such group"},
       {[&] { file["air"].attr("unit"); },
-       "attrs: dataset \"air\" of " + in("air.nc") + ": no attribute \"unit\" (did you mean \"units\"?)"},
+       "attrs: dataset \"air\" of " + in("air.nc") + ": no attribute \"unit\"; did you mean 'units'?"},
       {[&] { file["air"]["6"]; }, "select: \"6\" on dataset \"air\": index 6 is out of range for dim 0 of size 6"},
       {[&] { Selection(file["air"]).narrow(1, 4, 2); },
        "narrow: dataset \"air\" of " + in("air.nc") + ": rows 4 to 6 of dim 1 are out of range"},
@@ -221,7 +221,7 @@ TEST(File, RefusesWithTheNameAndTheRemedy) {
   for (int i = 10; i < 40; ++i) many.write("run" + std::to_string(i) + "/data", at::zeros({2}));
   EXPECT_EQ(message_of([&] { many["run12/date"]; }),
             "open: no dataset \"run12/date\" in " + in("many.h5") +
-                " (did you mean \"run12/data\"?)\n"
+                "; did you mean 'run12/data', 'run10/data' or 'run11/data'?\n"
                 "  have  30 datasets, such as run10/data, run11/data, run12/data, run13/data, run14/data\n"
                 "  fix   name a dataset; keys() lists them");
   EXPECT_EQ(message_of([&] { many["run17"]; }).find("\n  have  30 datasets, such as run17/data, run10/data"),

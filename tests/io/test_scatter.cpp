@@ -120,7 +120,7 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
   };
   const std::string start = "scatter_tensor: dataset \"x\" of file \"" + path + "\": ";
   const std::vector<Case> failures = {
-      {"open: no dataset \"y\" in file \"" + path + "\" (did you mean \"x\"?)",
+      {"open: no dataset \"y\" in file \"" + path + "\"; did you mean 'x'?",
        [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["y"], mesh, {shard(0)}); }},
       {start + "Partial(sum) is not a way to hold a dataset",
        [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["x"], mesh, {partial()}); }},

@@ -37,7 +37,7 @@ function tests.test_a_parabola_has_a_constant_second_derivative()
 end
 
 function tests.test_refusals_name_the_nearest_boundary()
-  testing.assert_error(function() mh.stencil(mh.zeros({4}), {dim = 0, boundary = "reflct"}) end, "did you mean \"reflect\"")
+  testing.assert_error(function() mh.stencil(mh.zeros({4}), {dim = 0, boundary = "reflct"}) end, "did you mean 'reflect'")
 end
 
 return tests

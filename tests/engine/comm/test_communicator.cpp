@@ -378,7 +378,7 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
 TEST(ReduceOps, ParseTheirNamesAndSuggest) {
   for (const char* text : {"sum", "avg", "max", "min", "product"}) EXPECT_STREQ(name(parse_reduce_op(text)), text);
   EXPECT_THAT(message_of([] { parse_reduce_op("mean"); }),
-              AllOf(StartsWith("reduce op: unknown name \"mean\""), HasSubstr("did you mean \"avg\"?")));
+              AllOf(StartsWith("reduce op: unknown name \"mean\""), HasSubstr("did you mean 'avg'?")));
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST(MakeWorld, FitsTheLaunchOrSaysWhyNot) {
   EXPECT_EQ(make_world("fake", torchrun)->rank(), 5);
   EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("threads", mpi); }),
               HasSubstr("cannot reach the other 2 processes"));
-  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("thread", single); }), HasSubstr("did you mean \"threads\"?"));
+  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("thread", single); }), HasSubstr("did you mean 'threads'?"));
   EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("carrier pigeon", single); }), HasSubstr("unknown backend"));
   EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("nccl", single); }), HasSubstr("nccl"));
   EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("", torchrun); }), HasSubstr("torchrun"));

@@ -115,7 +115,7 @@ TEST(ParallelFlags, V24_FlagsAreReadAndWritten) {
   EXPECT_EQ((*again.inputs[0].second.by_position[0]->gradient)[0].to_string(), "Shard(0)");
 
   EXPECT_THAT(message_of([] { parse_plan(R"json({"parameter": {"w": {"placement": "R", "grad": "R"}}})json"); }),
-              HasSubstr("unknown key 'placement' (did you mean \"placements\"?)"));
+              HasSubstr("unknown key 'placement'; did you mean 'placements'?"));
   EXPECT_THAT(message_of([] { parse_plan(R"json({"parameter": {"w": {"placements": "R", "async": true}}})json"); }),
               HasSubstr("async is for the inputs and outputs"));
   EXPECT_THAT(message_of([] { parse_plan(R"json({"forward": {"fc.input": [{"async": "yes"}]}})json"); }),
@@ -241,7 +241,7 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
     EXPECT_THAT(message_of([&] {
                   run(FactoryPlan{{"zeroes", {replicate()}}}, x);
                 }),
-                HasSubstr("factory: 'zeroes' cannot be captured (did you mean \"zeros\"?)"));
+                HasSubstr("factory: 'zeroes' cannot be captured; did you mean 'zeros'?"));
     EXPECT_THAT(message_of([&] {
                   run(FactoryPlan{{"zeros", {replicate(), replicate()}}}, x);
                 }),

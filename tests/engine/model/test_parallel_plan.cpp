@@ -147,18 +147,18 @@ const RefusedCase kRefused[] = {
     {"P13Number", "3",
      "Expect ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}, found number"},
     {"NumberForAName", R"json({"words": 3})json", "plan[\"words\"]: Expect ParallelStyle, found number"},
-    {"V09UnknownKey", R"json({"paramter": {}})json", "unknown key 'paramter' (did you mean \"parameter\"?)"},
+    {"V09UnknownKey", R"json({"paramter": {}})json", "unknown key 'paramter'; did you mean 'parameter'?"},
     {"UnknownStyle", R"json({"words": "RowiseParallel"})json",
-     "unknown style 'RowiseParallel' (did you mean \"RowwiseParallel\"?)"},
+     "unknown style 'RowiseParallel'; did you mean 'RowwiseParallel'?"},
     {"UnknownOption", R"json({"words": {"style": "RowwiseParallel", "output_layout": "R"}})json",
-     "unknown key 'output_layout' (did you mean \"output_layouts\"?)"},
+     "unknown key 'output_layout'; did you mean 'output_layouts'?"},
     {"NoPlacement", R"json({"parameter": {"scale": "Shrad(0)"}})json",
      "plan.parameter[\"scale\"]: 'Shrad(0)' is no placement"},
     {"NoReduction", R"json({"forward": {"words.input": ["P(mean)"]}})json", "mean"},
     {"Side", R"json({"forward": {"words.ouput": ["R"]}})json",
-     "neither in .input nor in .output (did you mean \"output\"?)"},
+     "neither in .input nor in .output; did you mean 'output'?"},
     {"Unmatched", R"json({"parameter": {"blocks.0.fc1.wight": "R"}})json",
-     "'blocks.0.fc1.wight' matches no parameter (did you mean \"blocks.0.fc1.weight\"?)"},
+     "'blocks.0.fc1.wight' matches no parameter; did you mean 'blocks.0.fc1.weight'?"},
     {"UnmatchedPattern", R"json({"parameter": {"blocks.*.fc3.weight": "R"}})json",
      "'blocks.*.fc3.weight' matches no parameter"},
     {"RegexOfAnotherName", R"json({"parameter": {"blocks\\.0\\.fc[^1-9]\\.weight": "R"}})json", "matches no parameter"},
@@ -220,7 +220,7 @@ TEST(ParallelPlan, UnmatchedNamesMayBeAWarning) {  // V22
 
   resolve(parse_plan(R"json({"parameter": {"scael": "R"}})json"), model(), *fake_mesh({3}), Unmatched::kWarn);
 
-  EXPECT_THAT(heard.text, HasSubstr("'scael' matches no parameter (did you mean \"scale\"?)"));
+  EXPECT_THAT(heard.text, HasSubstr("'scael' matches no parameter; did you mean 'scale'?"));
 }
 
 // B8: 100,000 ranks; std::regex needs a stack frame per character.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 #include "tests/support/placements.h"
 

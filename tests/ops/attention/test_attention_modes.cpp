@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/recompute.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/ops/attention/specs.h"

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

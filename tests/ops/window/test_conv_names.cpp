@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

@@ -225,7 +225,7 @@ TEST(GridSampleBounded, RefusesWhatHasNoMeaning) {
   const at::Tensor x = make_tensor({2, 3, 7, 5}, 1), grid = make_tensor({2, 4, 4, 2}, 2);
   const std::pair<std::function<void()>, const char*> wrong[] = {
       {[&] { grid_sample(x, grid, {.mode = "bilinar"}); },
-       "grid_sample: unknown mode 'bilinar' (did you mean \"bilinear\"?)"},
+       "grid_sample: unknown mode 'bilinar'; did you mean 'bilinear'?"},
       {[&] { grid_sample(x, grid, {.padding_mode = "zero"}); }, "grid_sample: unknown padding_mode 'zero'"},
       {[&] {
          grid_sample(x, make_tensor({1, 4, 4, 2}, 2));

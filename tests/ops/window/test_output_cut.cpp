@@ -202,7 +202,7 @@ TEST(OutputCut, RebalanceEvensBlocksAndMovesOnlyWhatMustMove) {
 
 TEST(OutputCut, RanksMustAgree) {
   EXPECT_THAT(message_of([] { parse_output_cut("rebalanced"); }),
-              ::testing::StartsWith("set_output_cut: unknown policy 'rebalanced' (did you mean \"rebalance\"?)"));
+              ::testing::StartsWith("set_output_cut: unknown policy 'rebalanced'; did you mean 'rebalance'?"));
   on_mesh({2}, [](const MeshPtr& mesh) {
     const OutputCut mine = mesh->rank() == 0 ? OutputCut::kKeep : OutputCut::kRebalance;
     EXPECT_THAT(message_of([&] { set_output_cut(mine, &mesh->group()); }),

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

@@ -160,7 +160,7 @@ TEST(Stencil, ForwardModeIsTheStencilOfTheTangent) {
 TEST(Stencil, RefusesWhatHasNoMeaning) {
   const at::Tensor x = make_tensor({2, 3}, 1);
   const std::pair<Stencil, const char*> wrong[] = {
-      {{.dim = 1, .boundary = "cirular"}, "stencil: unknown boundary 'cirular' (did you mean \"circular\"?)"},
+      {{.dim = 1, .boundary = "cirular"}, "stencil: unknown boundary 'cirular'; did you mean 'circular'?"},
       {{.dim = 1, .order = 3}, "stencil: derivative 1 of order 3"},
       {{.dim = 1, .order = 4}, "stencil: 3 rows along dim 1 are too few"},
       {{.dim = 1, .spacing = 0}, "stencil: the spacing is 0"},

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "moonhalo/engine/base/text.h"
 #include "tests/support/named_cases.h"
 
 namespace moonhalo::testing {

@@ -22,7 +22,6 @@ inline constexpr const char* kObjectName<Counter> = "Counter";
 
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string run(lua_State* lua, const std::string& code, const char* chunk = "@test.lua") {
@@ -135,15 +134,6 @@ TEST(State, GeneratorsOfARankFollowItsSeedAlone) {
   const std::string drawn = run(first.get(), draw);
   run(second.get(), "require 'moonhalo'.rand(100)");
   EXPECT_EQ(run(second.get(), draw), drawn);
-}
-
-TEST(Errors, NearestNames) {
-  const std::vector<std::string> known = {"conv1d", "conv2d", "relu", "matmul"};
-  EXPECT_THAT(nearest_names("conv2", known), ElementsAre("conv2d"));
-  EXPECT_THAT(nearest_names("conv3d", known), ElementsAre("conv1d", "conv2d"));
-  EXPECT_THAT(nearest_names("rleu", known), ElementsAre("relu"));
-  EXPECT_THAT(nearest_names("softmax", known), ElementsAre());
-  EXPECT_EQ(did_you_mean("matmull", known), "; did you mean 'matmul'?");
 }
 
 // A function of a host's that nobody guards: its exception passes through Lua's frames.

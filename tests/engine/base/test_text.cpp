@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include "moonhalo/engine/base/text.h"
+
+namespace moonhalo {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Text, ListsHaveTheirBrackets) {
+  EXPECT_EQ(shape_string({}), "[]");
+  EXPECT_EQ(shape_string({2, 0, 17}), "[2, 0, 17]");
+  EXPECT_EQ(list_string({11, 6}, '{', '}'), "{11, 6}");
+}
+
+TEST(Text, NearestNames) {
+  const std::vector<std::string> known = {"conv1d", "conv2d", "relu", "matmul"};
+  EXPECT_THAT(nearest_names("conv2", known), ElementsAre("conv2d"));
+  EXPECT_THAT(nearest_names("conv3d", known), ElementsAre("conv1d", "conv2d"));
+  EXPECT_THAT(nearest_names("conv3d", known, 1), ElementsAre("conv1d"));
+  EXPECT_THAT(nearest_names("rleu", known), ElementsAre("relu"));
+  EXPECT_THAT(nearest_names("softmax", known), ElementsAre());
+}
+
+TEST(Text, DidYouMeanListsTheNearestNames) {
+  EXPECT_EQ(did_you_mean("matmull", {"relu", "matmul", "matmul"}), "; did you mean 'matmul'?");
+  EXPECT_EQ(did_you_mean("conv4d", {"conv1d", "conv2d"}), "; did you mean 'conv1d' or 'conv2d'?");
+  EXPECT_EQ(did_you_mean("conv4d", {"conv3d", "conv1d", "conv2d"}), "; did you mean 'conv1d', 'conv2d' or 'conv3d'?");
+  EXPECT_EQ(did_you_mean("softmax", {"relu"}), "");
+}
+
+TEST(Text, DidYouMeanKnowsTheNamesOfOtherPrograms) {
+  const std::map<std::string, std::string, std::less<>> elsewhere = {{"mean", "avg"}, {"amax", "max"}};
+  EXPECT_EQ(did_you_mean("mean", {"min", "max", "avg"}, elsewhere), "; did you mean 'avg'?");
+  EXPECT_EQ(did_you_mean("mxa", {"min", "max", "avg"}, elsewhere), "; did you mean 'max'?");
+}
+
+}  // namespace
+}  // namespace moonhalo
