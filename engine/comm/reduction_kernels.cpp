@@ -9,6 +9,7 @@
 #include <c10/util/complex.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 
@@ -110,7 +111,34 @@ void reduce_bools(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n, c1
   reduce_chunks<bool, uint8_t>(sources, n, destinations, false, [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
 }
 
+template <typename T>
+at::Scalar worst(bool of_max) {
+  return of_max ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
+}
+
 }  // namespace
+
+at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype) {
+  if (op == ReduceOp::kSum) return 0;
+  if (op == ReduceOp::kProduct) return 1;
+  const bool of_max = op == ReduceOp::kMax;
+  switch (dtype) {
+    case at::kBool:
+      return !of_max;
+    case at::kByte:
+      return worst<uint8_t>(of_max);
+    case at::kChar:
+      return worst<int8_t>(of_max);
+    case at::kShort:
+      return worst<int16_t>(of_max);
+    case at::kInt:
+      return worst<int32_t>(of_max);
+    case at::kLong:
+      return worst<int64_t>(of_max);
+    default:
+      return of_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+  }
+}
 
 void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype) {
   switch (dtype) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
@@ -14,6 +15,10 @@ namespace moonhalo {
 /// TypeError, starting with `verb`, if values of `dtype` cannot be reduced by `op`: max and min of complex numbers,
 /// averages of integers and bools. NotImplementedError for dtypes without arithmetic here (quantized, float8, ...).
 void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype);
+
+/// The value that changes nothing when it is reduced with others: for max the least of `dtype`, infinite if it can be.
+/// There is none for avg.
+at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype);
 
 /// Reduces `n` elements of host memory over `sources`, in their order, and writes the result to every destination
 /// (which may be one of the sources). Half and bfloat16 are accumulated in float and rounded once; NaN wins in max and

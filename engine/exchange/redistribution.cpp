@@ -5,45 +5,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/exchange/redistribution_plan.h"
 
 namespace moonhalo {
-namespace {
-
-template <typename T>
-at::Scalar worst(bool of_max) {
-  return of_max ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
-}
-
-// The value that changes nothing when it is reduced with others. There is none for avg.
-at::Scalar neutral(ReduceOp op, at::ScalarType dtype) {
-  if (op == ReduceOp::kSum) return 0;
-  if (op == ReduceOp::kProduct) return 1;
-  const bool of_max = op == ReduceOp::kMax;
-  switch (dtype) {
-    case at::kBool:
-      return !of_max;
-    case at::kByte:
-      return worst<uint8_t>(of_max);
-    case at::kChar:
-      return worst<int8_t>(of_max);
-    case at::kShort:
-      return worst<int16_t>(of_max);
-    case at::kInt:
-      return worst<int32_t>(of_max);
-    case at::kLong:
-      return worst<int64_t>(of_max);
-    default:
-      return of_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-  }
-}
-
-}  // namespace
 
 Redistribution::Redistribution(SpecPtr from, SpecPtr to) : from_(std::move(from)), to_(std::move(to)) {
   const RedistributionPlan plan = plan_redistribution(from_, to_);
@@ -193,8 +162,8 @@ Redistribution::Pending Redistribution::start(const at::Tensor& local) const {
   pending.seed_ = seed_;
   if (map_) {
     pending.map_ = map_;
-    pending.under_way_ = std::make_unique<PendingGather>(*map_, pending.block_,
-                                                         fill_ ? neutral(*fill_, local.scalar_type()) : at::Scalar(0));
+    pending.under_way_ = std::make_unique<PendingGather>(
+        *map_, pending.block_, fill_ ? neutral_value(*fill_, local.scalar_type()) : at::Scalar(0));
   }
   return pending;
 }
@@ -202,7 +171,7 @@ Redistribution::Pending Redistribution::start(const at::Tensor& local) const {
 at::Tensor Redistribution::Pending::finish() {
   if (under_way_) block_ = under_way_->finish();
   under_way_.reset();
-  if (seed_) block_ = at::full_like(block_, neutral(*seed_, block_.scalar_type()));
+  if (seed_) block_ = at::full_like(block_, neutral_value(*seed_, block_.scalar_type()));
   seed_.reset();
   return block_;
 }

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/ops/support/reductions.h"
 
 namespace moonhalo {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/ops/support/reductions.h"

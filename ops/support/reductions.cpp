@@ -5,8 +5,9 @@
 #include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
+
+#include "moonhalo/engine/comm/reduction_kernels.h"
 
 namespace moonhalo {
 
@@ -73,16 +74,6 @@ at::Tensor CutGroup::all_reduce(const at::Tensor& data, ReduceOp op) const {
 
 at::ScalarType wide_type(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
-at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype) {
-  const bool max = op == ReduceOp::kMax;
-  if (at::isFloatingType(dtype)) return max ? -INFINITY : INFINITY;
-  if (dtype == at::kBool) return !max;
-  return AT_DISPATCH_INTEGRAL_TYPES(dtype, "neutral_value", [&] {
-    using Limits = std::numeric_limits<scalar_t>;
-    return at::Scalar(static_cast<int64_t>(max ? Limits::min() : Limits::max()));
-  });
 }
 
 bool keeps_dims(const OpCall& call) { return call.has("keepdim") && call.flag("keepdim"); }

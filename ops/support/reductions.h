@@ -53,8 +53,4 @@ Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp
 /// The dtype in which sums of `dtype` are taken before they travel: float for half and bfloat16.
 at::ScalarType wide_type(at::ScalarType dtype);
 
-/// Greatest (kMax: least) value of a dtype, infinite if it can be: what an empty block adds to min
-/// (max).
-at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype);
-
 }  // namespace moonhalo

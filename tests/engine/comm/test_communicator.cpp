@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
@@ -377,6 +378,18 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
 
 TEST(ReduceOps, ParseTheirNamesAndSuggest) {
   for (const char* text : {"sum", "avg", "max", "min", "product"}) EXPECT_STREQ(name(parse_reduce_op(text)), text);
+TEST(ReduceOps, HaveNeutralValues) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kHalf, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kBool}) {
+    const at::Tensor values = at::tensor({1, 0, 3}).to(dtype);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+      at::Tensor reduced = at::empty_like(values);
+      reduce_tensors(op, {values, at::full_like(values, neutral_value(op, dtype))}, reduced);
+      EXPECT_TRUE(at::equal(reduced, values)) << name(op) << " of " << dtype;
+    }
+  }
+}
+
   EXPECT_THAT(message_of([] { parse_reduce_op("mean"); }),
               AllOf(StartsWith("reduce op: unknown name \"mean\""), HasSubstr("did you mean 'avg'?")));
 }
