@@ -10,7 +10,7 @@
 namespace moonhalo {
 
 void check_alike(Communicator& world, const char* op, const char* settings, const std::string& setting) {
-  if (world.size() == 1 || std::string(world.backend()) == "fake") return;
+  if (world.size() == 1 || world.is_fake()) return;
   const std::vector<std::string> all = world.all_gather_strings(setting);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     TORCH_CHECK_VALUE(all[rank] == all[0], op, ": ranks 0 and ", rank, " want different ", settings, "\n  have  rank 0: ", all[0],

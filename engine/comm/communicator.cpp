@@ -121,6 +121,8 @@ CommStats::Count CommStats::total() const {
   return all;
 }
 
+bool Communicator::is_fake() const { return backend() == std::string_view("fake"); }
+
 Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
     : rank_(rank),
       size_(size),

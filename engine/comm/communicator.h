@@ -70,6 +70,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   /// "threads" | "mpi" | "nccl" | "fake"
   virtual const char* backend() const = 0;
+  /// Nothing is computed or sent: ranks are planned for, or looked at alone.
+  bool is_fake() const;
   /// Whether exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
   /// unpacked.
   virtual bool takes_strided() const { return false; }

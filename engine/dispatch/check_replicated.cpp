@@ -59,9 +59,7 @@ struct Meeting {
 // which they do not, only find things again.
 struct OnMesh {
   explicit OnMesh(const MeshPtr& mesh)
-      : mesh(mesh),
-        address(mesh.get()),
-        alone(mesh->size() == 1 || std::string_view(mesh->group().backend()) == "fake") {}
+      : mesh(mesh), address(mesh.get()), alone(mesh->size() == 1 || mesh->group().is_fake()) {}
 
   // A weight is known by its object. While the weak reference lives, no other has its address.
   Meeting& of_weight(const at::TensorBase& tensor) {

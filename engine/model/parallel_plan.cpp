@@ -4,23 +4,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <functional>
-#include "moonhalo/engine/base/text.h"
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/name_pattern.h"
 
 namespace moonhalo {
 namespace {
 
 constexpr const char* kOp = "parallelize_module: ";
-
-bool same(const Placements& a, const Placements& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Placement& x, const Placement& y) { return x.to_string() == y.to_string(); });
-}
-bool same(const std::optional<Placements>& a, const std::optional<Placements>& b) {
-  return a.has_value() == b.has_value() && (!a || same(*a, *b));
-}
 
 // Names
 
@@ -42,8 +33,7 @@ void report_unmatched(const std::string& pattern, const char* what, const std::v
 // The entry for every name: index into `entries` or -1.
 template <class Value>
 std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries,
-                           const std::vector<std::string>& names, const char* what,
-                           const std::function<bool(const Value&, const Value&)>& equal, const DeviceMesh& mesh,
+                           const std::vector<std::string>& names, const char* what, const DeviceMesh& mesh,
                            Unmatched unmatched) {
   std::vector<NamePattern> patterns;
   for (const auto& [text, value] : entries) patterns.emplace_back(text);
@@ -58,7 +48,7 @@ std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& ent
         best = static_cast<int64_t>(e);
         continue;
       }
-      TORCH_CHECK_VALUE(patterns[best].weight() != patterns[e].weight() || equal(entries[best].second, entries[e].second),
+      TORCH_CHECK_VALUE(patterns[best].weight() != patterns[e].weight() || entries[best].second == entries[e].second,
                         kOp, "'", entries[best].first, "' and '", entries[e].first, "' both match ", what, " '", names[n],
                         "' and differ\n  fix   give the exact name an entry of its own");
     }
@@ -261,15 +251,6 @@ class StyleResolver {
 
 }  // namespace
 
-bool ArgumentPlan::operator==(const ArgumentPlan& other) const {
-  return same(plain, other.plain) && same(wanted, other.wanted) && local == other.local &&
-         same(gradient, other.gradient) && async == other.async;
-}
-
-bool ParallelStyle::operator==(const ParallelStyle& other) const {
-  return to_json({.styles = {{"", *this}}}) == to_json({.styles = {{"", other}}}) && custom == other.custom;
-}
-
 const char* name(ParallelStyle::Kind kind) {
   static constexpr const char* kNames[] = {"ColwiseParallel",    "RowwiseParallel",     "SequenceParallel",
                                            "PrepareModuleInput", "PrepareModuleOutput", "custom"};
@@ -285,13 +266,11 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
       tensor_names.push_back(module.name.empty() ? tensor.name : module.name + "." + tensor.name);
     }
   }
-  const auto equal = [](const auto& a, const auto& b) { return a == b; };
-  const auto styles = match<ParallelStyle>(plan.styles, module_names, "module", equal, mesh, unmatched);
-  const auto inputs = match<ArgumentsPlan>(plan.inputs, module_names, "module", equal, mesh, unmatched);
-  const auto outputs = match<ArgumentsPlan>(plan.outputs, module_names, "module", equal, mesh, unmatched);
-  const auto same_placements = [](const Placements& a, const Placements& b) { return same(a, b); };
-  const auto tensors = match<Placements>(plan.parameters, tensor_names, "parameter", same_placements, mesh, unmatched);
-  const auto gradients = match<Placements>(plan.gradients, tensor_names, "parameter", same_placements, mesh, unmatched);
+  const auto styles = match(plan.styles, module_names, "module", mesh, unmatched);
+  const auto inputs = match(plan.inputs, module_names, "module", mesh, unmatched);
+  const auto outputs = match(plan.outputs, module_names, "module", mesh, unmatched);
+  const auto tensors = match(plan.parameters, tensor_names, "parameter", mesh, unmatched);
+  const auto gradients = match(plan.gradients, tensor_names, "parameter", mesh, unmatched);
 
   std::vector<ModulePlan> resolved(modules.size());
   size_t next = 0;

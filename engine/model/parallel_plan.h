@@ -31,7 +31,7 @@ struct ArgumentPlan {
   std::optional<Placements> gradient =
       {};              ///< what its gradient becomes on the way back; the argument's own when absent
   bool async = false;  ///< its messages travel while those of the other arguments are started
-  bool operator==(const ArgumentPlan& other) const;
+  bool operator==(const ArgumentPlan&) const = default;
 };
 
 /// Arguments or results of one module, by position (nullopt: untouched) and by name.
@@ -53,7 +53,7 @@ struct ParallelStyle {
   std::optional<bool> use_local_output = {};
   int64_t sequence_dim = 1;
   int64_t custom = -1;  ///< kCustom: number that the caller gave
-  bool operator==(const ParallelStyle&) const;
+  bool operator==(const ParallelStyle&) const = default;
 };
 const char* name(ParallelStyle::Kind kind);
 

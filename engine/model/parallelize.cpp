@@ -85,12 +85,6 @@ std::string class_name(const nn::Module& module) {
   return name;
 }
 
-std::string text_of(const Placements& placements) {
-  std::string text;
-  for (const Placement& placement : placements) text += placement.to_string() + " ";
-  return text;
-}
-
 // Plans of modules that were parallelized
 
 struct Activations {
@@ -212,7 +206,7 @@ class Parallelizer {
       const ModulePlan::Tensor& plan = plans_[i].tensors.at(name);
       const ModulePlan::Tensor*& wanted = wanted_[slot->unsafeGetTensorImpl()];
       const bool differ = wanted != nullptr && wanted->listed && plan.listed &&
-                          (options_.is_model_sharded ? text_of(wanted->placements) != text_of(plan.placements)
+                          (options_.is_model_sharded ? wanted->placements != plan.placements
                                                      : make_spec(mesh_, slot->sizes(), wanted->placements) !=
                                                            make_spec(mesh_, slot->sizes(), plan.placements));
       TORCH_CHECK_VALUE(!differ, "parallelize_module: '", full_name(i, name), "' is shared with another module, whose entry ",

@@ -167,7 +167,7 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
                     names.size(), " names");
   TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
                     "init_device_mesh: the names of the dimensions must differ");
-  const bool fake = std::string(world.backend()) == "fake";  // for planning: nothing is computed
+  const bool fake = world.is_fake();  // for planning: nothing is computed
   TORCH_CHECK_VALUE(fake || device_type != "cuda" || at::globalContext().hasCUDA(),
                     "init_device_mesh: no CUDA device can be used here\n  have  device type \"cuda\", mesh shape ",
                     shape_string(shape),

@@ -22,6 +22,7 @@ struct Placement {
   bool is_shard() const { return kind == Kind::kShard; }
   bool is_replicate() const { return kind == Kind::kReplicate; }
   bool is_partial() const { return kind == Kind::kPartial; }
+  bool operator==(const Placement&) const = default;
   std::string to_string() const;  ///< "Shard(2, {11, 6})", "Replicate()", "Partial(sum)"
 };
 Placement shard(int64_t dim, std::vector<int64_t> sizes = {});

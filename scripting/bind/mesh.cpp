@@ -104,7 +104,7 @@ int placement_string(lua_State* lua) {
 
 int placement_equal(lua_State* lua) {
   const auto other = to_object<Placement>(lua, 2);
-  push(lua, other && self(lua)->to_string() == other->to_string());
+  push(lua, other && *self(lua) == *other);
   return 1;
 }
 

@@ -244,7 +244,7 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   // Another process's abort may end this one at once: say what happened first.
   if (launch_.size > 1) print_report();
   watch(std::chrono::seconds(0));
-  if (world.size() > 1 && world.backend() != std::string("fake")) {
+  if (world.size() > 1 && !world.is_fake()) {
     abort_with_status(world,
                       "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
                       secondary ? kRankLost : kScriptFailed);

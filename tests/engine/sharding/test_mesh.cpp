@@ -38,6 +38,16 @@ TEST(Mesh, SlicesAreNamedInTheMeshsOrder) {
   });
 }
 
+TEST(Placement, EqualsTheSameKindDimSizesAndOp) {
+  EXPECT_EQ(shard(1, {2, 3}), shard(1, {2, 3}));
+  EXPECT_EQ(partial(), partial(ReduceOp::kSum));
+  EXPECT_EQ(replicate(), replicate());
+  EXPECT_NE(shard(1, {2, 3}), shard(1, {3, 2}));
+  EXPECT_NE(shard(1), shard(0));
+  EXPECT_NE(partial(ReduceOp::kMax), partial());
+  EXPECT_NE(replicate(), partial());
+}
+
 TEST(Mesh, OfGpusNeedsOne) {
   if (at::globalContext().hasCUDA()) GTEST_SKIP() << "there is a GPU";
   run_ranks(2, [](Communicator& world) {
