@@ -22,14 +22,16 @@ std::string text_of(const Placements& placements) {
 }
 
 Placements gradient_of(const at::Tensor& input, const LocalMapOptions& options, size_t position) {
+  const Placements own = spec(input)->placements();
   Placements gradient = without_partial(spec(input))->placements();
   for (size_t m = 0; m < gradient.size(); ++m) {
-    if (!gradient[m].is_replicate()) continue;
+    // The gradient of a sum is that of each of its addends: replicated.
+    if (!own[m].is_replicate()) continue;
     bool parts = false, wholes = false;
     for (const auto& out : options.out_placements) {
       if (out) (out->at(m).is_replicate() ? wholes : parts) = true;
     }
-    TORCH_CHECK_VALUE(!(parts && wholes && input.requires_grad()), "local_map: input ", position,
+    TORCH_CHECK_VALUE(!(parts && wholes && input.requires_grad()), "local_map: argument ", position + 1,
                       " is replicated and needs a gradient; of the results some are cut and some replicated",
                       "\n  fix   say what its gradient is with in_grad_placements");
     if (parts) gradient[m] = partial();
@@ -42,13 +44,13 @@ Placements gradient_of(const at::Tensor& input, const LocalMapOptions& options, 
 std::vector<at::Tensor> local_map(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
     const std::vector<at::Tensor>& inputs, const LocalMapOptions& options) {
-  MeshPtr mesh;
+  MeshPtr mesh = options.mesh;
   for (const at::Tensor& input : inputs) {
     if (!mesh && is_shard_tensor(input)) mesh = spec(input)->mesh();
   }
   if (!mesh) return function(inputs);
   const auto check_count = [&](const Placements& placements, const char* what, size_t i) {
-    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), "local_map: ", what, " ", i, " has ",
+    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), "local_map: ", what, " ", i + 1, " has ",
                       placements.size(), " placements for ", mesh->to_string());
   };
   for (size_t i = 0; i < options.out_placements.size(); ++i) {
@@ -62,22 +64,22 @@ std::vector<at::Tensor> local_map(
     const bool plain = !is_shard_tensor(input);
     if (plain) input = from_local(input, replicated(mesh, input.sizes()));
     if (wanted) {
-      check_count(*wanted, "input", i);
+      check_count(*wanted, "argument", i);
       const SpecPtr to = make_spec(mesh, input.sizes(), keep_sizes(*wanted, *spec(input)));
-      TORCH_CHECK_VALUE(plain || options.redistribute_inputs || to == spec(input), "local_map: input ", i, " has placements ",
-                        text_of(spec(input)->placements()), ", in_placements says ", text_of(*wanted),
-                        "\n  fix   redistribute it, or set redistribute_inputs");
+      TORCH_CHECK_VALUE(plain || options.redistribute_inputs || to == spec(input), "local_map: argument ", i + 1,
+                        " has placements ", text_of(spec(input)->placements()), ", in_placements says ", text_of(*wanted),
+                        "\n  fix   redistribute it, or give redistribute_inputs = true");
       input = redistribute(input, to);
     }
     const auto& gradient = entry(options.in_grad_placements, i);
     blocks[i] = to_local(input, gradient ? *gradient : gradient_of(input, options, i));
   }
   std::vector<at::Tensor> results = function(blocks);
-  TORCH_CHECK_VALUE(results.size() >= options.out_placements.size(), "local_map: out_placements is for ",
-                    options.out_placements.size(), " results, there are ", results.size());
   for (size_t i = 0; i < options.out_placements.size(); ++i) {
-    if (options.out_placements[i] && results[i].defined())
-      results[i] = from_local(results[i], mesh, *options.out_placements[i]);
+    if (!options.out_placements[i]) continue;
+    TORCH_CHECK_VALUE(i < results.size(), "local_map: out_placements is for ", i + 1, " results, there are ",
+                      results.size());
+    if (results[i].defined()) results[i] = from_local(results[i], mesh, *options.out_placements[i]);
   }
   return results;
 }

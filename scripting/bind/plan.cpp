@@ -197,12 +197,6 @@ int capture_factories(lua_State* lua) {
   return lua_gettop(lua) - 2;
 }
 
-/// local_block(tensor, gradient placements)
-int local_block(lua_State* lua) {
-  push(lua, to_local(check_tensor(lua, 1), check_placements(lua, 2)));
-  return 1;
-}
-
 /// mh.finish_grad_sync(parameters): collective over the mesh.
 int finish_sync(lua_State* lua) {
   finish_grad_sync(check_tensor_list(lua, 1));
@@ -225,7 +219,6 @@ const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"load_plan", guard<load_plan_file>},
                                {"place_tensor", guard<place>},
-                               {"local_block", guard<local_block>},
                                {"finish_grad_sync", guard<finish_sync>},
                                {"warn", guard<warn>},
                                {"move_arguments", guard<move_all>},

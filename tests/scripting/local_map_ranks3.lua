@@ -54,4 +54,35 @@ function tests.test_mixed_results_ask_for_gradient_placements()
   testing.assert_close(plain(w.grad), mh.full({6}, 9, kF64))
 end
 
+-- Only tensors are blocks and ShardTensors; other arguments and results, and results without placements, stay.
+function tests.test_other_values_pass()
+  local x = mh.ones({9, 6}, kF64)
+  local function scaled(a, factor, none, options)
+    testing.assert_equal(none == nil and options.offset, 1)
+    return a * factor + options.offset, "text", nil, a
+  end
+  local rows = mh.local_map(scaled, {in_placements = {S(0), false, mh.none}, out_placements = {S(0), mh.none, {S(0)}}, mesh = mesh})
+  local y, text, none, block = rows(x, 2, nil, {offset = 1})
+  testing.assert_close(y:full_tensor(), x * 2 + 1)
+  testing.assert_equal(text, "text")
+  testing.assert_equal(none == nil and block.shape[1] == 3, true)
+
+  local alone = mh.local_map(scaled, {out_placements = S(0)})
+  testing.assert_equal(select("#", alone(x, 2, nil, {offset = 1})), 4)
+  testing.assert_equal(rawequal(select(4, alone(x, 2, nil, {offset = 1})), x), true)
+end
+
+function tests.test_mistakes_in_the_call()
+  local x = mh.distribute_tensor(mh.ones({9, 6}, kF64), mesh, {S(0)})
+  local function mapped(fn, options) return function() mh.local_map(fn, options)(x) end end
+  testing.assert_error(mapped(print, {}), "local_map: out_placements is missing")
+  testing.assert_error(mapped(3, {out_placements = S(0)}), "wanted a function, got")
+  testing.assert_error(mapped(print, {out_placements = 3}), "local_map: out_placements is a list, got")
+  testing.assert_error(mapped(print, {out_placements = {rows = S(0)}}), "local_map: out_placements has the key")
+  testing.assert_error(mapped(print, {in_placements = {{S(0), R()}}, out_placements = S(0)}), "argument 1 has 2 placements for")
+  testing.assert_error(mapped(function() return 3 end, {out_placements = S(0)}), "out_placements is for tensors, result 1 is")
+  testing.assert_error(mapped(function() end, {out_placements = S(0)}), "out_placements is for 1 results, there are 0")
+  testing.assert_error(mapped(function() error("the valve is stuck") end, {out_placements = S(0)}), "the valve is stuck")
+end
+
 return tests

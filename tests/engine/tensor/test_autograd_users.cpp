@@ -156,7 +156,7 @@ TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
     const LocalMapOptions rows{.in_placements = {Placements{shard(1)}}, .out_placements = {Placements{shard(2)}}};
     const auto same = [](const List& in) { return in; };
     EXPECT_THAT(message_of([&] { local_map(same, {x}, rows); }),
-                HasSubstr("local_map: input 0 has placements {Shard(2, {2, 5})}, in_placements says {Shard(1)}"));
+                HasSubstr("local_map: argument 1 has placements {Shard(2, {2, 5})}, in_placements says {Shard(1)}"));
     EXPECT_THAT(message_of([&] {
                   local_map([](const List&) { return List{}; }, {x}, {.out_placements = {Placements{shard(2)}}});
                 }),
@@ -169,7 +169,35 @@ TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
                       },
                       {x, r}, {.out_placements = {Placements{shard(2)}, Placements{replicate()}}});
                 }),
-                HasSubstr("local_map: input 1 is replicated and needs a gradient"));
+                HasSubstr("local_map: argument 2 is replicated and needs a gradient"));
+  });
+}
+
+TEST(AutogradOfUsers, V13_ASumTakesTheGradientOfItsAddends) {
+  const auto twice = [](const List& in) { return List{in[0] * 2}; };
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = leaf(from_local(at::full({4}, 1.5, at::kDouble), mesh, {partial()}));
+
+    const at::Tensor y = local_map(twice, {x}, {.out_placements = {Placements{partial()}}})[0];
+    full_tensor(y).sum().backward();
+
+    EXPECT_TRUE(at::equal(full_tensor(y.detach()), at::full({4}, 9, at::kDouble)));
+    EXPECT_TRUE(at::equal(full_tensor(x.grad()), at::full({4}, 2, at::kDouble)));
+  });
+}
+
+TEST(AutogradOfUsers, V13_TheMeshMayBeGivenAndArgumentsUndefined) {
+  const auto rows = [](const List& in) { return List{in[0] * 2, {}}; };
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const Placements cut{shard(0)};
+    const at::Tensor x = make_tensor({5}, 2);
+
+    const List y = local_map(rows, {x, {}}, {.in_placements = {cut}, .out_placements = {cut, cut}, .mesh = mesh});
+
+    EXPECT_TRUE(at::equal(full_tensor(y[0]), x * 2));
+    EXPECT_FALSE(y[1].defined());
+    EXPECT_THAT(message_of([&] { local_map(rows, {x}, {.out_placements = {Placements{}}, .mesh = mesh}); }),
+                HasSubstr("local_map: result 1 has 0 placements for"));
   });
 }
 
