@@ -5,8 +5,6 @@
 #include <ATen/ExpandUtils.h>
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 
 #include "moonhalo/scripting/core/binding.h"
 
@@ -14,63 +12,10 @@ namespace moonhalo::scripting {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t from = 0;;) {
-    const size_t at = text.find(separator, from);
-    parts.push_back(trimmed(text.substr(from, at - from)));
-    if (at == std::string_view::npos) return parts;
-    from = at + 1;
-  }
-}
-
-std::optional<int64_t> parse_integer(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-[[noreturn]] void bad_part(std::string_view text, std::string_view part) {
-  TORCH_CHECK_VALUE(false, "index \"", text, "\": cannot read '", part,
-                    "'\n  fix   write integers, start:stop:step, ... or None, separated by commas");
-}
-
-IndexPart parse_slice(std::string_view text, std::string_view part) {
-  const std::vector<std::string_view> bounds = split(part, ':');
-  if (bounds.size() > 3) bad_part(text, part);
-  IndexPart slice;
-  slice.kind = IndexPart::kSlice;
-  std::optional<int64_t>* fields[] = {&slice.start, &slice.stop, &slice.step};
-  for (size_t i = 0; i < bounds.size(); ++i) {
-    if (bounds[i].empty()) continue;
-    *fields[i] = parse_integer(bounds[i]);
-    if (!*fields[i]) bad_part(text, part);
-  }
-  TORCH_CHECK_VALUE(slice.step.value_or(1) > 0, "index \"", text, "\": step ", *slice.step, " of '",
-                    part, "' is not positive\n  fix   x:flip(dim) turns a dimension round");
-  return slice;
-}
-
-bool is_new_axis(std::string_view text) { return text == "None" || text == "newaxis"; }
-
 /// Dimensions of the tensor that a part uses up.
 int64_t consumed(const IndexPart& part) {
-  switch (part.kind) {
-    case IndexPart::kEllipsis:
-    case IndexPart::kNewAxis:
-      return 0;
-    case IndexPart::kTensor:
-      return part.tensor.scalar_type() == at::kBool ? part.tensor.dim() : 1;
-    default:
-      return 1;
-  }
+  if (part.tensor.defined()) return part.tensor.scalar_type() == at::kBool ? part.tensor.dim() : 1;
+  return part.kind == SlicePart::kInteger || part.kind == SlicePart::kSlice ? 1 : 0;
 }
 
 struct Selected {
@@ -87,7 +32,7 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
   int ellipses = 0;
   for (const IndexPart& part : parts) {
     used += consumed(part);
-    ellipses += part.kind == IndexPart::kEllipsis;
+    ellipses += part.kind == SlicePart::kEllipsis;
   }
   TORCH_CHECK_VALUE(ellipses <= 1, "index: '...' may stand only once");
   TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ",
@@ -101,8 +46,15 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
     dim += dims;
   };
   for (const IndexPart& part : parts) {
+    if (part.tensor.defined()) {
+      selected.indices.push_back(part.tensor);
+      selected.has_tensor = true;
+      dim += consumed(part);
+      source += consumed(part);
+      continue;
+    }
     switch (part.kind) {
-      case IndexPart::kInteger: {
+      case SlicePart::kInteger: {
         const int64_t size = selected.view.size(dim);
         TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
                           " is out of range for dimension ", source, " of size ", size,
@@ -120,60 +72,34 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
         }
         break;
       }
-      case IndexPart::kSlice:
+      case SlicePart::kSlice:
         if (part.start || part.stop || part.step) {
           selected.view = selected.view.slice(dim, part.start, part.stop, part.step.value_or(1));
         }
         keep(1);
         break;
-      case IndexPart::kNewAxis:
+      case SlicePart::kNewAxis:
         selected.view = selected.view.unsqueeze(dim);
         keep(1);
         break;
-      case IndexPart::kEllipsis:
+      case SlicePart::kEllipsis:
         keep(tensor.dim() - used);
         break;
-      case IndexPart::kTensor:
-        selected.indices.push_back(part.tensor);
-        selected.has_tensor = true;
-        dim += consumed(part);
-        break;
     }
-    source += part.kind == IndexPart::kEllipsis ? tensor.dim() - used : consumed(part);
+    source += part.kind == SlicePart::kEllipsis ? tensor.dim() - used : consumed(part);
   }
   return selected;
 }
 
-}  // namespace
-
-bool looks_like_index(std::string_view text) {
-  text = trimmed(text);
-  if (text.empty()) return true;
-  if (text.find_first_of("0123456789-:.+,") == 0) return true;
-  return is_new_axis(trimmed(text.substr(0, text.find(','))));
-}
-
 std::vector<IndexPart> parse_index(std::string_view text) {
+  const auto message = [text](const std::string& problem) {
+    return "index \"" + std::string(text) + "\": " + problem +
+           "\n  fix   write integers, start:stop:step, ... or None between commas; x:flip(dim) turns a dimension round";
+  };
   std::vector<IndexPart> parts;
-  for (const std::string_view part : split(text, ',')) {
-    IndexPart parsed;
-    if (part == "...") {
-      parsed.kind = IndexPart::kEllipsis;
-    } else if (is_new_axis(part)) {
-      parsed.kind = IndexPart::kNewAxis;
-    } else if (part.find(':') != std::string_view::npos) {
-      parsed = parse_slice(text, part);
-    } else if (const auto integer = parse_integer(part)) {
-      parsed.integer = *integer;
-    } else {
-      bad_part(text, part);
-    }
-    parts.push_back(std::move(parsed));
-  }
+  for (const SlicePart& part : parse_slice_text(text, message)) parts.push_back({part, {}});
   return parts;
 }
-
-namespace {
 
 /// x[{0, 2}] looks like Python's x[0, 2] and like its x[[0, 2]], which are not the same.
 void refuse_ambiguous(lua_State* lua, int index) {
@@ -202,7 +128,6 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
   }
   if (lua_type(lua, index) == LUA_TSTRING) return parse_index(lua_tostring(lua, index));
   if (const at::Tensor* tensor = to_tensor(lua, index)) {
-    part.kind = IndexPart::kTensor;
     part.tensor = *tensor;
     return {part};
   }
@@ -215,12 +140,11 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
     lua_rawgeti(lua, index, i);
     if (lua_istable(lua, -1)) {
       part = {};
-      part.kind = IndexPart::kTensor;
       part.tensor = at::tensor(check_int_list(lua, -1), at::kLong);
       parts.push_back(part);
     } else if (is_nil(lua, -1)) {
       part = {};
-      part.kind = IndexPart::kNewAxis;
+      part.kind = SlicePart::kNewAxis;
       parts.push_back(part);
     } else {
       for (IndexPart& inner : read_index(lua, -1)) parts.push_back(std::move(inner));
@@ -239,7 +163,7 @@ at::Tensor get_index(const at::Tensor& tensor, const std::vector<IndexPart>& par
 namespace {
 
 bool selects_by_tensor(const std::vector<IndexPart>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [](const IndexPart& part) { return part.kind == IndexPart::kTensor; });
+  return std::any_of(parts.begin(), parts.end(), [](const IndexPart& part) { return part.tensor.defined(); });
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ int tensor_index(lua_State* lua) {
     lua_pushvalue(lua, 2);
     if (lua_rawget(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
     const std::string name = lua_tostring(lua, 2);
-    if (!looks_like_index(name)) {
+    if (!looks_like_slices(name)) {
       lua_pushvalue(lua, 2);
       if (lua_gettable(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
       TORCH_CHECK_VALUE(false, "Tensor: no attribute, method or operator '", name, "'",
@@ -102,7 +102,7 @@ void set_attribute(lua_State* lua, const std::string& name) {
 }
 
 int tensor_new_index(lua_State* lua) {
-  if (lua_type(lua, 2) == LUA_TSTRING && !looks_like_index(lua_tostring(lua, 2))) {
+  if (lua_type(lua, 2) == LUA_TSTRING && !looks_like_slices(lua_tostring(lua, 2))) {
     set_attribute(lua, lua_tostring(lua, 2));
     return 0;
   }

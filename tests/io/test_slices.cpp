@@ -35,8 +35,6 @@ const SliceCase kCases[] = {
     {"3:1", [](const at::Tensor& x) { return x.slice(0, 3, 1); }},
     {"0, 0, 0, 0", [](const at::Tensor& x) { return x.select(0, 0).select(0, 0).select(0, 0).select(0, 0); }},
     {"-99:99", [](const at::Tensor& x) { return x; }},
-    {"+3", [](const at::Tensor& x) { return x.select(0, 3); }},
-    {"+1:+3, :, +2::+4", [](const at::Tensor& x) { return x.slice(0, 1, 3).slice(2, 2, 10, 4); }},
 };
 
 TEST(Slices, AreThoseOfPyTorch) {
@@ -75,6 +73,8 @@ TEST(Slices, RefuseWhatIsNotASlice) {
       {":, -4", "index -4 is out of range for dim 1 of size 3"},
       {":,", "part 2 is empty"},
       {":,:,:", "3 parts for 2 dimensions"},
+      {"+3", "\"+3\" is not an index or a slice"},
+      {":, None", "None adds a dimension, which a selection cannot"},
       {"..., ...", "more than one \"...\""},
   };
   for (const auto& [text, expected] : cases) {
