@@ -94,7 +94,7 @@ struct Captured {
       const at::NoGradGuard no_grad;
       draw(name, drawn, schema, arguments);
     }
-    finish(op, *stack, std::move(drawn));
+    LocalCall(op, *stack).give(std::move(drawn));
   }
 };
 

@@ -182,7 +182,8 @@ WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, s
 
 void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   if (decision.plan.run) {
-    decision.plan.run(op, stack);
+    LocalCall call(op, stack);
+    decision.plan.run(call);
   } else {
     op.callBoxed(stack);
   }
@@ -284,7 +285,7 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   if (facts.functional) return run_functional(facts, stack);
   if (!facts.rule && ((facts.composite_implicit && !facts.pointwise) || facts.decomposes)) {
     ++counts.decomposed;
-    if (facts.host_argument >= 0) to_host(argument(op, stack, facts.host_argument));
+    if (facts.host_argument >= 0) to_host(LocalCall(op, stack).value(Arg{facts.host_argument}));
     op.callBoxedForDispatchKey(
         facts.decomposes ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CompositeImplicitAutograd,
         stack);
@@ -380,7 +381,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
                         made.inputs.size(), " inputs of ", call.slots().size());
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const TensorArgument& slot = call.slots()[s];
-    Decision::Move move{slot.arg, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg]};
+    Decision::Move move{
+        slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
     if (slot.spec && move.wanted && move.wanted != slot.spec) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
       move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
@@ -446,7 +448,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   if (decision.plan.run && halo_options().keep) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, sharing);
-  for (const auto& [arg, value] : decision.plan.edits) stack[base + arg] = value;
+  for (const auto& [arg, value] : decision.plan.edits) stack[base + arg.index] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
   if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {
     run_locally(decision, op, stack);

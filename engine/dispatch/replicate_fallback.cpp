@@ -6,22 +6,22 @@ namespace moonhalo {
 namespace {
 
 // A tensor that is written is gathered into a copy, and the owned block of the outcome put back.
-Run write_back(std::vector<std::pair<int, SpecPtr>> targets) {
-  return [targets = std::move(targets)](const c10::OperatorHandle& op, Stack& stack) {
+Run write_back(std::vector<std::pair<Arg, SpecPtr>> targets) {
+  return [targets = std::move(targets)](LocalCall& call) {
     std::vector<std::pair<at::Tensor, at::Tensor>> written;  // block, gathered copy
     for (const auto& [arg, spec] : targets) {
-      c10::IValue& value = argument(op, stack, arg);
+      c10::IValue& value = call.value(arg);
       at::Tensor block = value.toTensor();
       at::Tensor full = redistribute_local(block, spec, replicated(spec->mesh(), spec->global_shape()));
       if (full.is_alias_of(block)) full = full.clone();
       value = full;
       written.emplace_back(std::move(block), std::move(full));
     }
-    op.callBoxed(stack);
+    call.run();
     for (size_t i = 0; i < written.size(); ++i) {
       const SpecPtr& spec = targets[i].second;
       auto& [block, full] = written[i];
-      TORCH_CHECK_NOT_IMPLEMENTED(full.sizes() == at::IntArrayRef(spec->global_shape()), op.operator_name().name,
+      TORCH_CHECK_NOT_IMPLEMENTED(full.sizes() == at::IntArrayRef(spec->global_shape()), call.op.operator_name().name,
                                   ": a ShardTensor cannot be resized in place\n  have  ", spec->to_string(),
                                   "\n  fix   use the operator that returns a new tensor");
       block.copy_(redistribute_local(full, replicated(spec->mesh(), spec->global_shape()), spec));
@@ -42,11 +42,11 @@ Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallba
   Plan plan;
   plan.gathered = true;
   plan.copies_view = facts.view;
-  std::vector<std::pair<int, SpecPtr>> targets;
+  std::vector<std::pair<Arg, SpecPtr>> targets;
   for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       plan.inputs.push_back(nullptr);
-    } else if (!facts.written[slot.arg]) {
+    } else if (!facts.written[slot.arg.index]) {
       plan.inputs.push_back(replicated(call.mesh(), slot.spec->global_shape()));
     } else {
       TORCH_CHECK_NOT_IMPLEMENTED(slot.item < 0, call.name(), ": no rule for writing to a list of ShardTensors\n  have  ",

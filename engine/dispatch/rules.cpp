@@ -59,8 +59,16 @@ std::vector<Rule> all_rules() {
   return rules;
 }
 
-c10::IValue& argument(const c10::OperatorHandle& op, Stack& stack, int index) {
-  return torch::jit::peek(stack, index, op.schema().arguments().size());
+const at::Tensor& LocalCall::tensor(Arg arg) {
+  static const at::Tensor undefined;
+  return !arg || value(arg).isNone() ? undefined : value(arg).toTensor();
+}
+
+Stack LocalCall::run_with(std::initializer_list<std::pair<Arg, c10::IValue>> values) const {
+  Stack stack(stack_.begin() + static_cast<std::ptrdiff_t>(base_), stack_.end());
+  for (const auto& [arg, value] : values) stack[arg.index] = value;
+  op.callBoxed(stack);
+  return stack;
 }
 
 namespace {
@@ -106,7 +114,7 @@ OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handl
   }
   TORCH_INTERNAL_ASSERT(mesh_, name(), " has no ShardTensor");
   for (const Found& f : found) {
-    TensorArgument slot{f.arg, f.item, nullptr, false, at::ScalarType::Undefined};
+    TensorArgument slot{Arg{f.arg}, f.item, nullptr, false, at::ScalarType::Undefined};
     if (f.tensor.defined()) {
       const ShardTensorImpl* impl = shard_impl(f.tensor);
       slot.plain = impl == nullptr;
@@ -119,27 +127,34 @@ OpCall::OpCall(const c10::OperatorHandle& handle, const Stack& stack) : op(handl
 
 std::string OpCall::name() const { return full_name(op.operator_name()); }
 
-bool OpCall::has(std::string_view argument) const {
-  const auto& arguments = op.schema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [&](const auto& a) { return a.name() == argument; });
-}
-
-int OpCall::index(std::string_view argument) const {
-  const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name() == argument) return static_cast<int>(i);
+Arg OpCall::find(std::initializer_list<std::string_view> names) const {
+  for (const std::string_view name : names) {
+    if (const auto index = op.schema().argumentIndexWithName(name)) return Arg{*index};
   }
-  TORCH_INTERNAL_ASSERT(false, name(), " has no argument ", argument);
+  return {};
 }
 
-int OpCall::slot(int arg, int item) const {
+Arg OpCall::arg(std::string_view argument) const { return arg({argument}); }
+
+Arg OpCall::arg(std::initializer_list<std::string_view> names) const {
+  const Arg found = find(names);
+  TORCH_INTERNAL_ASSERT(found, name(), " has no argument ", *names.begin());
+  return found;
+}
+
+bool OpCall::writes(Arg arg) const {
+  const auto* alias = op.schema().arguments()[arg.index].alias_info();
+  return alias != nullptr && alias->isWrite();
+}
+
+int OpCall::slot(Arg arg, int item) const {
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (slots_[s].arg == arg && slots_[s].item == item) return static_cast<int>(s);
   }
   return -1;
 }
 
-SpecPtr OpCall::spec(int arg, int item) const {
+SpecPtr OpCall::spec(Arg arg, int item) const {
   const int s = slot(arg, item);
   return s < 0 ? nullptr : slots_[s].spec;
 }
@@ -175,17 +190,17 @@ std::vector<std::optional<std::vector<int64_t>>> OpCall::output_shapes() const {
   Stack stack(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
   for (size_t i = 0; i < count; ++i) {
     if (stack[i].isTensor()) {
-      stack[i] = on_meta(slots_[slot(static_cast<int>(i))]);
+      stack[i] = on_meta(slots_[slot(Arg{static_cast<int>(i)})]);
     } else if (stack[i].isTensorList()) {
       c10::List<at::Tensor> list;
       for (const TensorArgument& s : slots_) {
-        if (s.arg == static_cast<int>(i)) list.push_back(on_meta(s));
+        if (s.arg.index == static_cast<int>(i)) list.push_back(on_meta(s));
       }
       stack[i] = std::move(list);
     } else if (stack[i].isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const TensorArgument& s : slots_) {
-        if (s.arg == static_cast<int>(i)) list.push_back(s.spec ? std::optional(on_meta(s)) : std::nullopt);
+        if (s.arg.index == static_cast<int>(i)) list.push_back(s.spec ? std::optional(on_meta(s)) : std::nullopt);
       }
       stack[i] = std::move(list);
     } else if (stack[i].isDevice()) {
@@ -214,7 +229,7 @@ std::string OpCall::describe() const {
     out << (i ? ", " : "") << arguments[i].name() << " = ";
     bool tensors = false;
     for (const TensorArgument& s : slots_) {
-      if (s.arg != static_cast<int>(i)) continue;
+      if (s.arg.index != static_cast<int>(i)) continue;
       out << (tensors ? "; " : "");
       tensors = true;
       if (!s.spec) {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,9 +18,17 @@ namespace moonhalo {
 
 using Stack = torch::jit::Stack;
 
+/// An argument of an operator's schema. Plans find it by name (OpCall::arg) and run functions keep it (LocalCall), so a
+/// reordered schema changes nothing, and names are looked up once.
+struct Arg {
+  int index = -1;  ///< position in the schema; -1: not found
+  explicit operator bool() const { return index >= 0; }
+  bool operator==(const Arg&) const = default;
+};
+
 /// One tensor of a call, in the order of the schema; the items of a Tensor[] follow one another.
 struct TensorArgument {
-  int arg = 0;         ///< position in the schema
+  Arg arg;
   int item = -1;       ///< position in the list, or -1
   SpecPtr spec;        ///< null for an undefined tensor; a plain tensor counts as replicated
   bool plain = false;  ///< not a ShardTensor
@@ -35,20 +44,30 @@ class OpCall {
   const MeshPtr& mesh() const { return mesh_; }
   const std::vector<TensorArgument>& slots() const { return slots_; }
   std::string name() const;  ///< "aten::sum.dim_IntList"
-  /// Position of a named argument; throws when the schema has none (has() asks).
-  int index(std::string_view argument) const;
-  bool has(std::string_view argument) const;
+  /// A named argument; throws when the schema has none (has() asks).
+  Arg arg(std::string_view name) const;
+  /// For operators that call it differently: the first of these names that the schema has.
+  Arg arg(std::initializer_list<std::string_view> names) const;
+  /// The same, and false when the schema has none of them.
+  Arg find(std::initializer_list<std::string_view> names) const;
+  bool has(std::string_view argument) const { return static_cast<bool>(find({argument})); }
+  /// Whether the operator writes to an argument, by its schema.
+  bool writes(Arg arg) const;
+  bool writes(std::string_view argument) const { return writes(arg(argument)); }
 
   /// Spec of a tensor argument (null: undefined or None); of a list's items.
-  SpecPtr spec(int arg, int item = -1) const;
-  SpecPtr spec(std::string_view argument, int item = -1) const { return spec(index(argument), item); }
+  SpecPtr spec(Arg arg, int item = -1) const;
+  SpecPtr spec(std::string_view argument, int item = -1) const { return spec(arg(argument), item); }
   /// Index into slots(), or -1.
-  int slot(int arg, int item = -1) const;
-  int slot(std::string_view argument, int item = -1) const { return slot(index(argument), item); }
+  int slot(Arg arg, int item = -1) const;
+  int slot(std::string_view argument, int item = -1) const { return slot(arg(argument), item); }
+  /// What is known of a tensor argument that is given.
+  const TensorArgument& tensor(Arg arg) const { return slots_.at(slot(arg)); }
+  const TensorArgument& tensor(std::string_view argument) const { return tensor(arg(argument)); }
 
   /// Non-tensor arguments; the value as passed (defaults are already filled in).
-  const c10::IValue& value(int arg) const { return values_[arg]; }
-  const c10::IValue& value(std::string_view argument) const { return values_[index(argument)]; }
+  const c10::IValue& value(Arg arg) const { return values_[arg.index]; }
+  const c10::IValue& value(std::string_view argument) const { return value(arg(argument)); }
   bool given(std::string_view argument) const { return !value(argument).isNone(); }
   int64_t integer(std::string_view argument) const { return value(argument).toInt(); }
   bool flag(std::string_view argument) const { return value(argument).toBool(); }
@@ -74,10 +93,43 @@ class OpCall {
   const Stack& stack_;               // valid while planning only
 };
 
-struct Plan;
-/// The local call: `stack` ends with the operator's arguments as local tensors (redistributed as planned, edits
-/// applied); leave the local results there instead. May communicate over the mesh of the plan's specs.
-using Run = std::function<void(const c10::OperatorHandle& op, Stack& stack)>;
+/// The local call, for run functions: the operator's arguments as local tensors (redistributed as planned, edits
+/// applied), which it replaces by the local results.
+class LocalCall {
+ public:
+  /// `stack` ends with the arguments.
+  LocalCall(const c10::OperatorHandle& op, Stack& stack)
+      : op(op), stack_(stack), base_(stack.size() - op.schema().arguments().size()) {}
+
+  const c10::OperatorHandle& op;
+  c10::IValue& value(Arg arg) { return stack_[base_ + arg.index]; }
+  /// Undefined where None was given, and for an argument that was not found (OpCall::find).
+  const at::Tensor& tensor(Arg arg);
+
+  /// The operator itself: its results take the place of the arguments.
+  void run() { op.callBoxed(stack_); }
+  /// The results of the operator for other values of some arguments; the call stays as it is.
+  Stack run_with(std::initializer_list<std::pair<Arg, c10::IValue>> values) const;
+  /// Takes out what run() or give() left; give() must follow.
+  at::Tensor result(size_t i = 0) { return std::move(stack_[base_ + i]).toTensor(); }
+  /// Drops the arguments, or what run() left, and leaves these results.
+  template <typename... Results>
+  void give(Results... results) {
+    stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(base_), stack_.end());
+    (stack_.emplace_back(std::move(results)), ...);
+  }
+  /// One more result, after give().
+  void add(at::Tensor result) { stack_.emplace_back(std::move(result)); }
+  /// All arguments; after run() or give(), all results.
+  std::span<c10::IValue> values() { return std::span(stack_).subspan(base_); }
+
+ private:
+  Stack& stack_;
+  size_t base_;
+};
+
+/// Carries out a local call. May communicate over the mesh of the plan's specs.
+using Run = std::function<void(LocalCall& call)>;
 
 /// How a call is carried out: what every tensor must look like first, what is run, and what the results are.
 /// Plans are cached by operator, specs, dtypes, the policy of output cuts (output_cut.h) and the non-tensor arguments
@@ -87,7 +139,7 @@ struct Plan {
   /// By result, lists flattened. Null: the result is passed on as it is (undefined, or a plain tensor).
   /// An empty vector: every tensor result is replicated with the shape that comes out.
   std::vector<SpecPtr> outputs;
-  std::vector<std::pair<int, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
+  std::vector<std::pair<Arg, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
   Run run = {};                                         ///< default: the operator itself on the local tensors
   bool copies_view = false;  ///< a view operator whose result does not alias its input (writes to either are carried
                              ///< over: view_copies.h)
@@ -112,14 +164,5 @@ struct Register {
 const Rule* find_rule(const c10::OperatorName& name);
 /// Every rule, sorted by operator.
 std::vector<Rule> all_rules();
-
-// For run functions
-/// Number of arguments of the schema; the i-th argument on the stack; drop the arguments and push results.
-c10::IValue& argument(const c10::OperatorHandle& op, Stack& stack, int index);
-template <typename... Results>
-void finish(const c10::OperatorHandle& op, Stack& stack, Results&&... results) {
-  torch::jit::drop(stack, op.schema().arguments().size());
-  (stack.emplace_back(std::forward<Results>(results)), ...);
-}
 
 }  // namespace moonhalo

@@ -31,7 +31,7 @@ std::optional<Axes> attention_axes(const OpCall& call) {
   const bool same_heads = query->global_shape()[1] == key->global_shape()[1];
   Axes axes;
   axes.kinds = {AxisKind::kKeep, same_heads ? AxisKind::kKeep : AxisKind::kWhole};
-  const int mask = call.index("attn_mask");
+  const Arg mask = call.arg("attn_mask");
   for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       axes.inputs.emplace_back();
@@ -46,9 +46,7 @@ std::optional<Axes> attention_axes(const OpCall& call) {
 }
 
 // The kernel takes no empty batch.
-bool nothing_here(const c10::OperatorHandle& op, Stack& stack, int query) {
-  return argument(op, stack, query).toTensor().numel() == 0;
-}
+bool nothing_here(LocalCall& call, Arg query) { return call.tensor(query).numel() == 0; }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
   auto axes = attention_axes(call);
@@ -58,12 +56,12 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]},
                          {query[0], query[1], query[2]}};
   Plan plan = solve(call, *axes);
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    if (!nothing_here(op, stack, 0)) return op.callBoxed(stack);
-    const at::Tensor query = argument(op, stack, 0).toTensor(), value = argument(op, stack, 2).toTensor();
+  plan.run = [at_query = call.arg("query"), at_value = call.arg("value")](LocalCall& call) {
+    if (!nothing_here(call, at_query)) return call.run();
+    const at::Tensor query = call.tensor(at_query), value = call.tensor(at_value);
     const auto sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    finish(op, stack, at::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options()),
-           at::empty({query.size(0), query.size(1), query.size(2)}, query.options().dtype(sums)));
+    call.give(at::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options()),
+              at::empty({query.size(0), query.size(1), query.size(2)}, query.options().dtype(sums)));
   };
   return plan;
 }
@@ -76,11 +74,10 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     axes->output_shapes.push_back(call.spec(input)->global_shape());
   }
   Plan plan = solve(call, *axes);
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    if (!nothing_here(op, stack, 1)) return op.callBoxed(stack);
-    const auto empty_like = [&](int arg) { return at::empty_like(argument(op, stack, arg).toTensor()); };
-    at::Tensor query = empty_like(1), key = empty_like(2), value = empty_like(3);
-    finish(op, stack, std::move(query), std::move(key), std::move(value));
+  plan.run = [at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value")](LocalCall& call) {
+    if (!nothing_here(call, at_query)) return call.run();
+    const auto empty_like = [&](Arg arg) { return at::empty_like(call.tensor(arg)); };
+    call.give(empty_like(at_query), empty_like(at_key), empty_like(at_value));
   };
   return plan;
 }

@@ -47,12 +47,7 @@ void want(const OpCall& call, Plan& plan, const char* name, const SpecPtr& spec)
   if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
 }
 
-at::Tensor optional_tensor(const c10::OperatorHandle& op, Stack& stack, int index) {
-  return argument(op, stack, index).toOptional<at::Tensor>().value_or(at::Tensor());
-}
-
-uint64_t number_at(const c10::OperatorHandle& op, Stack& stack, int index) {
-  const at::Tensor number = optional_tensor(op, stack, index);
+uint64_t number_of(const at::Tensor& number) {
   return number.defined() ? static_cast<uint64_t>(number.item<int64_t>()) : 0;
 }
 
@@ -80,11 +75,11 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   Plan plan;
   want_inputs(call, plan, ring->specs());
   plan.outputs = {ring->output_spec(), ring->specs().logsumexp};
-  plan.run = [ring](const c10::OperatorHandle& op, Stack& stack) {
-    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto [output, logsumexp] =
-        ring->forward(tensor(0), tensor(1), tensor(2), optional_tensor(op, stack, 3), number_at(op, stack, 7));
-    finish(op, stack, std::move(output), std::move(logsumexp));
+  plan.run = [ring, at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value"),
+              at_attn_mask = call.arg("attn_mask"), at_number = call.arg("dropout_key")](LocalCall& call) {
+    auto [output, logsumexp] = ring->forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value),
+                                             call.tensor(at_attn_mask), number_of(call.tensor(at_number)));
+    call.give(std::move(output), std::move(logsumexp));
   };
   return plan;
 }
@@ -99,12 +94,15 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   want(call, plan, "logsumexp", ring->specs().logsumexp);
   plan.outputs = {ring->grad_query_spec(), ring->grad_key_spec(), ring->grad_value_spec(),
                   wants_mask ? ring->grad_mask_spec() : SpecPtr()};
-  plan.run = [ring, wants_mask](const c10::OperatorHandle& op, Stack& stack) {
-    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto gradients = ring->backward(tensor(0), tensor(1), tensor(2), tensor(3), optional_tensor(op, stack, 4),
-                                    tensor(5), tensor(6), number_at(op, stack, 10), wants_mask);
-    finish(op, stack, std::move(gradients.query), std::move(gradients.key), std::move(gradients.value),
-           std::move(gradients.mask));
+  plan.run = [ring, wants_mask, at_grad_output = call.arg("grad_output"), at_query = call.arg("query"),
+              at_key = call.arg("key"), at_value = call.arg("value"), at_attn_mask = call.arg("attn_mask"),
+              at_output = call.arg("output"), at_logsumexp = call.arg("logsumexp"),
+              at_number = call.arg("dropout_key")](LocalCall& call) {
+    auto gradients = ring->backward(call.tensor(at_grad_output), call.tensor(at_query), call.tensor(at_key),
+                                    call.tensor(at_value), call.tensor(at_attn_mask), call.tensor(at_output),
+                                    call.tensor(at_logsumexp), number_of(call.tensor(at_number)), wants_mask);
+    call.give(std::move(gradients.query), std::move(gradients.key), std::move(gradients.value),
+              std::move(gradients.mask));
   };
   return plan;
 }

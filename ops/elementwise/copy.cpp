@@ -10,12 +10,12 @@
 namespace moonhalo {
 namespace {
 
-std::optional<Plan> plan_clone(const OpCall& call) { return plan_one(call, nullptr, {call.spec(0)}); }
+std::optional<Plan> plan_clone(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
 
 // A cast of a sum is the sum of casts only between types that can hold the addends alike.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
-  const at::ScalarType from = call.slots()[0].dtype;
+  const at::ScalarType from = call.tensor("self").dtype;
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
   const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };
   const SpecPtr wanted = from == to                           ? self
@@ -27,7 +27,7 @@ std::optional<Plan> plan_to_copy(const OpCall& call) {
 // Whoever is written keeps its spec; the source is cut, gathered or moved to fit.
 std::optional<Plan> plan_copy(const OpCall& call) {
   call.output_shapes();
-  const SpecPtr self = without_partial(call.spec(0));
+  const SpecPtr self = without_partial(call.spec("self"));
   Axes axes = broadcast_axes(call);
   axes.fixed_output = 0;
   axes.fixed_spec = self;
@@ -68,19 +68,19 @@ std::optional<Plan> plan_compare(const OpCall& call) {
   if (self->global_shape() != other->global_shape()) {
     if (call.name() != "aten::equal") return std::nullopt;  // allclose broadcasts
     plan.inputs = {self, other};
-    plan.run = [](const c10::OperatorHandle& op, Stack& stack) { finish(op, stack, false); };
+    plan.run = [](LocalCall& call) { call.give(false); };
     return plan;
   }
   const SpecPtr shared = self->has_cut() ? self : other;
   plan.inputs = {shared, shared};
   if (!shared->has_cut()) return plan;
-  plan.run = [shared](const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    at::Tensor same = at::full({1}, torch::jit::pop(stack).toBool() ? 1 : 0, at::dtype(at::kInt));
+  plan.run = [shared](LocalCall& call) {
+    call.run();
+    at::Tensor same = at::full({1}, call.values()[0].toBool() ? 1 : 0, at::dtype(at::kInt));
     for (int64_t d = 0; d < shared->ndim(); ++d) {
       for (const int64_t m : shared->cut(d).mesh_dims) shared->mesh()->group(m).all_reduce(same, ReduceOp::kMin);
     }
-    stack.emplace_back(same.item<int>() != 0);
+    call.give(same.item<int>() != 0);
   };
   return plan;
 }
@@ -90,7 +90,7 @@ std::optional<Plan> plan_is_same_size(const OpCall& call) {
   Plan plan;
   plan.inputs.resize(call.slots().size());
   plan.outputs = {nullptr};
-  plan.run = [same](const c10::OperatorHandle& op, Stack& stack) { finish(op, stack, same); };
+  plan.run = [same](LocalCall& call) { call.give(same); };
   return plan;
 }
 
@@ -105,9 +105,9 @@ std::optional<Plan> plan_resize(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   if (call.integers("size") != self->global_shape()) return refuse_new_storage(call);
   Plan plan = plan_one(call, nullptr, {self});
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor same = argument(op, stack, 0).toTensor();
-    finish(op, stack, same);
+  plan.run = [at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor same = call.tensor(at_self);
+    call.give(same);
   };
   return plan;
 }

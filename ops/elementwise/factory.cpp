@@ -30,7 +30,7 @@ std::optional<Plan> plan_new(const OpCall& call) {
   const auto shape = call.integers("size");
   const SpecPtr result = like_where_equal(call.spec("self"), shape);
   Plan plan = plan_one(call, nullptr, {result});
-  plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+  plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
   return plan;
 }
 
@@ -47,7 +47,7 @@ std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
     next *= std::max<int64_t>(1, result->local_shape()[*d]);
   }
   Plan plan = plan_one(call, nullptr, {result});
-  plan.edits = {{call.index("size"), int_list(result->local_shape())}, {call.index("stride"), int_list(local_stride)}};
+  plan.edits = {{call.arg("size"), int_list(result->local_shape())}, {call.arg("stride"), int_list(local_stride)}};
   return plan;
 }
 

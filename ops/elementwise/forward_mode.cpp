@@ -12,40 +12,39 @@ namespace moonhalo {
 namespace {
 
 std::optional<Plan> plan_alias(const OpCall& call) {
-  Plan plan = plan_one(call, nullptr, {call.spec(0)});
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, at::alias(argument(op, stack, 0).toTensor()));
-  };
+  const Arg self = call.arg({"self", "primal"});
+  Plan plan = plan_one(call, nullptr, {call.spec(self)});
+  plan.run = [self](LocalCall& call) { call.give(at::alias(call.tensor(self))); };
   return plan;
 }
 
 // Also asks whether view operators give the same on both, which LibTorch reads off the (global) strides.
 std::optional<Plan> plan_same_storage(const OpCall& call) {
-  const TensorArgument &self = call.slots()[0], &other = call.slots()[1];
+  const TensorArgument &self = call.tensor("self"), &other = call.tensor("other");
   const SpecPtr spec = without_partial(self.spec);
   const bool alike = self.plain == other.plain && spec == without_partial(other.spec);
   Plan plan;
   plan.inputs.resize(call.slots().size());
   plan.outputs = {nullptr};
-  plan.run = [alike, spec](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor a = argument(op, stack, 0).toTensor(), b = argument(op, stack, 1).toTensor();
+  plan.run = [alike, spec, at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
+    const at::Tensor a = call.tensor(at_self), b = call.tensor(at_other);
     bool same = alike;
     for (int64_t d = 0; same && d < spec->ndim(); ++d) {
       same = spec->is_cut(d) || spec->global_shape()[d] < 2 || a.stride(d) == b.stride(d);
     }
-    finish(op, stack, same);
+    call.give(same);
   };
   return plan;
 }
 
 std::optional<Plan> plan_zeros(const OpCall& call) {
-  const TensorArgument& other = call.slots()[1];
+  const TensorArgument& other = call.tensor("other");
   Plan plan;
   plan.inputs.resize(call.slots().size());
   plan.outputs = {other.plain ? nullptr : without_partial(other.spec)};
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor(), like = argument(op, stack, 1).toTensor();
-    finish(op, stack, at::empty_strided(like.sizes(), like.strides(), self.options()).zero_());
+  plan.run = [at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self), like = call.tensor(at_other);
+    call.give(at::empty_strided(like.sizes(), like.strides(), self.options()).zero_());
   };
   return plan;
 }

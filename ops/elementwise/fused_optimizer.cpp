@@ -12,26 +12,22 @@ namespace moonhalo {
 namespace {
 
 struct Move {
-  int arg, item;
+  Arg arg;
+  int item;
   SpecPtr own, wanted;
   bool back;  // the outcome is put back
 };
-
-bool is_written(const OpCall& call, int arg) {
-  const auto* alias = call.op.schema().arguments()[arg].alias_info();
-  return alias != nullptr && alias->isWrite();
-}
 
 struct Moved {
   at::Tensor before, now;
 };
 
 // Puts copies held as wanted into the lists. Moves are sorted by argument.
-std::vector<Moved> move_items(const c10::OperatorHandle& op, Stack& stack, const std::vector<Move>& moves) {
+std::vector<Moved> move_items(LocalCall& call, const std::vector<Move>& moves) {
   std::vector<Moved> moved;
   for (size_t m = 0; m < moves.size();) {
-    const int arg = moves[m].arg;
-    c10::IValue& value = argument(op, stack, arg);
+    const Arg arg = moves[m].arg;
+    c10::IValue& value = call.value(arg);
     std::vector<at::Tensor> items = value.toTensorVector();
     for (; m < moves.size() && moves[m].arg == arg; ++m) {
       at::Tensor& item = items[moves[m].item];
@@ -50,26 +46,26 @@ std::optional<Plan> plan_step(const OpCall& call) {
   Plan plan;
   std::vector<Move> moves;
   const bool scales = call.has("grad_scale") && call.spec("grad_scale");
-  const int grads = call.has("grads") ? call.index("grads") : -1;
+  const Arg grads = call.find({"grads"});
   for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {
       plan.inputs.push_back(nullptr);
       continue;
     }
     const SpecPtr own = without_partial(slot.spec);
-    const SpecPtr parameter = slot.item < 0 ? nullptr : without_partial(call.spec(0, slot.item));
-    const bool written = is_written(call, slot.arg) && !(slot.arg == grads && !scales);
+    const SpecPtr parameter = slot.item < 0 ? nullptr : without_partial(call.spec("self", slot.item));
+    const bool written = call.writes(slot.arg) && !(slot.arg == grads && !scales);
     const bool same_shape = parameter && parameter->global_shape() == own->global_shape();
     const SpecPtr wanted = same_shape ? parameter : replicated(call.mesh(), own->global_shape());
     // The dispatcher leaves what the schema calls written where it is, so those items move in the run.
-    const bool stays = is_written(call, slot.arg);
+    const bool stays = call.writes(slot.arg);
     plan.inputs.push_back(stays ? own : wanted);
     if (stays && own != wanted) moves.push_back({slot.arg, slot.item, own, wanted, written});
   }
   if (moves.empty()) return plan;
-  plan.run = [moves](const c10::OperatorHandle& op, Stack& stack) {
-    const std::vector<Moved> moved = move_items(op, stack, moves);
-    op.callBoxed(stack);
+  plan.run = [moves](LocalCall& call) {
+    const std::vector<Moved> moved = move_items(call, moves);
+    call.run();
     for (size_t m = 0; m < moves.size(); ++m) {
       if (!moves[m].back) continue;
       moved[m].before.copy_(redistribute_local(moved[m].now, moves[m].wanted, moves[m].own));
@@ -86,9 +82,9 @@ std::optional<Plan> plan_unscale(const OpCall& call) {
   const SpecPtr found = plan.inputs[call.slot("found_inf")];
   TORCH_CHECK_NOT_IMPLEMENTED(found->is_replicate(), call.name(), ": found_inf is cut\n  have  ", call.describe(),
                               "\n  fix   keep it replicated, it is one number");
-  plan.run = [mesh = call.mesh(), at_found = call.index("found_inf")](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor found = argument(op, stack, at_found).toTensor();
-    op.callBoxed(stack);
+  plan.run = [mesh = call.mesh(), at_found = call.arg("found_inf")](LocalCall& call) {
+    at::Tensor found = call.tensor(at_found);
+    call.run();
     at::Tensor any = found.clone().contiguous();
     mesh->group().all_reduce(any, ReduceOp::kMax);
     found.copy_(any);

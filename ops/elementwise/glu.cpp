@@ -57,8 +57,8 @@ std::optional<Plan> plan_glu(const OpCall& call) {
   const Halves halves = halves_of(call);
   Plan plan = plan_one(call, halves.self, {halves.result});
   if (!halves.first) return plan;
-  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, at::glu(halves.fetch(argument(op, stack, 0).toTensor()), halves.dim));
+  plan.run = [halves, at_self = call.arg("self")](LocalCall& call) {
+    call.give(at::glu(halves.fetch(call.tensor(at_self)), halves.dim));
   };
   return plan;
 }
@@ -71,12 +71,12 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
   plan.inputs = {halves.result, halves.self};
   plan.outputs = {halves.self};
   if (!halves.first) return plan;
-  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor();
-    const at::Tensor both = at::glu_backward(grad, halves.fetch(argument(op, stack, 1).toTensor()), halves.dim);
+  plan.run = [halves, at_grad_output = call.arg("grad_output"), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad_output);
+    const at::Tensor both = at::glu_backward(grad, halves.fetch(call.tensor(at_self)), halves.dim);
     const int64_t rows = grad.size(halves.dim);
     const at::Tensor owned = scatter_add(*halves.first, both.narrow(halves.dim, 0, rows).contiguous());
-    finish(op, stack, scatter_add(*halves.second, both.narrow(halves.dim, rows, rows).contiguous(), owned));
+    call.give(scatter_add(*halves.second, both.narrow(halves.dim, rows, rows).contiguous(), owned));
   };
   return plan;
 }
@@ -86,10 +86,10 @@ std::optional<Plan> plan_glu_jvp(const OpCall& call) {
   const Halves halves = halves_of(call, "x");
   Plan plan{.inputs = {halves.result, halves.self, halves.self}, .outputs = {halves.result}};
   if (!halves.first) return plan;
-  plan.run = [halves](const c10::OperatorHandle& op, Stack& stack) {
-    const auto fetched = [&](int arg) { return halves.fetch(argument(op, stack, arg).toTensor()); };
-    const at::Tensor x = fetched(1), dx = fetched(2);
-    finish(op, stack, at::glu_jvp(argument(op, stack, 0).toTensor(), x, dx, halves.dim));
+  plan.run = [halves, at_glu = call.arg("glu"), at_x = call.arg("x"), at_dx = call.arg("dx")](LocalCall& call) {
+    const auto fetched = [&](Arg arg) { return halves.fetch(call.tensor(arg)); };
+    const at::Tensor x = fetched(at_x), dx = fetched(at_dx);
+    call.give(at::glu_jvp(call.tensor(at_glu), x, dx, halves.dim));
   };
   return plan;
 }

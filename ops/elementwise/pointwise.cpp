@@ -36,35 +36,34 @@ std::vector<Linear> linearity(const OpCall& call) {
 // LibTorch's derivative of a mean divides its gradient after it was expanded, so every rank would write out as many
 // equal numbers as the whole tensor has. What is divided there stays expanded, as a sum's gradient does. (Not in half
 // precision: LibTorch multiplies expanded matrices of bfloat16 with sums of bfloat16.)
-void divide(const c10::OperatorHandle& op, Stack& stack) {
-  const at::Tensor x = argument(op, stack, 0).toTensor();
-  at::Tensor distinct = x;
-  bool expanded = false;
-  const bool exact = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
-  for (int64_t d = 0; exact && d < x.dim(); ++d) {
-    if (x.stride(d) != 0 || x.size(d) < 2) continue;
-    distinct = distinct.narrow(d, 0, 1);
-    expanded = true;
-  }
-  const auto node = expanded ? torch::autograd::get_current_node() : nullptr;
-  const bool kept = node && node->name().starts_with("MeanBackward");
-  if (kept) argument(op, stack, 0) = std::move(distinct);
-  op.callBoxed(stack);
-  at::Tensor result = stack.back().toTensor();
-  // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
-  // alone.
-  if (result.numel() == 0) result = at::empty_like(result, at::MemoryFormat::Contiguous);
-  stack.back() = kept ? result.expand(x.sizes()) : std::move(result);
+Run divide(Arg at_self) {
+  return [at_self](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
+    at::Tensor distinct = x;
+    bool expanded = false;
+    const bool exact = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
+    for (int64_t d = 0; exact && d < x.dim(); ++d) {
+      if (x.stride(d) != 0 || x.size(d) < 2) continue;
+      distinct = distinct.narrow(d, 0, 1);
+      expanded = true;
+    }
+    const auto node = expanded ? torch::autograd::get_current_node() : nullptr;
+    const bool kept = node && node->name().starts_with("MeanBackward");
+    if (kept) call.value(at_self) = std::move(distinct);
+    call.run();
+    at::Tensor result = call.result();
+    // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
+    // alone.
+    if (result.numel() == 0) result = at::empty_like(result, at::MemoryFormat::Contiguous);
+    call.give(kept ? result.expand(x.sizes()) : std::move(result));
+  };
 }
 
 std::optional<Plan> plan(const OpCall& call) {
   // The written tensor: self of an in-place operator.
   int target = -1;
-  const auto& arguments = call.op.schema().arguments();
   for (size_t s = 0; s < call.slots().size(); ++s) {
-    const auto* alias = arguments[call.slots()[s].arg].alias_info();
-    if (alias == nullptr || !alias->isWrite()) continue;
-    target = static_cast<int>(s);
+    if (call.writes(call.slots()[s].arg)) target = static_cast<int>(s);
   }
   Axes axes = broadcast_axes(call);
   axes.linear = linearity(call);
@@ -82,7 +81,7 @@ std::optional<Plan> plan(const OpCall& call) {
     axes.fixed_spec = written;
   }
   Plan made = solve(call, axes);
-  if (call.name() == "aten::div.Scalar") made.run = divide;
+  if (call.name() == "aten::div.Scalar") made.run = divide(call.arg("self"));
   return made;
 }
 

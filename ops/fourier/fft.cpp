@@ -92,9 +92,9 @@ Plan plan_fft(const OpCall& call, Kind kind) {
   }
   return {.inputs = {input},
           .outputs = {output},
-          .run = [local = std::move(local)](const c10::OperatorHandle& op, Stack& stack) {
-            at::Tensor result = local.apply(argument(op, stack, 0).toTensor());
-            finish(op, stack, std::move(result));
+          .run = [local = std::move(local), at_self = call.arg("self")](LocalCall& call) {
+            at::Tensor result = local.apply(call.tensor(at_self));
+            call.give(std::move(result));
           }};
 }
 

@@ -38,7 +38,7 @@ struct Pattern {
 
 Pattern pattern_of(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
-  const int list = call.index("indices");
+  const Arg list = call.arg("indices");
   Pattern pattern;
   for (const TensorArgument& slot : call.slots()) {
     if (slot.arg != list || !slot.spec) continue;
@@ -114,11 +114,12 @@ std::optional<Plan> plan_index(const OpCall& call) {
   const int index_axes = static_cast<int>(self->ndim());
   const auto index_ndim = static_cast<int>(pattern.index_shape.size());
   axes.kinds.assign(self->ndim() + index_ndim, AxisKind::kKeep);
-  const bool sums = call.slots()[0].dtype != at::kBool;
+  const bool sums = call.tensor("self").dtype != at::kBool;
+  const Arg source = call.arg("self");
   for (const int64_t d : pattern.indexed) axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kWhole;
   for (const TensorArgument& slot : call.slots()) {
     std::vector<int> dims;
-    if (slot.spec && slot.arg == 0) {
+    if (slot.spec && slot.arg == source) {
       for (int d = 0; d < index_axes; ++d) dims.push_back(d);
     } else if (slot.spec) {
       const auto& sizes = slot.spec->global_shape();
@@ -128,7 +129,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
       }
     }
     axes.inputs.push_back(std::move(dims));
-    axes.linear.push_back(slot.arg == 0 ? Linear::kEach : Linear::kNo);
+    axes.linear.push_back(slot.arg == source ? Linear::kEach : Linear::kNo);
   }
   std::vector<int> output(pattern.others.begin(), pattern.others.end());
   for (int d = 0; d < index_ndim; ++d) output.insert(output.begin() + pattern.place + d, index_axes + d);
@@ -137,15 +138,16 @@ std::optional<Plan> plan_index(const OpCall& call) {
   Plan plan = solve(call, axes);
   const SpecPtr held = plan.inputs[0];
   if (!cuts_indexed(*held, pattern)) return plan;
-  plan.run = [held, pattern, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
-    Indices indices = argument(op, stack, 1).to<Indices>().copy();
+  plan.run = [held, pattern, shape = plan.outputs[0]->local_shape(), at_self = call.arg("self"),
+              at_indices = call.arg("indices")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
+    Indices indices = call.value(at_indices).to<Indices>().copy();
     const LocalIndices local = localize(indices, pattern, *held, "index");
-    if (self.numel() == 0) return finish(op, stack, at::zeros(shape, self.options()));
+    if (self.numel() == 0) return call.give(at::zeros(shape, self.options()));
     for (size_t i = 0; i < pattern.indexed.size(); ++i) indices.set(pattern.indexed[i], local.rows[i]);
     at::Tensor missing = local.valid.logical_not();
     for (size_t d = pattern.place; d < pattern.others.size(); ++d) missing = missing.unsqueeze(-1);
-    finish(op, stack, self.index(indices).masked_fill_(missing, 0));
+    call.give(self.index(indices).masked_fill_(missing, 0));
   };
   return plan;
 }
@@ -174,11 +176,12 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   }
   plan.inputs[values] = follow(self, sizes, source);
   if (!cuts_indexed(*self, pattern)) return plan;
-  plan.run = [self, pattern](const c10::OperatorHandle& op, Stack& stack) {
-    const bool in_place = op.schema().arguments()[0].alias_info() != nullptr;
-    at::Tensor target = argument(op, stack, 0).toTensor();
+  plan.run = [self, pattern, in_place = call.writes("self"), at_self = call.arg("self"),
+              at_indices = call.arg("indices"), at_values = call.arg("values"),
+              at_accumulate = call.arg("accumulate")](LocalCall& call) {
+    at::Tensor target = call.tensor(at_self);
     if (!in_place) target = target.clone();
-    const LocalIndices local = localize(argument(op, stack, 1).to<Indices>(), pattern, *self, "index_put");
+    const LocalIndices local = localize(call.value(at_indices).to<Indices>(), pattern, *self, "index_put");
     const at::Tensor positions = local.valid.flatten().nonzero().select(1, 0);
     if (positions.numel() > 0 && target.numel() > 0) {
       Indices rows;
@@ -186,7 +189,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
       std::vector<int64_t> order = pattern.indexed;
       order.insert(order.end(), pattern.others.begin(), pattern.others.end());
       const auto index_ndim = static_cast<int64_t>(pattern.index_shape.size());
-      at::Tensor values = argument(op, stack, 2).toTensor().expand(pattern.result_shape(target.sizes()));
+      at::Tensor values = call.tensor(at_values).expand(pattern.result_shape(target.sizes()));
       std::vector<int64_t> values_order;
       for (int64_t d = 0; d < index_ndim; ++d) values_order.push_back(pattern.place + d);
       for (int64_t d = 0; d < values.dim(); ++d) {
@@ -194,9 +197,9 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
       }
       values = values.permute(values_order);
       values = index_ndim == 0 ? values.unsqueeze(0) : values.flatten(0, index_ndim - 1);
-      target.permute(order).index_put_(rows, values.index_select(0, positions), argument(op, stack, 3).toBool());
+      target.permute(order).index_put_(rows, values.index_select(0, positions), call.value(at_accumulate).toBool());
     }
-    finish(op, stack, std::move(target));
+    call.give(std::move(target));
   };
   return plan;
 }

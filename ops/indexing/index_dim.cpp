@@ -13,15 +13,13 @@
 namespace moonhalo {
 namespace {
 
-bool writes_self(const c10::OperatorHandle& op) { return op.schema().arguments()[0].alias_info() != nullptr; }
-
 // Axes of self first; `other[d]` is the axis that the index and the result have in dim d.
 Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index_dims, std::vector<int> output_dims,
                   std::vector<AxisKind> kinds, const std::vector<int64_t>& shape) {
   const SpecPtr& self = call.spec("self");
   Axes axes;
   axes.kinds = std::move(kinds);
-  axes.kinds[dim] = call.slots()[0].dtype != at::kBool ? AxisKind::kReduce : AxisKind::kWhole;
+  axes.kinds[dim] = call.tensor("self").dtype != at::kBool ? AxisKind::kReduce : AxisKind::kWhole;
   std::vector<int> self_dims;
   for (int d = 0; d < static_cast<int>(self->ndim()); ++d) self_dims.push_back(d);
   axes.inputs = {std::move(self_dims), index_dims};
@@ -46,14 +44,15 @@ std::optional<Plan> plan_index_select(const OpCall& call) {
                                        std::vector<AxisKind>(chosen + 1, AxisKind::kKeep), shape));
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(dim)) return plan;
-  plan.run = [held, dim, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
-    const at::Tensor index = argument(op, stack, 2).toTensor().flatten();
+  plan.run = [held, dim, shape = plan.outputs[0]->local_shape(), at_self = call.arg("self"),
+              at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
+    const at::Tensor index = call.tensor(at_index).flatten();
     const OwnedRows owned = owned_rows(index, *held, dim, false, "index_select");
-    if (self.size(dim) == 0) return finish(op, stack, at::zeros(shape, self.options()));
+    if (self.size(dim) == 0) return call.give(at::zeros(shape, self.options()));
     std::vector<int64_t> along(self.dim(), 1);
     along[dim] = index.numel();
-    finish(op, stack, self.index_select(dim, owned.index).masked_fill_(owned.valid.logical_not().view(along), 0));
+    call.give(self.index_select(dim, owned.index).masked_fill_(owned.valid.logical_not().view(along), 0));
   };
   return plan;
 }
@@ -109,11 +108,11 @@ std::optional<Plan> plan_gather(const OpCall& call) {
   Plan plan = solve(call, reading_axes(call, dim, index_dims, index_dims, std::move(kinds), shape));
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(dim)) return plan;
-  plan.run = [held, dim](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor(), index = argument(op, stack, 2).toTensor();
+  plan.run = [held, dim, at_self = call.arg("self"), at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self), index = call.tensor(at_index);
     const OwnedRows owned = owned_rows(index, *held, dim, false, "gather");
-    if (self.size(dim) == 0) return finish(op, stack, at::zeros(index.sizes(), self.options()));
-    finish(op, stack, self.gather(dim, owned.index).masked_fill_(owned.valid.logical_not(), 0));
+    if (self.size(dim) == 0) return call.give(at::zeros(index.sizes(), self.options()));
+    call.give(self.gather(dim, owned.index).masked_fill_(owned.valid.logical_not(), 0));
   };
   return plan;
 }
@@ -140,20 +139,22 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
     plan.inputs[source] = follow(self, sizes, dims);
   }
   if (self->ndim() == 0 || !self->is_cut(dim)) return plan;
-  const int source_arg = source >= 0 ? call.slots()[source].arg : -1;
+  const Arg at_source = source >= 0 ? call.slots()[source].arg : Arg{};
   const bool wrap = call.name().find("index_fill") != std::string::npos;
-  plan.run = [self, dim, source_arg, wrap](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor target = argument(op, stack, 0).toTensor();
-    c10::IValue& index = argument(op, stack, 2);
-    const OwnedRows owned = owned_rows(index.toTensor().flatten(), *self, dim, wrap, op.operator_name().name.c_str());
+  plan.run = [self, dim, at_source, wrap, in_place = call.writes("self"), at_self = call.arg("self"),
+              at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor target = call.tensor(at_self);
+    c10::IValue& index = call.value(at_index);
+    const OwnedRows owned =
+        owned_rows(index.toTensor().flatten(), *self, dim, wrap, call.op.operator_name().name.c_str());
     const at::Tensor positions = owned.positions();
-    if (positions.numel() == 0) return finish(op, stack, writes_self(op) ? target : target.clone());
+    if (positions.numel() == 0) return call.give(in_place ? target : target.clone());
     index = owned.index.index_select(0, positions);
-    if (source_arg >= 0) {
-      c10::IValue& value = argument(op, stack, source_arg);
+    if (at_source) {
+      c10::IValue& value = call.value(at_source);
       value = value.toTensor().index_select(dim, positions);
     }
-    op.callBoxed(stack);
+    call.run();
   };
   return plan;
 }
@@ -176,20 +177,20 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
     plan.inputs[s] = intern(std::move(layout));
   }
   if (!self->is_cut(dim)) return plan;
-  plan.run = [self, dim](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor target = argument(op, stack, 0).toTensor();
-    const bool in_place = writes_self(op);
+  plan.run = [self, dim, in_place = call.writes("self"), at_self = call.arg("self"),
+              at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor target = call.tensor(at_self);
     const int64_t rows = target.size(dim);
     std::vector<int64_t> spare = target.sizes().vec();
     spare[dim] = 1;
     at::Tensor longer = at::cat({target, at::ones(spare, target.options())}, dim);
-    c10::IValue& index = argument(op, stack, 2);
-    const OwnedRows owned = owned_rows(index.toTensor(), *self, dim, false, op.operator_name().name.c_str());
+    c10::IValue& index = call.value(at_index);
+    const OwnedRows owned = owned_rows(index.toTensor(), *self, dim, false, call.op.operator_name().name.c_str());
     index = owned.index.masked_fill(owned.valid.logical_not(), rows);
-    argument(op, stack, 0) = longer;
-    op.callBoxed(stack);
-    at::Tensor result = torch::jit::pop(stack).toTensor().narrow(dim, 0, rows);
-    stack.emplace_back(in_place ? target.copy_(result) : result.contiguous());
+    call.value(at_self) = longer;
+    call.run();
+    at::Tensor result = call.result().narrow(dim, 0, rows);
+    call.give(in_place ? target.copy_(result) : result.contiguous());
   };
   return plan;
 }

@@ -71,7 +71,7 @@ std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const
 }
 
 void check_mask(const OpCall& call) {
-  const TensorArgument& slot = call.slots()[call.slot("mask")];
+  const TensorArgument& slot = call.tensor("mask");
   TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ", call.describe(),
                     "\n  fix   compare, or use mask.to(kBool)");
 }
@@ -89,10 +89,9 @@ std::optional<Plan> plan_masked_select(const OpCall& call) {
   Plan plan;
   plan.inputs = {intern(std::move(values)), aligned(both, mask->global_shape())};
   plan.outputs = {nullptr};
-  plan.run = [both, result, ndim](const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    const at::Tensor picked = torch::jit::pop(stack).toTensor();
-    stack.emplace_back(wrap_picked(picked, result, 0, front_cut(*both, 0, ndim)));
+  plan.run = [both, result, ndim](LocalCall& call) {
+    call.run();
+    call.give(wrap_picked(call.result(), result, 0, front_cut(*both, 0, ndim)));
   };
   return plan;
 }
@@ -108,9 +107,9 @@ std::optional<Plan> plan_nonzero(const OpCall& call) {
   const int64_t ndim = self->ndim();
   const SpecPtr wanted = cut_in_front(self, 0, ndim);
   Plan plan = plan_one(call, wanted, {nullptr});
-  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim})](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor rows = nonzero_rows(argument(op, stack, 0).toTensor(), *wanted);
-    finish(op, stack, wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
+  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim}), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
+    call.give(wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
   };
   return plan;
 }
@@ -126,8 +125,8 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
   for (const int64_t m : cut.mesh_dims) result.partials[m] = ReduceOp::kSum;
   Plan plan = plan_one(call, wanted, {intern(std::move(result))});
   if (!cut) return plan;
-  plan.run = [wanted, cut, size, fill](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor rows = nonzero_rows(argument(op, stack, 0).toTensor(), *wanted);
+  plan.run = [wanted, cut, size, fill, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
     const auto counts = counts_of_blocks(*wanted, cut, rows.size(0), rows.device());
     const int64_t mine = block_of(*wanted->mesh(), cut, wanted->mesh()->rank());
     const int64_t start = std::accumulate(counts.begin(), counts.begin() + mine, int64_t{0});
@@ -136,7 +135,7 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
     const int64_t taken = std::clamp<int64_t>(size - start, 0, rows.size(0));
     if (taken > 0) placed.narrow(0, start, taken).copy_(rows.narrow(0, 0, taken));
     if (mine == 0 && total < size) placed.narrow(0, total, size - total).fill_(fill);
-    finish(op, stack, std::move(placed));
+    call.give(std::move(placed));
   };
   return plan;
 }
@@ -155,7 +154,7 @@ at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const Shard
 
 std::optional<Plan> plan_masked_scatter(const OpCall& call) {
   check_mask(call);
-  const bool in_place = call.op.schema().arguments()[0].alias_info() != nullptr;
+  const bool in_place = call.writes("self");
   const SpecPtr self = without_partial(call.spec("self")), mask = without_partial(call.spec("mask"));
   const SpecPtr source = without_partial(call.spec("source"));
   const auto shape = broadcast_shape(call, self, mask);
@@ -172,10 +171,11 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
   Plan plan;
   plan.inputs = {aligned(both, self->global_shape()), aligned(both, mask->global_shape()), held};
   plan.outputs = {both};
-  plan.run = [both, held, cut, runs, in_place](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor target = argument(op, stack, 0).toTensor();
-    const at::Tensor source = argument(op, stack, 2).toTensor();
-    const at::Tensor mask = argument(op, stack, 1).toTensor().to(at::kBool).expand(both->local_shape());
+  plan.run = [both, held, cut, runs, in_place, at_self = call.arg("self"), at_source = call.arg("source"),
+              at_mask = call.arg("mask")](LocalCall& call) {
+    at::Tensor target = call.tensor(at_self);
+    const at::Tensor source = call.tensor(at_source);
+    const at::Tensor mask = call.tensor(at_mask).to(at::kBool).expand(both->local_shape());
     if (!in_place) target = target.expand(both->local_shape()).clone(at::MemoryFormat::Contiguous);
     const int64_t available = held->global_numel();
     int64_t needed = 0;
@@ -189,10 +189,10 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
       needed = order.count;
       if (needed <= available) values = source.flatten().index_select(0, order.places.masked_select(mask));
     }
-    TORCH_CHECK_VALUE(needed <= available, op.operator_name().name, ": the mask has ", needed,
+    TORCH_CHECK_VALUE(needed <= available, call.op.operator_name().name, ": the mask has ", needed,
                       " true elements, the source only ", available, "\n  have  ", both->to_string(),
                       "\n  fix   give a source of at least as many elements");
-    finish(op, stack, target.masked_scatter_(mask, values));
+    call.give(target.masked_scatter_(mask, values));
   };
   return plan;
 }
@@ -219,7 +219,7 @@ const Register rules{
 }  // namespace
 
 std::optional<MaskIndex> single_mask(const OpCall& call) {
-  const int list = call.index("indices");
+  const Arg list = call.arg("indices");
   const SpecPtr& self = call.spec("self");
   std::optional<MaskIndex> found;
   for (size_t s = 0; s < call.slots().size(); ++s) {
@@ -261,11 +261,10 @@ Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
   const SpecPtr self = cut_in_front(sums_only(call.spec("self")), mask.first, mask.last);
   Plan plan = plan_one(call, self, {nullptr});
   plan.inputs[mask.slot] = mask_spec(self, call, mask);
-  plan.run = [layout = picked_layout(*self, mask), dim = mask.first, cut = front_cut(*self, mask.first, mask.last)](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    const at::Tensor picked = torch::jit::pop(stack).toTensor();
-    stack.emplace_back(wrap_picked(picked, layout, dim, cut));
+  plan.run = [layout = picked_layout(*self, mask), dim = mask.first,
+              cut = front_cut(*self, mask.first, mask.last)](LocalCall& call) {
+    call.run();
+    call.give(wrap_picked(call.result(), layout, dim, cut));
   };
   return plan;
 }
@@ -293,15 +292,16 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   plan.inputs[mask.slot] = held;
   plan.inputs[slot] = follow(self, sizes, source);
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
-  plan.run = [held, along, item = mask.first, given = sizes[along]](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor mask = argument(op, stack, 1).to<Indices>().get(item)->to(at::kBool);
+  plan.run = [held, along, item = mask.first, given = sizes[along], at_indices = call.arg("indices"),
+              at_values = call.arg("values")](LocalCall& call) {
+    const at::Tensor mask = call.value(at_indices).to<Indices>().get(item)->to(at::kBool);
     const TruePlaces order = true_places(mask, *held);
-    TORCH_CHECK_VALUE(order.count == given, op.operator_name().name, ": ", given, " values for the ", order.count,
+    TORCH_CHECK_VALUE(order.count == given, call.op.operator_name().name, ": ", given, " values for the ", order.count,
                       " true elements of the mask\n  have  mask ", held->to_string(),
                       "\n  fix   give one value, or as many as the mask has true elements");
-    c10::IValue& values = argument(op, stack, 2);
+    c10::IValue& values = call.value(at_values);
     values = values.toTensor().index_select(along, order.places.masked_select(mask));
-    op.callBoxed(stack);
+    call.run();
   };
   return plan;
 }

@@ -54,18 +54,18 @@ std::optional<Plan> plan_take(const OpCall& call) {
                          redistribution_cost(*sums, *without_partial(sums));
   const SpecPtr everywhere = replicated(call.mesh(), index->global_shape());
   Plan plan;
-  if (!self->has_cut() || call.slots()[0].dtype == at::kBool || gathering < summing) {
+  if (!self->has_cut() || call.tensor("self").dtype == at::kBool || gathering < summing) {
     plan.inputs = {without_partial(whole), index};
     plan.outputs = {index};
     return plan;
   }
   plan.inputs = {self, everywhere};
   plan.outputs = {sums};
-  plan.run = [self](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor(), index = argument(op, stack, 1).toTensor();
+  plan.run = [self, at_self = call.arg("self"), at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self), index = call.tensor(at_index);
     const OwnedElements owned = owned_elements(index, *self, "take");
-    if (local.numel() == 0) return finish(op, stack, at::zeros(index.sizes(), local.options()));
-    finish(op, stack, local.take(owned.index).masked_fill_(owned.valid.logical_not(), 0));
+    if (local.numel() == 0) return call.give(at::zeros(index.sizes(), local.options()));
+    call.give(local.take(owned.index).masked_fill_(owned.valid.logical_not(), 0));
   };
   return plan;
 }
@@ -78,18 +78,17 @@ std::optional<Plan> plan_put(const OpCall& call) {
   Plan plan = plan_one(call, self, {self});
   for (const int s : {index, source}) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   if (!self->has_cut()) return plan;
-  plan.run = [self](const c10::OperatorHandle& op, Stack& stack) {
-    const bool in_place = op.schema().arguments()[0].alias_info() != nullptr;
-    at::Tensor target = argument(op, stack, 0).toTensor();
+  plan.run = [self, in_place = call.writes("self"), at_self = call.arg("self"), at_index = call.arg("index"),
+              at_source = call.arg("source"), at_accumulate = call.arg("accumulate")](LocalCall& call) {
+    at::Tensor target = call.tensor(at_self);
     if (!in_place) target = target.clone(at::MemoryFormat::Contiguous);
-    const OwnedElements owned = owned_elements(argument(op, stack, 1).toTensor().flatten(), *self, "put");
+    const OwnedElements owned = owned_elements(call.tensor(at_index).flatten(), *self, "put");
     const at::Tensor positions = owned.valid.nonzero().select(1, 0);
     if (positions.numel() > 0) {
-      target.put_(owned.index.index_select(0, positions),
-                  argument(op, stack, 2).toTensor().flatten().index_select(0, positions),
-                  argument(op, stack, 3).toBool());
+      target.put_(owned.index.index_select(0, positions), call.tensor(at_source).flatten().index_select(0, positions),
+                  call.value(at_accumulate).toBool());
     }
-    finish(op, stack, std::move(target));
+    call.give(std::move(target));
   };
   return plan;
 }

@@ -20,6 +20,7 @@ struct Sequences {
   Ints inputs, targets;  // lengths of this rank's sequences
   int64_t joined = -1;   // where its targets begin in the joined line; -1: targets have rows
   int64_t longest = 0;   // target of the whole batch
+  Arg at_targets, at_inputs, at_lengths;
 };
 
 // The results are those of `outputs`, in terms of the axes batch, time and class.
@@ -38,7 +39,10 @@ Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& out
   }
   axes.outputs = outputs;
   axes.output_shapes = shapes;
-  Sequences found{.plan = solve(call, axes)};
+  Sequences found{.plan = solve(call, axes),
+                  .at_targets = call.arg("targets"),
+                  .at_inputs = call.arg("input_lengths"),
+                  .at_lengths = call.arg("target_lengths")};
   const SpecPtr& held = found.plan.inputs[call.slot("log_probs")];
   const auto [begin, end] = held->block_range(1, call.mesh()->rank());
   const Ints inputs = call.integers("input_lengths"), targets = call.integers("target_lengths");
@@ -58,11 +62,11 @@ bool is_batch(const OpCall& call) {
 }
 
 // The local call sees the lengths and targets of its own sequences.
-void localize(const c10::OperatorHandle& op, Stack& stack, const Sequences& mine, int at_targets) {
-  argument(op, stack, at_targets + 1) = mine.inputs;
-  argument(op, stack, at_targets + 2) = mine.targets;
+void localize(LocalCall& call, const Sequences& mine) {
+  call.value(mine.at_inputs) = mine.inputs;
+  call.value(mine.at_lengths) = mine.targets;
   if (mine.joined < 0) return;
-  c10::IValue& targets = argument(op, stack, at_targets);
+  c10::IValue& targets = call.value(mine.at_targets);
   targets =
       targets.toTensor().narrow(0, mine.joined, std::accumulate(mine.targets.begin(), mine.targets.end(), int64_t{0}));
 }
@@ -76,16 +80,16 @@ std::optional<Plan> plan_ctc(const OpCall& call) {
   Sequences mine = sequences(call, {{0}, {0, 1, -1}}, {{shape[1]}, {shape[1], shape[0], width}});
   Plan plan = mine.plan;
   if (!plan.outputs[0]->has_cut()) return plan;
-  plan.run = [=, alpha = plan.outputs[1]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [=, alpha = plan.outputs[1]->local_shape(), at_log_probs = call.arg("log_probs")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_log_probs);
     // As wide as the longest target of all ranks needs; the rest is never read.
     at::Tensor table = at::zeros(alpha, x.options());
-    if (x.numel() == 0) return finish(op, stack, at::zeros({0}, x.options()), table);
-    localize(op, stack, mine, 1);
-    op.callBoxed(stack);
-    const at::Tensor local = torch::jit::pop(stack).toTensor();
+    if (x.numel() == 0) return call.give(at::zeros({0}, x.options()), table);
+    localize(call, mine);
+    call.run();
+    const at::Tensor loss = call.result(0), local = call.result(1);
     table.narrow(2, 0, local.size(2)).copy_(local);
-    torch::jit::push(stack, table);
+    call.give(loss, table);
   };
   return plan;
 }
@@ -95,11 +99,11 @@ std::optional<Plan> plan_ctc_backward(const OpCall& call) {
   Sequences mine = sequences(call, {{1, 0, 2}}, {call.spec("log_probs")->global_shape()});
   Plan plan = mine.plan;
   if (!plan.outputs[0]->has_cut()) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 1).toTensor();
-    if (x.numel() == 0) return finish(op, stack, at::zeros_like(x));
-    localize(op, stack, mine, 2);
-    op.callBoxed(stack);
+  plan.run = [=, at_log_probs = call.arg("log_probs")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_log_probs);
+    if (x.numel() == 0) return call.give(at::zeros_like(x));
+    localize(call, mine);
+    call.run();
   };
   return plan;
 }

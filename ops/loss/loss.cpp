@@ -24,18 +24,18 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
   const auto narrow = [](const TensorArgument& slot) { return wide_type(slot.dtype) != slot.dtype; };
   if (std::any_of(call.slots().begin(), call.slots().end(), narrow)) {
     // A sum may leave the range of half precision where the mean does not.
-    plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::None)}};
-    plan.run = [count](const c10::OperatorHandle& op, Stack& stack) {
-      op.callBoxed(stack);
-      const at::Tensor loss = torch::jit::pop(stack).toTensor();
-      stack.emplace_back(at::sum(loss, wide_type(loss.scalar_type())).div_(count).to(loss.scalar_type()));
+    plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::None)}};
+    plan.run = [count](LocalCall& call) {
+      call.run();
+      const at::Tensor loss = call.result();
+      call.give(at::sum(loss, wide_type(loss.scalar_type())).div_(count).to(loss.scalar_type()));
     };
     return plan;
   }
-  plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
-  plan.run = [count](const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    stack.back() = stack.back().toTensor().div(count);
+  plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [count](LocalCall& call) {
+    call.run();
+    call.give(call.result().div(count));
   };
   return plan;
 }
@@ -45,11 +45,11 @@ std::optional<Plan> plan_elementwise_backward(const OpCall& call) {
   Plan plan = solve(call, broadcast_axes(call));
   if (call.integer("reduction") != at::Reduction::Mean) return plan;
   const int64_t count = call.spec("self")->global_numel();
-  plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
-  plan.run = [count](const c10::OperatorHandle& op, Stack& stack) {
-    c10::IValue& gradient = argument(op, stack, 0);
+  plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [count, at_grad_output = call.arg("grad_output")](LocalCall& call) {
+    c10::IValue& gradient = call.value(at_grad_output);
     gradient = gradient.toTensor().div(count);
-    op.callBoxed(stack);
+    call.run();
   };
   return plan;
 }
@@ -116,12 +116,12 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
 // Where classes are cut, the local call sees its own targets only.
 Run with_own_target(const OpCall& call, const ShardSpec& scores, Plan& plan, Run run) {
   if (!scores.is_cut(class_dim(scores))) return run;
-  plan.edits.emplace_back(call.index("ignore_index"), kIgnored);
+  plan.edits.emplace_back(call.arg("ignore_index"), kIgnored);
   return [run = std::move(run), classes = classes_of(scores), ignore_index = call.integer("ignore_index"),
-          at_target = call.index("target")](const c10::OperatorHandle& op, Stack& stack) {
-    c10::IValue& target = argument(op, stack, at_target);
+          at_target = call.arg("target")](LocalCall& call) {
+    c10::IValue& target = call.value(at_target);
     target = own_target(target.toTensor(), classes, ignore_index);
-    run(op, stack);
+    run(call);
   };
 }
 
@@ -144,20 +144,20 @@ std::optional<Plan> plan_nll(const OpCall& call) {
   if (group.alone()) return plan;
   const bool mean = reduction == at::Reduction::Mean;
   if (mean) plan.outputs = {replicated(call.mesh(), {}), replicated(call.mesh(), {})};
-  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
-  const auto run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  const auto run = [=, at_self = call.arg("self"), at_target = call.arg("target")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
-      const at::Tensor target = argument(op, stack, 1).toTensor(), zero = at::zeros({}, x.options());
-      finish(op, stack, none ? at::zeros(target.sizes(), x.options()) : zero.clone(), zero);
+      const at::Tensor target = call.tensor(at_target), zero = at::zeros({}, x.options());
+      call.give(none ? at::zeros(target.sizes(), x.options()) : zero.clone(), zero);
     } else {
-      op.callBoxed(stack);
+      call.run();
     }
     if (!mean) return;
     // The sum and its weight travel together, so a mean costs one all-reduce of two numbers.
-    const at::Tensor weight = torch::jit::pop(stack).toTensor(), sum = torch::jit::pop(stack).toTensor();
+    const at::Tensor sum = call.result(0), weight = call.result(1);
     const at::Tensor both = group.all_reduce(at::stack({sum, weight}).to(wide_type(x.scalar_type())));
-    torch::jit::push(stack, at::div(both[0], both[1]).to(x.scalar_type()), both[1].to(x.scalar_type()));
+    call.give(at::div(both[0], both[1]).to(x.scalar_type()), both[1].to(x.scalar_type()));
   };
   plan.run = with_own_target(call, *scores, plan, run);
   return plan;
@@ -176,10 +176,10 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
   if (call.integer("reduction") != at::Reduction::Mean) plan.inputs[call.slot("total_weight")] = nullptr;
   const SpecPtr scores = plan.inputs[call.slot("self")];
   if (!scores->has_cut()) return plan;
-  const auto run = [at_scores = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, at_scores).toTensor();
-    if (x.numel() == 0) return finish(op, stack, at::zeros_like(x));
-    op.callBoxed(stack);
+  const auto run = [at_scores = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_scores);
+    if (x.numel() == 0) return call.give(at::zeros_like(x));
+    call.run();
   };
   plan.run = with_own_target(call, *scores, plan, run);
   return plan;

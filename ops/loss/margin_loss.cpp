@@ -27,8 +27,8 @@ RowLoss row_loss(const OpCall& call) {
   for (const TensorArgument& slot : call.slots()) {
     // What is no tensor of rows is a vector of class weights or a single number.
     const bool of_rows = slot.spec && slot.spec->ndim() > 0 && loss.ndim == 2 &&
-                         (slot.spec->ndim() == 2 || slot.arg == call.index("target") ||
-                          (call.has("grad_output") && slot.arg == call.index("grad_output")));
+                         (slot.spec->ndim() == 2 || slot.arg == call.arg("target") ||
+                          (call.has("grad_output") && slot.arg == call.arg("grad_output")));
     std::vector<int> dims(slot.spec ? slot.spec->ndim() : 0, -1);
     if (of_rows) dims[0] = 0;
     loss.axes.inputs.push_back(std::move(dims));
@@ -50,16 +50,16 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (marks) plan.outputs.push_back(plan.inputs[call.slot("target")]);
   if (!plan.inputs[call.slot("self")]->has_cut()) return plan;
   const bool mean = reduction == at::Reduction::Mean;
-  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
-  plan.run = [=, rows = loss.rows](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [=, rows = loss.rows, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
-      finish(op, stack, each ? at::zeros({x.size(0)}, x.options()) : at::zeros({}, x.options()));
-      if (marks) stack.emplace_back(at::zeros(x.sizes(), x.options()));
+      call.give(each ? at::zeros({x.size(0)}, x.options()) : at::zeros({}, x.options()));
+      if (marks) call.add(at::zeros(x.sizes(), x.options()));
       return;
     }
-    op.callBoxed(stack);
-    c10::IValue& result = stack[stack.size() - (marks ? 2 : 1)];
+    call.run();
+    c10::IValue& result = call.values()[0];
     if (mean) result = result.toTensor().div(rows);
   };
   return plan;
@@ -72,13 +72,14 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   Plan plan = solve(call, loss.axes);
   if (!plan.outputs[0]->has_cut()) return plan;
   const bool mean = call.integer("reduction") == at::Reduction::Mean;
-  if (mean) plan.edits = {{call.index("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
-  plan.run = [=, rows = loss.rows, at_self = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, at_self).toTensor();
-    if (x.numel() == 0) return finish(op, stack, at::zeros_like(x));
-    c10::IValue& gradient = argument(op, stack, 0);
+  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.run = [=, rows = loss.rows, at_self = call.arg("self"),
+              at_grad_output = call.arg("grad_output")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
+    if (x.numel() == 0) return call.give(at::zeros_like(x));
+    c10::IValue& gradient = call.value(at_grad_output);
     if (mean) gradient = gradient.toTensor().div(rows);
-    op.callBoxed(stack);
+    call.run();
   };
   return plan;
 }

@@ -54,7 +54,7 @@ struct Division {
 };
 
 NeighborhoodOperand operand(const OpCall& call, const char* name) {
-  const TensorArgument& slot = call.slots()[call.slot(name)];
+  const TensorArgument& slot = call.tensor(name);
   return {slot.spec->global_shape(), slot.dtype, c10::Device(call.mesh()->device_type())};
 }
 
@@ -77,7 +77,7 @@ void check_extras(const char* op, const OpCall& call, std::initializer_list<std:
       extras.push_back({name, like, operand(call, name)});
       continue;
     }
-    const auto& type = call.op.schema().arguments()[call.index(name)].type();
+    const auto& type = call.op.schema().arguments()[call.arg(name).index].type();
     TORCH_CHECK_VALUE(type->kind() == c10::TypeKind::OptionalType, op, ": ", name, " is undefined",
                       "\n  have  ", call.describe(), "\n  fix   give zeros");
   }
@@ -119,13 +119,14 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   Plan plan;
   plan.inputs = {division->query, division->query, division->value};
   plan.outputs = {division->value, division->logsumexp};
-  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
-    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    auto [output, logsumexp] = division->blocks.exchanges()
-                                   ? division->blocks.forward(tensor(0), tensor(1), tensor(2),
-                                                              {halo_cache_of_argument(1), halo_cache_of_argument(2)})
-                                   : neighborhood_forward(tensor(0), tensor(1), tensor(2), division->local);
-    finish(op, stack, std::move(output), std::move(logsumexp));
+  plan.run = [division, at_query = call.arg("query"), at_key = call.arg("key"),
+              at_value = call.arg("value")](LocalCall& call) {
+    auto [output, logsumexp] =
+        division->blocks.exchanges()
+            ? division->blocks.forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value),
+                                       {halo_cache_of_argument(at_key.index), halo_cache_of_argument(at_value.index)})
+            : neighborhood_forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value), division->local);
+    call.give(std::move(output), std::move(logsumexp));
   };
   return plan;
 }
@@ -151,16 +152,20 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
   }
   plan.outputs = {d.query, d.query, d.value};
-  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
-    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    const at::Tensor grad_logsumexp = argument(op, stack, 1).toOptional<at::Tensor>().value_or(at::Tensor());
+  plan.run = [division, at_grad_logsumexp = call.arg("grad_logsumexp"), at_grad_output = call.arg("grad_output"),
+              at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value"),
+              at_output = call.arg("output"), at_logsumexp = call.arg("logsumexp")](LocalCall& call) {
+    const at::Tensor grad_logsumexp = call.tensor(at_grad_logsumexp);
     auto [grad_query, grad_key, grad_value] =
         division->blocks.exchanges()
-            ? division->blocks.backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4), tensor(5),
-                                        tensor(6), {halo_cache_of_argument(3), halo_cache_of_argument(4)})
-            : neighborhood_backward(tensor(0), grad_logsumexp, tensor(2), tensor(3), tensor(4), tensor(5), tensor(6),
-                                    division->local);
-    finish(op, stack, std::move(grad_query), std::move(grad_key), std::move(grad_value));
+            ? division->blocks.backward(call.tensor(at_grad_output), grad_logsumexp, call.tensor(at_query),
+                                        call.tensor(at_key), call.tensor(at_value), call.tensor(at_output),
+                                        call.tensor(at_logsumexp),
+                                        {halo_cache_of_argument(at_key.index), halo_cache_of_argument(at_value.index)})
+            : neighborhood_backward(call.tensor(at_grad_output), grad_logsumexp, call.tensor(at_query),
+                                    call.tensor(at_key), call.tensor(at_value), call.tensor(at_output),
+                                    call.tensor(at_logsumexp), division->local);
+    call.give(std::move(grad_query), std::move(grad_key), std::move(grad_value));
   };
   return plan;
 }
@@ -203,10 +208,19 @@ std::optional<Plan> plan_second(const OpCall& call) {
   plan.inputs = {query, query, value, value, logsumexp, query, query, value};
   plan.outputs = {value, logsumexp, query, query, value};
   plan.run = [local, features, value_dim, borrow = reach_of(whole, with_features(query, 2 * (features + value_dim))),
-              give_back = reach_of(whole, with_features(query, features + value_dim))](const c10::OperatorHandle& op,
-                                                                                       Stack& stack) {
-    const auto tensor = [&](int i) { return argument(op, stack, i).toTensor(); };
-    NeighborhoodSecond given{tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), tensor(5), tensor(6), tensor(7)};
+              give_back = reach_of(whole, with_features(query, features + value_dim)),
+              at_cotangent_query = call.arg("cotangent_query"), at_cotangent_key = call.arg("cotangent_key"),
+              at_cotangent_value = call.arg("cotangent_value"), at_grad_output = call.arg("grad_output"),
+              at_grad_logsumexp = call.arg("grad_logsumexp"), at_query = call.arg("query"), at_key = call.arg("key"),
+              at_value = call.arg("value")](LocalCall& call) {
+    NeighborhoodSecond given{call.tensor(at_cotangent_query),
+                             call.tensor(at_cotangent_key),
+                             call.tensor(at_cotangent_value),
+                             call.tensor(at_grad_output),
+                             call.tensor(at_grad_logsumexp),
+                             call.tensor(at_query),
+                             call.tensor(at_key),
+                             call.tensor(at_value)};
     const std::vector<int64_t> parts = {features, value_dim, features, value_dim};
     const auto rows = gather(*borrow, at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
                           .split_with_sizes(parts, -1);
@@ -216,8 +230,8 @@ std::optional<Plan> plan_second(const OpCall& call) {
     given.cotangent_value = rows[3];
     auto [grad, sum, by_query, by_key, by_value] = neighborhood_second(given, local);
     const at::Tensor owned = scatter_add(*give_back, at::cat({by_key, by_value}, -1));
-    finish(op, stack, std::move(grad), std::move(sum), std::move(by_query), owned.narrow(-1, 0, features).contiguous(),
-           owned.narrow(-1, features, value_dim).contiguous());
+    call.give(std::move(grad), std::move(sum), std::move(by_query), owned.narrow(-1, 0, features).contiguous(),
+              owned.narrow(-1, features, value_dim).contiguous());
   };
   return plan;
 }

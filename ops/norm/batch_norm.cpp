@@ -20,21 +20,14 @@ struct ChannelAxes {
 };
 
 // The many operators of this family name their arguments differently.
-int find(const OpCall& call, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (call.has(name)) return call.index(name);
-  }
-  return -1;
+bool flag(const OpCall& call, std::initializer_list<std::string_view> names, bool otherwise) {
+  const Arg arg = call.find(names);
+  return arg ? call.value(arg).toBool() : otherwise;
 }
 
-bool flag(const OpCall& call, std::initializer_list<const char*> names, bool otherwise) {
-  const int index = find(call, names);
-  return index < 0 ? otherwise : call.value(index).toBool();
-}
-
-double number(const OpCall& call, std::initializer_list<const char*> names) {
-  const int index = find(call, names);
-  return index < 0 ? 0 : call.value(index).toDouble();
+double number(const OpCall& call, std::initializer_list<std::string_view> names) {
+  const Arg arg = call.find(names);
+  return arg ? call.value(arg).toDouble() : 0;
 }
 
 ChannelAxes channel_axes(const OpCall& call) {
@@ -121,7 +114,6 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   const size_t results = call.op.schema().returns().size();
   if (results > 4 || call.has("out") || call.has("out0")) return std::nullopt;
   const bool always = call.name() == "aten::_batch_norm_with_update";
-  const int mean_at = find(call, {"running_mean"}), var_at = find(call, {"running_var"});
   const bool training = flag(call, {"training"}, always);
   ChannelAxes channels = channel_axes(call);
   const auto& shape = call.spec("input")->global_shape();
@@ -137,10 +129,10 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.outputs = {norm.spec, saved, saved};
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain
   if (norm.is_local()) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1), bias = tensor_at(op, stack, 2);
-    const at::Tensor running_mean = mean_at < 0 ? at::Tensor() : tensor_at(op, stack, mean_at);
-    const at::Tensor running_var = var_at < 0 ? at::Tensor() : tensor_at(op, stack, var_at);
+  plan.run = [=, at_input = call.arg("input"), at_weight = call.arg("weight"), at_bias = call.arg("bias"),
+              at_mean = call.find({"running_mean"}), at_var = call.find({"running_var"})](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight), bias = call.tensor(at_bias);
+    const at::Tensor running_mean = call.tensor(at_mean), running_var = call.tensor(at_var);
     const at::Tensor x = widen(input);
     const Statistics found = training ? batch_statistics(norm, x, running_mean, running_var)
                                       : running_statistics(norm, running_mean, running_var);
@@ -151,8 +143,8 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     const auto save = [&](const at::Tensor& t) {
       return training ? t.to(kept) : at::empty({0}, t.options().dtype(kept));
     };
-    finish(op, stack, y.to(input.scalar_type()), save(found.mean), save(found.invstd));
-    if (results == 4) stack.emplace_back(at::empty({0}, input.options().dtype(at::kByte)));
+    call.give(y.to(input.scalar_type()), save(found.mean), save(found.invstd));
+    if (results == 4) call.add(at::empty({0}, input.options().dtype(at::kByte)));
   };
   return plan;
 }
@@ -180,15 +172,14 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     return plan;
   }
   const int64_t count = global_count(*norm.spec, dims);
-  plan.run = [=, at_grad = find(call, {"grad_out", "grad_output"}), at_input = call.index("input"),
-              at_weight = call.index("weight"), at_mean = call.index("running_mean"),
-              at_var = call.index("running_var"), at_saved_mean = call.index("save_mean"),
-              at_saved = find(call, {"save_invstd", "save_var"})](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, at_input), weight = tensor_at(op, stack, at_weight);
-    const at::Tensor grad = widen(tensor_at(op, stack, at_grad));
-    const Statistics found =
-        training ? Statistics{widen(tensor_at(op, stack, at_saved_mean)), widen(tensor_at(op, stack, at_saved))}
-                 : running_statistics(norm, tensor_at(op, stack, at_mean), tensor_at(op, stack, at_var));
+  plan.run = [=, at_grad = call.arg({"grad_out", "grad_output"}), at_input = call.arg("input"),
+              at_weight = call.arg("weight"), at_mean = call.arg("running_mean"), at_var = call.arg("running_var"),
+              at_saved_mean = call.arg("save_mean"),
+              at_saved = call.arg({"save_invstd", "save_var"})](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight);
+    const at::Tensor grad = widen(call.tensor(at_grad));
+    const Statistics found = training ? Statistics{widen(call.tensor(at_saved_mean)), widen(call.tensor(at_saved))}
+                                      : running_statistics(norm, call.tensor(at_mean), call.tensor(at_var));
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
     const at::Tensor invstd = per_channel(found.invstd, input.dim());
     const at::Tensor x = at::sub(widen(input), per_channel(found.mean, input.dim())).mul_(invstd);
@@ -207,7 +198,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     // Own storage for each: a sum over ranks is resolved in place.
     if (mask[1]) dweight = sums[1].to(kept, /*non_blocking=*/false, /*copy=*/true);
     if (mask[2]) dbias = sums[0].to(kept, /*non_blocking=*/false, /*copy=*/true);
-    finish(op, stack, dx, dweight, dbias);
+    call.give(dx, dweight, dbias);
   };
   return plan;
 }

@@ -7,11 +7,6 @@
 
 namespace moonhalo {
 
-at::Tensor tensor_at(const c10::OperatorHandle& op, Stack& stack, int index) {
-  const c10::IValue& value = argument(op, stack, index);
-  return value.isTensor() ? value.toTensor() : at::Tensor();
-}
-
 at::Tensor widen(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(wide_type(tensor.scalar_type())) : tensor;
 }
@@ -34,13 +29,12 @@ std::vector<SpecPtr> masked(const std::vector<bool>& mask, std::vector<SpecPtr> 
   return specs;
 }
 
-void run_contiguous(const c10::OperatorHandle& op, Stack& stack) {
-  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
-    c10::IValue& value = stack[i];
+void run_contiguous(LocalCall& call) {
+  for (c10::IValue& value : call.values()) {
     if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_contiguous())
       value = value.toTensor().contiguous();
   }
-  op.callBoxed(stack);
+  call.run();
 }
 
 std::vector<int64_t> dims_from(int64_t ndim, int64_t first) {

@@ -9,9 +9,6 @@ namespace moonhalo {
 
 // What the rules of layer, group and batch norm share.
 
-/// A tensor argument of the local call; undefined when absent.
-at::Tensor tensor_at(const c10::OperatorHandle& op, Stack& stack, int index);
-
 /// A tensor in the dtype that sums are taken in; undefined stays undefined.
 at::Tensor widen(const at::Tensor& tensor);
 
@@ -27,7 +24,7 @@ std::vector<SpecPtr> masked(const std::vector<bool>& mask, std::vector<SpecPtr> 
 
 /// The operator itself on contiguous tensors (kernels that read raw memory rely on it; a block may
 /// be a view).
-void run_contiguous(const c10::OperatorHandle& op, Stack& stack);
+void run_contiguous(LocalCall& call);
 
 /// All dims of a tensor but one, or but the first `from`.
 std::vector<int64_t> dims_but(int64_t ndim, int64_t kept);

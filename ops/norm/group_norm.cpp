@@ -58,17 +58,17 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   Plan plan = solve(call, group->axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
   if (samples_are_whole(*spec)) {
-    plan.edits = {{call.index("N"), spec->local_shape()[0]}};
+    plan.edits = {{call.arg("N"), spec->local_shape()[0]}};
     plan.run = run_contiguous;
     return plan;
   }
-  plan.run = [shape = shape_of(call, spec), eps = call.value("eps").toDouble()](const c10::OperatorHandle& op,
-                                                                                Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, 1), bias = tensor_at(op, stack, 2);
+  plan.run = [shape = shape_of(call, spec), eps = call.value("eps").toDouble(), at_input = call.arg("input"),
+              at_weight = call.arg("weight"), at_bias = call.arg("bias")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight), bias = call.tensor(at_bias);
     const at::Tensor x = shape.flat(input);
     const Normalized result = normalize_groups(shape, x, beside(x, weight), beside(x, bias), eps);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    finish(op, stack, result.y.view(input.sizes()).to(input.scalar_type()), result.mean.to(kept), result.rstd.to(kept));
+    call.give(result.y.view(input.sizes()).to(input.scalar_type()), result.mean.to(kept), result.rstd.to(kept));
   };
   return plan;
 }
@@ -86,21 +86,23 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const auto mask = wanted_gradients(call);
   plan.outputs = masked(mask, {spec, affine, affine});
   if (samples_are_whole(*spec)) {
-    plan.edits = {{call.index("N"), spec->local_shape()[0]}};
+    plan.edits = {{call.arg("N"), spec->local_shape()[0]}};
     plan.run = run_contiguous;
     return plan;
   }
-  plan.run = [mask, shape = shape_of(call, spec)](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, 4);
+  plan.run = [mask, shape = shape_of(call, spec), at_input = call.arg("input"), at_weight = call.arg("weight"),
+              at_grad_out = call.arg("grad_out"), at_mean = call.arg("mean"),
+              at_rstd = call.arg("rstd")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
     const at::Tensor x = shape.flat(input);
     GroupGradients found =
-        normalize_groups_back(shape, shape.flat(tensor_at(op, stack, 0)), x, beside(x, tensor_at(op, stack, 2)),
-                              beside(x, tensor_at(op, stack, 3)), beside(x, weight), mask);
+        normalize_groups_back(shape, shape.flat(call.tensor(at_grad_out)), x, beside(x, call.tensor(at_mean)),
+                              beside(x, call.tensor(at_rstd)), beside(x, weight), mask);
     if (found.input.defined()) found.input = found.input.view(input.sizes()).to(input.scalar_type());
     if (found.weight.defined()) found.weight = found.weight.to(kept);
     if (found.bias.defined()) found.bias = found.bias.to(kept);
-    finish(op, stack, found.input, found.weight, found.bias);
+    call.give(found.input, found.weight, found.bias);
   };
   return plan;
 }

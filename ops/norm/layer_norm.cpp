@@ -58,22 +58,23 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const double eps = call.value("eps").toDouble();
   // Called as a function: lists packed into the stack cost more than the norm of a small block.
-  plan.run = [eps, shape = call.integers("normalized_shape")](const c10::OperatorHandle& op, Stack& stack) {
-    const auto optional = [&](int index) -> std::optional<at::Tensor> {
-      c10::IValue& value = argument(op, stack, index);
+  plan.run = [eps, shape = call.integers("normalized_shape"), at_input = call.arg("input"),
+              at_weight = call.arg("weight"), at_bias = call.arg("bias")](LocalCall& call) {
+    const auto optional = [&](Arg arg) -> std::optional<at::Tensor> {
+      c10::IValue& value = call.value(arg);
       if (!value.isTensor() || !value.toTensor().defined()) return std::nullopt;
       at::Tensor given = std::move(value).toTensor();
       return given.is_contiguous() ? std::move(given) : given.contiguous();
     };
-    auto [out, mean, rstd] = at::native_layer_norm(*argument(op, stack, 0).toTensor().expect_contiguous(), shape,
-                                                   optional(2), optional(3), eps);
-    finish(op, stack, std::move(out), std::move(mean), std::move(rstd));
+    auto [out, mean, rstd] = at::native_layer_norm(*call.tensor(at_input).expect_contiguous(), shape,
+                                                   optional(at_weight), optional(at_bias), eps);
+    call.give(std::move(out), std::move(mean), std::move(rstd));
   };
   if (CutGroup(spec, layer.normalized).alone()) return plan;
-  plan.run = [=, dims = layer.normalized, at_weight = call.index("weight"), at_bias = call.index("bias")](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 0);
-    const at::Tensor weight = tensor_at(op, stack, at_weight), bias = tensor_at(op, stack, at_bias);
+  plan.run = [=, dims = layer.normalized, at_input = call.arg("input"), at_weight = call.arg("weight"),
+              at_bias = call.arg("bias")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input);
+    const at::Tensor weight = call.tensor(at_weight), bias = call.tensor(at_bias);
     const at::Tensor x = widen(input);
     const Moments moments = global_moments(x, spec, dims);
     const at::Tensor rstd = at::div(moments.m2, moments.count).add_(eps).rsqrt_();
@@ -81,7 +82,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     if (weight.defined()) y.mul_(weight);
     if (bias.defined()) y.add_(bias);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    finish(op, stack, y.to(input.scalar_type()), moments.mean.to(kept), rstd.to(kept));
+    call.give(y.to(input.scalar_type()), moments.mean.to(kept), rstd.to(kept));
   };
   return plan;
 }
@@ -104,12 +105,13 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const CutGroup group(spec, layer.normalized);
   if (group.alone()) return plan;
   const int64_t count = global_count(*spec, layer.normalized);
-  plan.run = [=, lead = layer.lead, dims = layer.normalized, at_mean = call.index("mean"), at_rstd = call.index("rstd"),
-              at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, at_weight);
+  plan.run = [=, lead = layer.lead, dims = layer.normalized, at_mean = call.arg("mean"), at_rstd = call.arg("rstd"),
+              at_weight = call.arg("weight"), at_input = call.arg("input"),
+              at_grad_out = call.arg("grad_out")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight);
     const at::ScalarType kept = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    const at::Tensor grad = widen(tensor_at(op, stack, 0)), rstd = widen(tensor_at(op, stack, at_rstd));
-    const at::Tensor x = at::sub(widen(input), tensor_at(op, stack, at_mean)).mul_(rstd);
+    const at::Tensor grad = widen(call.tensor(at_grad_out)), rstd = widen(call.tensor(at_rstd));
+    const at::Tensor x = at::sub(widen(input), call.tensor(at_mean)).mul_(rstd);
     at::Tensor dx, dweight, dbias;
     if (mask[0]) {
       const at::Tensor g = weight.defined() ? grad * weight : grad;
@@ -120,7 +122,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
     const auto sum_lead = [&](const at::Tensor& t) { return (lead.empty() ? t.clone() : t.sum(lead)).to(kept); };
     if (mask[1]) dweight = sum_lead(grad * x);
     if (mask[2]) dbias = sum_lead(grad);
-    finish(op, stack, dx, dweight, dbias);
+    call.give(dx, dweight, dbias);
   };
   return plan;
 }
@@ -134,9 +136,9 @@ std::optional<Plan> plan_rms_forward(const OpCall& call) {
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const std::optional<double> eps = call.value("eps").toOptional<double>();
   plan.run = [eps, dims = layer.normalized, group = CutGroup(spec, layer.normalized),
-              count = global_count(*spec, layer.normalized),
-              at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 0), weight = tensor_at(op, stack, at_weight);
+              count = global_count(*spec, layer.normalized), at_weight = call.arg("weight"),
+              at_input = call.arg("input")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight);
     const at::Tensor x = widen(input);
     const double least =
         x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
@@ -144,7 +146,7 @@ std::optional<Plan> plan_rms_forward(const OpCall& call) {
     const at::Tensor rstd = squares.add_(eps.value_or(least)).rsqrt_();
     at::Tensor y = x * rstd;
     if (weight.defined()) y.mul_(weight);
-    finish(op, stack, y.to(input.scalar_type()), rstd);
+    call.give(y.to(input.scalar_type()), rstd);
   };
   return plan;
 }
@@ -161,10 +163,10 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
   const auto mask = wanted_gradients(call);
   plan.outputs = masked(mask, {spec, reduced_spec(spec, layer.lead, false, ReduceOp::kSum)});
   plan.run = [mask, lead = layer.lead, dims = layer.normalized, group = CutGroup(spec, layer.normalized),
-              count = global_count(*spec, layer.normalized), at_rstd = call.index("rstd"),
-              at_weight = call.index("weight")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor input = tensor_at(op, stack, 1), weight = tensor_at(op, stack, at_weight);
-    const at::Tensor grad = widen(tensor_at(op, stack, 0)), rstd = widen(tensor_at(op, stack, at_rstd));
+              count = global_count(*spec, layer.normalized), at_rstd = call.arg("rstd"), at_weight = call.arg("weight"),
+              at_input = call.arg("input"), at_grad_out = call.arg("grad_out")](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight);
+    const at::Tensor grad = widen(call.tensor(at_grad_out)), rstd = widen(call.tensor(at_rstd));
     const at::Tensor x = widen(input) * rstd;
     at::Tensor dx, dweight;
     if (mask[0]) {
@@ -176,7 +178,7 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
       dweight = grad * x;
       dweight = (lead.empty() ? dweight : dweight.sum(lead)).to(weight.scalar_type());
     }
-    finish(op, stack, dx, dweight);
+    call.give(dx, dweight);
   };
   return plan;
 }

@@ -34,13 +34,13 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   check(call, slices, call.spec("g"));
   Plan plan{.inputs = {slices.v, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
-  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op,
-                                                                           Stack& stack) {
-    const at::Tensor given = argument(op, stack, 0).toTensor(), g = argument(op, stack, 1).toTensor();
+  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims), at_v = call.arg("v"),
+              at_g = call.arg("g")](LocalCall& call) {
+    const at::Tensor given = call.tensor(at_v), g = call.tensor(at_g);
     const at::ScalarType wide = wide_type(given.scalar_type());
     const at::Tensor v = given.to(wide);
     const at::Tensor norms = group.all_reduce(at::sum(v.square(), dims, true)).sqrt_();
-    finish(op, stack, (v * (g.to(wide) / norms)).to(given.scalar_type()), norms);
+    call.give((v * (g.to(wide) / norms)).to(given.scalar_type()), norms);
   };
   return plan;
 }
@@ -50,15 +50,16 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const Slices slices = slices_of(call, call.spec("saved_v"));
   Plan plan{.inputs = {slices.v, slices.v, slices.g, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
-  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims)](const c10::OperatorHandle& op,
-                                                                           Stack& stack) {
-    const at::Tensor given = argument(op, stack, 1).toTensor(), scales = argument(op, stack, 2).toTensor();
+  plan.run = [dims = slices.dims, group = CutGroup(slices.v, slices.dims), at_saved_v = call.arg("saved_v"),
+              at_saved_g = call.arg("saved_g"), at_grad_w = call.arg("grad_w"),
+              at_saved_norms = call.arg("saved_norms")](LocalCall& call) {
+    const at::Tensor given = call.tensor(at_saved_v), scales = call.tensor(at_saved_g);
     const at::ScalarType wide = wide_type(given.scalar_type());
-    const at::Tensor grad = argument(op, stack, 0).toTensor().to(wide), v = given.to(wide), g = scales.to(wide);
-    const at::Tensor norms = argument(op, stack, 3).toTensor().to(wide);
+    const at::Tensor grad = call.tensor(at_grad_w).to(wide), v = given.to(wide), g = scales.to(wide);
+    const at::Tensor norms = call.tensor(at_saved_norms).to(wide);
     const at::Tensor sums = group.all_reduce(at::sum(grad * v, dims, true));
     const at::Tensor grad_v = (g / norms) * (grad - v * (sums / norms.square()));
-    finish(op, stack, grad_v.to(given.scalar_type()), (sums / norms).to(scales.scalar_type()));
+    call.give(grad_v.to(given.scalar_type()), (sums / norms).to(scales.scalar_type()));
   };
   return plan;
 }

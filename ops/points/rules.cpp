@@ -17,20 +17,21 @@ namespace {
 std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most, std::optional<double> radius) {
   check_on_cpu(op, call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points");
-  check_points(op, query->global_shape(), points->global_shape(), call.slots()[0].dtype, call.slots()[1].dtype);
+  check_points(op, query->global_shape(), points->global_shape(), call.tensor("query").dtype,
+               call.tensor("points").dtype);
   const PointCuts cuts(query, points);
   const SpecPtr lists = cuts.like_query({most}), counts = cuts.like_query({});
   Plan plan;
   plan.inputs = {cuts.query, cuts.points};
   plan.outputs = {lists, lists};
   if (radius) plan.outputs.push_back(counts);
-  plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.slots()[0].dtype),
-              with_counts = radius.has_value(), shape = lists->local_shape(),
-              rows = counts->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const NeighborLists found = round->search(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor());
+  plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.tensor("query").dtype),
+              with_counts = radius.has_value(), shape = lists->local_shape(), rows = counts->local_shape(),
+              at_query = call.arg("query"), at_points = call.arg("points")](LocalCall& call) {
+    const NeighborLists found = round->search(call.tensor(at_query), call.tensor(at_points));
     at::Tensor distances = found.distances().view(shape), indices = found.indices().view(shape);
-    if (with_counts) return finish(op, stack, distances, indices, found.counts().view(rows));
-    finish(op, stack, distances, indices);
+    if (with_counts) return call.give(distances, indices, found.counts().view(rows));
+    call.give(distances, indices);
   };
   return plan;
 }
@@ -51,10 +52,11 @@ std::optional<Plan> plan_radius(const OpCall& call) {
 std::optional<Plan> plan_offsets(const OpCall& call) {
   check_on_cpu("neighbor_offsets", call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points"), indices = call.spec("indices");
-  check_points("neighbor_offsets", query->global_shape(), points->global_shape(), call.slots()[0].dtype,
-               call.slots()[1].dtype);
+  check_points("neighbor_offsets", query->global_shape(), points->global_shape(), call.tensor("query").dtype,
+               call.tensor("points").dtype);
   const auto& shape = query->global_shape();
-  check_indices(at::IntArrayRef(shape).slice(0, shape.size() - 1), indices->global_shape(), call.slots()[2].dtype);
+  check_indices(at::IntArrayRef(shape).slice(0, shape.size() - 1), indices->global_shape(),
+                call.tensor("indices").dtype);
   // The indices are mostly a search's, cut as it left them.
   const PointCuts cuts(indices->has_cut() ? indices : query, points);
   const int64_t neighbors = indices->global_shape().back(), features = shape.back();
@@ -62,12 +64,12 @@ std::optional<Plan> plan_offsets(const OpCall& call) {
   Plan plan;
   plan.inputs = {cuts.like_query({features}), cuts.points, cuts.like_query({neighbors})};
   plan.outputs = {output};
-  plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape()](const c10::OperatorHandle& op,
-                                                                               Stack& stack) {
-    const at::Tensor index = one_batch(argument(op, stack, 2).toTensor(), batch);
+  plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape(), at_indices = call.arg("indices"),
+              at_points = call.arg("points"), at_query = call.arg("query")](LocalCall& call) {
+    const at::Tensor index = one_batch(call.tensor(at_indices), batch);
     const PointRoute route(cuts, index, "neighbor_offsets");
-    const at::Tensor rows = route.fetch(one_batch(argument(op, stack, 1).toTensor(), batch));
-    finish(op, stack, offsets_of(rows, one_batch(argument(op, stack, 0).toTensor(), batch), index).view(shape));
+    const at::Tensor rows = route.fetch(one_batch(call.tensor(at_points), batch));
+    call.give(offsets_of(rows, one_batch(call.tensor(at_query), batch), index).view(shape));
   };
   return plan;
 }
@@ -84,13 +86,13 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
   const bool for_query = wanted[0], for_points = wanted[1];
   plan.outputs = {for_query ? query : SpecPtr(), for_points ? cuts.sum_like_points() : SpecPtr()};
   plan.run = [cuts, for_query, for_points, batch = points->ndim() - 2, query = query->local_shape(),
-              home = cuts.points->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor g = one_batch(argument(op, stack, 0).toTensor(), batch),
-                     index = one_batch(argument(op, stack, 2).toTensor(), batch);
+              home = cuts.points->local_shape(), at_grad = call.arg("grad"),
+              at_indices = call.arg("indices")](LocalCall& call) {
+    const at::Tensor g = one_batch(call.tensor(at_grad), batch), index = one_batch(call.tensor(at_indices), batch);
     at::Tensor of_query, of_points;
     if (for_points) of_points = PointRoute(cuts, index, "neighbor_offsets").add(g).view(home);
     if (for_query) of_query = query_gradient(g, index).view(query);
-    finish(op, stack, std::move(of_query), std::move(of_points));
+    call.give(std::move(of_query), std::move(of_points));
   };
   return plan;
 }

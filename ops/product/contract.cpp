@@ -52,8 +52,8 @@ at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::I
 
 std::optional<Plan> plan_contract(const OpCall& call) {
   const Ints l = call.integers("left_axes"), r = call.integers("right_axes"), o = call.integers("out_axes");
-  const auto& left = call.slots()[0].spec->global_shape();
-  const auto& right = call.slots()[1].spec->global_shape();
+  const auto& left = call.spec("left")->global_shape();
+  const auto& right = call.spec("right")->global_shape();
   TORCH_INTERNAL_ASSERT(l.size() == left.size() && r.size() == right.size());
   Ints names;
   Axes axes;
@@ -79,9 +79,9 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   }
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
-  plan.run = [l, r, o](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor out = contract_plain(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(), l, r, o);
-    finish(op, stack, std::move(out));
+  plan.run = [l, r, o, at_left = call.arg("left"), at_right = call.arg("right")](LocalCall& call) {
+    at::Tensor out = contract_plain(call.tensor(at_left), call.tensor(at_right), l, r, o);
+    call.give(std::move(out));
   };
   return plan;
 }

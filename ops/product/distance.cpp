@@ -74,7 +74,7 @@ std::optional<Plan> plan_cdist(const OpCall& call) {
 std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   RowAxes rows = row_axes(call, AxisKind::kKeep);
   rows.axes.kinds[rows.pairs.back()] = AxisKind::kReduce;
-  const int grad = call.slot(0);  // named grad, from LibTorch 2.15 on grad_output
+  const int grad = call.slot(call.arg({"grad", "grad_output"}));  // renamed in LibTorch 2.15
   rows.axes.inputs[grad] = rows.pairs;
   rows.axes.inputs[call.slot("cdist")] = rows.pairs;
   rows.axes.linear.assign(call.slots().size(), Linear::kNo);
@@ -83,10 +83,10 @@ std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   rows.axes.output_shapes = {rows.first_shape};
   Plan plan = solve(call, rows.axes);
   // Of nothing LibTorch's kernel gives a gradient without the batch dims.
-  plan.run = [spec = plan.outputs[0], at_x2 = call.index("x2")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x1 = argument(op, stack, 1).toTensor(), x2 = argument(op, stack, at_x2).toTensor();
-    if (x1.numel() > 0 && x2.numel() > 0) return op.callBoxed(stack);
-    finish(op, stack, at::zeros(spec->local_shape(), x1.options()));
+  plan.run = [spec = plan.outputs[0], at_x2 = call.arg("x2"), at_x1 = call.arg("x1")](LocalCall& call) {
+    const at::Tensor x1 = call.tensor(at_x1), x2 = call.tensor(at_x2);
+    if (x1.numel() > 0 && x2.numel() > 0) return call.run();
+    call.give(at::zeros(spec->local_shape(), x1.options()));
   };
   return plan;
 }
@@ -138,11 +138,11 @@ std::optional<Plan> plan_pdist(const OpCall& call) {
   check_matrix(call, *x);
   Plan plan{.inputs = {replicated(call.mesh(), x->global_shape())}, .outputs = {pair_spec(x)}};
   if (!x->is_cut(0)) return plan;
-  plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble()](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const OwnPairs pairs = own_pairs(argument(op, stack, 0).toTensor(), range);
+  plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble(),
+              at_self = call.arg("self")](LocalCall& call) {
+    const OwnPairs pairs = own_pairs(call.tensor(at_self), range);
     const at::Tensor table = at::_cdist_forward(pairs.own, pairs.rest, p, std::nullopt);
-    finish(op, stack, table.masked_select(pairs.mask));
+    call.give(table.masked_select(pairs.mask));
   };
   return plan;
 }
@@ -156,10 +156,10 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
   Layout sums = whole->layout();
   for (const int64_t m : x->cut(0).mesh_dims) sums.partials[m] = ReduceOp::kSum;
   plan.outputs = {intern(std::move(sums))};
-  plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble()](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor(), x = argument(op, stack, 1).toTensor(),
-                     distance = argument(op, stack, 3).toTensor();
+  plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble(),
+              at_grad = call.arg({"grad", "grad_output"}), at_self = call.arg("self"),
+              at_pdist = call.arg("pdist")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad), x = call.tensor(at_self), distance = call.tensor(at_pdist);
     const OwnPairs own = own_pairs(x, range);
     at::Tensor result = at::zeros_like(x);
     if (own.own.numel() > 0) {
@@ -171,7 +171,7 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
       result.slice(0, range.first)
           .add_(at::_cdist_backward(grads.t().contiguous(), own.rest, own.own, p, distances.t().contiguous()));
     }
-    finish(op, stack, result);
+    call.give(result);
   };
   return plan;
 }
@@ -185,9 +185,9 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
   const CutGroup group(from, dims);
   Plan plan{.inputs = {from}, .outputs = {from}};
   if (group.alone()) return plan;
-  plan.run = [=, p = call.value("p").toScalar().toDouble(), limit = call.value("maxnorm").toScalar().toDouble()](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor given = argument(op, stack, 0).toTensor();
+  plan.run = [=, p = call.value("p").toScalar().toDouble(), limit = call.value("maxnorm").toScalar().toDouble(),
+              at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor given = call.tensor(at_self);
     const at::Tensor x = given.to(wide_type(given.scalar_type()));
     at::Tensor norm;
     if (std::isinf(p)) {
@@ -198,7 +198,7 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
       norm = group.all_reduce(at::sum(x.abs().pow(p), dims, true)).pow(1 / p);
     }
     const at::Tensor factor = at::where(norm.gt(limit), limit / (norm + 1e-7), at::ones({}, norm.options()));
-    finish(op, stack, (x * factor).to(given.scalar_type()));
+    call.give((x * factor).to(given.scalar_type()));
   };
   return plan;
 }

@@ -30,14 +30,14 @@ std::optional<Plan> plan_embedding(const OpCall& call) {
   Plan plan = solve(call, axes);
   const SpecPtr held = plan.inputs[0];
   if (!held->is_cut(0)) return plan;
-  plan.run = [held](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor weight = argument(op, stack, 0).toTensor(), indices = argument(op, stack, 1).toTensor();
+  plan.run = [held, at_weight = call.arg("weight"), at_indices = call.arg("indices")](LocalCall& call) {
+    const at::Tensor weight = call.tensor(at_weight), indices = call.tensor(at_indices);
     const OwnedRows owned = owned_rows(indices, *held, 0, false, "embedding");
     std::vector<int64_t> shape = indices.sizes().vec();
     shape.push_back(weight.size(1));
-    if (weight.size(0) == 0) return finish(op, stack, at::zeros(shape, weight.options()));
+    if (weight.size(0) == 0) return call.give(at::zeros(shape, weight.options()));
     at::Tensor found = weight.index_select(0, owned.index.flatten()).view(shape);
-    finish(op, stack, found.masked_fill_(owned.valid.logical_not().unsqueeze(-1), 0));
+    call.give(found.masked_fill_(owned.valid.logical_not().unsqueeze(-1), 0));
   };
   return plan;
 }

@@ -42,13 +42,13 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (!result->has_cut()) return plan;
   // The shapes of the notes for the backward pass are the kernel's own affair.
   plan.outputs.resize(4);
-  plan.run = [result, max = call.integer("mode") == kMax](const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    const size_t base = stack.size() - 4;
+  plan.run = [result, max = call.integer("mode") == kMax](LocalCall& call) {
+    call.run();
+    const auto results = call.values();
     for (size_t r = 0; r < 4; ++r) {
-      const at::Tensor t = stack[base + r].toTensor();
+      const at::Tensor t = results[r].toTensor();
       const bool columns = r == 0 || (r == 3 && max);
-      stack[base + r] = wrap(t, columns ? result : replicated(result->mesh(), t.sizes()));
+      results[r] = wrap(t, columns ? result : replicated(result->mesh(), t.sizes()));
     }
   };
   return plan;
@@ -79,10 +79,11 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
   TORCH_CHECK_VALUE(table->ndim() == 2, call.name(), ": the table must have two dims\n  have  ", call.describe());
   Plan plan{.inputs = {table, replicated(call.mesh(), call.spec("indices")->global_shape())}, .outputs = {table}};
   if (!table->has_cut()) return plan;
-  plan.run = [table, group = CutGroup(table, 1)](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor rows = argument(op, stack, 0).toTensor();
-    const at::Tensor indices = argument(op, stack, 1).toTensor();
-    const double limit = argument(op, stack, 2).toDouble(), p = argument(op, stack, 3).toDouble();
+  plan.run = [table, group = CutGroup(table, 1), at_self = call.arg("self"), at_indices = call.arg("indices"),
+              at_max_norm = call.arg("max_norm"), at_norm_type = call.arg("norm_type")](LocalCall& call) {
+    at::Tensor rows = call.tensor(at_self);
+    const at::Tensor indices = call.tensor(at_indices);
+    const double limit = call.value(at_max_norm).toDouble(), p = call.value(at_norm_type).toDouble();
     const OwnedRows owned = owned_rows(indices, *table, 0, false, "embedding_renorm_");
     const at::Tensor mine = std::get<0>(at::_unique2(owned.index.masked_select(owned.valid)));
     if (mine.numel() > 0) {
@@ -97,7 +98,7 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
       const at::Tensor factors = at::where(norms.gt(limit), limit / (norms + 1e-7), at::ones({}, norms.options()));
       rows.index_copy_(0, mine, named * factors);
     }
-    finish(op, stack, rows);
+    call.give(rows);
   };
   return plan;
 }

@@ -72,7 +72,7 @@ class Batch {
     for (size_t s = 0; s < call.slots().size(); ++s) {
       const SpecPtr& spec = call.slots()[s].spec;
       cores_.push_back(!spec             ? 0
-                       : parts[s] == "?" ? (is_vector(*call.slots()[0].spec, *spec) ? 1 : 2)
+                       : parts[s] == "?" ? (is_vector(*call.spec("A"), *spec) ? 1 : 2)
                                          : static_cast<int64_t>(parts[s].size()));
       if (!spec) continue;
       const int64_t count = spec->ndim() - cores_.back();
@@ -181,15 +181,15 @@ std::optional<Plan> plan_check_errors(const OpCall& call) {
   const SpecPtr info = without_partial(call.spec("info"));
   Plan plan{.inputs = {info}, .outputs = {}};
   if (!info->has_cut()) return plan;
-  plan.run = [info](const c10::OperatorHandle& op, Stack& stack) {
-    c10::IValue& value = argument(op, stack, 0);
+  plan.run = [info, at_info = call.arg("info")](LocalCall& call) {
+    c10::IValue& value = call.value(at_info);
     const at::Tensor mine = value.toTensor();
-    if (!mine.any().item<bool>()) return finish(op, stack);
+    if (!mine.any().item<bool>()) return call.give();
     at::Tensor all = at::zeros(info->global_shape(), mine.options()), block = all;
     for (int64_t d = 0; d < info->ndim(); ++d) block = block.narrow(d, info->offsets()[d], mine.size(d));
     block.copy_(mine);
     value = all;
-    op.callBoxed(stack);
+    call.run();
   };
   return plan;
 }

@@ -82,12 +82,12 @@ std::optional<Plan> plan_product(const OpCall& call) {
   for (const char letter : out) output_shape.push_back(extents[axis_of(letter)]);
   // LibTorch's addmv reads an added tensor of another dtype as if it were of the matrix's; the other products refuse
   // it.
-  TORCH_CHECK_TYPE(out != "m" || !product.adds || call.slots()[0].dtype == call.slots()[first].dtype, call.name(),
-                   ": the added tensor is ", call.slots()[0].dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
+  TORCH_CHECK_TYPE(out != "m" || !product.adds || call.tensor("self").dtype == call.slots()[first].dtype, call.name(),
+                   ": the added tensor is ", call.tensor("self").dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
                    call.describe(), "\n  fix   convert them to one type");
   if (product.adds) {
     std::vector<int> dims;
-    const auto& shape = call.slots()[0].spec->global_shape();
+    const auto& shape = call.spec("self")->global_shape();
     const bool wide = shape.size() > out.size();
     for (size_t d = 0; d < shape.size(); ++d) {
       const int64_t extent = wide ? 0 : output_shape[out.size() - shape.size() + d];
@@ -109,17 +109,17 @@ std::optional<Plan> plan_product(const OpCall& call) {
   axes.output_shapes.push_back(output_shape);
   if (in_place) {
     axes.fixed_output = 0;
-    axes.fixed_spec = without_partial(call.slots()[0].spec);
+    axes.fixed_spec = without_partial(call.spec("self"));
   }
   Plan plan = solve(call, axes);
   // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them:
   // what one rank alone would do.
   const bool nothing = std::find(extents.begin(), extents.end(), 0) != extents.end();
-  if (product.adds && !nothing && at::isIntegralType(call.slots()[0].dtype, /*includeBool=*/false) &&
+  if (product.adds && !nothing && at::isIntegralType(call.tensor("self").dtype, /*includeBool=*/false) &&
       call.name().find("addr") == std::string::npos) {
     for (const char* factor : {"beta", "alpha"}) {
       const at::Scalar number = call.value(factor).toScalar();
-      if (number.isFloatingPoint()) plan.edits.emplace_back(call.index(factor), number.to<int64_t>());
+      if (number.isFloatingPoint()) plan.edits.emplace_back(call.arg(factor), number.to<int64_t>());
     }
   }
   if (product.adds && plan.outputs[0]->has_partial()) {
@@ -128,12 +128,12 @@ std::optional<Plan> plan_product(const OpCall& call) {
     for (int64_t m = 0; m < call.mesh()->ndim(); ++m) added.partials[m] = plan.outputs[0]->partial(m);
     plan.inputs[0] = intern(std::move(added));
   }
-  if (product.adds && call.slots()[0].spec->global_shape() != output_shape) {
+  if (product.adds && call.spec("self")->global_shape() != output_shape) {
     // Kernels disagree about what broadcasts to a block without rows.
-    plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-      c10::IValue& added = argument(op, stack, 0);
+    plan.run = [shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
+      c10::IValue& added = call.value(at_self);
       added = added.toTensor().expand(shape);
-      op.callBoxed(stack);
+      call.run();
     };
   }
   return plan;

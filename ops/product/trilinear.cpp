@@ -10,13 +10,13 @@ namespace moonhalo {
 namespace {
 
 std::optional<Plan> plan_trilinear(const OpCall& call) {
-  const char* const added[] = {"expand1", "expand2", "expand3"};
+  const char *const added[] = {"expand1", "expand2", "expand3"}, *const given[] = {"i1", "i2", "i3"};
   Axes axes;
   std::vector<int64_t> extents;
   // Every tensor with the dims of size one that are put in first.
   std::vector<std::vector<int>> places(3);
   for (int s = 0; s < 3; ++s) {
-    const auto& shape = call.slots()[s].spec->global_shape();
+    const auto& shape = call.spec(given[s])->global_shape();
     const auto expanded = call.integers(added[s]);
     const auto ndim = shape.size() + expanded.size();
     TORCH_CHECK_VALUE(extents.empty() || extents.size() == ndim, call.name(), ": the tensors have ", extents.size(), " and ", ndim,
@@ -42,7 +42,7 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
     shape.push_back(extents[d]);
   }
   for (int s = 0; s < 3; ++s) {
-    const auto& sizes = call.slots()[s].spec->global_shape();
+    const auto& sizes = call.spec(given[s])->global_shape();
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (sizes[d] != extents[places[s][d]]) places[s][d] = -1;
     }
@@ -52,11 +52,12 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
   axes.outputs = {std::move(output)};
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
-  plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [shape = plan.outputs[0]->local_shape(), at_i1 = call.arg("i1"), at_i2 = call.arg("i2"),
+              at_i3 = call.arg("i3")](LocalCall& call) {
     bool empty = false;
-    for (int s = 0; s < 3; ++s) empty |= argument(op, stack, s).toTensor().numel() == 0;
-    if (empty) return finish(op, stack, at::zeros(shape, argument(op, stack, 0).toTensor().options()));
-    op.callBoxed(stack);
+    for (const Arg arg : {at_i1, at_i2, at_i3}) empty |= call.tensor(arg).numel() == 0;
+    if (empty) return call.give(at::zeros(shape, call.tensor(at_i1).options()));
+    call.run();
   };
   return plan;
 }

@@ -10,20 +10,9 @@
 
 namespace moonhalo {
 
-std::optional<at::Generator> generator_of(const c10::IValue& value) {
-  return value.isNone() ? std::nullopt : std::optional(value.toGenerator());
-}
-
-std::optional<at::Generator> named_generator(const c10::OperatorHandle& op, Stack& stack) {
-  const auto index = op.schema().argumentIndexWithName("generator");
-  return index ? generator_of(argument(op, stack, *index)) : std::nullopt;
-}
-
-at::TensorOptions options_of(const c10::OperatorHandle& op, Stack& stack) {
-  const at::TensorOptions options = argument(op, stack, 0).toTensor().options();
-  const auto index = op.schema().argumentIndexWithName("dtype");
-  if (!index || argument(op, stack, *index).isNone()) return options;
-  return options.dtype(argument(op, stack, *index).toScalarType());
+std::optional<at::Generator> generator_of(LocalCall& call, Arg generator) {
+  if (!generator || call.value(generator).isNone()) return std::nullopt;
+  return call.value(generator).toGenerator();
 }
 
 int digits_of(at::ScalarType dtype) {
@@ -55,7 +44,7 @@ std::optional<Plan> plan_broadcast(const OpCall& call, BroadcastRun run) {
   auto plan = find_rule({"moonhalo::pointwise", ""})->plan(call);
   if (!plan) return plan;
   const SpecPtr result = plan->outputs.at(0);
-  plan->run = [run, result](const c10::OperatorHandle& op, Stack& stack) { run(op, stack, result); };
+  plan->run = [run = std::move(run), result](LocalCall& call) { run(call, result); };
   return plan;
 }
 
@@ -63,7 +52,7 @@ namespace {
 
 using Arguments = at::ArrayRef<c10::IValue>;
 
-// Fills the block from the arguments between self and generator.
+// Fills the block from the numbers of the call, in the order of kNumbers.
 using Fill = void (*)(const ElementRandom&, const ShardSpec&, const at::Tensor& block, Arguments arguments);
 
 // A number below `x` that `digits` binary digits hold: rounding may not reach the end that a range leaves out.
@@ -198,12 +187,16 @@ void fill_random(const ElementRandom& random, const ShardSpec& spec, const at::T
   fill_integers(random, spec, block, low, static_cast<uint64_t>(a.back().toInt()));
 }
 
+constexpr std::string_view kNumbers[] = {"from", "to", "mean", "median", "std", "sigma", "lambd", "p"};
+
 // op_(self, ..., generator) fills self, op(self, ..., generator) a tensor like it.
 template <Fill kFill>
 std::optional<Plan> plan_fill(const OpCall& call) {
-  const SpecPtr spec = without_partial(call.spec(0));
-  const auto& arguments = call.op.schema().arguments();
-  const bool in_place = arguments[0].alias_info() != nullptr;
+  const SpecPtr spec = without_partial(call.spec("self"));
+  std::vector<Arg> numbers;
+  for (const std::string_view name : kNumbers) {
+    if (call.has(name)) numbers.push_back(call.arg(name));
+  }
   Plan plan;
   plan.inputs.assign(call.slots().size(), spec);
   for (size_t s = 1; s < call.slots().size(); ++s) {
@@ -212,71 +205,78 @@ std::optional<Plan> plan_fill(const OpCall& call) {
                                 "\n  fix   expand them first");
   }
   plan.outputs = {spec};
-  const int last = static_cast<int>(arguments.size()) - 1;
-  plan.run = [spec, last, in_place](const c10::OperatorHandle& op, Stack& stack) {
-    const ElementRandom random(generator_of(argument(op, stack, last)));
-    at::Tensor block = argument(op, stack, 0).toTensor();
+  plan.run = [spec, numbers, in_place = call.writes("self"), at_self = call.arg("self"),
+              at_generator = generator_arg(call)](LocalCall& call) {
+    const ElementRandom random(generator_of(call, at_generator));
+    at::Tensor block = call.tensor(at_self);
     if (!in_place) block = at::empty_like(block, at::MemoryFormat::Contiguous);
     c10::SmallVector<c10::IValue, 4> given;
-    for (int i = 1; i < last; ++i) given.push_back(argument(op, stack, i));
+    for (const Arg arg : numbers) given.push_back(call.value(arg));
     kFill(random, *spec, block, given);
-    finish(op, stack, block);
+    call.give(block);
   };
   return plan;
 }
 
 // Functions that make a tensor like self, perhaps of another dtype.
-using Make = void (*)(const c10::OperatorHandle& op, Stack& stack, const ElementRandom&, const ShardSpec&,
+struct LikeArgs {
+  Arg self, dtype, generator, p, low, high;  // what the schema has of them
+};
+using Make = void (*)(LocalCall& call, const LikeArgs&, const ElementRandom&, const ShardSpec&,
                       const at::Tensor& block);
 
 template <Make kMake>
 std::optional<Plan> plan_like(const OpCall& call) {
-  const SpecPtr spec = without_partial(call.spec(0));
+  const SpecPtr spec = without_partial(call.spec("self"));
   Plan plan;
   plan.inputs.assign(call.slots().size(), nullptr);
-  plan.inputs[0] = spec;
+  plan.inputs[call.slot("self")] = spec;
   plan.outputs = {spec};
-  plan.run = [spec](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor block = at::empty(spec->local_shape(), options_of(op, stack));
-    kMake(op, stack, ElementRandom(named_generator(op, stack)), *spec, block);
-    finish(op, stack, block);
+  const LikeArgs args{call.arg("self"), call.find({"dtype"}), generator_arg(call),
+                      call.find({"p"}), call.find({"low"}),   call.find({"high"})};
+  plan.run = [spec, args](LocalCall& call) {
+    at::TensorOptions options = call.tensor(args.self).options();
+    if (args.dtype && !call.value(args.dtype).isNone()) options = options.dtype(call.value(args.dtype).toScalarType());
+    const at::Tensor block = at::empty(spec->local_shape(), options);
+    kMake(call, args, ElementRandom(generator_of(call, args.generator)), *spec, block);
+    call.give(block);
   };
   return plan;
 }
 
-void make_uniform(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+void make_uniform(LocalCall&, const LikeArgs&, const ElementRandom& random, const ShardSpec& spec,
                   const at::Tensor& block) {
   fill_uniform(random, spec, block, {0.0, 1.0});
 }
-void make_normal(const c10::OperatorHandle&, Stack&, const ElementRandom& random, const ShardSpec& spec,
+void make_normal(LocalCall&, const LikeArgs&, const ElementRandom& random, const ShardSpec& spec,
                  const at::Tensor& block) {
   fill_normal(random, spec, block, {0.0, 1.0});
 }
-void make_coins(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+void make_coins(LocalCall& call, const LikeArgs& args, const ElementRandom& random, const ShardSpec& spec,
                 const at::Tensor& block) {
-  fill_chances(random, spec, block, argument(op, stack, 0).toTensor());
+  fill_chances(random, spec, block, call.tensor(args.self));
 }
-void make_coins_of_p(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+void make_coins_of_p(LocalCall& call, const LikeArgs& args, const ElementRandom& random, const ShardSpec& spec,
                      const at::Tensor& block) {
-  fill_coins(random, spec, block, argument(op, stack, 1).toDouble());
+  fill_coins(random, spec, block, call.value(args.p).toDouble());
 }
 void make_integers_between(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
                            int64_t high) {
   check_range(block.scalar_type(), low, high);
   fill_integers(random, spec, block, low, static_cast<uint64_t>(high));
 }
-void make_integers(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+void make_integers(LocalCall& call, const LikeArgs& args, const ElementRandom& random, const ShardSpec& spec,
                    const at::Tensor& block) {
-  const c10::IValue& high = argument(op, stack, 1);
+  const c10::IValue& high = call.value(args.high);
   if (high.isTensor()) {
     TORCH_CHECK_VALUE(high.toTensor().numel() == 1, "randint_like: `high` has ", high.toTensor().numel(), " elements, not one");
     return make_integers_between(random, spec, block, 0, high.toTensor().item<int64_t>());
   }
   make_integers_between(random, spec, block, 0, high.toInt());
 }
-void make_integers_from(const c10::OperatorHandle& op, Stack& stack, const ElementRandom& random, const ShardSpec& spec,
+void make_integers_from(LocalCall& call, const LikeArgs& args, const ElementRandom& random, const ShardSpec& spec,
                         const at::Tensor& block) {
-  make_integers_between(random, spec, block, argument(op, stack, 1).toInt(), argument(op, stack, 2).toInt());
+  make_integers_between(random, spec, block, call.value(args.low).toInt(), call.value(args.high).toInt());
 }
 
 // randint_like.Tensor reads `high` on every rank.
@@ -288,20 +288,21 @@ std::optional<Plan> plan_randint_like_tensor(const OpCall& call) {
 }
 
 // normal(mean, std): either may be a tensor.
-void run_normal(const c10::OperatorHandle& op, Stack& stack, const SpecPtr& result) {
-  const c10::IValue &mean = argument(op, stack, 0), &std = argument(op, stack, 1);
-  const at::Tensor like = mean.isTensor() ? mean.toTensor() : std.toTensor();
-  check_floating("normal", like.scalar_type());
-  TORCH_CHECK_VALUE(std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
+std::optional<Plan> plan_normal(const OpCall& call) {
+  return plan_broadcast(call, [at_mean = call.arg("mean"), at_std = call.arg("std"),
+                               at_generator = generator_arg(call)](LocalCall& call, const SpecPtr& result) {
+    const c10::IValue &mean = call.value(at_mean), &std = call.value(at_std);
+    const at::Tensor like = mean.isTensor() ? mean.toTensor() : std.toTensor();
+    check_floating("normal", like.scalar_type());
+    TORCH_CHECK_VALUE(std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
                     "normal: a standard deviation is negative");
-  const at::Tensor block = at::empty(result->local_shape(), like.options());
-  ElementRandom(named_generator(op, stack)).fill(block, *result, [](Draws& d) { return d.normal(); });
-  std.isTensor() ? block.mul_(std.toTensor()) : block.mul_(std.toDouble());
-  mean.isTensor() ? block.add_(mean.toTensor()) : block.add_(mean.toDouble());
-  finish(op, stack, block);
+    const at::Tensor block = at::empty(result->local_shape(), like.options());
+    ElementRandom(generator_of(call, at_generator)).fill(block, *result, [](Draws& d) { return d.normal(); });
+    std.isTensor() ? block.mul_(std.toTensor()) : block.mul_(std.toDouble());
+    mean.isTensor() ? block.add_(mean.toTensor()) : block.add_(mean.toDouble());
+    call.give(block);
+  });
 }
-
-std::optional<Plan> plan_normal(const OpCall& call) { return plan_broadcast(call, run_normal); }
 
 const Register rules{
     {.op = "aten::uniform_", .plan = plan_fill<fill_uniform>, .source = "PyTorch uniform_", .supports = kAnyCut},

@@ -107,55 +107,56 @@ using Sample = double (*)(double, Draws&);
 
 template <Sample kSample>
 std::optional<Plan> plan_sample(const OpCall& call) {
-  const SpecPtr spec = without_partial(call.spec(0));
+  const SpecPtr spec = without_partial(call.spec("self"));
   Plan plan{.inputs = {spec}, .outputs = {spec}};
-  plan.run = [spec](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
-    const char* name = op.schema().name().c_str();
+  plan.run = [spec, at_self = call.arg("self"), at_generator = generator_arg(call)](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
+    const char* name = call.op.schema().name().c_str();
     check_floating(name, self.scalar_type());
     check_values(holds(self.ge(0)), name, "a parameter is negative");
     const at::Tensor block =
-        sampled(ElementRandom(named_generator(op, stack)), *spec, self, kSample).to(self.options());
+        sampled(ElementRandom(generator_of(call, at_generator)), *spec, self, kSample).to(self.options());
     // A shape so small that its samples underflow still gives something positive, as a logarithm needs.
-    finish(op, stack, kSample == gamma ? block.clamp_min_(std::numeric_limits<float>::min()) : block);
+    call.give(kSample == gamma ? block.clamp_min_(std::numeric_limits<float>::min()) : block);
   };
   return plan;
 }
 
-void run_binomial(const c10::OperatorHandle& op, Stack& stack, const SpecPtr& result) {
-  const at::Tensor count = argument(op, stack, 0).toTensor(), p = argument(op, stack, 1).toTensor();
-  check_floating("binomial", count.scalar_type());
-  check_values(holds(p.ge(0).logical_and(p.le(1))) && holds(count.ge(0)), "binomial",
-               "a count is negative or a probability not in [0, 1]");
-  const at::Tensor chances = p.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
-  const at::Tensor counts = count.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
-  const double* chance = chances.const_data_ptr<double>();
-  const double* many = counts.const_data_ptr<double>();
-  const at::Tensor block = at::empty(result->local_shape(), at::kDouble);
-  double* to = block.mutable_data_ptr<double>();
-  const ElementRandom random(named_generator(op, stack));
-  const OwnedElements owned(*result);
-  owned.visit(0, owned.count(), [&](int64_t position, uint64_t index) {
-    Draws draws = random.draws(index);
-    to[position] = binomial(std::floor(many[position]), chance[position], draws);
+std::optional<Plan> plan_binomial(const OpCall& call) {
+  return plan_broadcast(call, [at_count = call.arg("count"), at_prob = call.arg("prob"),
+                               at_generator = generator_arg(call)](LocalCall& call, const SpecPtr& result) {
+    const at::Tensor count = call.tensor(at_count), p = call.tensor(at_prob);
+    check_floating("binomial", count.scalar_type());
+    check_values(holds(p.ge(0).logical_and(p.le(1))) && holds(count.ge(0)), "binomial",
+                 "a count is negative or a probability not in [0, 1]");
+    const at::Tensor chances = p.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
+    const at::Tensor counts = count.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
+    const double* chance = chances.const_data_ptr<double>();
+    const double* many = counts.const_data_ptr<double>();
+    const at::Tensor block = at::empty(result->local_shape(), at::kDouble);
+    double* to = block.mutable_data_ptr<double>();
+    const ElementRandom random(generator_of(call, at_generator));
+    const OwnedElements owned(*result);
+    owned.visit(0, owned.count(), [&](int64_t position, uint64_t index) {
+      Draws draws = random.draws(index);
+      to[position] = binomial(std::floor(many[position]), chance[position], draws);
+    });
+    call.give(block.to(count.options()));
   });
-  finish(op, stack, block.to(count.options()));
 }
 
-std::optional<Plan> plan_binomial(const OpCall& call) { return plan_broadcast(call, run_binomial); }
-
 std::optional<Plan> plan_dirichlet(const OpCall& call) {
-  const SpecPtr given = without_partial(call.spec(0));
+  const SpecPtr given = without_partial(call.spec("self"));
   const SpecPtr spec = given->ndim() == 0 ? given : uncut(given, {given->ndim() - 1});
   Plan plan{.inputs = {spec}, .outputs = {spec}};
-  plan.run = [spec](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
+  plan.run = [spec, at_self = call.arg("self"), at_generator = generator_arg(call)](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
     check_floating("_sample_dirichlet", self.scalar_type());
     check_values(holds(self.gt(0)), "_sample_dirichlet", "a concentration is not positive");
-    at::Tensor block = sampled(ElementRandom(named_generator(op, stack)), *spec, self, gamma);
+    at::Tensor block = sampled(ElementRandom(generator_of(call, at_generator)), *spec, self, gamma);
     block.clamp_min_(std::numeric_limits<double>::min());
     block.div_(block.sum(-1, true));
-    finish(op, stack, block.to(self.options()));
+    call.give(block.to(self.options()));
   };
   return plan;
 }
@@ -218,17 +219,18 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
   if (spec->ndim() == 1) source = {-1};
   const SpecPtr result = follow(spec, shape, source);
   Plan plan{.inputs = {spec}, .outputs = {result}};
-  plan.run = [spec, result, replacement](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
+  plan.run = [spec, result, replacement, at_self = call.arg("self"),
+              at_generator = generator_arg(call)](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
     check_floating("multinomial", self.scalar_type());
     const at::Tensor weights = self.to(at::kCPU, at::kDouble).reshape({-1, self.size(-1)}).contiguous();
     check_values(holds(weights.ge(0).logical_and(weights.isfinite())) && holds(weights.sum(1).gt(0)), "multinomial",
                  "probabilities are negative, not finite, or all zero in a row");
     const at::Tensor block = at::empty({weights.size(0), result->local_shape().back()}, at::kLong);
     const int64_t first_row = spec->ndim() == 2 ? spec->offsets()[0] : 0;
-    (replacement ? sample_with_replacement : sample_without)(ElementRandom(named_generator(op, stack)), weights,
+    (replacement ? sample_with_replacement : sample_without)(ElementRandom(generator_of(call, at_generator)), weights,
                                                              first_row, block);
-    finish(op, stack, block.reshape(result->local_shape()).to(self.device()));
+    call.give(block.reshape(result->local_shape()).to(self.device()));
   };
   return plan;
 }

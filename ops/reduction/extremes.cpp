@@ -73,10 +73,10 @@ std::optional<Plan> plan_with_indices(const OpCall& call) {
   Plan plan{.inputs = {from}, .outputs = {result, result}};
   const CutGroup group(from, dims);
   if (!blocks_may_be_empty(from, dims)) return plan;
-  plan.run = [=, dim = dims[0]](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [=, dim = dims[0], at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     const Extreme extreme = combine(group, local_extreme(x, dim, keepdim, from->offsets()[dim], kOp), kOp);
-    finish(op, stack, extreme.values, extreme.indices);
+    call.give(extreme.values, extreme.indices);
   };
   return plan;
 }
@@ -90,13 +90,13 @@ std::optional<Plan> plan_arg(const OpCall& call) {
   Plan plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keepdim)}};
   const CutGroup group(from, dims);
   if (!blocks_may_be_empty(from, dims)) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     Extreme extreme =
         all ? local_extreme_of_all(x, *from, kOp) : local_extreme(x, dims[0], keepdim, from->offsets()[dims[0]], kOp);
     extreme = combine(group, std::move(extreme), kOp);
     if (all && keepdim) extreme.indices = extreme.indices.reshape(std::vector<int64_t>(x.dim(), 1));
-    finish(op, stack, extreme.indices);
+    call.give(extreme.indices);
   };
   return plan;
 }
@@ -109,7 +109,7 @@ std::optional<Plan> plan_aminmax(const OpCall& call) {
             .outputs = {reduced_spec(from, dims, keepdim, ReduceOp::kMin),
                         reduced_spec(from, dims, keepdim, ReduceOp::kMax)}};
   if (blocks_may_be_empty(from, dims)) {
-    plan.run = run_or_neutral(dims, keepdim, {ReduceOp::kMin, ReduceOp::kMax});
+    plan.run = run_or_neutral(call, dims, keepdim, {ReduceOp::kMin, ReduceOp::kMax});
   }
   return plan;
 }

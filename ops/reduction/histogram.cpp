@@ -45,13 +45,13 @@ std::optional<Plan> plan_histc(const OpCall& call) {
   const CutGroup group(from, dims);
   const double min = call.value("min").toScalar().toDouble(), max = call.value("max").toScalar().toDouble();
   if (group.alone() || min != max || from->global_numel() == 0) return plan;
-  plan.run = [group](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [group, at_self = call.arg("self"), at_min = call.arg("min"), at_max = call.arg("max")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     const Range range = global_range(x.reshape({-1, 1}), group);
     const double widen = range.low[0] == range.high[0] ? 1 : 0;  // as histc does
-    argument(op, stack, 2) = at::Scalar(range.low[0] - widen);
-    argument(op, stack, 3) = at::Scalar(range.high[0] + widen);
-    op.callBoxed(stack);
+    call.value(at_min) = at::Scalar(range.low[0] - widen);
+    call.value(at_max) = at::Scalar(range.high[0] + widen);
+    call.run();
   };
   return plan;
 }
@@ -94,9 +94,10 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
   const SpecPtr from = plan.inputs[call.slot("self")], sums = plan.outputs[0];
   const bool edges_alone = call.op.operator_name().name == "aten::_histogramdd_bin_edges";
   const bool density = call.flag("density") && !edges_alone;
+  const Arg at_bins = call.arg("bins");
   std::vector<int64_t> shape;
   for (const TensorArgument& slot : call.slots()) {
-    if (slot.arg == 1) shape.push_back(slot.spec->global_shape()[0] - 1);
+    if (slot.arg == at_bins) shape.push_back(slot.spec->global_shape()[0] - 1);
   }
   if (shape.empty()) shape = call.integers("bins");
   plan.outputs.clear();
@@ -108,35 +109,35 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
   if (!kColumns) plan.outputs.push_back(replicated(call.mesh(), {shape[0] + 1}));
   const CutGroup group(from, all_dims(from->ndim()));
   if (group.alone()) return plan;
-  const int at_range = call.has("range") ? call.index("range") : -1;
-  const bool infers = at_range >= 0 && !call.given("range") && from->global_numel() > 0;
-  plan.run = [=, at_density = call.index("density")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  const Arg at_range = call.find({"range"});
+  const bool infers = at_range && !call.given("range") && from->global_numel() > 0;
+  plan.run = [=, at_density = call.arg("density"), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     if (infers) {
       const Range range = global_range(kColumns ? x.flatten(0, -2) : x.reshape({-1, 1}), group);
       std::vector<double> ends;
       for (size_t c = 0; c < range.low.size(); ++c) ends.insert(ends.end(), {range.low[c], range.high[c]});
-      argument(op, stack, at_range) = ends;
+      call.value(at_range) = ends;
     }
-    argument(op, stack, at_density) = false;
+    call.value(at_density) = false;
     std::vector<at::Tensor> edges;
     if (density && kColumns) {
-      const c10::IValue& bins = argument(op, stack, 1);
+      const c10::IValue& bins = call.value(at_bins);
       if (bins.isTensorList()) {
         edges = bins.toTensorVector();
       } else {
-        const c10::IValue& range = argument(op, stack, at_range);
+        const c10::IValue& range = call.value(at_range);
         const auto ends = range.isNone() ? std::vector<double>{} : range.toDoubleVector();
         const auto given = range.isNone() ? std::nullopt : std::optional<at::ArrayRef<double>>(ends);
         edges = at::_histogramdd_bin_edges(x, bins.toIntVector(), given);
       }
     }
-    op.callBoxed(stack);
+    call.run();
     if (!density) return;
-    if (!kColumns) edges = {torch::jit::pop(stack).toTensor()};
-    const at::Tensor counts = group.all_reduce(torch::jit::pop(stack).toTensor());
-    torch::jit::push(stack, densities(counts, edges));
-    if (!kColumns) torch::jit::push(stack, edges[0]);
+    if (!kColumns) edges = {call.result(1)};
+    const at::Tensor counts = group.all_reduce(call.result(0));
+    call.give(densities(counts, edges));
+    if (!kColumns) call.add(edges[0]);
   };
   return plan;
 }
@@ -156,19 +157,20 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
   const CutGroup group(from, 0);
   if (group.alone() || from->global_numel() == 0) return plan;
   plan.outputs = {nullptr};
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
-    const c10::IValue& weight = argument(op, stack, 1);
+  plan.run = [=, at_self = call.arg("self"), at_weights = call.arg("weights"),
+              at_minlength = call.arg("minlength")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
+    const c10::IValue& weight = call.value(at_weights);
     at::ScalarType dtype = at::kLong;
     if (weight.isTensor()) dtype = weight.toTensor().scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
     at::Tensor most = x.numel() > 0 ? x.max().to(at::kLong) : at::full({}, -1, x.options().dtype(at::kLong));
-    c10::IValue& length = argument(op, stack, 2);
+    c10::IValue& length = call.value(at_minlength);
     length = std::max(length.toInt(), group.all_reduce(most, ReduceOp::kMax).item<int64_t>() + 1);
-    op.callBoxed(stack);
-    const at::Tensor counts = torch::jit::pop(stack).toTensor().to(dtype);  // an empty block counts in integers
+    call.run();
+    const at::Tensor counts = call.result().to(dtype);  // an empty block counts in integers
     Layout layout(from->mesh(), counts.sizes());
     layout.partials = sums->layout().partials;
-    torch::jit::push(stack, wrap(counts, intern(std::move(layout))));
+    call.give(wrap(counts, intern(std::move(layout))));
   };
   return plan;
 }

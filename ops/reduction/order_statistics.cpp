@@ -52,16 +52,16 @@ std::optional<Plan> plan_median(const OpCall& call) {
   const CutGroup group(from, dims);
   Plan plan{.inputs = {from}, .outputs = {replicated(call.mesh(), {})}};
   if (group.alone() || from->global_numel() == 0) return plan;
-  plan.run = [group, total = from->global_numel()](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor x = argument(op, stack, 0).toTensor().flatten();
+  plan.run = [group, total = from->global_numel(), at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor x = call.tensor(at_self).flatten();
     int64_t count = total;
     if (x.is_floating_point()) {
       const at::Tensor nan = x.isnan();
       count -= group.all_reduce(nan.sum()).item<int64_t>();
-      if (count == 0 || (count < total && !kSkipNan)) return finish(op, stack, at::full({}, NAN, x.options()));
+      if (count == 0 || (count < total && !kSkipNan)) return call.give(at::full({}, NAN, x.options()));
       x = x.masked_select(nan.logical_not());
     }
-    finish(op, stack, value_of(select(keys_of(x), (count - 1) / 2, group), x));
+    call.give(value_of(select(keys_of(x), (count - 1) / 2, group), x));
   };
   return plan;
 }

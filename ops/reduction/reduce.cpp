@@ -12,7 +12,7 @@ namespace {
 // Adding up after the sum is adding up before it, unless the sum counts bools, converts to
 // integers, or widens integers whose addends may have wrapped round.
 bool is_linear(const OpCall& call) {
-  const at::ScalarType dtype = call.slots()[0].dtype;
+  const at::ScalarType dtype = call.tensor("self").dtype;
   if (at::isIntegralType(dtype, true) && dtype != at::kLong) return false;
   if (call.given("dtype") && at::isIntegralType(call.value("dtype").toScalarType(), true)) return false;
   const auto& partials = call.spec("self")->layout().partials;
@@ -29,15 +29,15 @@ std::optional<Plan> plan_sum(const OpCall& call) {
 // The sum of a block divided by the global count: addends of the mean, however uneven the blocks.
 std::optional<Plan> plan_mean(const OpCall& call) {
   auto plan = plan_sum(call);
-  const at::ScalarType dtype = call.given("dtype") ? call.value("dtype").toScalarType() : call.slots()[0].dtype;
+  const at::ScalarType dtype = call.given("dtype") ? call.value("dtype").toScalarType() : call.tensor("self").dtype;
   if (!plan || at::isIntegralType(dtype, true)) return plan;  // integers: the operator's own error
   const SpecPtr& from = plan->inputs[0];
   const auto dims = reduced_dims(call, from->ndim());
   const int64_t count = global_count(*from, dims);
-  plan->run = [=, keepdim = keeps_dims(call)](const c10::OperatorHandle& op, Stack& stack) {
+  plan->run = [=, keepdim = keeps_dims(call), at_self = call.arg("self")](LocalCall& call) {
     // The sum of a block may leave the range of half precision; its mean does not.
-    const at::Tensor x = argument(op, stack, 0).toTensor();
-    finish(op, stack, at::sum(x, dims, keepdim, wide_type(dtype)).div_(count).to(dtype));
+    const at::Tensor x = call.tensor(at_self);
+    call.give(at::sum(x, dims, keepdim, wide_type(dtype)).div_(count).to(dtype));
   };
   return plan;
 }
@@ -56,7 +56,7 @@ std::optional<Plan> plan_extremum(const OpCall& call) {
   if (!plan) return plan;
   const auto dims = reduced_dims(call, plan->inputs[0]->ndim());
   if (blocks_may_be_empty(plan->inputs[0], dims)) {
-    plan->run = run_or_neutral(dims, keeps_dims(call), {kLeft});
+    plan->run = run_or_neutral(call, dims, keeps_dims(call), {kLeft});
   }
   return plan;
 }

@@ -24,14 +24,15 @@ at::Tensor totals_of_blocks(const at::Tensor& total, const SpecPtr& spec, int64_
 template <Scan kScan>
 std::optional<Plan> plan_scan(const OpCall& call) {
   // Only a running sum of numbers that stay what they are is linear.
-  const bool linear = kScan == Scan::kSum && !at::isIntegralType(call.slots()[0].dtype, true) && !call.given("dtype");
+  const bool linear =
+      kScan == Scan::kSum && !at::isIntegralType(call.tensor("self").dtype, true) && !call.given("dtype");
   const SpecPtr from = linear ? sums_only(call.spec("self")) : without_partial(call.spec("self"));
   const int64_t dim = call.dim("dim", from->ndim());
   Plan plan{.inputs = {from}, .outputs = {from}};
   if (from->ndim() == 0 || CutGroup(from, dim).alone()) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    op.callBoxed(stack);
-    at::Tensor scanned = torch::jit::pop(stack).toTensor();
+  plan.run = [=](LocalCall& call) {
+    call.run();
+    at::Tensor scanned = call.result();
     const double nothing = kScan == Scan::kSum ? 0 : kScan == Scan::kProduct ? 1 : -INFINITY;
     const at::Tensor total = scanned.size(dim) > 0 ? scanned.select(dim, -1) : at::sum(scanned, dim).fill_(nothing);
     const at::Tensor before =
@@ -41,7 +42,7 @@ std::optional<Plan> plan_scan(const OpCall& call) {
       if constexpr (kScan == Scan::kProduct) scanned.mul_(before.prod(0).unsqueeze(dim));
       if constexpr (kScan == Scan::kLogSumExp) scanned = at::logaddexp(scanned, before.logsumexp(0).unsqueeze(dim));
     }
-    torch::jit::push(stack, scanned);
+    call.give(scanned);
   };
   return plan;
 }

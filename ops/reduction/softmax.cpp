@@ -19,15 +19,15 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
   const bool safe = call.has("dtype");
   const at::ScalarType dtype = safe && call.given("dtype")           ? call.value("dtype").toScalarType()
                                : !safe && call.flag("half_to_float") ? at::kFloat
-                                                                     : call.slots()[0].dtype;
+                                                                     : call.tensor("self").dtype;
   // On an empty block LibTorch's kernel would not say so.
   TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(dtype), call.name(), ": not implemented for ", dtype, "\n  have  ", call.describe(),
                               "\n  fix   convert to a floating type first");
   if (from->ndim() == 0) return plan;
   const CutGroup group(from, dim);
   if (group.alone()) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor given = argument(op, stack, 0).toTensor();
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor given = call.tensor(at_self);
     const at::Tensor x = given.to(wide_type(dtype));
     at::Tensor top = x.size(dim) > 0 ? at::amax(x, dim, true) : at::sum(x, dim, true).fill_(-INFINITY);
     top = group.all_reduce(top, ReduceOp::kMax);
@@ -36,7 +36,7 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
     const at::Tensor total = group.all_reduce(at::sum(powers, dim, true));
     at::Tensor result = kLog ? shifted.sub_(at::log(total)) : powers.div_(total);
     if (safe) result.masked_fill_(top == -INFINITY, 0);
-    finish(op, stack, result.to(dtype));
+    call.give(result.to(dtype));
   };
   return plan;
 }
@@ -52,15 +52,15 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const CutGroup group(spec, dim);
   if (group.alone()) return plan;
   const at::ScalarType dtype = call.value("input_dtype").toScalarType();
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor gradient = argument(op, stack, 0).toTensor();
-    const at::Tensor result = argument(op, stack, 1).toTensor();
+  plan.run = [=, at_grad_output = call.arg("grad_output"), at_output = call.arg("output")](LocalCall& call) {
+    const at::Tensor gradient = call.tensor(at_grad_output);
+    const at::Tensor result = call.tensor(at_output);
     const at::ScalarType wide = wide_type(result.scalar_type());
     const at::Tensor grad = gradient.to(wide), y = result.to(wide);
     const at::Tensor product = kLog ? grad : grad * y;
     const at::Tensor total = group.all_reduce(at::sum(product, dim, true));
     const at::Tensor scale = kLog ? at::exp(y) : y;
-    finish(op, stack, at::sub(product, scale * total).to(dtype));
+    call.give(at::sub(product, scale * total).to(dtype));
   };
   return plan;
 }

@@ -41,13 +41,12 @@ std::optional<Plan> plan_lines(const OpCall& call) {
   const SpecPtr whole = with_whole(from, dim);
   const auto there = std::make_shared<Redistribution>(from, whole);
   const auto back = std::make_shared<Redistribution>(result(whole), result(from));
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    c10::IValue& self = argument(op, stack, 0);
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    c10::IValue& self = call.value(at_self);
     self = there->apply(self.toTensor());
-    op.callBoxed(stack);
-    const at::Tensor indices = torch::jit::pop(stack).toTensor(), values = torch::jit::pop(stack).toTensor();
-    torch::jit::push(stack, back->apply(values));
-    torch::jit::push(stack, back->apply(indices));
+    call.run();
+    const at::Tensor values = back->apply(call.result(0));
+    call.give(values, back->apply(call.result(1)));
   };
   return plan;
 }
@@ -69,12 +68,12 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   const SpecPtr candidates = recut(from, dim, offered, extent);
   const auto gather = std::make_shared<Redistribution>(candidates, uncut(candidates, dim));
   plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim], largest = call.flag("largest"),
-              sorted = call.flag("sorted")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+              sorted = call.flag("sorted"), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     const auto [values, indices] = at::topk(x, mine, dim, largest, /*sorted=*/false);
     const at::Tensor every = gather->apply(values), where = gather->apply(indices + offset);
     const auto [best, place] = at::topk(every, k, dim, largest, sorted);
-    finish(op, stack, best, where.gather(dim, place));
+    call.give(best, where.gather(dim, place));
   };
   return plan;
 }

@@ -97,14 +97,14 @@ Plan plan_set(const OpCall& call, const Unique& how) {
   }
   // The size of the set is known after the run only, which says itself how its results are held.
   plan.outputs.resize(call.op.schema().returns().size());
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     const Found found = join(x, how, places->mesh(), mesh_dims);
     const auto whole = [&](const at::Tensor& t) { return wrap(t, replicated(places->mesh(), t.sizes())); };
     const at::Tensor none = at::empty({0}, x.options().dtype(at::kLong));
-    const size_t results = op.schema().returns().size();
-    finish(op, stack, whole(found.values), how.inverse ? wrap(found.inverse, places) : whole(none));
-    if (results == 3) stack.emplace_back(whole(how.counts ? found.counts : none));
+    const size_t results = call.op.schema().returns().size();
+    call.give(whole(found.values), how.inverse ? wrap(found.inverse, places) : whole(none));
+    if (results == 3) call.add(whole(how.counts ? found.counts : none));
   };
   return plan;
 }

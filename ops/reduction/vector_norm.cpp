@@ -24,7 +24,7 @@ std::optional<Plan> plan_norm(const OpCall& call) {
   const auto dims = reduced_dims(call, from->ndim());
   const CutGroup group(from, dims);
   const at::ScalarType dtype =
-      call.has("dtype") && call.given("dtype") ? call.value("dtype").toScalarType() : call.slots()[0].dtype;
+      call.has("dtype") && call.given("dtype") ? call.value("dtype").toScalarType() : call.tensor("self").dtype;
   Plan plan{.inputs = {from}};
   if (p == 0 || p == 1) {
     plan.outputs = {reduced_spec(from, dims, keepdim, ReduceOp::kSum)};
@@ -32,26 +32,26 @@ std::optional<Plan> plan_norm(const OpCall& call) {
     const ReduceOp op = p > 0 ? ReduceOp::kMax : ReduceOp::kMin;
     plan.outputs = {reduced_spec(from, dims, keepdim, op)};
     if (blocks_may_be_empty(from, dims)) {
-      plan.run = [=](const c10::OperatorHandle& handle, Stack& stack) {
-        const at::Tensor x = argument(handle, stack, 0).toTensor();
-        if (!is_empty(x, dims)) return handle.callBoxed(stack);
+      plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+        const at::Tensor x = call.tensor(at_self);
+        if (!is_empty(x, dims)) return call.run();
         const at::Tensor sums = at::sum(x, dims, keepdim, dtype);
         const at::ScalarType real = at::toRealValueType(dtype);
-        finish(handle, stack, at::full(sums.sizes(), neutral_value(op, real), x.options().dtype(real)));
+        call.give(at::full(sums.sizes(), neutral_value(op, real), x.options().dtype(real)));
       };
     }
   } else {
     plan.outputs = {reduced_spec(from, dims, keepdim)};
     if (group.alone()) return plan;
-    plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-      const at::Tensor x = argument(op, stack, 0).toTensor();
+    plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+      const at::Tensor x = call.tensor(at_self);
       at::Tensor powers;
       if (is_empty(x, dims)) {
         powers = at::sum(x, dims, keepdim, wide_type(dtype)).abs();
       } else {
         powers = at::linalg_vector_norm(x, p, dims, keepdim, wide_type(dtype)).pow(p);
       }
-      finish(op, stack, group.all_reduce(powers).pow(1 / p).to(at::toRealValueType(dtype)));
+      call.give(group.all_reduce(powers).pow(1 / p).to(at::toRealValueType(dtype)));
     };
   }
   return plan;
@@ -73,8 +73,8 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
   const CutGroup group(from, dims);
   Plan plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keepdim)}};
   if (group.alone()) return plan;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor given = argument(op, stack, 0).toTensor();
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor given = call.tensor(at_self);
     const at::ScalarType dtype =
         at::isIntegralType(given.scalar_type(), true) ? at::get_default_dtype_as_scalartype() : given.scalar_type();
     const at::Tensor x = given.to(wide_type(dtype));
@@ -84,7 +84,7 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
     top = top.masked_fill(top.abs().eq(INFINITY), 0);
     at::Tensor result = group.all_reduce(at::sum(at::exp(x - top), dims, true)).log_().add_(top);
     for (auto d = dims.rbegin(); !keepdim && d != dims.rend(); ++d) result = result.squeeze(*d);
-    finish(op, stack, result.to(dtype));
+    call.give(result.to(dtype));
   };
   return plan;
 }

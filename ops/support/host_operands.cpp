@@ -12,7 +12,7 @@ namespace {
 
 void with_host_numbers(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   for (const char* name : {"tensor_indices_or_sections", "batch_sizes", "input_lengths", "target_lengths"}) {
-    if (const auto index = op.schema().argumentIndexWithName(name)) to_host(argument(op, *stack, *index));
+    if (const auto index = op.schema().argumentIndexWithName(name)) to_host(LocalCall(op, *stack).value(Arg{*index}));
   }
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
 }

@@ -30,11 +30,11 @@ std::optional<Plan> plan_moments(const OpCall& call) {
   const auto dims = reduced_dims(call, from->ndim());
   const SpecPtr result = reduced_spec(from, dims, keepdim);
   Plan plan{.inputs = {from}, .outputs = std::vector<SpecPtr>(kMean ? 2 : 1, result)};
-  const at::ScalarType dtype = call.slots()[0].dtype;
+  const at::ScalarType dtype = call.tensor("self").dtype;
   if (CutGroup(from, dims).alone() || at::isIntegralType(dtype, true)) return plan;
   const double correction = call.given("correction") ? call.value("correction").toScalar().toDouble() : 1;
-  plan.run = [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     Moments moments = moments_of(x, from, dims);
     const double freedom = std::max(0.0, static_cast<double>(moments.count) - correction);
     at::Tensor spread = moments.m2.div_(freedom);
@@ -43,8 +43,8 @@ std::optional<Plan> plan_moments(const OpCall& call) {
       spread = spread.squeeze(*d);
       moments.mean = moments.mean.squeeze(*d);
     }
-    finish(op, stack, spread.to(at::toRealValueType(dtype)));
-    if (kMean) stack.emplace_back(moments.mean.to(dtype));
+    call.give(spread.to(at::toRealValueType(dtype)));
+    if (kMean) call.add(moments.mean.to(dtype));
   };
   return plan;
 }

@@ -78,17 +78,17 @@ at::ScalarType wide_type(at::ScalarType dtype) {
 
 bool keeps_dims(const OpCall& call) { return call.has("keepdim") && call.flag("keepdim"); }
 
-Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops) {
-  return [=](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+Run run_or_neutral(const OpCall& call, std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops) {
+  return [dims = std::move(dims), keepdim, ops = std::move(ops), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     if (std::none_of(dims.begin(), dims.end(), [&](int64_t d) { return x.size(d) == 0; })) {
-      return op.callBoxed(stack);
+      return call.run();
     }
     const at::Tensor shape_of = at::any(x, dims, keepdim);
-    finish(op, stack);
+    call.give();
     for (const ReduceOp o : ops) {
       const at::ScalarType dtype = at::toRealValueType(x.scalar_type());
-      stack.emplace_back(at::full(shape_of.sizes(), neutral_value(o, dtype), x.options().dtype(dtype)));
+      call.add(at::full(shape_of.sizes(), neutral_value(o, dtype), x.options().dtype(dtype)));
     }
   };
 }

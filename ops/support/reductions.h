@@ -48,7 +48,7 @@ bool keeps_dims(const OpCall& call);
 
 /// Runs the operator itself, or, where this rank's block has no rows to reduce (kernels refuse
 /// that), gives the value that changes nothing: one result per entry of `ops`.
-Run run_or_neutral(std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops);
+Run run_or_neutral(const OpCall& call, std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops);
 
 /// The dtype in which sums of `dtype` are taken before they travel: float for half and bfloat16.
 at::ScalarType wide_type(at::ScalarType dtype);

@@ -46,7 +46,7 @@ Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> ou
   plan.inputs = {wanted};
   plan.inputs.resize(call.slots().size());
   plan.outputs = std::move(outputs);
-  plan.copies_view = wanted && without_partial(wanted) != without_partial(call.slots()[0].spec);
+  plan.copies_view = wanted && without_partial(wanted) != without_partial(call.slots().front().spec);
   return plan;
 }
 

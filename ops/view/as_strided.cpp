@@ -73,9 +73,9 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
   const SpecPtr result = follow(wanted, size, source);
   Plan plan = plan_one(call, wanted, {result});
   const bool fresh = call.name() == "aten::as_strided_copy";
-  plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape()](const c10::OperatorHandle& op,
-                                                                                  Stack& stack) {
-    at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape(),
+              at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor local = call.tensor(at_self);
     const auto ndim = local.dim();
     for (int64_t d = 0; d < ndim; ++d) {
       TORCH_CHECK_NOT_IMPLEMENTED(local.stride(d) != 0 || local.size(d) <= 1,
@@ -100,7 +100,7 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
       if (geometry.walks[r].from < 0) local = local.unsqueeze(static_cast<int64_t>(r));
     }
     local = local.expand(shape);
-    finish(op, stack, fresh ? local.clone(at::MemoryFormat::Contiguous) : local);
+    call.give(fresh ? local.clone(at::MemoryFormat::Contiguous) : local);
   };
   return plan;
 }

@@ -95,7 +95,7 @@ std::optional<Plan> plan_diagonal(const OpCall& call) {
   const auto shape = *call.output_shapes()[0];
   const Diagonal diagonal = diagonal_of(call, self->ndim());
   Plan plan = plan_one(call, self, {read_spec(self, shape, diagonal)});
-  plan.edits = {{call.index("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
   return plan;
 }
 
@@ -105,8 +105,8 @@ std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
   const Diagonal diagonal = diagonal_of(call, static_cast<int64_t>(shape.size()));
   const SpecPtr result = written_spec(grad, shape, diagonal);
   Plan plan = plan_one(call, grad, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())},
-                {call.index("offset"), c10::IValue(diagonal.local_offset(*result))}};
+  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())},
+                {call.arg("offset"), c10::IValue(diagonal.local_offset(*result))}};
   return plan;
 }
 
@@ -117,7 +117,7 @@ std::optional<Plan> plan_diagonal_scatter(const OpCall& call) {
   Plan plan = plan_one(call, self, {self});
   const int src = call.slot("src");
   plan.inputs[src] = read_spec(self, call.slots()[src].spec->global_shape(), diagonal);
-  plan.edits = {{call.index("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
   return plan;
 }
 
@@ -128,12 +128,12 @@ std::optional<Plan> plan_diag_embed(const OpCall& call) {
   const SpecPtr result = written_spec(self, shape, diagonal);
   Plan plan = plan_one(call, self, {result});
   if (!self->has_cut()) return plan;
-  plan.run = [shape = result->local_shape(), diagonal, offset = diagonal.local_offset(*result)](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [shape = result->local_shape(), diagonal, offset = diagonal.local_offset(*result),
+              at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     at::Tensor embedded = at::zeros(shape, local.options());
     embedded.diagonal(offset, diagonal.dim1, diagonal.dim2).copy_(local);
-    finish(op, stack, std::move(embedded));
+    call.give(std::move(embedded));
   };
   return plan;
 }
@@ -150,8 +150,8 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   }
   self = intern(std::move(wanted));
   Plan plan = plan_one(call, self, {intern(std::move(result))});
-  plan.run = [offset = Diagonal{}.local_offset(*self)](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, argument(op, stack, 0).toTensor().diagonal(offset).sum());
+  plan.run = [offset = Diagonal{}.local_offset(*self), at_self = call.arg("self")](LocalCall& call) {
+    call.give(call.tensor(at_self).diagonal(offset).sum());
   };
   return plan;
 }

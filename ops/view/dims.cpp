@@ -64,10 +64,10 @@ std::optional<Plan> plan_squeeze(const OpCall& call) {
   Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
   // A block may have one row where the tensor has several, so the dims are named.
   const bool fresh = call.name().find("_copy") != std::string::npos;
-  plan.run = [dropped, fresh](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [dropped, fresh, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     const at::Tensor squeezed = dropped.empty() ? local.alias() : local.squeeze(dropped);
-    finish(op, stack, fresh ? squeezed.clone() : squeezed);
+    call.give(fresh ? squeezed.clone() : squeezed);
   };
   return plan;
 }
@@ -88,12 +88,12 @@ std::optional<Plan> plan_expand(const OpCall& call) {
   const SpecPtr result = follow(wanted, shape, source);
   Plan plan = plan_one(call, wanted, {result});
   if (call.name() == "aten::expand_copy") {
-    plan.edits = {{call.index("size"), int_list(result->local_shape())}};
+    plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
   } else {
     // Called as a function: a list unpacked from the stack costs more than the view.
-    plan.run = [result](const c10::OperatorHandle& op, Stack& stack) {
-      at::Tensor view = argument(op, stack, 0).toTensor().expand(result->local_shape());
-      finish(op, stack, std::move(view));
+    plan.run = [result, at_self = call.arg("self")](LocalCall& call) {
+      at::Tensor view = call.tensor(at_self).expand(result->local_shape());
+      call.give(std::move(view));
     };
   }
   return plan;
@@ -113,10 +113,10 @@ std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   const SpecPtr wanted = uncut(self, {self->ndim() - 1});
   Plan plan = plan_one(call, wanted, {follow(wanted, shape, all_dims(self->ndim() - 1))});
   if (plan.copies_view) {
-    plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-      at::Tensor pairs = argument(op, stack, 0).toTensor();
+    plan.run = [at_self = call.arg("self")](LocalCall& call) {
+      at::Tensor pairs = call.tensor(at_self);
       if (!pairs.is_contiguous()) tell_copied(pairs = pairs.contiguous());
-      finish(op, stack, at::view_as_complex(pairs));
+      call.give(at::view_as_complex(pairs));
     };
   }
   return plan;
@@ -128,11 +128,11 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   const SpecPtr self = sums_only(call.spec("self"));
   Plan plan = plan_one(call, self, {self});
   plan.copies_view = true;
-  plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor result = physical(argument(op, stack, 0).toTensor());
+  plan.run = [at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor result = physical(call.tensor(at_self));
     tell_copied(result, physical,
                 [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
-    finish(op, stack, std::move(result));
+    call.give(std::move(result));
   };
   return plan;
 }

@@ -90,10 +90,10 @@ std::optional<Plan> plan_pad(const OpCall& call) {
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, self, {padded});
   if (boundary != Boundary::kCircular && !self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, boundary)](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
-    const at::Tensor result = gather(*map, local, 0, halo_cache_of_argument(0));
-    finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
+  plan.run = [map = map_of(self, padded, margins, boundary), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
+    const at::Tensor result = gather(*map, local, 0, halo_cache_of_argument(at_self.index));
+    call.give(result.is_alias_of(local) ? result.clone() : result);
   };
   return plan;
 }
@@ -110,10 +110,10 @@ std::optional<Plan> plan_pad_backward(const OpCall& call) {
   plan.inputs = {padded, self->has_cut() ? nullptr : self};
   plan.outputs = {self};
   if (!self->has_cut()) return plan;
-  plan.run = [map = map_of(self, padded, margins, boundary)](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor();
+  plan.run = [map = map_of(self, padded, margins, boundary), at_grad = call.arg("grad_output")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad);
     const at::Tensor result = scatter_add(*map, grad);
-    finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
+    call.give(result.is_alias_of(grad) ? result.clone() : result);
   };
   return plan;
 }
@@ -141,10 +141,10 @@ std::optional<Plan> plan_circular_backward(const OpCall& call) {
   const SpecPtr self = unpadded_spec(sums_only(call.spec("grad")), shape, margins);
   const SpecPtr padded = padded_spec(self, margins);
   Plan plan = plan_one(call, padded, {self});
-  plan.run = [map = map_of(self, padded, margins, Boundary::kCircular)](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor();
+  plan.run = [map = map_of(self, padded, margins, Boundary::kCircular), at_grad = call.arg("grad")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad);
     const at::Tensor result = scatter_add(*map, grad);
-    finish(op, stack, result.is_alias_of(grad) ? result.clone() : result);
+    call.give(result.is_alias_of(grad) ? result.clone() : result);
   };
   return plan;
 }

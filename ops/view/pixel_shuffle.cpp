@@ -46,10 +46,10 @@ template <at::Tensor (*rearrange)(const at::Tensor&, int64_t)>
 Plan rearranged(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
   result.partials = wanted->layout().partials;
   Plan plan = plan_one(call, wanted, {intern(std::move(result))});
-  plan.run = [factor](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [factor, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     const at::Tensor made = rearrange(local, factor);
-    finish(op, stack, made.is_alias_of(local) ? made.clone() : made);
+    call.give(made.is_alias_of(local) ? made.clone() : made);
   };
   return plan;
 }
@@ -94,11 +94,12 @@ std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
   TORCH_CHECK_VALUE(self->ndim() > 2 && groups > 0 && self->global_shape()[1] % groups == 0, call.name(), ": ", groups,
                     " groups do not divide the channels\n  have  ", call.describe());
   Plan plan = plan_one(call, uncut(self, {1}), {self});
-  plan.run = [begin = self->offsets()[1], shape = self->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
-    const int64_t groups = argument(op, stack, 1).toInt();
+  plan.run = [begin = self->offsets()[1], shape = self->local_shape(), at_self = call.arg("self"),
+              at_groups = call.arg("groups")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
+    const int64_t groups = call.value(at_groups).toInt();
     const at::Tensor shuffled = local.unflatten(1, {groups, local.size(1) / groups}).transpose(1, 2).flatten(1, 2);
-    finish(op, stack, shuffled.narrow(1, begin, shape[1]).clone(at::MemoryFormat::Contiguous));
+    call.give(shuffled.narrow(1, begin, shape[1]).clone(at::MemoryFormat::Contiguous));
   };
   return plan;
 }

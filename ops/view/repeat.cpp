@@ -56,8 +56,8 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
   });
   Plan plan = plan_one(call, self, {result});
   if (!map) return plan;
-  plan.run = [map, local_repeats](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, gather(*map, argument(op, stack, 0).toTensor()).repeat(local_repeats));
+  plan.run = [map, local_repeats, at_self = call.arg("self")](LocalCall& call) {
+    call.give(gather(*map, call.tensor(at_self)).repeat(local_repeats));
   };
   return plan;
 }
@@ -95,11 +95,11 @@ std::optional<Plan> plan_roll(const OpCall& call) {
   });
   Plan plan = plan_one(call, self, {self});
   if (!map) return plan;
-  plan.run = [map, local_shifts, local_dims](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [map, local_shifts, local_dims, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     at::Tensor rolled = gather(*map, local);
     if (!local_dims.empty()) rolled = rolled.roll(local_shifts, local_dims);
-    finish(op, stack, rolled.is_alias_of(local) ? rolled.clone() : rolled);
+    call.give(rolled.is_alias_of(local) ? rolled.clone() : rolled);
   };
   return plan;
 }
@@ -120,8 +120,8 @@ std::optional<Plan> plan_flip(const OpCall& call) {
   });
   Plan plan = plan_one(call, self, {self});
   if (!map) return plan;
-  plan.run = [map, local_dims](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, gather(*map, argument(op, stack, 0).toTensor()).flip(local_dims));
+  plan.run = [map, local_dims, at_self = call.arg("self")](LocalCall& call) {
+    call.give(gather(*map, call.tensor(at_self)).flip(local_dims));
   };
   return plan;
 }
@@ -152,9 +152,9 @@ std::optional<Plan> plan_rot90(const OpCall& call) {
   });
   Plan plan = plan_one(call, self, {follow(self, shape, source)});
   if (!map) return plan;
-  plan.run = [map, local_dims, source](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
-    finish(op, stack, gather(*map, local).flip(local_dims).permute(source));
+  plan.run = [map, local_dims, source, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
+    call.give(gather(*map, local).flip(local_dims).permute(source));
   };
   return plan;
 }
@@ -199,19 +199,19 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
   }
   Plan plan = plan_one(call, self, {intern(std::move(layout))});
   if (!self->has_cut()) return plan;
-  plan.run = [sides](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [sides, at_self = call.arg("self"), at_value = call.arg("value")](LocalCall& call) {
+    at::Tensor local = call.tensor(at_self);
     std::vector<int64_t> sizes(local.dim());
     at::Tensor kept = local;
     for (int64_t d = 0; d < local.dim(); ++d) {
       kept = kept.narrow(d, sides[d].first, sides[d].rows);
       sizes[d] = sides[d].before + sides[d].rows + sides[d].after;
     }
-    at::Tensor result = at::full(sizes, argument(op, stack, 2).toScalar(), local.options());
+    at::Tensor result = at::full(sizes, call.value(at_value).toScalar(), local.options());
     at::Tensor inside = result;
     for (int64_t d = 0; d < local.dim(); ++d) inside = inside.narrow(d, sides[d].before, sides[d].rows);
     inside.copy_(kept);
-    finish(op, stack, std::move(result));
+    call.give(std::move(result));
   };
   return plan;
 }

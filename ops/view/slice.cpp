@@ -66,8 +66,8 @@ void edit_rows(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim,
   if (!spec->is_cut(dim)) return;
   const int64_t begin = spec->offsets()[dim];
   const Interval local = within(range, begin, begin + spec->local_shape()[dim]);
-  plan.edits.emplace_back(call.index("start"), c10::IValue(local.begin));
-  plan.edits.emplace_back(call.index("end"), c10::IValue(local.end));
+  plan.edits.emplace_back(call.arg("start"), c10::IValue(local.begin));
+  plan.edits.emplace_back(call.arg("end"), c10::IValue(local.end));
 }
 
 std::optional<Plan> plan_slice(const OpCall& call) {
@@ -105,7 +105,7 @@ std::optional<Plan> plan_slice_backward(const OpCall& call) {
   const StridedRows range = rows_of(call, shape[dim]);
   const SpecPtr result = unsliced(grad, shape, dim, range);
   Plan plan = plan_one(call, grad, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   edit_rows(call, plan, result, dim, range);
   return plan;
 }
@@ -136,8 +136,8 @@ std::optional<Plan> plan_narrow_copy(const OpCall& call) {
     const int64_t begin = self->offsets()[dim];
     local = within(range, begin, begin + self->local_shape()[dim]);
   }
-  plan.run = [dim, local](const c10::OperatorHandle& op, Stack& stack) {
-    finish(op, stack, argument(op, stack, 0).toTensor().slice(dim, local.begin, local.end).clone());
+  plan.run = [dim, local, at_self = call.arg("self")](LocalCall& call) {
+    call.give(call.tensor(at_self).slice(dim, local.begin, local.end).clone());
   };
   return plan;
 }
@@ -149,7 +149,7 @@ std::vector<int64_t> without_dim(int64_t ndim, int64_t dim) {
 }
 
 // One row of a cut dim: its owner sends it to the ranks that share it out, and nothing else moves.
-Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
+Run fetch_row(Arg at_self, const SpecPtr& self, int64_t dim, int64_t row) {
   const auto map = std::make_shared<IntervalMap>(self, [&](int64_t rank) {
     Box box = block_box(*self, rank);
     box[dim] = {row, row + 1};
@@ -160,13 +160,13 @@ Run fetch_row(const SpecPtr& self, int64_t dim, int64_t row) {
   const auto put_back = [dim, place, mine](const at::Tensor& copy, const at::Tensor& original) {
     if (mine) original.narrow(dim, place, 1).copy_(copy);
   };
-  return [map, dim, put_back](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor block = argument(op, stack, 0).toTensor();
+  return [map, dim, put_back, at_self](LocalCall& call) {
+    const at::Tensor block = call.tensor(at_self);
     at::Tensor fetched = gather(*map, block);
     if (fetched.is_alias_of(block)) fetched = fetched.clone(at::MemoryFormat::Contiguous);
     tell_copied(
         fetched, [map](const at::Tensor& original) { return gather(*map, original); }, put_back);
-    finish(op, stack, fetched.select(dim, 0));
+    call.give(fetched.select(dim, 0));
   };
 }
 
@@ -178,7 +178,7 @@ std::optional<Plan> plan_select(const OpCall& call) {
   Plan plan = plan_one(call, self, {result});
   if (!self->is_cut(dim)) return plan;
   const int64_t index = call.integer("index");
-  plan.run = fetch_row(self, dim, index < 0 ? index + self->global_shape()[dim] : index);
+  plan.run = fetch_row(call.arg("self"), self, dim, index < 0 ? index + self->global_shape()[dim] : index);
   plan.copies_view = true;
   return plan;
 }
@@ -192,7 +192,7 @@ std::optional<Plan> plan_select_backward(const OpCall& call) {
   for (int64_t d = 0; d < ndim; ++d) source[d] = d == dim ? -1 : d - (d > dim);
   const SpecPtr result = follow(grad, shape, source);
   Plan plan = plan_one(call, grad, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   return plan;
 }
 
@@ -208,10 +208,10 @@ std::optional<Plan> plan_select_scatter(const OpCall& call) {
   const int64_t index = call.integer("index"), begin = self->offsets()[dim];
   const int64_t row = (index < 0 ? index + self->global_shape()[dim] : index) - begin;
   const bool mine = row >= 0 && row < self->local_shape()[dim];
-  plan.run = [dim, row, mine](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor result = argument(op, stack, 0).toTensor().clone();
-    if (mine) result.select(dim, row).copy_(argument(op, stack, 1).toTensor());
-    finish(op, stack, std::move(result));
+  plan.run = [dim, row, mine, at_self = call.arg("self"), at_src = call.arg("src")](LocalCall& call) {
+    at::Tensor result = call.tensor(at_self).clone();
+    if (mine) result.select(dim, row).copy_(call.tensor(at_src));
+    call.give(std::move(result));
   };
   return plan;
 }
@@ -245,14 +245,14 @@ std::optional<Plan> plan_split(const OpCall& call) {
   Plan plan = plan_one(call, self, std::move(outputs));
   if (locals.empty()) return plan;
   const bool fresh = call.name().find("_copy") != std::string::npos;
-  plan.run = [dim, locals, fresh](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [dim, locals, fresh, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     std::vector<at::Tensor> parts;
     for (const Interval& rows : locals) {
       const at::Tensor part = local.slice(dim, rows.begin, rows.end);
       parts.push_back(fresh ? part.clone() : part);
     }
-    finish(op, stack, std::move(parts));
+    call.give(std::move(parts));
   };
   return plan;
 }

@@ -76,14 +76,12 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   Plan plan = plan_one(call, self, {result});
   if (!self->is_cut(windows.dim)) return plan;
   plan.copies_view = true;
-  plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape()](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor rows = gather(*map, argument(op, stack, 0).toTensor(), 0, halo_cache_of_argument(0));
-    if (windows.step >= windows.size)
-      return finish(op, stack, own_windows(map, windows, shape, argument(op, stack, 0).toTensor(), rows));
-    finish(op, stack,
-           shape[windows.dim] == 0 ? at::empty(shape, rows.options())
-                                   : rows.unfold(windows.dim, windows.size, windows.step).clone());
+  plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape(),
+              at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor rows = gather(*map, call.tensor(at_self), 0, halo_cache_of_argument(at_self.index));
+    if (windows.step >= windows.size) return call.give(own_windows(map, windows, shape, call.tensor(at_self), rows));
+    call.give(shape[windows.dim] == 0 ? at::empty(shape, rows.options())
+                                      : rows.unfold(windows.dim, windows.size, windows.step).clone());
   };
   return plan;
 }
@@ -117,17 +115,17 @@ std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   if (windows.size == 0) return std::nullopt;
   const SpecPtr result = rows_spec(grad, shape, windows);
   Plan plan = plan_one(call, grad, {result});
-  plan.edits = {{call.index("input_sizes"), int_list(result->local_shape())}};
+  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   if (!grad->is_cut(windows.dim)) return plan;
   plan.edits.clear();
-  plan.run = [map = map_of(result, grad, windows), windows](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [map = map_of(result, grad, windows), windows, at_grad_in = call.arg("grad_in")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_grad_in);
     const auto& rows = map->needed_shape();
     const at::Tensor own = local.size(windows.dim) == 0
                                ? at::zeros(rows, local.options())
                                : at::unfold_backward(local, rows, windows.dim, windows.size, windows.step);
     const at::Tensor result = scatter_add(*map, own);
-    finish(op, stack, result.is_alias_of(local) ? result.clone() : result);
+    call.give(result.is_alias_of(local) ? result.clone() : result);
   };
   return plan;
 }

@@ -127,8 +127,8 @@ std::optional<Plan> plan_view(const OpCall& call) {
   Plan plan = plan_one(call, intern(std::move(layouts.wanted)), {result});
   // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
   const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
-  plan.run = [shape = result->local_shape(), fresh, merges](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [shape = result->local_shape(), fresh, merges, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     at::Tensor viewed = local.is_contiguous() ? local.view(shape) : local.reshape(shape);
     if (fresh) {
       if (viewed.is_alias_of(local)) viewed = viewed.clone();
@@ -141,7 +141,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
         viewed = dense.view(shape);
       }
     }
-    finish(op, stack, std::move(viewed));
+    call.give(std::move(viewed));
   };
   return plan;
 }
@@ -158,11 +158,11 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
   if (plan.copies_view || resized) {
     // Bytes are regrouped along the last dim, which therefore has to be dense.
     plan.copies_view = true;
-    plan.run = [](const c10::OperatorHandle& op, Stack& stack) {
-      const at::Tensor dense = argument(op, stack, 0).toTensor().clone(at::MemoryFormat::Contiguous);
-      const auto dtype = argument(op, stack, 1).toScalarType();
+    plan.run = [at_self = call.arg("self"), at_dtype = call.arg("dtype")](LocalCall& call) {
+      const at::Tensor dense = call.tensor(at_self).clone(at::MemoryFormat::Contiguous);
+      const auto dtype = call.value(at_dtype).toScalarType();
       tell_copied(dense);
-      finish(op, stack, dense.view(dtype));
+      call.give(dense.view(dtype));
     };
   }
   return plan;

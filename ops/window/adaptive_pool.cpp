@@ -110,21 +110,21 @@ std::optional<Plan> plan_average(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output};
-  plan.edits.emplace_back(call.index("output_size"), int_list(p.kernel_size));
-  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor x = argument(op, stack, 0).toTensor();
-    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(0));
+  plan.edits.emplace_back(call.arg("output_size"), int_list(p.kernel_size));
+  plan.run = [p, at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor x = call.tensor(at_self);
+    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(at_self.index));
     const auto& shape = p.output->local_shape();
-    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    if (c10::multiply_integers(shape) == 0) return call.give(at::empty(shape, x.options()));
     for (const CutDim& cut : p.cuts) {
       std::vector<at::Tensor> rows;
       for (const auto& [begin, end] : cut.windows)
         rows.push_back(x.narrow(cut.dim, begin, end - begin).mean(cut.dim, true));
       x = at::cat(rows, cut.dim);
     }
-    if (all_cut(p)) return finish(op, stack, x);
-    argument(op, stack, 0) = x;
-    op.callBoxed(stack);
+    if (all_cut(p)) return call.give(x);
+    call.value(at_self) = x;
+    call.run();
   };
   return plan;
 }
@@ -136,20 +136,18 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.output, nullptr};  // only the shape of self is read
   plan.outputs = {p.input};
-  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor grad = argument(op, stack, 0).toTensor();
+  plan.run = [p, at_grad_output = call.arg("grad_output"), at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor grad = call.tensor(at_grad_output);
     if (grad.numel() == 0) {
       grad = at::zeros(p.halo ? p.halo->needed_shape() : p.input->local_shape(), grad.options());
-      return finish(op, stack, p.halo ? scatter_add(*p.halo, grad) : grad);
+      return call.give(p.halo ? scatter_add(*p.halo, grad) : grad);
     }
-    if (all_cut(p)) {
-      finish(op, stack, grad);
-    } else {
+    if (!all_cut(p)) {
       std::vector<int64_t> shape = p.input->local_shape();
       for (const CutDim& cut : p.cuts) shape[cut.dim] = grad.size(cut.dim);
-      argument(op, stack, 1) = at::empty(shape, grad.options());
-      op.callBoxed(stack);
-      grad = stack.back().toTensor();
+      call.value(at_self) = at::empty(shape, grad.options());
+      call.run();
+      grad = call.result();
     }
     for (const CutDim& cut : p.cuts) {
       std::vector<int64_t> shape = grad.sizes().vec();
@@ -162,16 +160,19 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
       }
       grad = std::move(result);
     }
-    stack.back() = p.halo ? scatter_add(*p.halo, grad) : grad;
+    call.give(p.halo ? scatter_add(*p.halo, grad) : grad);
   };
   return plan;
 }
 
 // Maximum.
 
+// LibTorch's kernel: values and indices of a tensor pooled to `size`.
+using PoolWindow = std::function<Stack(const at::Tensor& x, const std::vector<int64_t>& size)>;
+
 // Pools every combination of windows of the cut dims by itself; their results fill `values` and
 // `indices`.
-void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t level, const at::Tensor& x,
+void pool_windows(const AdaptivePool& p, const PoolWindow& pool, size_t level, const at::Tensor& x,
                   std::vector<int64_t> offset, at::Tensor values, at::Tensor indices) {
   if (level < p.cuts.size()) {
     const CutDim& cut = p.cuts[level];
@@ -179,18 +180,17 @@ void pool_windows(const AdaptivePool& p, const c10::OperatorHandle& op, size_t l
       const auto [begin, end] = cut.windows[o];
       const int64_t axis = cut.dim - p.first;
       offset[axis] = p.begins[axis] + begin;
-      pool_windows(p, op, level + 1, x.narrow(cut.dim, begin, end - begin), offset,
+      pool_windows(p, pool, level + 1, x.narrow(cut.dim, begin, end - begin), offset,
                    values.narrow(cut.dim, static_cast<int64_t>(o), 1),
                    indices.narrow(cut.dim, static_cast<int64_t>(o), 1));
     }
     return;
   }
   const std::vector<int64_t> size(values.sizes().begin() + p.first, values.sizes().end());
-  Stack stack{c10::IValue(x.contiguous()), c10::IValue(size)};
-  op.callBoxed(stack);
-  values.copy_(stack[0].toTensor());
+  const Stack pooled = pool(x.contiguous(), size);
+  values.copy_(pooled[0].toTensor());
   const std::vector<int64_t> extents(x.sizes().begin() + p.first, x.sizes().end());
-  indices.copy_(rebase(stack[1].toTensor(), extents, offset, p.global));
+  indices.copy_(rebase(pooled[1].toTensor(), extents, offset, p.global));
 }
 
 template <int64_t kPooled>
@@ -199,13 +199,16 @@ std::optional<Plan> plan_max(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output, p.output};
-  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor x = argument(op, stack, 0).toTensor();
-    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(0));
+  plan.run = [p, at_self = call.arg("self"), at_size = call.arg("output_size")](LocalCall& call) {
+    at::Tensor x = call.tensor(at_self);
+    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(at_self.index));
     at::Tensor values = at::empty(p.output->local_shape(), x.options());
     at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
-    if (values.numel() > 0) pool_windows(p, op, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
-    finish(op, stack, std::move(values), std::move(indices));
+    const auto pool = [&](const at::Tensor& window, const std::vector<int64_t>& size) {
+      return call.run_with({{at_self, window}, {at_size, size}});
+    };
+    if (values.numel() > 0) pool_windows(p, pool, 0, x, std::vector<int64_t>(kPooled, 0), values, indices);
+    call.give(std::move(values), std::move(indices));
   };
   return plan;
 }
@@ -217,16 +220,16 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.output, nullptr, p.output};
   plan.outputs = {p.input};
-  plan.run = [p](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor();
+  plan.run = [p, at_grad_output = call.arg("grad_output"), at_indices = call.arg("indices")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad_output);
     std::vector<int64_t> shape = p.halo ? p.halo->needed_shape() : p.input->local_shape(), back = p.begins;
     at::Tensor result = at::zeros(shape, grad.options());
     if (grad.numel() > 0) {
       for (int64_t& begin : back) begin = -begin;
-      const at::Tensor index = rebase(argument(op, stack, 2).toTensor(), p.global, back, p.extended);
+      const at::Tensor index = rebase(call.tensor(at_indices), p.global, back, p.extended);
       result.flatten(p.first).scatter_add_(-1, index.flatten(p.first), grad.flatten(p.first));
     }
-    finish(op, stack, p.halo ? scatter_add(*p.halo, result) : result);
+    call.give(p.halo ? scatter_add(*p.halo, result) : result);
   };
   return plan;
 }

@@ -313,12 +313,11 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.inputs[call.slot("weight")] = layouts.weight;
   if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = layouts.bias;
   plan.outputs = {layouts.output};
-  plan.run = [local = localize(g, layouts), x = call.index(x), w = call.index("weight"), b = call.index("bias")](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const auto bias = argument(op, stack, b).toOptional<at::Tensor>();
-    at::Tensor out = local.forward(argument(op, stack, x).toTensor(), argument(op, stack, w).toTensor(), bias,
-                                   halo_cache_of_argument(x));
-    finish(op, stack, std::move(out));
+  plan.run = [local = localize(g, layouts), x = call.arg(x), w = call.arg("weight"),
+              b = call.arg("bias")](LocalCall& call) {
+    const auto bias = call.value(b).toOptional<at::Tensor>();
+    at::Tensor out = local.forward(call.tensor(x), call.tensor(w), bias, halo_cache_of_argument(x.index));
+    call.give(std::move(out));
   };
   return plan;
 }
@@ -349,10 +348,11 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   if (!mask[0]) plan.outputs.push_back(nullptr);
   plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims) : nullptr);
   plan.outputs.push_back(mask[2] ? partial_over(layouts.bias, layouts.sample_mesh_dims) : nullptr);
-  plan.run = [local = localize(g, layouts), mask](const c10::OperatorHandle& op, Stack& stack) {
-    auto [input, weight, bias] = local.backward(argument(op, stack, 0).toTensor(), argument(op, stack, 1).toTensor(),
-                                                argument(op, stack, 2).toTensor(), mask, halo_cache_of_argument(1));
-    finish(op, stack, std::move(input), std::move(weight), std::move(bias));
+  plan.run = [local = localize(g, layouts), mask, at_grad_output = call.arg("grad_output"), at_x = call.arg(x),
+              at_weight = call.arg("weight")](LocalCall& call) {
+    auto [input, weight, bias] = local.backward(call.tensor(at_grad_output), call.tensor(at_x), call.tensor(at_weight),
+                                                mask, halo_cache_of_argument(at_x.index));
+    call.give(std::move(input), std::move(weight), std::move(bias));
   };
   return plan;
 }

@@ -84,13 +84,13 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.inputs = {intern(in)};
   plan.outputs = {intern(std::move(out))};
   const auto halo = window_map(plan.inputs[0], intern(std::move(plane)), s.windows);
-  if (halo) plan.edits.emplace_back(call.index("padding"), int_list({0, s.windows[1].padding}));
-  plan.run = [halo, shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    at::Tensor x = argument(op, stack, 0).toTensor();
+  if (halo) plan.edits.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
+  plan.run = [halo, shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor x = call.tensor(at_self);
     if (halo) x = gather(*halo, x);
-    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
-    argument(op, stack, 0) = x;
-    op.callBoxed(stack);
+    if (c10::multiply_integers(shape) == 0) return call.give(at::empty(shape, x.options()));
+    call.value(at_self) = x;
+    call.run();
   };
   return plan;
 }
@@ -145,24 +145,24 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   plan.outputs = {intern(std::move(out))};
   const auto halo = window_map(plan.outputs[0], intern(std::move(plane)), s.windows);
   if (!halo) {
-    plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-      const at::Tensor x = argument(op, stack, 0).toTensor();
-      if (x.numel() == 0) return finish(op, stack, at::zeros(shape, x.options()));
-      op.callBoxed(stack);
+    plan.run = [shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
+      const at::Tensor x = call.tensor(at_self);
+      if (x.numel() == 0) return call.give(at::zeros(shape, x.options()));
+      call.run();
     };
     return plan;
   }
   const std::vector<int64_t> extended = halo->needed_shape();
-  plan.edits.emplace_back(call.index("padding"), int_list({0, s.windows[1].padding}));
-  plan.edits.emplace_back(call.index("output_size"), int_list({extended[last], extended[last + 1]}));
-  plan.run = [halo](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = argument(op, stack, 0).toTensor();
+  plan.edits.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
+  plan.edits.emplace_back(call.arg("output_size"), int_list({extended[last], extended[last + 1]}));
+  plan.run = [halo, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
       const at::Tensor nothing = at::zeros(halo->needed_shape(), x.options());
-      return finish(op, stack, scatter_add(*halo, nothing));
+      return call.give(scatter_add(*halo, nothing));
     }
-    op.callBoxed(stack);
-    stack.back() = scatter_add(*halo, stack.back().toTensor());
+    call.run();
+    call.give(scatter_add(*halo, call.result()));
   };
   return plan;
 }

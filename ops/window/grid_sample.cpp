@@ -61,9 +61,9 @@ std::optional<Plan> plan_grid_sampler(const OpCall& call) {
   s.axes.outputs = {s.output};
   s.axes.output_shapes = {s.output_shape};
   Plan plan = solve(call, s.axes);
-  plan.run = [shape = plan.outputs[0]->local_shape()](const c10::OperatorHandle& op, Stack& stack) {
-    if (c10::multiply_integers(shape) > 0) return op.callBoxed(stack);
-    finish(op, stack, at::empty(shape, argument(op, stack, 0).toTensor().options()));
+  plan.run = [shape = plan.outputs[0]->local_shape(), at_input = call.arg("input")](LocalCall& call) {
+    if (c10::multiply_integers(shape) > 0) return call.run();
+    call.give(at::empty(shape, call.tensor(at_input).options()));
   };
   return plan;
 }
@@ -83,12 +83,11 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   const Layout chosen = plan.outputs[0]->layout();
   plan.outputs = {wants_input ? summed(chosen, s.input, input->global_shape()) : nullptr,
                   summed(chosen, s.grid, grid->global_shape())};
-  plan.run = [wants_input](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor grad = argument(op, stack, 0).toTensor(), x = argument(op, stack, 1).toTensor(),
-                     g = argument(op, stack, 2).toTensor();
-    if (grad.numel() > 0) return op.callBoxed(stack);
-    finish(op, stack, wants_input ? at::zeros(x.sizes(), x.options()) : at::Tensor(),
-           at::zeros(g.sizes(), g.options()));
+  plan.run = [wants_input, at_grad_output = call.arg("grad_output"), at_input = call.arg("input"),
+              at_grid = call.arg("grid")](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad_output), x = call.tensor(at_input), g = call.tensor(at_grid);
+    if (grad.numel() > 0) return call.run();
+    call.give(wants_input ? at::zeros(x.sizes(), x.options()) : at::Tensor(), at::zeros(g.sizes(), g.options()));
   };
   return plan;
 }

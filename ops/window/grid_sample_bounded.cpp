@@ -203,7 +203,7 @@ struct Division {
 
   explicit Division(const OpCall& call)
       : sampler(options(call), call.spec("input")->global_shape(), call.spec("grid")->global_shape(),
-                call.slots()[call.slot("input")].dtype, call.slots()[call.slot("grid")].dtype),
+                call.tensor("input").dtype, call.tensor("grid").dtype),
         input(without_partial(call.spec("input"))) {
     const int64_t dims = static_cast<int64_t>(sampler.in.size());
     std::vector<int64_t> shape = {input->global_shape()[0], input->global_shape()[1]};
@@ -259,15 +259,15 @@ std::optional<Plan> plan_sample(const OpCall& call) {
   Plan plan;
   plan.inputs = {division->input, division->grid};
   plan.outputs = {division->output};
-  plan.run = [division](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [division, at_input = call.arg("input"), at_grid = call.arg("grid")](LocalCall& call) {
     const Division& d = *division;
-    const Tensor input = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 1).toTensor();
+    const Tensor input = call.tensor(at_input), grid = call.tensor(at_grid);
     const auto& offsets = d.output->offsets();
     Tensor away = d.sampler.displacement(grid, {offsets.begin() + 2, offsets.end()});
     d.input->mesh()->group().all_reduce(away, ReduceOp::kMax);
     d.sampler.check_displacement(away);
     const Tensor part = gather(*d.borrow, input);
-    finish(op, stack, sample_part(d.sampler, part, d.begin, grid));
+    call.give(sample_part(d.sampler, part, d.begin, grid));
   };
   return plan;
 }
@@ -282,16 +282,17 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
   plan.inputs = {division->output, wanted[1] ? division->input : SpecPtr(), division->grid};
   plan.outputs = {wanted[0] ? division->sums(division->input, all_dims(ndim)) : SpecPtr(),
                   wanted[1] ? division->sums(division->grid, {1}) : SpecPtr()};
-  plan.run = [division, wanted](const c10::OperatorHandle& op, Stack& stack) {
+  plan.run = [division, wanted, at_grad = call.arg("grad"), at_grid = call.arg("grid"),
+              at_input = call.arg("input")](LocalCall& call) {
     const Division& d = *division;
-    const Tensor grad = argument(op, stack, 0).toTensor(), grid = argument(op, stack, 2).toTensor();
+    const Tensor grad = call.tensor(at_grad), grid = call.tensor(at_grid);
     Tensor part;
-    if (wanted[1]) part = gather(*d.borrow, argument(op, stack, 1).toTensor());
+    if (wanted[1]) part = gather(*d.borrow, call.tensor(at_input));
     auto [for_part, for_grid] =
         sample_part_backward(d.sampler, grad, part, d.borrow->needed_shape(), d.begin, grid, wanted);
     Tensor for_input;
     if (wanted[0]) for_input = scatter_add(*d.borrow, for_part);
-    finish(op, stack, std::move(for_input), std::move(for_grid));
+    call.give(std::move(for_input), std::move(for_grid));
   };
   return plan;
 }

@@ -24,6 +24,7 @@ namespace {
 
 // Pooling of the last dims, as one rank does it.
 struct LocalPool {
+  Arg self;                             // whose halo it gathers
   std::vector<int64_t> global_extents;  // per pooled dim
   std::vector<int64_t> dilation;
   std::vector<int64_t> first_row;     // global, of the rows that the local kernel sees; may be negative
@@ -35,9 +36,8 @@ struct LocalPool {
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
-  // Of the first argument.
   at::Tensor extend(const at::Tensor& x, double fill) const {
-    return halo ? gather(*halo, x, fill, halo_cache_of_argument(0)) : x;
+    return halo ? gather(*halo, x, fill, halo_cache_of_argument(self.index)) : x;
   }
   // A tensor of the extended input's shape, for backward kernels that only read its shape.
   at::Tensor like_extended(const at::Tensor& x) const {
@@ -124,6 +124,7 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   const auto kernel = spread(call.integers("kernel_size"), count), padding = spread(call.integers("padding"), count);
   auto stride = spread(call.integers("stride"), count);
   if (stride.empty()) stride = kernel;
+  p.local.self = call.arg("self");
   p.local.dilation = dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
   p.ceil_mode = call.flag("ceil_mode");
   const int64_t first = p.input->ndim() - pooled;
@@ -206,7 +207,8 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self, const std::vec
   }
   const PoolEdges& edges = *local.edges;
   HaloExchange exchange;
-  for (const BorrowedBox& part : edges.borrowed) exchange.add_gather(*part.map, self, fill, halo_cache_of_argument(0));
+  for (const BorrowedBox& part : edges.borrowed)
+    exchange.add_gather(*part.map, self, fill, halo_cache_of_argument(local.self.index));
   exchange.start();
   Pooled all;
   if (!local.empty()) {
@@ -247,9 +249,9 @@ std::optional<Plan> plan_max(const OpCall& call) {
     stride.push_back(window.stride);
   }
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
-  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding, ceil_mode = p.ceil_mode](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor& self = argument(op, stack, 0).toTensor();
+  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding,
+              ceil_mode = p.ceil_mode](LocalCall& call) {
+    const at::Tensor& self = call.tensor(local.self);
     Pooled result =
         pool_block(local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
                    [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
@@ -258,12 +260,12 @@ std::optional<Plan> plan_max(const OpCall& call) {
                      return {std::move(values), std::move(indices)};
                    });
     if (local.empty()) {
-      finish(op, stack, at::empty(local.output_shape, self.options()),
-             at::empty(local.output_shape, self.options().dtype(at::kLong)));
+      call.give(at::empty(local.output_shape, self.options()),
+                at::empty(local.output_shape, self.options().dtype(at::kLong)));
       return;
     }
     check_shape(result.indices, local.output_shape);
-    finish(op, stack, std::move(result.values), std::move(result.indices));
+    call.give(std::move(result.values), std::move(result.indices));
   };
   return plan;
 }
@@ -275,18 +277,18 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.output, nullptr, p.output};  // only the shape of self is read
   plan.outputs = {p.input};
-  plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
-  plan.run = [local = p.local, indices = call.index("indices")](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = local.like_extended(argument(op, stack, 1).toTensor());
+  plan.edits.emplace_back(call.arg("padding"), int_list(p.local_padding));
+  plan.run = [local = p.local, indices = call.arg("indices")](LocalCall& call) {
+    const at::Tensor x = local.like_extended(call.tensor(local.self));
     if (local.empty()) {
-      finish(op, stack, local.give_back(at::zeros(x.sizes(), x.options())));
+      call.give(local.give_back(at::zeros(x.sizes(), x.options())));
       return;
     }
-    argument(op, stack, 1) = x;
-    c10::IValue& index = argument(op, stack, indices);
+    call.value(local.self) = x;
+    c10::IValue& index = call.value(indices);
     index = local.to_local(index.toTensor());
-    op.callBoxed(stack);
-    stack.back() = local.give_back(stack.back().toTensor());
+    call.run();
+    call.give(local.give_back(call.result()));
   };
   return plan;
 }
@@ -296,7 +298,7 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
 // Arguments of the local kernel: it sums or averages full windows; windows that hang over an edge
 // are divided by their own size afterwards.
 void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
-  plan.edits.emplace_back(call.index("padding"), int_list(p.local_padding));
+  plan.edits.emplace_back(call.arg("padding"), int_list(p.local_padding));
   if (!p.local.halo || call.given("divisor_override")) return;
   const bool include_pad = call.flag("count_include_pad");
   int64_t full = 1;
@@ -305,7 +307,7 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
     full *= window.kernel;
     alike &= include_pad || window.padding == 0;
   }
-  plan.edits.emplace_back(call.index("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
+  plan.edits.emplace_back(call.arg("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
   if (alike) return;
   const int64_t first = p.output->ndim() - static_cast<int64_t>(p.windows.size());
   for (size_t i = 0; i < p.windows.size(); ++i) {
@@ -329,31 +331,26 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
 template <int64_t kPooled>
 std::optional<Plan> plan_average(const OpCall& call) {
   Pooling p = pooling_of(call, kPooled, false);
-  if (at::isIntegralType(call.slots()[0].dtype, true)) return std::nullopt;
+  if (at::isIntegralType(call.tensor("self").dtype, true)) return std::nullopt;
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output};
   localize_average(call, p, plan);
-  plan.run = [local = with_edges(p), at_padding = call.index("padding"), padding = p.local_padding](
-                 const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor self = argument(op, stack, 0).toTensor();
-    const auto arguments = op.schema().arguments().size();
-    const Pooled pooled = pool_block(local, self, padding, 0,
-                                     [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
-                                       Stack inner(stack.end() - static_cast<int64_t>(arguments), stack.end());
-                                       inner[0] = x;
-                                       inner[at_padding] = padding_of_kernel;
-                                       op.callBoxed(inner);
-                                       return {inner[0].toTensor(), {}};
-                                     });
+  plan.run = [local = with_edges(p), at_padding = call.arg("padding"), padding = p.local_padding](LocalCall& call) {
+    const at::Tensor self = call.tensor(local.self);
+    const Pooled pooled = pool_block(
+        local, self, padding, 0, [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
+          const Stack results = call.run_with({{local.self, x}, {at_padding, padding_of_kernel}});
+          return {results[0].toTensor(), {}};
+        });
     if (local.empty()) {
-      finish(op, stack, at::empty(local.output_shape, self.options()));
+      call.give(at::empty(local.output_shape, self.options()));
       return;
     }
     at::Tensor result = pooled.values;
     check_shape(result, local.output_shape);
     if (!local.divisors.empty()) result.div_(local.divisor(result.options()));
-    finish(op, stack, std::move(result));
+    call.give(std::move(result));
   };
   return plan;
 }
@@ -366,17 +363,17 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   plan.inputs = {p.output, nullptr};
   plan.outputs = {p.input};
   localize_average(call, p, plan);
-  plan.run = [local = p.local](const c10::OperatorHandle& op, Stack& stack) {
-    const at::Tensor x = local.like_extended(argument(op, stack, 1).toTensor());
+  plan.run = [local = p.local, at_grad_output = call.arg("grad_output")](LocalCall& call) {
+    const at::Tensor x = local.like_extended(call.tensor(local.self));
     if (local.empty()) {
-      finish(op, stack, local.give_back(at::zeros(x.sizes(), x.options())));
+      call.give(local.give_back(at::zeros(x.sizes(), x.options())));
       return;
     }
-    argument(op, stack, 1) = x;
-    c10::IValue& grad = argument(op, stack, 0);
+    call.value(local.self) = x;
+    c10::IValue& grad = call.value(at_grad_output);
     if (!local.divisors.empty()) grad = grad.toTensor() / local.divisor(grad.toTensor().options());
-    op.callBoxed(stack);
-    stack.back() = local.give_back(stack.back().toTensor());
+    call.run();
+    call.give(local.give_back(call.result()));
   };
   return plan;
 }

@@ -95,13 +95,13 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
                         call.value("boundary").toOptional<std::string>(),
                         list_of<int64_t>(call.value("offsets")),
                         list_of<double>(call.value("weights"))};
-  const StencilRows rows(options, self->global_shape(), call.slots()[0].dtype);
+  const StencilRows rows(options, self->global_shape(), call.tensor("self").dtype);
   Plan plan = plan_one(call, self, {self});
   const int64_t dim = rows.dim();
   if (!divided(self, dim)) {
-    plan.run = [rows](const c10::OperatorHandle& op, Stack& stack) {
-      const at::Tensor local = argument(op, stack, 0).toTensor();
-      finish(op, stack, adjoint ? rows.adjoint_whole(local) : rows.apply_whole(local));
+    plan.run = [rows, at_self = call.arg("self")](LocalCall& call) {
+      const at::Tensor local = call.tensor(at_self);
+      call.give(adjoint ? rows.adjoint_whole(local) : rows.apply_whole(local));
     };
     return plan;
   }
@@ -110,12 +110,12 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
     requests[dim] = {rows.needed(requests[dim].rows), rows.boundary()};
     return requests;
   });
-  plan.run = [rows, map, out = block_rows(*self, dim, self->mesh()->rank())](const c10::OperatorHandle& op,
-                                                                             Stack& stack) {
-    const at::Tensor local = argument(op, stack, 0).toTensor();
+  plan.run = [rows, map, out = block_rows(*self, dim, self->mesh()->rank()),
+              at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
     at::Tensor result = adjoint ? scatter_add(*map, rows.adjoint(local, out))
-                                : rows.apply(gather(*map, local, 0, halo_cache_of_argument(0)), out);
-    finish(op, stack, std::move(result));
+                                : rows.apply(gather(*map, local, 0, halo_cache_of_argument(at_self.index)), out);
+    call.give(std::move(result));
   };
   return plan;
 }

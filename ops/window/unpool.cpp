@@ -40,12 +40,12 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own, const std:
   bool empty = false;  // kernels refuse a block without planes
   for (int64_t d = 0; d < planes; ++d) empty |= kept->local_shape()[d] == 0 && kept->global_shape()[d] > 0;
   if (!empty) return plan;
-  plan.run = [outputs = plan.outputs, dtypes, at = call.index("self")](const c10::OperatorHandle& op, Stack& stack) {
-    const auto options = argument(op, stack, at).toTensor().options();
-    torch::jit::drop(stack, op.schema().arguments().size());
+  plan.run = [outputs = plan.outputs, dtypes, at = call.arg("self")](LocalCall& call) {
+    const auto options = call.tensor(at).options();
+    call.give();
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto dtype = dtypes[i] == at::kLong ? at::kLong : c10::typeMetaToScalarType(options.dtype());
-      stack.emplace_back(at::empty(outputs[i]->local_shape(), options.dtype(dtype)));
+      call.add(at::empty(outputs[i]->local_shape(), options.dtype(dtype)));
     }
   };
   return plan;

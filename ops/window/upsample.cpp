@@ -217,10 +217,11 @@ struct Taps {
 
 struct Resampling {
   SpecPtr input, output;
+  Arg given;                                // the tensor that is passed
   std::vector<Taps> taps;                   // of the cut dims
   std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
   std::vector<int64_t> kernel_input;  // of the local kernel, which leaves the extended rows of cut dims as they are
-  std::vector<std::pair<int, c10::IValue>> edits;
+  std::vector<std::pair<Arg, c10::IValue>> edits;
 
   // Whether a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
   bool kernel_runs(const at::Tensor& x) const { return static_cast<int64_t>(taps.size()) < x.dim() - 2; }
@@ -228,42 +229,38 @@ struct Resampling {
   // Several steps round half types once, as LibTorch's kernel does alone.
   at::Tensor widened(const at::Tensor& x) const { return taps.empty() ? x : x.to(wide_type(x.scalar_type())); }
 
-  void forward(const c10::OperatorHandle& op, Stack& stack) const {
-    at::Tensor x = argument(op, stack, 0).toTensor();
+  void forward(LocalCall& call) const {
+    at::Tensor x = call.tensor(given);
     const at::ScalarType dtype = x.scalar_type();
-    if (halo) x = gather(*halo, x, 0, halo_cache_of_argument(0));
+    if (halo) x = gather(*halo, x, 0, halo_cache_of_argument(given.index));
     const auto& shape = output->local_shape();
-    if (c10::multiply_integers(shape) == 0) return finish(op, stack, at::empty(shape, x.options()));
+    if (c10::multiply_integers(shape) == 0) return call.give(at::empty(shape, x.options()));
     x = widened(x);
     if (kernel_runs(x)) {
-      argument(op, stack, 0) = std::move(x);
-      op.callBoxed(stack);
-      x = torch::jit::pop(stack).toTensor();
-    } else {
-      torch::jit::drop(stack, op.schema().arguments().size());
+      call.value(given) = std::move(x);
+      call.run();
+      x = call.result();
     }
     for (const Taps& t : taps) x = t.apply(x);
-    stack.emplace_back(x.to(dtype));
+    call.give(x.to(dtype));
   }
 
-  void backward(const c10::OperatorHandle& op, Stack& stack) const {
-    at::Tensor grad = argument(op, stack, 0).toTensor();
+  void backward(LocalCall& call) const {
+    at::Tensor grad = call.tensor(given);
     const at::ScalarType dtype = grad.scalar_type();
     const auto owned = [&] { return (halo ? scatter_add(*halo, grad) : grad).to(dtype); };
     if (grad.numel() == 0) {
       grad = widened(at::zeros(halo ? halo->needed_shape() : input->local_shape(), grad.options()));
-      return finish(op, stack, owned());
+      return call.give(owned());
     }
     grad = widened(grad);
     for (auto t = taps.rbegin(); t != taps.rend(); ++t) grad = t->adjoint(grad);
     if (kernel_runs(grad)) {
-      argument(op, stack, 0) = std::move(grad);
-      op.callBoxed(stack);
-      grad = torch::jit::pop(stack).toTensor();
-    } else {
-      torch::jit::drop(stack, op.schema().arguments().size());
+      call.value(given) = std::move(grad);
+      call.run();
+      grad = call.result();
     }
-    stack.emplace_back(owned());
+    call.give(owned());
   }
 };
 
@@ -275,9 +272,12 @@ Mode mode_of(std::string_view name) {
   return cubic ? Mode::kCubic : Mode::kLinear;
 }
 
-// `given` is the spec of the tensor that is passed; `backward` says that it is the output's
-// gradient.
-Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward) {
+// The tensor that is passed.
+Arg given_to(const OpCall& call) { return call.arg({"grad_output", "self", "input"}); }
+
+// `backward` says that the tensor that is passed is the output's gradient.
+Resampling resampling_of(const OpCall& call, bool backward) {
+  const SpecPtr given = call.spec(given_to(call));
   const auto out_size = call.integers("output_size");
   const auto spatial = static_cast<int64_t>(out_size.size());
   TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(),
@@ -307,13 +307,13 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
     }
   }
   Resampling r;
+  r.given = given_to(call);
   r.input = intern(std::move(in));
   r.output = intern(std::move(out));
   const bool align_corners = call.has("align_corners") && call.flag("align_corners");
-  const auto& arguments = call.op.schema().arguments();
-  std::vector<int> factor_args;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name().starts_with("scales")) factor_args.push_back(static_cast<int>(i));
+  std::vector<Arg> factor_args;
+  for (const char* name : {"scales", "scales_d", "scales_h", "scales_w"}) {
+    if (call.has(name)) factor_args.push_back(call.arg(name));
   }
   std::vector<std::optional<Dim>> dims(spatial + 2);
   std::vector<int64_t> local_size = out_size;
@@ -325,7 +325,8 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
   for (int64_t d = 2; d < spatial + 2; ++d) {
     if (!all && !divided(r.input, d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
-    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(), call.slots()[0].dtype);
+    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
+                    call.tensor(r.given).dtype);
     r.edits.emplace_back(factor_args[d - 2], c10::IValue());
   }
 
@@ -350,27 +351,25 @@ Resampling resampling_of(const OpCall& call, const SpecPtr& given, bool backward
     local_size[d - 2] = r.kernel_input[d] = taps.extended;
     r.taps.push_back(std::move(taps));
   }
-  r.edits.emplace_back(call.index("output_size"), int_list(local_size));
-  if (backward) r.edits.emplace_back(call.index("input_size"), int_list(r.kernel_input));
+  r.edits.emplace_back(call.arg("output_size"), int_list(local_size));
+  if (backward) r.edits.emplace_back(call.arg("input_size"), int_list(r.kernel_input));
   return r;
 }
 
 bool covered(const OpCall& call) {
   if (call.has("scale_factors")) return false;
   const Mode mode = mode_of(call.name());
-  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.slots()[0].dtype);
+  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.tensor(given_to(call)).dtype);
 }
 
 template <bool kBackward>
 std::optional<Plan> plan_upsample(const OpCall& call) {
   if (!covered(call)) return std::nullopt;
-  Resampling r = resampling_of(call, call.slots()[0].spec, kBackward);
+  Resampling r = resampling_of(call, kBackward);
   return Plan{.inputs = {kBackward ? r.output : r.input},
               .outputs = {kBackward ? r.input : r.output},
               .edits = r.edits,
-              .run = [r](const c10::OperatorHandle& op, Stack& stack) {
-                return kBackward ? r.backward(op, stack) : r.forward(op, stack);
-              }};
+              .run = [r](LocalCall& call) { return kBackward ? r.backward(call) : r.forward(call); }};
 }
 
 template <bool kBackward = false>
