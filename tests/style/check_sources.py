@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes, folder READMEs, that every op rule
-has a case table, that Lua does not depend on the order of hashes, and that it asks whether files were written.  usage: check_sources.py SOURCE_FOLDER"""
+has a case table and finds arguments by name, that Lua does not depend on the order of hashes, and that it asks whether files were written.  usage: check_sources.py SOURCE_FOLDER"""
 
 import re
 import sys
@@ -46,6 +46,9 @@ CPP_FILE_CALLS_ALLOWED = {
     ("io/write_driver.cpp", "::close(descriptor);"): "nothing was written through it",
     ("scripting/program/session.cpp", "if (file) std::fclose(file);"): "nothing was written through it",
 }
+# Rules find arguments by name (OpCall::arg): a number would go on reading its place in a schema that was reordered.
+POSITION = re.compile(r"\bArg\{\s*\d|\b(?:argument|tensor|value|spec|slot|halo_cache_of_argument)\((?:\w+, )*\d+\)"
+                      r"|\(call, (?:\w+, )*\d+[,)]|\bslots\(\)\[\d|\barguments\(\)\[\d|\.arg(?:\.index)? [=!]= \d")
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
 
@@ -149,6 +152,8 @@ def check(root):
     check_rules_have_tests(root, problems)
     check_lines(root, problems, LUA_FOLDERS, ".lua", OWN_ORDER, OWN_ORDER_ALLOWED,
                 "goes through a table in an order that ranks do not share; use pairs")
+    for suffix in (".cpp", ".h"):
+        check_lines(root, problems, ("ops",), suffix, POSITION, {}, "names an argument by its place; use call.arg(NAME)")
     not_asked = "does not ask whether the file was written; look at what the call returns"
     check_lines(root, problems, LUA_FOLDERS, ".lua", FILE_CALLS, FILE_CALLS_ALLOWED, not_asked)
     check_lines(root, problems, CPP_FOLDERS, ".cpp", CPP_FILE_CALLS, CPP_FILE_CALLS_ALLOWED, not_asked)
@@ -168,6 +173,9 @@ def self_test():
             "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
             "ops/e/f.cpp": LICENSE + '\nconst Register rule{{.op = "aten::exp"}};\n',
             "ops/e/g.cpp": LICENSE + '\nconst Register rule{{.op = "aten::log"}};\n',
+            "ops/e/p.cpp": LICENSE + '\nargument(op, stack, 3);\ncall.value(Arg{0});\ntensor(6);\nargument(op, stack, at);\n'
+                           'call.tensor(at_0); // tensor(6)\nnumber_of(call, 7);\ncall.slots()[0].spec;\nslot.arg == 1;\nx.spec(2);\n'
+                           'halo_cache_of_argument(0);\nschema.arguments()[0];\ncall.slot("x");\nresults[0].toTensor();\n',
             "tests/ops/e/test_f.cpp": LICENSE + "\nat::exp(x);\n",
             "tests/ops/test_c.cpp": "at::prelu(x);\n",
             "tests/style/shared_tests.txt": "# comment\nops/e/f.cpp tests/ops/test_c.cpp\nops/e/g.cpp tests/ops/test_c.cpp\nops/h.cpp x\n",
@@ -190,6 +198,7 @@ def self_test():
     wanted += ["engine/README.md", "ops/README.md", "scripting/README.md", "examples/README.md", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]
+    wanted += [f"ops/e/p.cpp:{line}" for line in (2, 3, 4, 7, 8, 9, 10, 11, 12)]
     wanted += [f"examples/e.lua:{line}" for line in (1, 3, 5, 7, 8)]
     wanted += [f"scripting/f.cpp:{line}" for line in (2, 4, 6, 9, 11, 14, 15, 16)]
     assert found == wanted, f"self-test: found {found}"
