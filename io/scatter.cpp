@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/agree.h"
 #include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/writer.h"
 
@@ -87,14 +87,14 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
   const bool owner = group->rank() == 0;
 
   at::Tensor data;
-  agree(*group, [&] {
+  fail_together(*group, [&] {
     file.check_writable(where);
     if (writes(*target, group->rank())) data = plain_data(block);
   });
   // What fails after the dataset was made leaves half of it: no rank may finish the file.
   file.change(where, [&] {
     std::string path;
-    agree(*group, [&] {
+    fail_together(*group, [&] {
       if (!owner) return;
       {
         const auto access = file.write(where);
@@ -107,7 +107,7 @@ void write_shards(FileState& file, const std::string& name, const at::Tensor& te
 
     for (int64_t rank = 0; rank < group->size(); ++rank) {
       if (!writes(*target, rank)) continue;
-      agree(*group, [&] {
+      fail_together(*group, [&] {
         if (rank != group->rank()) return;
         h5::WriteStatus status;
         h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
@@ -141,8 +141,8 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, cons
   io::check_same(source, mesh->group(), where);
   const SpecPtr spec = make_spec(mesh, source.shape(), placements);
   at::Tensor block;
-  io::agree(mesh->group(),
-            [&] { block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode}); });
+  fail_together(mesh->group(),
+                [&] { block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode}); });
   if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
   const at::Tensor result = from_local(block, spec);
   set_new_origin(result, tag_of(where.to_string()));

@@ -7,9 +7,9 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/agree.h"
 #include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
@@ -228,7 +228,7 @@ void File::set_attr(const std::string& name, const AttributeValue& value, const 
 void File::close() {
   const auto group = state_->is_open() ? state_->group() : nullptr;
   if (group) {
-    agree(*group, [&] { state_->close(); });
+    fail_together(*group, [&] { state_->close(); });
   } else {
     state_->close();
   }

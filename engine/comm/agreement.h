@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace moonhalo {
@@ -9,6 +10,11 @@ class Communicator;
 
 /// ValueError on every rank of `world`, naming two that differ, unless all give the same `setting`: "OP: ranks 0 and 2
 /// want different SETTINGS". Collective; in a world of one, or a fake one, nobody is there to differ.
-void check_alike(Communicator& world, const char* op, const char* settings, const std::string& setting);
+void check_same_on_all_ranks(Communicator& world, const char* op, const char* settings, const std::string& setting);
+
+/// Runs `work` on this rank and throws on every rank alike when it failed on any: the message of the first failing
+/// rank, in its own type, naming the rank unless all failed in the same words. So no rank waits for one whose disk
+/// failed. Collective over `group`; `work` itself must not communicate.
+void fail_together(Communicator& group, const std::function<void()>& work);
 
 }  // namespace moonhalo

@@ -53,13 +53,13 @@ class Solver {
   }
 
  private:
-  Linear linear(size_t slot) const { return slot < axes_.linear.size() ? axes_.linear[slot] : Linear::kNo; }
+  PartialUse linear(size_t slot) const { return slot < axes_.linear.size() ? axes_.linear[slot] : PartialUse::kResolve; }
 
   // The cuts that inputs bring along, per axis; what a fixed output dictates leaves no choice.
   void collect_options() {
     options_.assign(axes_.kinds.size(), {});
     const auto offer = [&](int axis, const Cut& cut) {
-      if (axis < 0 || !cut || axes_.kinds[axis] == AxisKind::kWhole) return;
+      if (axis < 0 || !cut || axes_.kinds[axis] == AxisKind::kUncut) return;
       auto& options = options_[axis];
       if (std::find(options.begin(), options.end(), cut) == options.end()) options.push_back(cut);
     };
@@ -72,7 +72,7 @@ class Solver {
     for (int64_t m = 0; m < mesh_.ndim(); ++m) {
       for (size_t s = 0; s < call_.slots().size(); ++s) {
         const SpecPtr& spec = call_.slots()[s].spec;
-        if (spec && spec->partial(m) && linear(s) != Linear::kNo) partial_options_[m] = spec->partial(m);
+        if (spec && spec->partial(m) && linear(s) != PartialUse::kResolve) partial_options_[m] = spec->partial(m);
       }
     }
     if (axes_.fixed_output < 0) return;
@@ -89,11 +89,11 @@ class Solver {
   // A product whose sum runs over a dim that one factor alone is cut along: rather than to gather that factor, or to
   // add whole results, it may pay to cut it along another of its dims, the longest that nobody has cut.
   void offer_exchanges() {
-    const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), Linear::kEach);
+    const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), PartialUse::kOneFactor);
     if (factors < 2) return;
     for (size_t s = 0; s < axes_.inputs.size(); ++s) {
       const SpecPtr& spec = call_.slots()[s].spec;
-      for (size_t d = 0; spec && linear(s) == Linear::kEach && d < axes_.inputs[s].size(); ++d) {
+      for (size_t d = 0; spec && linear(s) == PartialUse::kOneFactor && d < axes_.inputs[s].size(); ++d) {
         const int axis = axes_.inputs[s][d];
         const Cut& cut = spec->cut(d);
         if (axis < 0 || axes_.kinds[axis] != AxisKind::kReduce || !cut || cut_by_others(s, axis)) continue;
@@ -163,8 +163,8 @@ class Solver {
         const SpecPtr& spec = call_.slots()[s].spec;
         if (!spec) continue;
         const bool is_partial = spec->partial(m) == strategy.partials[m];
-        if (linear(s) == Linear::kEach) each += is_partial;
-        if (linear(s) == Linear::kJoint) (is_partial ? joint : joint_missing) = true;
+        if (linear(s) == PartialUse::kOneFactor) each += is_partial;
+        if (linear(s) == PartialUse::kAllTerms) (is_partial ? joint : joint_missing) = true;
       }
       const bool sums = strategy.partials[m] == ReduceOp::kSum || strategy.partials[m] == ReduceOp::kAvg;
       if (!sums || (joint && joint_missing) || each + joint != 1) return false;
@@ -214,7 +214,8 @@ class Solver {
         continue;
       }
       for (int64_t m = 0; m < mesh_.ndim(); ++m) {
-        const bool kept = strategy.partials[m] && linear(s) != Linear::kNo && spec->partial(m) == strategy.partials[m];
+        const bool kept =
+            strategy.partials[m] && linear(s) != PartialUse::kResolve && spec->partial(m) == strategy.partials[m];
         partials[m] = kept ? strategy.partials[m] : std::nullopt;
       }
       specs.push_back(spec_of(axes_.inputs[s], spec->global_shape(), strategy, partials, {&spec}));

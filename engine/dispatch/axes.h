@@ -12,20 +12,20 @@ namespace moonhalo {
 enum class AxisKind : uint8_t {
   kKeep,    ///< the axis is in the results: they are cut alike
   kReduce,  ///< the axis is summed (or max'ed, ...) away: a cut leaves the results Partial(reduce)
-  kWhole,   ///< the operator needs the whole axis on one rank
+  kUncut,   ///< the operator needs the whole axis on one rank
 };
 
 /// How a slot may stay Partial.
-enum class Linear : uint8_t {
-  kNo,     ///< must be resolved first
-  kEach,   ///< linear in this tensor alone (a product): one Partial input at a time, the results become Partial
-  kJoint,  ///< linear in all such tensors together (a sum): all of them Partial alike, the results too
+enum class PartialUse : uint8_t {
+  kResolve,    ///< must be resolved first
+  kOneFactor,  ///< linear in this tensor alone (a product): one Partial input at a time, the results become Partial
+  kAllTerms,   ///< linear in all such tensors together (a sum): all of them Partial alike, the results too
 };
 
 /// An operator described by axes, as in an einsum: most operators need no other rule.
 ///
 ///     mm [m, k] x [k, n] -> [m, n]     axes m, n: kKeep, k: kReduce
-///     softmax over dim 1 of [a, b, c]  axes a, c: kKeep, b: kWhole
+///     softmax over dim 1 of [a, b, c]  axes a, c: kKeep, b: kUncut
 ///     sum over dim 0 of [a, b]         axis a: kReduce, b: kKeep
 ///
 /// -1 marks a dim that has no axis (size one against broadcasting, or never cut).
@@ -34,7 +34,7 @@ struct Axes {
   std::vector<std::vector<int>> inputs;             ///< per slot, per dim: the axis or -1 (undefined tensors: empty)
   std::vector<std::vector<int>> outputs;            ///< per result, per dim
   std::vector<std::vector<int64_t>> output_shapes;  ///< global; per result
-  std::vector<Linear> linear = {};                  ///< per slot; default kNo
+  std::vector<PartialUse> linear = {};              ///< per slot; default kResolve
   ReduceOp reduce = ReduceOp::kSum;
   /// The result (and its slot) whose spec is given: an in-place or out= operator writes there.
   int fixed_output = -1;

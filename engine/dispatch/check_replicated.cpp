@@ -194,7 +194,7 @@ std::string described(const c10::OperatorHandle& op, int arg, int item) {
 }  // namespace
 
 bool set_check_replicated(bool on, Communicator* world) {
-  if (world != nullptr) check_alike(*world, "check_replicated", "settings", on ? "true" : "false");
+  if (world != nullptr) check_same_on_all_ranks(*world, "check_replicated", "settings", on ? "true" : "false");
   return std::exchange(checks_of_rank->on, on);
 }
 

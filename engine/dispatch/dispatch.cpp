@@ -58,7 +58,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
-    guard_gradient(tensor);
+    install_gradient_hook(tensor);
   if (impl == nullptr) {
     if (is_lazy(tensor) && !move.written) [[unlikely]]
       return localize(move, carried_out(tensor), op, arguments, sharing);

@@ -21,7 +21,7 @@
 namespace moonhalo {
 namespace {
 
-constexpr size_t kPiece = 4096, kWhole = size_t{1} << 20;
+constexpr size_t kPiece = 4096, kUncut = size_t{1} << 20;
 constexpr int64_t kMostDims = 8;
 constexpr size_t kMostNamed = 8;
 
@@ -63,9 +63,9 @@ at::Tensor plain_values(const at::Tensor& tensor) {
 uint64_t checksum_of(const at::Tensor& values, uint64_t sample) {
   const auto* bytes = static_cast<const char*>(values.const_data_ptr());
   const size_t count = values.nbytes();
-  if (sample == 0 || count <= kWhole) return checksum(bytes, count);
+  if (sample == 0 || count <= kUncut) return checksum(bytes, count);
   // One piece in each of the 256 stretches, in another place each time.
-  const size_t stretch = count / (kWhole / kPiece);
+  const size_t stretch = count / (kUncut / kPiece);
   uint64_t sum = count;
   for (size_t start = 0; start + stretch <= count; start += stretch) {
     const size_t offset = (sample * 0x9e3779b97f4a7c15ULL + start * 0xff51afd7ed558ccdULL) % (stretch - kPiece + 1);

@@ -27,7 +27,7 @@ std::string text_of(const HaloOptions& options) {
 const char* name(HaloBackend backend) { return backend == HaloBackend::kP2p ? "p2p" : "all_to_all"; }
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
-  if (world != nullptr) check_alike(*world, "set_halo", "settings", text_of(options));
+  if (world != nullptr) check_same_on_all_ranks(*world, "set_halo", "settings", text_of(options));
   if (options.keep != state_of_rank->options.keep) ++state_of_rank->setting;
   return std::exchange(state_of_rank->options, options);
 }

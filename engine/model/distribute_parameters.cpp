@@ -50,11 +50,12 @@ at::Tensor annotate(const at::Tensor& block, const MeshPtr& mesh, const Placemen
 
 // The same tensor, whose gradient is brought to `placements` on its way back.
 at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements) {
-  const SpecPtr own = spec(tensor), to = make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own));
+  const SpecPtr own = spec(tensor),
+                to = make_spec(own->mesh(), own->global_shape(), inherit_block_sizes(placements, *own));
   const at::Tensor same = wrap(counted_alias(fresh_block(tensor, "a gradient's placements")), own);
   shard_impl(tensor)->share_block(*shard_impl(same));
   if (const auto& copied = copied_memory(*shard_impl(tensor))) make_notes(*shard_impl(same)).copied = copied;
-  connect(tensor, same, [to](const at::Tensor& grad) {
+  attach_backward(tensor, same, [to](const at::Tensor& grad) {
     return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
   });
   return same;
@@ -103,7 +104,7 @@ void reduce_bucket(const std::vector<PartialGrad>& bucket) {
 
 }  // namespace
 
-Placements keep_sizes(Placements placements, const ShardSpec& spec) {
+Placements inherit_block_sizes(Placements placements, const ShardSpec& spec) {
   for (int64_t d = 0; d < spec.ndim(); ++d) {
     std::vector<int64_t> mesh_dims;
     bool open = true;
@@ -125,7 +126,7 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
   at::Tensor value = tensor.detach(), placed;
   if (is_shard_tensor(value)) {
     check_mesh(value, mesh, "parallelize_module");
-    placed = redistribute(value, keep_sizes(placements, *spec(value))).detach();
+    placed = redistribute(value, inherit_block_sizes(placements, *spec(value))).detach();
   } else {
     if (value.device().type() != at::Device(mesh->device_type()).type())
       value = value.to(at::Device(mesh->device_type()));
@@ -141,8 +142,8 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
   return placed.requires_grad_(tensor.requires_grad());
 }
 
-at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
-                       const std::string& where) {
+at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                             const std::string& where) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor value = block.detach();
   if (value.device().type() != at::Device(mesh->device_type()).type())
@@ -153,7 +154,7 @@ at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Place
 void place_gradient(const at::Tensor& leaf, const Placements& placements) {
   if (!leaf.requires_grad()) return;
   const SpecPtr& own = spec(leaf);
-  place_gradient(leaf, make_spec(own->mesh(), own->global_shape(), keep_sizes(placements, *own)));
+  place_gradient(leaf, make_spec(own->mesh(), own->global_shape(), inherit_block_sizes(placements, *own)));
 }
 
 std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
@@ -169,7 +170,7 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
     }
     if (!plan.wanted) continue;
     check_mesh(moved[i], mesh, where);
-    const Placements wanted = keep_sizes(*plan.wanted, *spec(moved[i]));
+    const Placements wanted = inherit_block_sizes(*plan.wanted, *spec(moved[i]));
     if (plan.async) {
       under_way[i] = redistribute_async(moved[i], wanted);
     } else {
@@ -188,18 +189,18 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
   return moved;
 }
 
-at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
-                         const std::string& where) {
+at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
+                                 const std::string& where) {
   return move_arguments({value}, mesh, {plan}, where)[0];
 }
 
 at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const SpecPtr from = spec(tensor);
-  const SpecPtr to = make_spec(from->mesh(), from->global_shape(), keep_sizes(gradient, *from));
+  const SpecPtr to = make_spec(from->mesh(), from->global_shape(), inherit_block_sizes(gradient, *from));
   TORCH_CHECK_VALUE(to->local_shape() == from->local_shape(), "to_local: a gradient of placements that cut otherwise",
                     "\n  have  ", from->to_string(), "\n  fix   give Partial or Replicate where the tensor is replicated");
   const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
-  connect(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
+  attach_backward(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
   return local;
 }
 

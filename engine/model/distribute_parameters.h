@@ -14,7 +14,7 @@ namespace moonhalo {
 
 /// `placements` for the tensor of spec `spec`: block sizes that they leave open are the tensor's own where it is cut by
 /// the same mesh dims along that dim, so that "Shard(0)" moves nothing in a tensor whose dim 0 is cut unevenly.
-Placements keep_sizes(Placements placements, const ShardSpec& spec);
+Placements inherit_block_sizes(Placements placements, const ShardSpec& spec);
 
 /// A parameter or buffer as a ShardTensor leaf with the same requires_grad. Collective. A plain `tensor` comes from
 /// mesh rank `src` or, without it, from each rank's own copy, which must be equal; a ShardTensor is redistributed; of a
@@ -24,8 +24,8 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
 
 /// A rank's own block of a parameter or buffer as a ShardTensor leaf with the same requires_grad. Collective: block
 /// sizes that `placements` leaves open are exchanged. `where` names the tensor in errors.
-at::Tensor place_shard(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
-                       const std::string& where);
+at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                             const std::string& where);
 
 /// From now on the gradient of this ShardTensor leaf comes back with `placements` (Replicate: reduced at once). Block
 /// sizes that they leave open are the leaf's. Nothing for a leaf that needs no gradient.
@@ -33,8 +33,8 @@ void place_gradient(const at::Tensor& leaf, const Placements& placements);
 
 /// Carries out what a plan says of one argument or result; `where` names it in errors. Undefined tensors pass.
 /// Collective unless nothing moves. Differentiable.
-at::Tensor move_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
-                         const std::string& where);
+at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
+                                 const std::string& where);
 /// As above for several; the messages of those that the plan calls async travel together.
 std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
                                        const std::vector<ArgumentPlan>& plans, const std::string& where);

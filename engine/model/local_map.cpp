@@ -65,7 +65,7 @@ std::vector<at::Tensor> local_map(
     if (plain) input = from_local(input, replicated(mesh, input.sizes()));
     if (wanted) {
       check_count(*wanted, "argument", i);
-      const SpecPtr to = make_spec(mesh, input.sizes(), keep_sizes(*wanted, *spec(input)));
+      const SpecPtr to = make_spec(mesh, input.sizes(), inherit_block_sizes(*wanted, *spec(input)));
       TORCH_CHECK_VALUE(plain || options.redistribute_inputs || to == spec(input), "local_map: argument ", i + 1,
                         " has placements ", text_of(spec(input)->placements()), ", in_placements says ", text_of(*wanted),
                         "\n  fix   redistribute it, or give redistribute_inputs = true");

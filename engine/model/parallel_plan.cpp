@@ -67,7 +67,7 @@ void check_count(const Placements& placements, const DeviceMesh& mesh, const std
                     "\n  fix   give one placement per mesh dimension");
 }
 
-void check_arguments(const ArgumentsPlan& plan, const DeviceMesh& mesh, const std::string& where) {
+void check_arguments(const SignaturePlan& plan, const DeviceMesh& mesh, const std::string& where) {
   const auto check = [&](const ArgumentPlan& argument) {
     if (argument.plain) check_count(*argument.plain, mesh, where);
     if (argument.wanted) check_count(*argument.wanted, mesh, where);

@@ -35,11 +35,11 @@ struct ArgumentPlan {
 };
 
 /// Arguments or results of one module, by position (nullopt: untouched) and by name.
-struct ArgumentsPlan {
+struct SignaturePlan {
   std::vector<std::optional<ArgumentPlan>> by_position = {};
   std::map<std::string, ArgumentPlan> by_name = {};
   bool empty() const { return by_position.empty() && by_name.empty(); }
-  bool operator==(const ArgumentsPlan&) const = default;
+  bool operator==(const SignaturePlan&) const = default;
 };
 
 /// What is done to one module, in PyTorch's words and with its defaults. For a mesh of one dimension.
@@ -60,8 +60,8 @@ const char* name(ParallelStyle::Kind kind);
 struct ParallelPlan {
   std::vector<std::pair<std::string, Placements>> parameters = {};  ///< "fc1.weight" (buffers too)
   std::vector<std::pair<std::string, Placements>> gradients = {};   ///< of parameters, where not the parameter's own
-  std::vector<std::pair<std::string, ArgumentsPlan>> inputs = {};   ///< "fc1"; "" is the root
-  std::vector<std::pair<std::string, ArgumentsPlan>> outputs = {};
+  std::vector<std::pair<std::string, SignaturePlan>> inputs = {};   ///< "fc1"; "" is the root
+  std::vector<std::pair<std::string, SignaturePlan>> outputs = {};
   std::vector<std::pair<std::string, ParallelStyle>> styles = {};
 };
 
@@ -101,7 +101,7 @@ struct ModulePlan {
     bool listed = false;
   };
   std::map<std::string, Tensor> tensors;
-  ArgumentsPlan inputs, outputs;
+  SignaturePlan inputs, outputs;
   std::vector<int64_t> custom;  ///< numbers of the custom styles
 };
 

@@ -91,7 +91,7 @@ struct Activations {
   std::weak_ptr<const nn::Module> module;
   std::string name;
   MeshPtr mesh;
-  ArgumentsPlan inputs, outputs;
+  SignaturePlan inputs, outputs;
   bool root = false;
   std::optional<FactoryPlan> factory = {};
 };
@@ -119,7 +119,7 @@ void remember(std::shared_ptr<const Activations> made) {
 }
 
 // Only a plan that speaks of one unnamed tensor can be carried out by `call`.
-void check_side(const ArgumentsPlan& plan, const std::string& name, const char* side) {
+void check_side(const SignaturePlan& plan, const std::string& name, const char* side) {
   TORCH_CHECK_VALUE(plan.by_name.empty(), "parallelize_module: '", name, ".", side, "' names '",
                     plan.by_name.begin()->first, "', but arguments of C++ modules have no names\n  fix   give a list, in order");
   TORCH_CHECK_NOT_IMPLEMENTED(plan.by_position.size() <= 1, "parallelize_module: '", name, ".", side, "' lists ",
@@ -129,10 +129,10 @@ void check_side(const ArgumentsPlan& plan, const std::string& name, const char* 
 at::Tensor move(const nn::Module& module, const at::Tensor& value, bool input) {
   const auto found = find_activations(module);
   if (!found) return value;
-  const ArgumentsPlan& plan = input ? found->inputs : found->outputs;
+  const SignaturePlan& plan = input ? found->inputs : found->outputs;
   if (plan.by_position.empty() || !plan.by_position[0]) return value;
-  return move_argument(value, found->mesh, *plan.by_position[0],
-                       "'" + found->name + (found->name.empty() ? "" : ".") + (input ? "input'" : "output'"));
+  return redistribute_argument(value, found->mesh, *plan.by_position[0],
+                               "'" + found->name + (found->name.empty() ? "" : ".") + (input ? "input'" : "output'"));
 }
 
 // Placing
@@ -228,9 +228,10 @@ class Parallelizer {
       const at::Tensor old = *slot;
       at::Tensor& placed = placed_[old.unsafeGetTensorImpl()];
       if (!placed.defined()) {
-        placed = options_.is_model_sharded && !is_shard_tensor(old)
-                     ? place_shard(old, mesh_, wanted.placements, "parallelize_module: '" + full_name(i, name) + "'")
-                     : place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
+        placed =
+            options_.is_model_sharded && !is_shard_tensor(old)
+                ? adopt_local_block(old, mesh_, wanted.placements, "parallelize_module: '" + full_name(i, name) + "'")
+                : place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
         if (wanted.gradient) place_gradient(placed, *wanted.gradient);
         made_.insert(placed.unsafeGetTensorImpl());
         olds_.push_back(old);

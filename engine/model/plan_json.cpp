@@ -98,8 +98,8 @@ Entry read_entry(const Json& value, const std::string& where) {
 }
 
 // A list with null for what is left alone; an object names arguments, "0" being the first.
-ArgumentsPlan read_arguments(const Json& value, const std::string& where) {
-  ArgumentsPlan plan;
+SignaturePlan read_arguments(const Json& value, const std::string& where) {
+  SignaturePlan plan;
   const auto at = [&](size_t position) -> std::optional<ArgumentPlan>& {
     if (plan.by_position.size() <= position) plan.by_position.resize(position + 1);
     return plan.by_position[position];
@@ -268,7 +268,7 @@ Json json_of(const ParallelStyle::Layouts& layouts) {
   return list;
 }
 
-Json json_of(const ArgumentsPlan& plan) {
+Json json_of(const SignaturePlan& plan) {
   const auto one = [](const ArgumentPlan& argument) {
     const Json wanted = argument.wanted ? json_of(*argument.wanted) : Json();
     if (!argument.gradient && !argument.async) return wanted;

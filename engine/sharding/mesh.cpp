@@ -146,7 +146,7 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   {
     // First of all, since all other errors are told from what is asked for.
     const Uncounted check;
-    check_alike(world, "init_device_mesh", "meshes", asked);
+    check_same_on_all_ranks(world, "init_device_mesh", "meshes", asked);
   }
   TORCH_CHECK_VALUE(device_type == "cpu" || device_type == "cuda", "init_device_mesh: unknown device type \"",
                     device_type, "\"\n  fix   use \"cpu\" or \"cuda\"");

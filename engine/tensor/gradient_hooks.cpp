@@ -101,7 +101,7 @@ struct LambdaNode final : torch::autograd::Node {
 
 }  // namespace
 
-void guard_gradient(const at::Tensor& tensor) {
+void install_gradient_hook(const at::Tensor& tensor) {
   ShardTensorImpl* impl = shard_impl(tensor);
   if (impl != nullptr && impl->guarded) return;
   const auto& node = tensor.grad_fn();
@@ -127,8 +127,9 @@ void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
   add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
 }
 
-void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward,
-             const std::function<at::Tensor(const at::Tensor&)>& forward) {
+void attach_backward(const at::Tensor& input, const at::Tensor& output,
+                     std::function<at::Tensor(const at::Tensor&)> backward,
+                     const std::function<at::Tensor(const at::Tensor&)>& forward) {
   const at::Tensor& tangent = input._fw_grad(/*level=*/0);
   if (tangent.defined()) {
     TORCH_CHECK_NOT_IMPLEMENTED(forward, "forward-mode differentiation does not go through what is called here\n  have  a tensor of shape ",
@@ -141,7 +142,7 @@ void connect(const at::Tensor& input, const at::Tensor& output, std::function<at
   torch::autograd::set_history(output, node);
 }
 
-void connect_without_input(const at::Tensor& output, std::function<void(const at::Tensor&)> backward) {
+void attach_backward_sink(const at::Tensor& output, std::function<void(const at::Tensor&)> backward) {
   if (!c10::GradMode::is_enabled()) return;
   const auto last = [backward = std::move(backward)](const at::Tensor& grad) {
     backward(grad);

@@ -13,7 +13,7 @@ namespace moonhalo {
 /// ShardTensors while gradients are recorded; installs, once per tensor, a hook that turns the gradient
 ///  - of a ShardTensor leaf into the leaf's own cut (a sum still to be reduced stays Partial, for later bucketing),
 ///  - of a plain tensor into a plain tensor, reduced over the mesh.
-void guard_gradient(const at::Tensor& tensor);
+void install_gradient_hook(const at::Tensor& tensor);
 /// The gradient of this ShardTensor leaf, which requires one, comes back as `spec` says instead of in the leaf's own
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);
@@ -21,10 +21,11 @@ void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);
 /// Records `backward` as the gradient function from `output` to `input`, if `input` needs one. `backward` is called
 /// with the gradient of `output` and must itself be differentiable. `forward` makes the tangent of `output` out of that
 /// of `input` (forward-mode differentiation); without it an input that has a tangent is refused.
-void connect(const at::Tensor& input, const at::Tensor& output, std::function<at::Tensor(const at::Tensor&)> backward,
-             const std::function<at::Tensor(const at::Tensor&)>& forward = {});
+void attach_backward(const at::Tensor& input, const at::Tensor& output,
+                     std::function<at::Tensor(const at::Tensor&)> backward,
+                     const std::function<at::Tensor(const at::Tensor&)>& forward = {});
 
-/// As `connect` for an output whose input lives on another rank: the backward pass stops here, but takes part.
-void connect_without_input(const at::Tensor& output, std::function<void(const at::Tensor&)> backward);
+/// As `attach_backward` for an output whose input lives on another rank: the backward pass stops here, but takes part.
+void attach_backward_sink(const at::Tensor& output, std::function<void(const at::Tensor&)> backward);
 
 }  // namespace moonhalo

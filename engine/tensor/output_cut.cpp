@@ -32,7 +32,7 @@ OutputCut parse_output_cut(const std::string& text) {
 }
 
 OutputCut set_output_cut(OutputCut cut, Communicator* world) {
-  if (world != nullptr) check_alike(*world, "set_output_cut", "policies", name(cut));
+  if (world != nullptr) check_same_on_all_ranks(*world, "set_output_cut", "policies", name(cut));
   return std::exchange(*cut_of_rank, cut);
 }
 

@@ -101,7 +101,7 @@ at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr&
 }
 
 void connect_moved(const at::Tensor& tensor, const at::Tensor& result) {
-  connect(
+  attach_backward(
       tensor, result,
       [from = without_partial(spec(tensor))](const at::Tensor& grad) { return gradient_of(grad, from); },
       [&](const at::Tensor& tangent) { return redistribute(tangent, spec(result)); });
@@ -162,7 +162,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
     if (!is_lazy(local)) share_versions(local, block);
   }
   at::Tensor result = wrap(std::move(block), spec);
-  connect(
+  attach_backward(
       local, result,
       [target = without_partial(spec)](const at::Tensor& grad) { return to_local(gradient_of(grad, target)); },
       [&](const at::Tensor& tangent) { return from_local(tangent, spec); });
@@ -286,9 +286,9 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
       return collect(gradient_of(grad, spec), src);
     };
     if (root) {
-      connect(source, result, back);
+      attach_backward(source, result, back);
     } else {
-      connect_without_input(result, [back](const at::Tensor& grad) { back(grad); });
+      attach_backward_sink(result, [back](const at::Tensor& grad) { back(grad); });
     }
   }
   return result;
@@ -396,7 +396,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 at::Tensor to_local(const at::Tensor& tensor) {
   const SpecPtr from = spec(tensor);
   const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
-  connect(
+  attach_backward(
       tensor, local, [target = without_partial(from)](const at::Tensor& grad) { return from_local(grad, target); },
       [&](const at::Tensor& tangent) { return to_local(redistribute(tangent, from)); });
   return local;

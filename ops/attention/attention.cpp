@@ -187,7 +187,7 @@ Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const a
                                 "a tangent\n  fix   call scaled_dot_product_attention, which is decomposed then");
     // The function below runs without recording, so the boundary is guarded here.
     if (c10::GradMode::is_enabled() && t->requires_grad()) {
-      guard_gradient(*t);
+      install_gradient_hook(*t);
       records = true;
     }
   }

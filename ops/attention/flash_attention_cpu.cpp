@@ -30,7 +30,7 @@ std::optional<Axes> attention_axes(const OpCall& call) {
   if (query->ndim() != 4 || key->ndim() != 4 || value->ndim() != 4) return std::nullopt;
   const bool same_heads = query->global_shape()[1] == key->global_shape()[1];
   Axes axes;
-  axes.kinds = {AxisKind::kKeep, same_heads ? AxisKind::kKeep : AxisKind::kWhole};
+  axes.kinds = {AxisKind::kKeep, same_heads ? AxisKind::kKeep : AxisKind::kUncut};
   const Arg mask = call.arg("attn_mask");
   for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {

@@ -10,7 +10,7 @@
 namespace moonhalo {
 namespace {
 
-std::optional<Plan> plan_clone(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
+std::optional<Plan> plan_clone(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
 // A cast of a sum is the sum of casts only between types that can hold the addends alike.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
@@ -19,9 +19,9 @@ std::optional<Plan> plan_to_copy(const OpCall& call) {
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
   const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };
   const SpecPtr wanted = from == to                           ? self
-                         : continuous(from) && continuous(to) ? sums_only(self)
+                         : continuous(from) && continuous(to) ? resolve_nonlinear(self)
                                                               : without_partial(self);
-  return plan_one(call, wanted, {wanted});
+  return unary_plan(call, wanted, {wanted});
 }
 
 // Whoever is written keeps its spec; the source is cut, gathered or moved to fit.
@@ -37,27 +37,27 @@ std::optional<Plan> plan_copy(const OpCall& call) {
 std::optional<Plan> plan_fill(const OpCall& call) {
   call.output_shapes();
   const SpecPtr self = without_partial(call.spec("self"));
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
   return plan;
 }
 
 // The functional form reads no value at all.
 std::optional<Plan> plan_filled(const OpCall& call) {
-  Plan plan = plan_one(call, nullptr, {without_partial(call.spec("self"))});
+  Plan plan = unary_plan(call, nullptr, {without_partial(call.spec("self"))});
   for (size_t s = 1; s < call.slots().size(); ++s) plan.inputs[s] = without_partial(call.slots()[s].spec);
   return plan;
 }
 
 // Addends of zero are a zero: no need to sum up first.
-std::optional<Plan> plan_zero(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
+std::optional<Plan> plan_zero(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
 std::optional<Plan> plan_item(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   TORCH_CHECK_VALUE(self->global_numel() == 1, "item: a tensor with ", self->global_numel(),
                     " elements is not one number\n  have  ", self->to_string(),
                     "\n  fix   select one element, or use full_tensor()");
-  return plan_one(call, replicated(call.mesh(), self->global_shape()), {nullptr});
+  return unary_plan(call, replicated(call.mesh(), self->global_shape()), {nullptr});
 }
 
 // Every rank compares its blocks; they are equal (or close) where all ranks say so.
@@ -104,7 +104,7 @@ std::optional<Plan> refuse_new_storage(const OpCall& call) {
 std::optional<Plan> plan_resize(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   if (call.integers("size") != self->global_shape()) return refuse_new_storage(call);
-  Plan plan = plan_one(call, nullptr, {self});
+  Plan plan = unary_plan(call, nullptr, {self});
   plan.run = [at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor same = call.tensor(at_self);
     call.give(same);

@@ -12,7 +12,7 @@ namespace {
 
 std::optional<Plan> plan_like(const OpCall& call) {
   call.output_shapes();
-  return plan_one(call, nullptr, {without_partial(call.spec("self"))});
+  return unary_plan(call, nullptr, {without_partial(call.spec("self"))});
 }
 
 // A tensor of the model's shape is cut as the model is; of as many dims, where the extents are equal (the gradient of
@@ -22,14 +22,14 @@ SpecPtr like_where_equal(const SpecPtr& self, at::IntArrayRef shape) {
   if (static_cast<int64_t>(shape.size()) == self->ndim()) {
     for (int64_t d = 0; d < self->ndim(); ++d) source[d] = shape[d] == self->global_shape()[d] ? d : -1;
   }
-  return follow(without_partial(self), shape, source);
+  return with_cuts_of(without_partial(self), shape, source);
 }
 
 std::optional<Plan> plan_new(const OpCall& call) {
   call.output_shapes();
   const auto shape = call.integers("size");
   const SpecPtr result = like_where_equal(call.spec("self"), shape);
-  Plan plan = plan_one(call, nullptr, {result});
+  Plan plan = unary_plan(call, nullptr, {result});
   plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
   return plan;
 }
@@ -46,7 +46,7 @@ std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
     local_stride[*d] = next;
     next *= std::max<int64_t>(1, result->local_shape()[*d]);
   }
-  Plan plan = plan_one(call, nullptr, {result});
+  Plan plan = unary_plan(call, nullptr, {result});
   plan.edits = {{call.arg("size"), int_list(result->local_shape())}, {call.arg("stride"), int_list(local_stride)}};
   return plan;
 }

@@ -13,7 +13,7 @@ namespace {
 
 std::optional<Plan> plan_alias(const OpCall& call) {
   const Arg self = call.arg({"self", "primal"});
-  Plan plan = plan_one(call, nullptr, {call.spec(self)});
+  Plan plan = unary_plan(call, nullptr, {call.spec(self)});
   plan.run = [self](LocalCall& call) { call.give(at::alias(call.tensor(self))); };
   return plan;
 }

@@ -17,7 +17,7 @@ SpecPtr halved(const SpecPtr& self, int64_t dim) {
   const int64_t rows = self->global_shape()[dim] / 2;
   Cut cut = self->cut(dim);
   if (cut) cut.sizes = balanced_sizes(rows, static_cast<int64_t>(cut.sizes.size()));
-  return recut(self, dim, std::move(cut), rows);
+  return with_cut(self, dim, std::move(cut), rows);
 }
 
 // The rows of `self` that stand `shift` after those of the result.
@@ -55,7 +55,7 @@ Halves halves_of(const OpCall& call, const char* argument = "self") {
 
 std::optional<Plan> plan_glu(const OpCall& call) {
   const Halves halves = halves_of(call);
-  Plan plan = plan_one(call, halves.self, {halves.result});
+  Plan plan = unary_plan(call, halves.self, {halves.result});
   if (!halves.first) return plan;
   plan.run = [halves, at_self = call.arg("self")](LocalCall& call) {
     call.give(at::glu(halves.fetch(call.tensor(at_self)), halves.dim));

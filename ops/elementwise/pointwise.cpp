@@ -18,7 +18,7 @@ bool among(std::string_view name, const std::array<std::string_view, N>& names) 
 }
 
 // How each tensor may stay a sum that is still to be reduced.
-std::vector<Linear> linearity(const OpCall& call) {
+std::vector<PartialUse> linearity(const OpCall& call) {
   const std::string name = call.name();
   static constexpr std::array<std::string_view, 5> kSums = {"aten::add.Tensor", "aten::sub.Tensor", "aten::add_.Tensor",
                                                             "aten::sub_.Tensor", "aten::rsub.Tensor"};
@@ -26,10 +26,10 @@ std::vector<Linear> linearity(const OpCall& call) {
                                                                 "aten::mul.Scalar", "aten::mul_.Scalar"};
   static constexpr std::array<std::string_view, 6> kOfFirst = {
       "aten::div.Tensor", "aten::div_.Tensor", "aten::div.Scalar", "aten::div_.Scalar", "aten::neg", "aten::neg_"};
-  std::vector<Linear> linear(call.slots().size(), Linear::kNo);
-  if (among(name, kSums)) linear.assign(linear.size(), Linear::kJoint);
-  if (among(name, kProducts)) linear.assign(linear.size(), Linear::kEach);
-  if (among(name, kOfFirst)) linear[0] = Linear::kEach;
+  std::vector<PartialUse> linear(call.slots().size(), PartialUse::kResolve);
+  if (among(name, kSums)) linear.assign(linear.size(), PartialUse::kAllTerms);
+  if (among(name, kProducts)) linear.assign(linear.size(), PartialUse::kOneFactor);
+  if (among(name, kOfFirst)) linear[0] = PartialUse::kOneFactor;
   return linear;
 }
 

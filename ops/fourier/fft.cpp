@@ -56,7 +56,7 @@ struct LocalFft {
 };
 
 Plan plan_fft(const OpCall& call, Kind kind) {
-  const SpecPtr input = sums_only(call.spec("self"));
+  const SpecPtr input = resolve_nonlinear(call.spec("self"));
   Transform transform;
   for (const int64_t d : call.integers("dim")) transform.dims.push_back(c10::maybe_wrap_dim(d, input->ndim()));
   LocalFft local{.kind = kind, .norm = call.integer("normalization")};
@@ -76,7 +76,7 @@ Plan plan_fft(const OpCall& call, Kind kind) {
     (to_real ? transform.bytes_before : transform.bytes_after) = 2;
     Cut cut = input->cut(last);
     if (cut) cut.sizes = proportional_sizes(cut.sizes, local.extent);
-    output = recut(input, last, std::move(cut), local.extent);
+    output = with_cut(input, last, std::move(cut), local.extent);
   }
   SpecPtr held = input;
   for (const PencilStage& stage : pencil_stages(transform, input, output)) {

@@ -78,7 +78,7 @@ class Search {
     if (special < 0 || spec->global_shape()[special] == extent) return spec;
     Cut cut = spec->cut(special);
     if (cut) cut.sizes = {extent};
-    return recut(spec, special, std::move(cut), extent);
+    return with_cut(spec, special, std::move(cut), extent);
   }
 
   void visit(const SpecPtr& held, const Dims& remaining, double cost) {

@@ -116,7 +116,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
   axes.kinds.assign(self->ndim() + index_ndim, AxisKind::kKeep);
   const bool sums = call.tensor("self").dtype != at::kBool;
   const Arg source = call.arg("self");
-  for (const int64_t d : pattern.indexed) axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kWhole;
+  for (const int64_t d : pattern.indexed) axes.kinds[d] = sums ? AxisKind::kReduce : AxisKind::kUncut;
   for (const TensorArgument& slot : call.slots()) {
     std::vector<int> dims;
     if (slot.spec && slot.arg == source) {
@@ -129,7 +129,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
       }
     }
     axes.inputs.push_back(std::move(dims));
-    axes.linear.push_back(slot.arg == source ? Linear::kEach : Linear::kNo);
+    axes.linear.push_back(slot.arg == source ? PartialUse::kOneFactor : PartialUse::kResolve);
   }
   std::vector<int> output(pattern.others.begin(), pattern.others.end());
   for (int d = 0; d < index_ndim; ++d) output.insert(output.begin() + pattern.place + d, index_axes + d);
@@ -159,7 +159,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
     if (const auto mask = single_mask(call)) return plan_write_mask(call, *mask);
     return self->has_cut() ? std::nullopt : std::optional(gathered(call, {self}));
   }
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     if (call.slots()[s].spec) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   }
@@ -174,7 +174,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
         static_cast<int64_t>(i) + (static_cast<int64_t>(i) < pattern.place ? 0 : pattern.index_shape.size());
     if (at >= first && sizes[at - first] == result[at]) source[at - first] = pattern.others[i];
   }
-  plan.inputs[values] = follow(self, sizes, source);
+  plan.inputs[values] = with_cuts_of(self, sizes, source);
   if (!cuts_indexed(*self, pattern)) return plan;
   plan.run = [self, pattern, in_place = call.writes("self"), at_self = call.arg("self"),
               at_indices = call.arg("indices"), at_values = call.arg("values"),

@@ -19,11 +19,11 @@ Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index
   const SpecPtr& self = call.spec("self");
   Axes axes;
   axes.kinds = std::move(kinds);
-  axes.kinds[dim] = call.tensor("self").dtype != at::kBool ? AxisKind::kReduce : AxisKind::kWhole;
+  axes.kinds[dim] = call.tensor("self").dtype != at::kBool ? AxisKind::kReduce : AxisKind::kUncut;
   std::vector<int> self_dims;
   for (int d = 0; d < static_cast<int>(self->ndim()); ++d) self_dims.push_back(d);
   axes.inputs = {std::move(self_dims), index_dims};
-  axes.linear = {Linear::kEach, Linear::kNo};
+  axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve};
   axes.outputs = {std::move(output_dims)};
   axes.output_shapes = {shape};
   return axes;
@@ -71,7 +71,7 @@ std::vector<int64_t> beside(std::vector<int64_t> sizes, int64_t used, int64_t ro
 
 // An index that is shorter than self in other dims goes with the first rows of these; blocks need not move for that.
 std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const SpecPtr& index = call.spec("index");
   bool shorter = false;
   Layout wanted(call.mesh(), index->global_shape());
@@ -82,10 +82,10 @@ std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
     wanted.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, rows, rows)};
   }
   if (!shorter) return std::nullopt;
-  const SpecPtr held = uncut(self, {dim});
+  const SpecPtr held = without_cuts(self, {dim});
   Layout result = wanted;
   result.partials = held->layout().partials;
-  Plan plan = plan_one(call, held, {intern(std::move(result))});
+  Plan plan = unary_plan(call, held, {intern(std::move(result))});
   plan.inputs[call.slot("index")] = intern(std::move(wanted));
   return plan;
 }
@@ -103,7 +103,7 @@ std::optional<Plan> plan_gather(const OpCall& call) {
   for (int d = 0; d < ndim; ++d) {
     const bool together = d != dim && shape[d] == self->global_shape()[d];
     index_dims.push_back(together ? d : ndim + d);
-    if (!together && d != dim) kinds[d] = kinds[ndim + d] = AxisKind::kWhole;
+    if (!together && d != dim) kinds[d] = kinds[ndim + d] = AxisKind::kUncut;
   }
   Plan plan = solve(call, reading_axes(call, dim, index_dims, index_dims, std::move(kinds), shape));
   const SpecPtr held = plan.inputs[0];
@@ -121,7 +121,7 @@ std::optional<Plan> plan_gather(const OpCall& call) {
 std::optional<Plan> plan_index_write(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int64_t dim = call.dim("dim", self->ndim());
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     const SpecPtr& spec = call.slots()[s].spec;
     if (spec) plan.inputs[s] = replicated(call.mesh(), spec->global_shape());
@@ -136,7 +136,7 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
       TORCH_CHECK_VALUE(d == dim || sizes[d] == self->global_shape()[d], call.name(), ": the source has ", sizes[d],
                         " rows along dim ", d, ", self has ", self->global_shape()[d], "\n  have  ", call.describe());
     }
-    plan.inputs[source] = follow(self, sizes, dims);
+    plan.inputs[source] = with_cuts_of(self, sizes, dims);
   }
   if (self->ndim() == 0 || !self->is_cut(dim)) return plan;
   const Arg at_source = source >= 0 ? call.slots()[source].arg : Arg{};
@@ -166,7 +166,7 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   if (self->ndim() == 0 || (index->ndim() != self->ndim() && self->has_cut())) return std::nullopt;
   const int64_t dim = call.dim("dim", self->ndim());
   call.output_shapes();
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     const auto& sizes = call.slots()[s].spec->global_shape();
     Layout layout(call.mesh(), sizes);

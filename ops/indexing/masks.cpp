@@ -51,7 +51,7 @@ SpecPtr aligned(const SpecPtr& spec, at::IntArrayRef shape) {
     const int64_t from = d - ndim + spec->ndim();
     if (from >= 0 && spec->global_shape()[from] == shape[d]) source[d] = from;
   }
-  return follow(without_partial(spec), shape, source);
+  return with_cuts_of(without_partial(spec), shape, source);
 }
 
 std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const SpecPtr& b) {
@@ -78,7 +78,7 @@ void check_mask(const OpCall& call) {
 
 std::optional<Plan> plan_masked_select(const OpCall& call) {
   check_mask(call);
-  const SpecPtr self = sums_only(call.spec("self")), mask = without_partial(call.spec("mask"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self")), mask = without_partial(call.spec("mask"));
   const auto shape = broadcast_shape(call, self, mask);
   const auto ndim = static_cast<int64_t>(shape.size());
   const SpecPtr both = cut_in_front(aligned(self->has_cut() ? self : mask, shape), 0, ndim);
@@ -106,7 +106,7 @@ std::optional<Plan> plan_nonzero(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int64_t ndim = self->ndim();
   const SpecPtr wanted = cut_in_front(self, 0, ndim);
-  Plan plan = plan_one(call, wanted, {nullptr});
+  Plan plan = unary_plan(call, wanted, {nullptr});
   plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim}), at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
     call.give(wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
@@ -123,7 +123,7 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
   Layout result(call.mesh(), {size, ndim});
   const Cut cut = front_cut(*wanted, 0, ndim);
   for (const int64_t m : cut.mesh_dims) result.partials[m] = ReduceOp::kSum;
-  Plan plan = plan_one(call, wanted, {intern(std::move(result))});
+  Plan plan = unary_plan(call, wanted, {intern(std::move(result))});
   if (!cut) return plan;
   plan.run = [wanted, cut, size, fill, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
@@ -252,14 +252,14 @@ Layout picked_layout(const ShardSpec& spec, const MaskIndex& mask) {
 SpecPtr mask_spec(const SpecPtr& spec, const OpCall& call, const MaskIndex& mask) {
   std::vector<int64_t> source(mask.last - mask.first);
   std::iota(source.begin(), source.end(), mask.first);
-  return follow(without_partial(spec), call.slots()[mask.slot].spec->global_shape(), source);
+  return with_cuts_of(without_partial(spec), call.slots()[mask.slot].spec->global_shape(), source);
 }
 
 }  // namespace
 
 Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
-  const SpecPtr self = cut_in_front(sums_only(call.spec("self")), mask.first, mask.last);
-  Plan plan = plan_one(call, self, {nullptr});
+  const SpecPtr self = cut_in_front(resolve_nonlinear(call.spec("self")), mask.first, mask.last);
+  Plan plan = unary_plan(call, self, {nullptr});
   plan.inputs[mask.slot] = mask_spec(self, call, mask);
   plan.run = [layout = picked_layout(*self, mask), dim = mask.first,
               cut = front_cut(*self, mask.first, mask.last)](LocalCall& call) {
@@ -287,10 +287,10 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
                       " rows for the ", self->global_shape()[from], " of dim ", from, "\n  have  ", call.describe());
     if (sizes[d] == self->global_shape()[from]) source[d] = from;
   }
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   const SpecPtr held = mask_spec(self, call, mask);
   plan.inputs[mask.slot] = held;
-  plan.inputs[slot] = follow(self, sizes, source);
+  plan.inputs[slot] = with_cuts_of(self, sizes, source);
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
   plan.run = [held, along, item = mask.first, given = sizes[along], at_indices = call.arg("indices"),
               at_values = call.arg("values")](LocalCall& call) {

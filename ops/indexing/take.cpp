@@ -39,10 +39,10 @@ OwnedElements owned_elements(const at::Tensor& index, const ShardSpec& spec, con
 }
 
 std::optional<Plan> plan_take(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const SpecPtr index = without_partial(call.spec("index"));
   // Either the tensor comes to every rank, or the index does, and the elements found are summed up.
-  const SpecPtr whole = uncut(self, all_dims(self->ndim()));
+  const SpecPtr whole = without_cuts(self, all_dims(self->ndim()));
   Layout taken(call.mesh(), index->global_shape());
   taken.partials = self->layout().partials;
   for (int64_t d = 0; d < self->ndim(); ++d) {
@@ -75,7 +75,7 @@ std::optional<Plan> plan_put(const OpCall& call) {
   const int index = call.slot("index"), source = call.slot("source");
   const int64_t places = call.slots()[index].spec->global_numel(), values = call.slots()[source].spec->global_numel();
   TORCH_CHECK_VALUE(places == values, call.name(), ": ", values, " values for ", places, " places\n  have  ", call.describe());
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   for (const int s : {index, source}) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   if (!self->has_cut()) return plan;
   plan.run = [self, in_place = call.writes("self"), at_self = call.arg("self"), at_index = call.arg("index"),

@@ -28,7 +28,7 @@ Sequences sequences(const OpCall& call, const std::vector<std::vector<int>>& out
   const int n = 0, t = 1, c = 2;
   const bool lines = call.spec("targets")->ndim() == 2;
   Axes axes;
-  axes.kinds = {AxisKind::kKeep, AxisKind::kWhole, AxisKind::kWhole};
+  axes.kinds = {AxisKind::kKeep, AxisKind::kUncut, AxisKind::kUncut};
   axes.inputs.resize(call.slots().size());
   axes.inputs[call.slot("log_probs")] = {t, n, c};
   axes.inputs[call.slot("targets")] = lines ? std::vector<int>{n, -1} : std::vector<int>{-1};

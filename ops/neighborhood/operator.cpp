@@ -235,7 +235,7 @@ Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const a
   }
   // The function below runs without recording, so the boundary is guarded here.
   for (const at::Tensor* tensor : {&query, &key, &value}) {
-    if (c10::GradMode::is_enabled() && tensor->requires_grad()) guard_gradient(*tensor);
+    if (c10::GradMode::is_enabled() && tensor->requires_grad()) install_gradient_hook(*tensor);
   }
   const auto results = Attention::apply(query, key, value, window, stride, dilation, is_causal, scale);
   return {results[0], results[1]};
@@ -249,8 +249,8 @@ Gradients backward_autograd(const at::Tensor& grad_output, const std::optional<a
   for (const at::Tensor* tensor : {&grad_output, &query, &key, &value, &output, &logsumexp})
     records |= differentiates(*tensor);
   if (records && c10::GradMode::is_enabled()) {
-    if (grad_output.requires_grad()) guard_gradient(grad_output);
-    if (grad_logsumexp && grad_logsumexp->requires_grad()) guard_gradient(*grad_logsumexp);
+    if (grad_output.requires_grad()) install_gradient_hook(grad_output);
+    if (grad_logsumexp && grad_logsumexp->requires_grad()) install_gradient_hook(*grad_logsumexp);
   }
   if (!records) {
     const at::AutoDispatchBelowADInplaceOrView below;

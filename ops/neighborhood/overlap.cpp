@@ -90,7 +90,7 @@ std::vector<NeighborhoodBlocks::Piece> NeighborhoodBlocks::halves(const Piece& w
 NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value) {
   for (int64_t i = 0; i < whole.spatial; ++i) {
     owned_.push_back(block_rows(*query, i + 1, query->mesh()->rank()));
-    cut_.push_back(divided(query, i + 1));
+    cut_.push_back(spans_ranks(query, i + 1));
   }
   plan_shells(whole, query, value);
   if (exchanges_) plan_pieces(whole);

@@ -175,7 +175,7 @@ std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const
   return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
     Box box = block_box(*spec, rank);
     for (int64_t d = 1; d <= whole.spatial; ++d) {
-      if (divided(spec, d)) box[d] = keys_reached(whole.axis(d - 1), box[d]);
+      if (spans_ranks(spec, d)) box[d] = keys_reached(whole.axis(d - 1), box[d]);
     }
     return requests_for(box);
   });
@@ -200,7 +200,7 @@ std::optional<Plan> plan_second(const OpCall& call) {
     Interval rows{query->offsets()[i + 1], query->offsets()[i + 1] + query->local_shape()[i + 1]};
     axis.query_begin = rows.begin;
     axis.queries = rows.end - rows.begin;
-    if (divided(query, i + 1)) rows = keys_reached(axis, rows);
+    if (spans_ranks(query, i + 1)) rows = keys_reached(axis, rows);
     axis.key_begin = rows.begin;
     axis.keys = rows.end - rows.begin;
   }

@@ -197,7 +197,7 @@ bool records(std::initializer_list<const Tensor*> tensors) {
   bool any = false;
   for (const Tensor* tensor : tensors) {
     const bool grad = c10::GradMode::is_enabled() && tensor->requires_grad();
-    if (grad) guard_gradient(*tensor);
+    if (grad) install_gradient_hook(*tensor);
     any |= grad || tensor->_fw_grad(/*level=*/0).defined();
   }
   return any;

@@ -55,19 +55,19 @@ PointCuts::PointCuts(const SpecPtr& given_query, const SpecPtr& given_points) {
   for (int64_t d = 0; d < batch; ++d) {
     Cut cut;
     for (const Cut& candidate : {q.cuts[d], p.cuts[d]}) {
-      if (!cut && !share_any(candidate.mesh_dims, used)) cut = candidate;
+      if (!cut && !intersects(candidate.mesh_dims, used)) cut = candidate;
     }
     append(used, cut.mesh_dims);
     q.cuts[d] = p.cuts[d] = std::move(cut);
   }
   Cut &m = q.cuts[batch], &n = p.cuts[batch];
-  if (share_any(m.mesh_dims, used)) m = {};
-  if (share_any(n.mesh_dims, used)) n = {};
+  if (intersects(m.mesh_dims, used)) m = {};
+  if (intersects(n.mesh_dims, used)) n = {};
   // The rest of a query given with more dims than two behind the batch is whole.
   for (size_t d = batch + 1; d < q.cuts.size(); ++d) q.cuts[d] = {};
   std::vector<int64_t> more;
   for (const int64_t mesh_dim : n.mesh_dims) {
-    if (!share_any({mesh_dim}, m.mesh_dims)) more.push_back(mesh_dim);
+    if (!intersects({mesh_dim}, m.mesh_dims)) more.push_back(mesh_dim);
   }
   if (!more.empty()) m = divided_further(m, more, q.global_shape[batch], *q.mesh);
   query = intern(std::move(q));
@@ -80,14 +80,14 @@ SpecPtr PointCuts::like_query(const std::vector<int64_t>& rest) const {
       source = all_dims(kept);
   append(shape, rest);
   source.resize(shape.size(), -1);
-  return follow(query, shape, source);
+  return with_cuts_of(query, shape, source);
 }
 
 SpecPtr PointCuts::sum_like_points() const {
   Layout layout = points->layout();
   const int64_t rows = points->ndim() - 2;
   for (const int64_t m : query->cut(rows).mesh_dims) {
-    if (!share_any({m}, points->cut(rows).mesh_dims)) layout.partials[m] = ReduceOp::kSum;
+    if (!intersects({m}, points->cut(rows).mesh_dims)) layout.partials[m] = ReduceOp::kSum;
   }
   return intern(std::move(layout));
 }
@@ -100,7 +100,7 @@ std::vector<int> PointCuts::holders() const {
   for (int64_t rank = 0; rank < mesh->size(); ++rank) {
     bool beside = true;
     for (int64_t m = 0; m < mesh->ndim(); ++m)
-      beside &= share_any({m}, mesh_dims) || mesh->coordinate(rank, m) == mesh->coordinate(m);
+      beside &= intersects({m}, mesh_dims) || mesh->coordinate(rank, m) == mesh->coordinate(m);
     if (beside) ranks[points->block_index(rows, rank)] = static_cast<int>(rank);
   }
   return ranks;

@@ -70,7 +70,7 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   };
   axes.inputs = {numbered(l), numbered(r)};
   axes.outputs = {numbered(o)};
-  axes.linear = {Linear::kEach, Linear::kEach};
+  axes.linear = {PartialUse::kOneFactor, PartialUse::kOneFactor};
   Ints shape;
   for (const int64_t axis : o) {
     const auto in_left = std::find(l.begin(), l.end(), axis);
@@ -134,7 +134,7 @@ at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at
   }
   // The function below runs without recording, so the boundary is guarded here.
   for (const at::Tensor* tensor : {&left, &right}) {
-    if (recorded(*tensor)) guard_gradient(*tensor);
+    if (recorded(*tensor)) install_gradient_hook(*tensor);
   }
   const at::Tensor a = left_tangent.defined() ? left._fw_primal(/*level=*/0) : left;
   const at::Tensor b = right_tangent.defined() ? right._fw_primal(/*level=*/0) : right;

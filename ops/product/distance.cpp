@@ -64,7 +64,7 @@ RowAxes row_axes(const OpCall& call, AxisKind features) {
 }
 
 std::optional<Plan> plan_cdist(const OpCall& call) {
-  RowAxes rows = row_axes(call, AxisKind::kWhole);
+  RowAxes rows = row_axes(call, AxisKind::kUncut);
   rows.axes.outputs = {rows.pairs};
   rows.axes.output_shapes = {rows.shape};
   return solve(call, rows.axes);
@@ -77,8 +77,8 @@ std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   const int grad = call.slot(call.arg({"grad", "grad_output"}));  // renamed in LibTorch 2.15
   rows.axes.inputs[grad] = rows.pairs;
   rows.axes.inputs[call.slot("cdist")] = rows.pairs;
-  rows.axes.linear.assign(call.slots().size(), Linear::kNo);
-  rows.axes.linear[grad] = Linear::kEach;
+  rows.axes.linear.assign(call.slots().size(), PartialUse::kResolve);
+  rows.axes.linear[grad] = PartialUse::kOneFactor;
   rows.axes.outputs = {rows.first};
   rows.axes.output_shapes = {rows.first_shape};
   Plan plan = solve(call, rows.axes);

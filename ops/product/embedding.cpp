@@ -21,7 +21,7 @@ std::optional<Plan> plan_embedding(const OpCall& call) {
   std::vector<int> index_dims;
   for (int d = 0; d < static_cast<int>(indices->ndim()); ++d) index_dims.push_back(first + d);
   axes.inputs = {{words, columns}, index_dims};
-  axes.linear = {Linear::kEach, Linear::kNo};
+  axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve};
   index_dims.push_back(columns);
   axes.outputs = {index_dims};
   std::vector<int64_t> shape = indices->global_shape();
@@ -48,13 +48,13 @@ std::optional<Plan> plan_embedding_backward(const OpCall& call) {
   // Scaling by how often a word occurs needs all of the words.
   const bool counts = call.flag("scale_grad_by_freq");
   Axes axes;
-  axes.kinds.assign(ndim, counts ? AxisKind::kWhole : AxisKind::kReduce);
+  axes.kinds.assign(ndim, counts ? AxisKind::kUncut : AxisKind::kReduce);
   axes.kinds.push_back(AxisKind::kKeep);
   std::vector<int> dims;
   for (int d = 0; d < ndim; ++d) dims.push_back(d);
   axes.inputs = {dims, dims};
   axes.inputs[0].push_back(ndim);
-  axes.linear = {Linear::kEach, Linear::kNo};
+  axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve};
   axes.outputs = {{-1, ndim}};
   axes.output_shapes = {{call.integer("num_weights"), grad->global_shape().back()}};
   return solve(call, axes);

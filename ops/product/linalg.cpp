@@ -198,8 +198,8 @@ std::optional<Plan> plan_check_errors(const OpCall& call) {
 std::optional<Plan> plan_cross(const OpCall& call) {
   const auto shape = call.output_shapes()[0].value();
   Axes axes = broadcast_axes(call);
-  axes.kinds[call.dim("dim", static_cast<int64_t>(shape.size()))] = AxisKind::kWhole;
-  axes.linear = {Linear::kEach, Linear::kEach};
+  axes.kinds[call.dim("dim", static_cast<int64_t>(shape.size()))] = AxisKind::kUncut;
+  axes.linear = {PartialUse::kOneFactor, PartialUse::kOneFactor};
   return solve(call, axes);
 }
 

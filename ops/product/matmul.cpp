@@ -100,11 +100,11 @@ std::optional<Plan> plan_product(const OpCall& call) {
       dims.push_back(shape[d] == output_shape[at] ? axis_of(out[at]) : -1);
     }
     axes.inputs.push_back(std::move(dims));
-    axes.linear.push_back(Linear::kNo);
+    axes.linear.push_back(PartialUse::kResolve);
   }
   axes.inputs.push_back(axes_of(left));
   axes.inputs.push_back(axes_of(right));
-  axes.linear.insert(axes.linear.end(), 2, in_place ? Linear::kNo : Linear::kEach);
+  axes.linear.insert(axes.linear.end(), 2, in_place ? PartialUse::kResolve : PartialUse::kOneFactor);
   axes.outputs.push_back(axes_of(out));
   axes.output_shapes.push_back(output_shape);
   if (in_place) {

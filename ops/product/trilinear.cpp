@@ -48,7 +48,7 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
     }
     axes.inputs.push_back(places[s]);
   }
-  axes.linear.assign(3, Linear::kEach);
+  axes.linear.assign(3, PartialUse::kOneFactor);
   axes.outputs = {std::move(output)};
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);

@@ -147,7 +147,7 @@ std::optional<Plan> plan_binomial(const OpCall& call) {
 
 std::optional<Plan> plan_dirichlet(const OpCall& call) {
   const SpecPtr given = without_partial(call.spec("self"));
-  const SpecPtr spec = given->ndim() == 0 ? given : uncut(given, {given->ndim() - 1});
+  const SpecPtr spec = given->ndim() == 0 ? given : without_cuts(given, {given->ndim() - 1});
   Plan plan{.inputs = {spec}, .outputs = {spec}};
   plan.run = [spec, at_self = call.arg("self"), at_generator = generator_arg(call)](LocalCall& call) {
     const at::Tensor self = call.tensor(at_self);
@@ -213,11 +213,11 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
   TORCH_CHECK_VALUE(categories > 0, "multinomial: there are no categories");
   TORCH_CHECK_VALUE(replacement || samples <= categories, "multinomial: ", samples, " samples without replacement of ", categories,
                     " categories\n  fix   sample with replacement");
-  const SpecPtr spec = uncut(given, {given->ndim() - 1});
+  const SpecPtr spec = without_cuts(given, {given->ndim() - 1});
   std::vector<int64_t> shape = spec->global_shape(), source = {0, -1};
   shape.back() = samples;
   if (spec->ndim() == 1) source = {-1};
-  const SpecPtr result = follow(spec, shape, source);
+  const SpecPtr result = with_cuts_of(spec, shape, source);
   Plan plan{.inputs = {spec}, .outputs = {result}};
   plan.run = [spec, result, replacement, at_self = call.arg("self"),
               at_generator = generator_arg(call)](LocalCall& call) {

@@ -26,7 +26,7 @@ std::optional<Plan> plan_scan(const OpCall& call) {
   // Only a running sum of numbers that stay what they are is linear.
   const bool linear =
       kScan == Scan::kSum && !at::isIntegralType(call.tensor("self").dtype, true) && !call.given("dtype");
-  const SpecPtr from = linear ? sums_only(call.spec("self")) : without_partial(call.spec("self"));
+  const SpecPtr from = linear ? resolve_nonlinear(call.spec("self")) : without_partial(call.spec("self"));
   const int64_t dim = call.dim("dim", from->ndim());
   Plan plan{.inputs = {from}, .outputs = {from}};
   if (from->ndim() == 0 || CutGroup(from, dim).alone()) return plan;

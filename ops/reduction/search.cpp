@@ -25,7 +25,7 @@ std::optional<Plan> plan_places(const OpCall& call, const char* boundaries, cons
   const int64_t ndim = values ? values->ndim() : 0;
   Axes axes;
   axes.kinds.assign(ndim, AxisKind::kKeep);
-  axes.kinds.push_back(call.has("sorter") && call.spec("sorter") ? AxisKind::kWhole : AxisKind::kReduce);
+  axes.kinds.push_back(call.has("sorter") && call.spec("sorter") ? AxisKind::kUncut : AxisKind::kReduce);
   axes.inputs.resize(call.slots().size());
   const std::vector<int> dims = axes_from(0, ndim);
   if (values) axes.inputs[call.slot("self")] = dims;

@@ -59,14 +59,14 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   TORCH_CHECK_VALUE(k >= 0 && k <= from->global_shape()[dim], "topk: k ", k, " of a dim of ",
                     from->global_shape()[dim], "\n  have  ", call.describe(),
                     "\n  fix   ask for at most as many as there are");
-  const SpecPtr result = recut(uncut(from, dim), dim, {}, k);
+  const SpecPtr result = with_cut(without_cuts(from, dim), dim, {}, k);
   Plan plan{.inputs = {from}, .outputs = {result, result}};
   if (CutGroup(from, dim).alone()) return plan;
   Cut offered = from->cut(dim);
   for (int64_t& size : offered.sizes) size = std::min(size, k);
   const int64_t extent = std::accumulate(offered.sizes.begin(), offered.sizes.end(), int64_t{0});
-  const SpecPtr candidates = recut(from, dim, offered, extent);
-  const auto gather = std::make_shared<Redistribution>(candidates, uncut(candidates, dim));
+  const SpecPtr candidates = with_cut(from, dim, offered, extent);
+  const auto gather = std::make_shared<Redistribution>(candidates, without_cuts(candidates, dim));
   plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim], largest = call.flag("largest"),
               sorted = call.flag("sorted"), at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);

@@ -52,8 +52,8 @@ Found join(const at::Tensor& x, const Unique& how, const MeshPtr& mesh, const Di
   const bool empty = how.dim >= 0 ? x.size(how.dim) == 0 : x.numel() == 0;
   const Found mine = empty ? nothing(x, how) : find_unique(x, how);
   const int64_t dim = std::max<int64_t>(how.dim, 0);
-  const GatheredLists values = gather_lists(mine.values.movedim(dim, 0), mesh, mesh_dims);
-  const GatheredLists counts = gather_lists(mine.counts, mesh, mesh_dims);
+  const GatheredLists values = all_gather_lists(mine.values.movedim(dim, 0), mesh, mesh_dims);
+  const GatheredLists counts = all_gather_lists(mine.counts, mesh, mesh_dims);
   Found joined = find_unique(values.all.movedim(0, dim), how);
   const at::Tensor places = joined.inverse.flatten();
   joined.counts = at::zeros_like(joined.counts).index_add_(0, places, counts.all);
@@ -80,7 +80,7 @@ Plan plan_set(const OpCall& call, const Unique& how) {
   if (how.dim >= 0) {
     Dims others = all_dims(from->ndim());
     others.erase(others.begin() + how.dim);
-    wanted = uncut(from, others);
+    wanted = without_cuts(from, others);
   }
   Dims mesh_dims;
   for (int64_t d = 0; d < from->ndim(); ++d) {

@@ -8,7 +8,7 @@
 
 namespace moonhalo {
 
-GatheredLists gather_lists(const at::Tensor& mine, const MeshPtr& mesh, const std::vector<int64_t>& mesh_dims) {
+GatheredLists all_gather_lists(const at::Tensor& mine, const MeshPtr& mesh, const std::vector<int64_t>& mesh_dims) {
   int64_t blocks = 1, block = 0;
   for (const int64_t m : mesh_dims) {
     blocks *= mesh->size(m);

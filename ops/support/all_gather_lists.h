@@ -16,6 +16,6 @@ struct GatheredLists {
 };
 
 /// Gathers `mine` [count, ...], whose count is known to its rank alone. Collective over the mesh.
-GatheredLists gather_lists(const at::Tensor& mine, const MeshPtr& mesh, const std::vector<int64_t>& mesh_dims);
+GatheredLists all_gather_lists(const at::Tensor& mine, const MeshPtr& mesh, const std::vector<int64_t>& mesh_dims);
 
 }  // namespace moonhalo

@@ -18,7 +18,7 @@ int64_t front_dim(const ShardSpec& spec, int64_t first, int64_t last) {
   return first;
 }
 
-const Cut kWhole;
+const Cut kUncut;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ SpecPtr cut_in_front(const SpecPtr& spec, int64_t first, int64_t last) {
 }
 
 const Cut& front_cut(const ShardSpec& spec, int64_t first, int64_t last) {
-  return first == last ? kWhole : spec.cut(front_dim(spec, first, last));
+  return first == last ? kUncut : spec.cut(front_dim(spec, first, last));
 }
 
 int64_t block_of(const DeviceMesh& mesh, const Cut& cut, int64_t rank) {

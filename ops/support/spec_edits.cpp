@@ -7,7 +7,7 @@
 
 namespace moonhalo {
 
-SpecPtr follow(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source) {
+SpecPtr with_cuts_of(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source) {
   Layout layout(spec->mesh(), shape);
   layout.partials = spec->layout().partials;
   for (size_t d = 0; d < source.size(); ++d) {
@@ -19,20 +19,20 @@ SpecPtr follow(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int
   return intern(std::move(layout));
 }
 
-SpecPtr uncut(const SpecPtr& spec, at::IntArrayRef dims) {
+SpecPtr without_cuts(const SpecPtr& spec, at::IntArrayRef dims) {
   Layout layout = spec->layout();
   for (const int64_t d : dims) layout.cuts[d] = {};
   return intern(std::move(layout));
 }
 
-SpecPtr recut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent) {
+SpecPtr with_cut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent) {
   Layout layout = spec->layout();
   layout.cuts[dim] = std::move(cut);
   layout.global_shape[dim] = extent;
   return intern(std::move(layout));
 }
 
-SpecPtr sums_only(const SpecPtr& spec) {
+SpecPtr resolve_nonlinear(const SpecPtr& spec) {
   if (!spec->has_partial()) return spec;
   Layout layout = spec->layout();
   for (auto& partial : layout.partials) {
@@ -41,7 +41,7 @@ SpecPtr sums_only(const SpecPtr& spec) {
   return intern(std::move(layout));
 }
 
-Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs) {
+Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs) {
   Plan plan;
   plan.inputs = {wanted};
   plan.inputs.resize(call.slots().size());
@@ -50,7 +50,7 @@ Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> ou
   return plan;
 }
 
-bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+bool intersects(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   return std::any_of(a.begin(), a.end(), [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
 }
 

@@ -10,23 +10,23 @@ namespace moonhalo {
 
 /// The spec of a tensor of shape `shape` whose dim d keeps the cut of dim `source[d]` of `spec` (-1: uncut). The cut is
 /// kept as it is, so the extents must be equal. Partials are kept.
-SpecPtr follow(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source);
+SpecPtr with_cuts_of(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source);
 
 /// `spec` with the named dims uncut, that is replicated over the mesh dims that cut them.
-SpecPtr uncut(const SpecPtr& spec, at::IntArrayRef dims);
+SpecPtr without_cuts(const SpecPtr& spec, at::IntArrayRef dims);
 
 /// `spec` with another cut of `dim`, of the same extent or another.
-SpecPtr recut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent);
+SpecPtr with_cut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent);
 
 /// Only Partial(sum) and Partial(avg) are linear: other Partials resolved.
-SpecPtr sums_only(const SpecPtr& spec);
+SpecPtr resolve_nonlinear(const SpecPtr& spec);
 
 /// A plan for an operator of one tensor, which is wanted as `wanted`. A view operator whose input has to be cut anew
 /// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
-Plan plan_one(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
+Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
 
 /// Whether two lists, of mesh dims for example, have an item in common.
-bool share_any(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
+bool intersects(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
 
 /// The identity on dims: 0 1 2 ...
 std::vector<int64_t> all_dims(int64_t ndim);

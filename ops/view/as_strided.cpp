@@ -69,9 +69,9 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
     source[r] = walk.from;
     std::erase(changed, walk.from);
   }
-  const SpecPtr wanted = uncut(self, changed);
-  const SpecPtr result = follow(wanted, size, source);
-  Plan plan = plan_one(call, wanted, {result});
+  const SpecPtr wanted = without_cuts(self, changed);
+  const SpecPtr result = with_cuts_of(wanted, size, source);
+  Plan plan = unary_plan(call, wanted, {result});
   const bool fresh = call.name() == "aten::as_strided_copy";
   plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape(),
               at_self = call.arg("self")](LocalCall& call) {

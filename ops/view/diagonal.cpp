@@ -64,8 +64,8 @@ SpecPtr read_spec(const SpecPtr& self, at::IntArrayRef shape, const Diagonal& di
     if (d != diagonal.dim1 && d != diagonal.dim2) source.push_back(d);
   }
   source.push_back(-1);
-  const SpecPtr others = follow(self, shape, source);
-  return recut(others, others->ndim() - 1, cut_of(*self, diagonal), shape.back());
+  const SpecPtr others = with_cuts_of(self, shape, source);
+  return with_cut(others, others->ndim() - 1, cut_of(*self, diagonal), shape.back());
 }
 
 // The spec of a tensor whose diagonal has spec `read`: a cut of the diagonal becomes one of the rows.
@@ -74,7 +74,7 @@ SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal&
   for (int64_t d = 0, next = 0; d < static_cast<int64_t>(shape.size()); ++d) {
     if (d != diagonal.dim1 && d != diagonal.dim2) source[d] = next++;
   }
-  const SpecPtr others = follow(read, shape, source);
+  const SpecPtr others = with_cuts_of(read, shape, source);
   const int64_t last = read->ndim() - 1, length = read->global_shape()[last], rows = shape[diagonal.dim1];
   Cut cut = read->cut(last);
   if (cut) {
@@ -87,24 +87,24 @@ SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal&
     }
     cut.sizes = nearly_balanced(rows, low, high);
   }
-  return recut(others, diagonal.dim1, std::move(cut), rows);
+  return with_cut(others, diagonal.dim1, std::move(cut), rows);
 }
 
 std::optional<Plan> plan_diagonal(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const Diagonal diagonal = diagonal_of(call, self->ndim());
-  Plan plan = plan_one(call, self, {read_spec(self, shape, diagonal)});
+  Plan plan = unary_plan(call, self, {read_spec(self, shape, diagonal)});
   plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
   return plan;
 }
 
 std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
-  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const SpecPtr grad = resolve_nonlinear(call.spec("grad_output"));
   const auto shape = call.integers("input_sizes");
   const Diagonal diagonal = diagonal_of(call, static_cast<int64_t>(shape.size()));
   const SpecPtr result = written_spec(grad, shape, diagonal);
-  Plan plan = plan_one(call, grad, {result});
+  Plan plan = unary_plan(call, grad, {result});
   plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())},
                 {call.arg("offset"), c10::IValue(diagonal.local_offset(*result))}};
   return plan;
@@ -114,7 +114,7 @@ std::optional<Plan> plan_diagonal_scatter(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   call.output_shapes();
   const Diagonal diagonal = diagonal_of(call, self->ndim());
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   const int src = call.slot("src");
   plan.inputs[src] = read_spec(self, call.slots()[src].spec->global_shape(), diagonal);
   plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
@@ -122,11 +122,11 @@ std::optional<Plan> plan_diagonal_scatter(const OpCall& call) {
 }
 
 std::optional<Plan> plan_diag_embed(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const Diagonal diagonal = diagonal_of(call, self->ndim() + 1);
   const SpecPtr result = written_spec(self, shape, diagonal);
-  Plan plan = plan_one(call, self, {result});
+  Plan plan = unary_plan(call, self, {result});
   if (!self->has_cut()) return plan;
   plan.run = [shape = result->local_shape(), diagonal, offset = diagonal.local_offset(*result),
               at_self = call.arg("self")](LocalCall& call) {
@@ -149,7 +149,7 @@ std::optional<Plan> plan_trace(const OpCall& call) {
     if (wanted.uses(m)) result.partials[m] = ReduceOp::kSum;
   }
   self = intern(std::move(wanted));
-  Plan plan = plan_one(call, self, {intern(std::move(result))});
+  Plan plan = unary_plan(call, self, {intern(std::move(result))});
   plan.run = [offset = Diagonal{}.local_offset(*self), at_self = call.arg("self")](LocalCall& call) {
     call.give(call.tensor(at_self).diagonal(offset).sum());
   };

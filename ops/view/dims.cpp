@@ -12,7 +12,7 @@ namespace {
 
 // Gradients of replicated weights are Partial and pass through t(), so transpositions leave them lazy.
 Plan rearranged(const OpCall& call, const std::vector<int64_t>& source, const std::vector<int64_t>& shape) {
-  return plan_one(call, nullptr, {follow(call.spec("self"), shape, source)});
+  return unary_plan(call, nullptr, {with_cuts_of(call.spec("self"), shape, source)});
 }
 
 std::optional<Plan> plan_permute(const OpCall& call) {
@@ -34,14 +34,14 @@ std::optional<Plan> plan_transpose(const OpCall& call) {
   return rearranged(call, source, shape);
 }
 
-std::optional<Plan> plan_same(const OpCall& call) { return plan_one(call, nullptr, {call.spec("self")}); }
+std::optional<Plan> plan_same(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
 std::optional<Plan> plan_unsqueeze(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   std::vector<int64_t> source = all_dims(self->ndim());
   const auto shape = *call.output_shapes()[0];
   source.insert(source.begin() + call.dim("dim", self->ndim() + 1), -1);
-  return plan_one(call, self, {follow(self, shape, source)});
+  return unary_plan(call, self, {with_cuts_of(self, shape, source)});
 }
 
 std::optional<Plan> plan_squeeze(const OpCall& call) {
@@ -60,8 +60,8 @@ std::optional<Plan> plan_squeeze(const OpCall& call) {
     const bool drop = self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
     (drop ? dropped : source).push_back(d);
   }
-  const SpecPtr wanted = uncut(self, dropped);
-  Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
+  const SpecPtr wanted = without_cuts(self, dropped);
+  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, source)});
   // A block may have one row where the tensor has several, so the dims are named.
   const bool fresh = call.name().find("_copy") != std::string::npos;
   plan.run = [dropped, fresh, at_self = call.arg("self")](LocalCall& call) {
@@ -84,9 +84,9 @@ std::optional<Plan> plan_expand(const OpCall& call) {
       stretched.push_back(d);
     }
   }
-  const SpecPtr wanted = uncut(self, stretched);
-  const SpecPtr result = follow(wanted, shape, source);
-  Plan plan = plan_one(call, wanted, {result});
+  const SpecPtr wanted = without_cuts(self, stretched);
+  const SpecPtr result = with_cuts_of(wanted, shape, source);
+  Plan plan = unary_plan(call, wanted, {result});
   if (call.name() == "aten::expand_copy") {
     plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
   } else {
@@ -104,14 +104,14 @@ std::optional<Plan> plan_view_as_real(const OpCall& call) {
   const auto shape = *call.output_shapes()[0];
   std::vector<int64_t> source = all_dims(self->ndim());
   source.push_back(-1);
-  return plan_one(call, self, {follow(self, shape, source)});
+  return unary_plan(call, self, {with_cuts_of(self, shape, source)});
 }
 
 std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
-  const SpecPtr wanted = uncut(self, {self->ndim() - 1});
-  Plan plan = plan_one(call, wanted, {follow(wanted, shape, all_dims(self->ndim() - 1))});
+  const SpecPtr wanted = without_cuts(self, {self->ndim() - 1});
+  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, all_dims(self->ndim() - 1))});
   if (plan.copies_view) {
     plan.run = [at_self = call.arg("self")](LocalCall& call) {
       at::Tensor pairs = call.tensor(at_self);
@@ -125,8 +125,8 @@ std::optional<Plan> plan_view_as_complex(const OpCall& call) {
 // The lazy bits would hide from whatever reads a block's memory, so they are carried out at once.
 template <at::Tensor (*physical)(const at::Tensor&)>
 std::optional<Plan> plan_lazy_bit(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
-  Plan plan = plan_one(call, self, {self});
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
+  Plan plan = unary_plan(call, self, {self});
   plan.copies_view = true;
   plan.run = [at_self = call.arg("self")](LocalCall& call) {
     at::Tensor result = physical(call.tensor(at_self));

@@ -147,7 +147,7 @@ std::optional<Plan> plan_stack(const OpCall& call) {
   for (int d = 0; d + 1 < ndim; ++d) dims[d] = d;
   axes.kinds.assign(ndim - 1, AxisKind::kKeep);
   axes.inputs.assign(call.slots().size(), dims);
-  axes.linear.assign(call.slots().size(), Linear::kJoint);
+  axes.linear.assign(call.slots().size(), PartialUse::kAllTerms);
   dims.insert(dims.begin() + call.dim("dim", ndim), -1);
   axes.outputs = {dims};
   axes.output_shapes = {shape};

@@ -85,10 +85,10 @@ std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& pa
 
 template <Boundary boundary>
 std::optional<Plan> plan_pad(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const Margins margins = margins_of(call, self->global_shape(), boundary);
   const SpecPtr padded = padded_spec(self, margins);
-  Plan plan = plan_one(call, self, {padded});
+  Plan plan = unary_plan(call, self, {padded});
   if (boundary != Boundary::kCircular && !self->has_cut()) return plan;
   plan.run = [map = map_of(self, padded, margins, boundary), at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
@@ -138,9 +138,9 @@ SpecPtr unpadded_spec(const SpecPtr& grad, at::IntArrayRef shape, const Margins&
 std::optional<Plan> plan_circular_backward(const OpCall& call) {
   const auto shape = call.integers("sizes");
   const Margins margins = margins_of(call, shape, Boundary::kCircular);
-  const SpecPtr self = unpadded_spec(sums_only(call.spec("grad")), shape, margins);
+  const SpecPtr self = unpadded_spec(resolve_nonlinear(call.spec("grad")), shape, margins);
   const SpecPtr padded = padded_spec(self, margins);
-  Plan plan = plan_one(call, padded, {self});
+  Plan plan = unary_plan(call, padded, {self});
   plan.run = [map = map_of(self, padded, margins, Boundary::kCircular), at_grad = call.arg("grad")](LocalCall& call) {
     const at::Tensor grad = call.tensor(at_grad);
     const at::Tensor result = scatter_add(*map, grad);
@@ -172,8 +172,8 @@ at::Tensor record(const at::Tensor& self, const Linear& linear, Adjoint adjoint)
     const at::AutoDispatchBelowADInplaceOrView below;
     result = linear(self);
   }
-  if (c10::GradMode::is_enabled() && self.requires_grad()) guard_gradient(self);
-  connect(self, result, std::move(adjoint), linear);
+  if (c10::GradMode::is_enabled() && self.requires_grad()) install_gradient_hook(self);
+  attach_backward(self, result, std::move(adjoint), linear);
   return result;
 }
 

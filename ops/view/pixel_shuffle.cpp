@@ -45,7 +45,7 @@ at::Tensor unshuffle(const at::Tensor& local, int64_t r) {
 template <at::Tensor (*rearrange)(const at::Tensor&, int64_t)>
 Plan rearranged(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
   result.partials = wanted->layout().partials;
-  Plan plan = plan_one(call, wanted, {intern(std::move(result))});
+  Plan plan = unary_plan(call, wanted, {intern(std::move(result))});
   plan.run = [factor, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
     const at::Tensor made = rearrange(local, factor);
@@ -55,10 +55,10 @@ Plan rearranged(const OpCall& call, const SpecPtr& wanted, Layout result, int64_
 }
 
 std::optional<Plan> plan_shuffle(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   Layout result(call.mesh(), *call.output_shapes()[0]);
   const int64_t n = self->ndim(), factor = call.integer("upscale_factor");
-  const SpecPtr wanted = uncut(self, {n - 3});
+  const SpecPtr wanted = without_cuts(self, {n - 3});
   for (int64_t d = 0; d < n; ++d) {
     result.cuts[d] = wanted->cut(d);
     for (int64_t& size : result.cuts[d].sizes) size *= d >= n - 2 ? factor : 1;
@@ -67,10 +67,10 @@ std::optional<Plan> plan_shuffle(const OpCall& call) {
 }
 
 std::optional<Plan> plan_unshuffle(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   Layout result(call.mesh(), *call.output_shapes()[0]);
   const int64_t n = self->ndim(), factor = call.integer("downscale_factor");
-  Layout wanted = uncut(self, {n - 3})->layout();
+  Layout wanted = without_cuts(self, {n - 3})->layout();
   for (int64_t d = 0; d < n; ++d) {
     result.cuts[d] = wanted.cuts[d];
     if (d < n - 2) continue;
@@ -89,11 +89,11 @@ std::optional<Plan> plan_unshuffle(const OpCall& call) {
 // Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made
 // again.
 std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const int64_t groups = call.integer("groups");
   TORCH_CHECK_VALUE(self->ndim() > 2 && groups > 0 && self->global_shape()[1] % groups == 0, call.name(), ": ", groups,
                     " groups do not divide the channels\n  have  ", call.describe());
-  Plan plan = plan_one(call, uncut(self, {1}), {self});
+  Plan plan = unary_plan(call, without_cuts(self, {1}), {self});
   plan.run = [begin = self->offsets()[1], shape = self->local_shape(), at_self = call.arg("self"),
               at_groups = call.arg("groups")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);

@@ -36,7 +36,7 @@ MapPtr map_rows(const SpecPtr& from, const SpecPtr& to, const std::vector<int64_
 }
 
 std::optional<Plan> plan_repeat(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const auto repeats = call.integers("repeats");
   const int64_t added = static_cast<int64_t>(shape.size()) - self->ndim();
@@ -54,7 +54,7 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
   const MapPtr map = map_rows(self, result, mapped, [](int64_t, const Interval& rows) {
     return HaloRequest{rows, Boundary::kCircular};
   });
-  Plan plan = plan_one(call, self, {result});
+  Plan plan = unary_plan(call, self, {result});
   if (!map) return plan;
   plan.run = [map, local_repeats, at_self = call.arg("self")](LocalCall& call) {
     call.give(gather(*map, call.tensor(at_self)).repeat(local_repeats));
@@ -65,18 +65,18 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
 // Which row comes how often: a list as long as the counts add up to, the same on every rank.
 std::optional<Plan> plan_repeat_counts(const OpCall& call) {
   const SpecPtr& repeats = call.spec("repeats");
-  return plan_one(call, replicated(call.mesh(), repeats->global_shape()), {});
+  return unary_plan(call, replicated(call.mesh(), repeats->global_shape()), {});
 }
 
 std::optional<Plan> plan_roll(const OpCall& call) {
-  SpecPtr self = sums_only(call.spec("self"));
+  SpecPtr self = resolve_nonlinear(call.spec("self"));
   const auto shifts = call.integers("shifts");
   auto dims = call.integers("dims");
   TORCH_CHECK_VALUE(!shifts.empty() && shifts.size() == (dims.empty() ? 1 : dims.size()), "roll: ", shifts.size(),
                     " shifts for ", dims.size(), " dims\n  fix   give one shift per dim, or one shift and no dims");
   if (dims.empty()) {
-    if (self->ndim() > 1) self = uncut(self, all_dims(self->ndim()));  // rolls the flattened tensor
-    if (self->ndim() != 1) return plan_one(call, self, {self});
+    if (self->ndim() > 1) self = without_cuts(self, all_dims(self->ndim()));  // rolls the flattened tensor
+    if (self->ndim() != 1) return unary_plan(call, self, {self});
     dims = {0};
   }
   std::vector<int64_t> shift(self->ndim(), 0);
@@ -93,7 +93,7 @@ std::optional<Plan> plan_roll(const OpCall& call) {
     const int64_t by = self->global_shape()[d] == 0 ? 0 : shift[d] % self->global_shape()[d];
     return HaloRequest{rows.shifted(-by), Boundary::kCircular};
   });
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   if (!map) return plan;
   plan.run = [map, local_shifts, local_dims, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
@@ -105,7 +105,7 @@ std::optional<Plan> plan_roll(const OpCall& call) {
 }
 
 std::optional<Plan> plan_flip(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   std::vector<int64_t> local_dims, mapped;
   for (int64_t d : call.integers("dims")) {
     d = at::maybe_wrap_dim(d, self->ndim());
@@ -118,7 +118,7 @@ std::optional<Plan> plan_flip(const OpCall& call) {
     const int64_t extent = self->global_shape()[d];
     return HaloRequest{{extent - rows.end, extent - rows.begin}, Boundary::kZero, true};
   });
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   if (!map) return plan;
   plan.run = [map, local_dims, at_self = call.arg("self")](LocalCall& call) {
     call.give(gather(*map, call.tensor(at_self)).flip(local_dims));
@@ -128,7 +128,7 @@ std::optional<Plan> plan_flip(const OpCall& call) {
 
 // A quarter turn is a flip of one of the two dims and their exchange.
 std::optional<Plan> plan_rot90(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   auto dims = call.integers("dims");
   TORCH_CHECK_VALUE(self->ndim() >= 2 && dims.size() == 2, call.name(), ": a turn takes two dims of a tensor of two or more\n  have  ",
                     call.describe());
@@ -150,7 +150,7 @@ std::optional<Plan> plan_rot90(const OpCall& call) {
     const int64_t extent = self->global_shape()[d];
     return HaloRequest{{extent - rows.end, extent - rows.begin}, Boundary::kZero, true};
   });
-  Plan plan = plan_one(call, self, {follow(self, shape, source)});
+  Plan plan = unary_plan(call, self, {with_cuts_of(self, shape, source)});
   if (!map) return plan;
   plan.run = [map, local_dims, source, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
@@ -166,7 +166,7 @@ struct Side {
 
 std::optional<Plan> plan_constant_pad(const OpCall& call) {
   const bool zero = call.value("value").toScalar().equal(0);
-  const SpecPtr self = zero ? sums_only(call.spec("self")) : without_partial(call.spec("self"));
+  const SpecPtr self = zero ? resolve_nonlinear(call.spec("self")) : without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const auto pad = call.integers("pad");
   Layout layout = self->layout();
@@ -197,7 +197,7 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
     }
     if (self->is_cut(d)) layout.cuts[d].sizes = std::move(sizes);
   }
-  Plan plan = plan_one(call, self, {intern(std::move(layout))});
+  Plan plan = unary_plan(call, self, {intern(std::move(layout))});
   if (!self->has_cut()) return plan;
   plan.run = [sides, at_self = call.arg("self"), at_value = call.arg("value")](LocalCall& call) {
     at::Tensor local = call.tensor(at_self);

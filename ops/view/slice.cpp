@@ -59,7 +59,7 @@ std::vector<int64_t> kept_rows(const std::vector<int64_t>& sizes, const StridedR
 SpecPtr sliced(const SpecPtr& spec, int64_t dim, const StridedRows& range) {
   Cut cut = spec->cut(dim);
   if (cut) cut.sizes = kept_rows(cut.sizes, range);
-  return recut(spec, dim, std::move(cut), range.length);
+  return with_cut(spec, dim, std::move(cut), range.length);
 }
 
 void edit_rows(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim, const StridedRows& range) {
@@ -76,7 +76,7 @@ std::optional<Plan> plan_slice(const OpCall& call) {
   const int64_t dim = call.dim("dim", self->ndim());
   const StridedRows range = rows_of(call, self->global_shape()[dim]);
   TORCH_INTERNAL_ASSERT(shape[dim] == range.length);
-  Plan plan = plan_one(call, self, {sliced(self, dim, range)});
+  Plan plan = unary_plan(call, self, {sliced(self, dim, range)});
   edit_rows(call, plan, self, dim, range);
   return plan;
 }
@@ -95,16 +95,16 @@ SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const 
     }
     cut.sizes = nearly_balanced(shape[dim], low, high);
   }
-  return recut(grad, dim, std::move(cut), shape[dim]);
+  return with_cut(grad, dim, std::move(cut), shape[dim]);
 }
 
 std::optional<Plan> plan_slice_backward(const OpCall& call) {
-  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const SpecPtr grad = resolve_nonlinear(call.spec("grad_output"));
   const auto shape = call.integers("input_sizes");
   const int64_t dim = call.dim("dim", static_cast<int64_t>(shape.size()));
   const StridedRows range = rows_of(call, shape[dim]);
   const SpecPtr result = unsliced(grad, shape, dim, range);
-  Plan plan = plan_one(call, grad, {result});
+  Plan plan = unary_plan(call, grad, {result});
   plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   edit_rows(call, plan, result, dim, range);
   return plan;
@@ -115,7 +115,7 @@ std::optional<Plan> plan_slice_scatter(const OpCall& call) {
   call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
   const StridedRows range = rows_of(call, self->global_shape()[dim]);
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   plan.inputs[call.slot("src")] = sliced(self, dim, range);
   edit_rows(call, plan, self, dim, range);
   return plan;
@@ -130,7 +130,7 @@ std::optional<Plan> plan_narrow_copy(const OpCall& call) {
   TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ", start + length,
                     " of a dim of ", extent, "\n  have  ", call.describe());
   const StridedRows range{.start = start, .length = length};
-  Plan plan = plan_one(call, self, {sliced(self, dim, range)});
+  Plan plan = unary_plan(call, self, {sliced(self, dim, range)});
   Interval local{start, start + length};
   if (self->is_cut(dim)) {
     const int64_t begin = self->offsets()[dim];
@@ -174,8 +174,8 @@ std::optional<Plan> plan_select(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const int64_t dim = call.dim("dim", self->ndim());
-  const SpecPtr result = follow(uncut(self, {dim}), shape, without_dim(self->ndim(), dim));
-  Plan plan = plan_one(call, self, {result});
+  const SpecPtr result = with_cuts_of(without_cuts(self, {dim}), shape, without_dim(self->ndim(), dim));
+  Plan plan = unary_plan(call, self, {result});
   if (!self->is_cut(dim)) return plan;
   const int64_t index = call.integer("index");
   plan.run = fetch_row(call.arg("self"), self, dim, index < 0 ? index + self->global_shape()[dim] : index);
@@ -184,14 +184,14 @@ std::optional<Plan> plan_select(const OpCall& call) {
 }
 
 std::optional<Plan> plan_select_backward(const OpCall& call) {
-  const SpecPtr grad = sums_only(call.spec("grad_output"));
+  const SpecPtr grad = resolve_nonlinear(call.spec("grad_output"));
   const auto shape = call.integers("input_sizes");
   const auto ndim = static_cast<int64_t>(shape.size());
   const int64_t dim = call.dim("dim", ndim);
   std::vector<int64_t> source(ndim);
   for (int64_t d = 0; d < ndim; ++d) source[d] = d == dim ? -1 : d - (d > dim);
-  const SpecPtr result = follow(grad, shape, source);
-  Plan plan = plan_one(call, grad, {result});
+  const SpecPtr result = with_cuts_of(grad, shape, source);
+  Plan plan = unary_plan(call, grad, {result});
   plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   return plan;
 }
@@ -202,8 +202,8 @@ std::optional<Plan> plan_select_scatter(const OpCall& call) {
   const int64_t dim = call.dim("dim", self->ndim());
   const std::vector<int64_t> others = without_dim(self->ndim(), dim);
   const SpecPtr& src = call.spec("src");
-  Plan plan = plan_one(call, self, {self});
-  plan.inputs[call.slot("src")] = follow(uncut(self, {dim}), src->global_shape(), others);
+  Plan plan = unary_plan(call, self, {self});
+  plan.inputs[call.slot("src")] = with_cuts_of(without_cuts(self, {dim}), src->global_shape(), others);
   if (!self->is_cut(dim)) return plan;
   const int64_t index = call.integer("index"), begin = self->offsets()[dim];
   const int64_t row = (index < 0 ? index + self->global_shape()[dim] : index) - begin;
@@ -220,10 +220,10 @@ std::optional<Plan> plan_unbind(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shapes = call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
-  const SpecPtr wanted = uncut(self, {dim});
+  const SpecPtr wanted = without_cuts(self, {dim});
   std::vector<SpecPtr> outputs;
-  for (const auto& shape : shapes) outputs.push_back(follow(wanted, *shape, without_dim(self->ndim(), dim)));
-  return plan_one(call, wanted, std::move(outputs));
+  for (const auto& shape : shapes) outputs.push_back(with_cuts_of(wanted, *shape, without_dim(self->ndim(), dim)));
+  return unary_plan(call, wanted, std::move(outputs));
 }
 
 std::optional<Plan> plan_split(const OpCall& call) {
@@ -242,7 +242,7 @@ std::optional<Plan> plan_split(const OpCall& call) {
     }
     range.start += range.length;
   }
-  Plan plan = plan_one(call, self, std::move(outputs));
+  Plan plan = unary_plan(call, self, std::move(outputs));
   if (locals.empty()) return plan;
   const bool fresh = call.name().find("_copy") != std::string::npos;
   plan.run = [dim, locals, fresh, at_self = call.arg("self")](LocalCall& call) {

@@ -9,10 +9,10 @@ namespace {
 
 std::optional<Plan> plan_triangle(const OpCall& call) {
   const bool in_place = call.writes("self");
-  const SpecPtr self = in_place ? without_partial(call.spec("self")) : sums_only(call.spec("self"));
+  const SpecPtr self = in_place ? without_partial(call.spec("self")) : resolve_nonlinear(call.spec("self"));
   const int64_t ndim = self->ndim();
   TORCH_CHECK_VALUE(ndim >= 2, call.name(), ": a tensor of ", ndim, " dims has no diagonal\n  have  ", call.describe());
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   const int64_t shift = self->offsets()[ndim - 2] - self->offsets()[ndim - 1];
   plan.edits = {{call.arg("diagonal"), c10::IValue(call.integer("diagonal") + shift)}};
   return plan;

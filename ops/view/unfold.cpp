@@ -38,7 +38,7 @@ SpecPtr windows_spec(const SpecPtr& self, at::IntArrayRef shape, const Windows& 
     row += size;
     size = windows.before(row) - begin;
   }
-  return recut(follow(self, shape, source), windows.dim, std::move(cut), windows.count);
+  return with_cut(with_cuts_of(self, shape, source), windows.dim, std::move(cut), windows.count);
 }
 
 // The rows that every rank's windows need.
@@ -68,12 +68,12 @@ at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Wind
 std::optional<Plan> plan_unfold(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
-  if (self->ndim() == 0) return plan_one(call, self, {replicated(call.mesh(), shape)});
+  if (self->ndim() == 0) return unary_plan(call, self, {replicated(call.mesh(), shape)});
   Windows windows{call.dim("dimension", self->ndim()), call.integer("size"), call.integer("step")};
   windows.count = shape[windows.dim];
   if (windows.size == 0 && self->is_cut(windows.dim)) return std::nullopt;
   const SpecPtr result = windows_spec(self, shape, windows);
-  Plan plan = plan_one(call, self, {result});
+  Plan plan = unary_plan(call, self, {result});
   if (!self->is_cut(windows.dim)) return plan;
   plan.copies_view = true;
   plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape(),
@@ -102,19 +102,19 @@ SpecPtr rows_spec(const SpecPtr& grad, at::IntArrayRef shape, const Windows& win
     }
     cut.sizes = nearly_balanced(shape[windows.dim], low, high);
   }
-  return recut(follow(grad, shape, source), windows.dim, std::move(cut), shape[windows.dim]);
+  return with_cut(with_cuts_of(grad, shape, source), windows.dim, std::move(cut), shape[windows.dim]);
 }
 
 std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   const auto shape = call.integers("input_sizes");
   const auto ndim = static_cast<int64_t>(shape.size());
   if (ndim == 0) return std::nullopt;
-  const SpecPtr grad = uncut(sums_only(call.spec("grad_in")), {ndim});
+  const SpecPtr grad = without_cuts(resolve_nonlinear(call.spec("grad_in")), {ndim});
   Windows windows{call.dim("dim", ndim), call.integer("size"), call.integer("step")};
   windows.count = grad->global_shape()[windows.dim];
   if (windows.size == 0) return std::nullopt;
   const SpecPtr result = rows_spec(grad, shape, windows);
-  Plan plan = plan_one(call, grad, {result});
+  Plan plan = unary_plan(call, grad, {result});
   plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   if (!grad->is_cut(windows.dim)) return plan;
   plan.edits.clear();

@@ -124,7 +124,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
     }
   }
   const SpecPtr result = intern(std::move(layouts.result));
-  Plan plan = plan_one(call, intern(std::move(layouts.wanted)), {result});
+  Plan plan = unary_plan(call, intern(std::move(layouts.wanted)), {result});
   // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
   const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
   plan.run = [shape = result->local_shape(), fresh, merges, at_self = call.arg("self")](LocalCall& call) {
@@ -151,10 +151,10 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
   const std::vector<int64_t> shape = *call.output_shapes()[0];
   const int64_t last = self->ndim() - 1;
   const bool resized = shape != self->global_shape();
-  const SpecPtr wanted = resized ? uncut(self, {last}) : self;
+  const SpecPtr wanted = resized ? without_cuts(self, {last}) : self;
   std::vector<int64_t> source = all_dims(self->ndim());
   if (resized) source[last] = -1;
-  Plan plan = plan_one(call, wanted, {follow(wanted, shape, source)});
+  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, source)});
   if (plan.copies_view || resized) {
     // Bytes are regrouped along the last dim, which therefore has to be dense.
     plan.copies_view = true;

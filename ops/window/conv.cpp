@@ -188,7 +188,7 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
     const Cut& own = weight->cut(0);
     if (x.cuts[1]) {
       x.cuts[1] = scaled_cut(x.cuts[1], x_unit, x_unit);
-    } else if (own && !share_any(own.mesh_dims, cutting(x))) {
+    } else if (own && !intersects(own.mesh_dims, cutting(x))) {
       x.cuts[1] = scaled_cut(own, w_unit, x_unit);
     }
     if (x.cuts[1]) w.cuts[0] = scaled_cut(x.cuts[1], x_unit, w_unit);
@@ -197,14 +197,14 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
 
   const Cut& own_in = weight->cut(g.in_dim());
   const Cut& own_out = weight->cut(g.out_dim());
-  if (x.cuts[1] && own_out && share_any(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
+  if (x.cuts[1] && own_out && intersects(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
     // Both channel axes want the same mesh dim: gather the input, or cut the weight anew and sum
     // the outputs.
     Layout gathered = x;
     gathered.cuts[1] = {};
     Layout recut = w, kept = w;
     recut.cuts[g.in_dim()] = x.cuts[1];
-    if (!share_any(own_out.mesh_dims, cutting(gathered))) kept.cuts[g.out_dim()] = own_out;
+    if (!intersects(own_out.mesh_dims, cutting(gathered))) kept.cuts[g.out_dim()] = own_out;
     const Layouts first = finish_layouts(g, gathered, kept, contracts);
     const Layouts second = finish_layouts(g, x, recut, contracts);
     const auto cost = [&](const Layouts& way) {
@@ -213,16 +213,16 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
     };
     return cost(first) <= cost(second) ? first : second;
   }
-  if (!x.cuts[1] && own_in && !share_any(own_in.mesh_dims, cutting(x))) x.cuts[1] = own_in;
+  if (!x.cuts[1] && own_in && !intersects(own_in.mesh_dims, cutting(x))) x.cuts[1] = own_in;
   w.cuts[g.in_dim()] = x.cuts[1];
-  if (own_out && !share_any(own_out.mesh_dims, cutting(x))) w.cuts[g.out_dim()] = own_out;
+  if (own_out && !intersects(own_out.mesh_dims, cutting(x))) w.cuts[g.out_dim()] = own_out;
   for (size_t i = 0; may_contract && !g.transposed && i < g.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Cut& cut = weight->cut(dim);
     const bool field = g.output_shape[dim] <= w.global_shape[dim];
     const bool together = !x.cuts[dim] || x.cuts[dim].mesh_dims == cut.mesh_dims;
-    if (!cut || !field || !together || share_any(cut.mesh_dims, cutting(x, dim)) ||
-        share_any(cut.mesh_dims, cutting(w))) {
+    if (!cut || !field || !together || intersects(cut.mesh_dims, cutting(x, dim)) ||
+        intersects(cut.mesh_dims, cutting(w))) {
       continue;
     }
     w.cuts[dim] = cut;
@@ -241,7 +241,7 @@ Interval rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_
     return {begin * window.dilation - window.padding,
             (g.output_shape[dim] - 1) * window.stride - window.padding + (end - 1) * window.dilation + 1};
   }
-  if (!divided(layouts.input, dim)) return block_rows(*layouts.input, dim, rank);
+  if (!spans_ranks(layouts.input, dim)) return block_rows(*layouts.input, dim, rank);
   return window.input_needed(block_rows(*layouts.output, dim, rank));
 }
 
@@ -259,7 +259,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts) {
   for (size_t i = 0; i < g.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Window& window = g.windows[i];
-    const bool windowed = layouts.contracts[i] || divided(layouts.input, dim);
+    const bool windowed = layouts.contracts[i] || spans_ranks(layouts.input, dim);
     moves |= windowed;
     local.stride.push_back(window.stride);
     local.dilation.push_back(window.dilation);

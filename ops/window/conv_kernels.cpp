@@ -12,7 +12,7 @@ namespace {
 
 // LibTorch 2.11 takes its kernel of columns (27 copies of the field for a kernel of 3^3) for float32 fields of one
 // sample whose channels * depth * height are few, whatever the width is. Thin strips are turned: the width comes first.
-bool wants_turning(const at::Tensor& x, int64_t groups) {
+bool prefers_transposed_layout(const at::Tensor& x, int64_t groups) {
   constexpr int64_t kFew = 20480;
   if (x.dim() != 5 || groups != 1 || x.size(0) != 1 || x.scalar_type() != at::kFloat || !x.is_cpu()) return false;
   const int64_t lines = x.size(1) * x.size(3);
@@ -59,7 +59,7 @@ at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight, co
                            transposed, output_padding, groups)
         .to(x.scalar_type());
   }
-  if (wants_turning(x, groups)) {
+  if (prefers_transposed_layout(x, groups)) {
     return turned(at::convolution(turned(x), turned(weight), bias, turned(stride), turned(local_padding),
                                   turned(dilation), transposed, turned(output_padding), groups));
   }
@@ -78,7 +78,7 @@ LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const 
                                  local_padding, dilation, transposed, output_padding, groups, mask);
     return {narrow(of_input), narrow(of_weight), narrow(of_bias)};
   }
-  if (wants_turning(x, groups)) {
+  if (prefers_transposed_layout(x, groups)) {
     const auto [of_input, of_weight, of_bias] = at::convolution_backward(
         turned(grad), turned(x), turned(weight), bias_sizes, turned(stride), turned(local_padding), turned(dilation),
         transposed, turned(output_padding), groups, mask);

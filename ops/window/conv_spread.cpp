@@ -24,7 +24,7 @@ ConvSpread::Part part_of(const Box& box, const SpecPtr& input, const SpecPtr& ou
   for (size_t i = 0; i < windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Window& window = windows[i];
-    if (!divided(input, dim)) {
+    if (!spans_ranks(input, dim)) {
       part.padding.push_back(-1);
       part.crop.push_back(0);
       part.first.push_back(0);
@@ -54,7 +54,7 @@ ConvSpread::Part part_of(const Box& box, const SpecPtr& input, const SpecPtr& ou
 std::optional<ConvSpread> conv_spread(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows) {
   std::vector<int64_t> cut;
   for (int64_t d = 2; d < input->ndim(); ++d) {
-    if (divided(input, d)) cut.push_back(d);
+    if (spans_ranks(input, d)) cut.push_back(d);
   }
   ConvSpread spread;
   spread.borrowed = borrowed_boxes(

@@ -64,7 +64,7 @@ std::optional<ConvStrips> conv_strips(const SpecPtr& input, const SpecPtr& outpu
   const auto share_of = [&](int64_t dim, int64_t rank) { return Share(input, output, dim, window(dim), rank); };
   std::vector<int64_t> cut;
   for (int64_t dim = 2; dim < ndim; ++dim) {
-    if (!divided(input, dim)) continue;
+    if (!spans_ranks(input, dim)) continue;
     cut.push_back(dim);
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const Share share = share_of(dim, rank);

@@ -57,7 +57,7 @@ SpecPtr summed(const Layout& chosen, const Dims& dims, const std::vector<int64_t
 std::optional<Plan> plan_grid_sampler(const OpCall& call) {
   Sampling s(call, *call.spec("input"), *call.spec("grid"));
   s.axes.inputs = {s.input, s.grid};
-  s.axes.linear = {Linear::kEach, Linear::kNo};
+  s.axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve};
   s.axes.outputs = {s.output};
   s.axes.output_shapes = {s.output_shape};
   Plan plan = solve(call, s.axes);
@@ -74,7 +74,7 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == s.output_shape, call.name(), ": the gradient of the output has shape ",
                     shape_string(call.spec("grad_output")->global_shape()), ", the output ", shape_string(s.output_shape));
   s.axes.inputs = {s.output, s.input, s.grid};
-  s.axes.linear = {Linear::kEach, Linear::kNo, Linear::kNo};
+  s.axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve, PartialUse::kResolve};
   const auto mask = call.value("output_mask").toBoolList();
   const bool wants_input = mask[0];
   s.axes.outputs = {s.output};

@@ -146,7 +146,7 @@ Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word
   if (!bound) return whole(sampler_of(options, input, grid), input, grid);
   if (differentiates(input) || differentiates(grid)) {
     for (const Tensor* tensor : {&input, &grid}) {
-      if (c10::GradMode::is_enabled() && tensor->requires_grad()) guard_gradient(*tensor);
+      if (c10::GradMode::is_enabled() && tensor->requires_grad()) install_gradient_hook(*tensor);
     }
     return Sample::apply(input, grid, options);
   }
@@ -222,7 +222,7 @@ struct Division {
     for (int64_t d = 0; d < dims + 2; ++d) {
       const auto& mesh_dims = input->cut(d).mesh_dims;
       if (!std::all_of(mesh_dims.begin(), mesh_dims.end(), [&](int64_t m) { return out.uses(m); }))
-        input = uncut(input, d);
+        input = without_cuts(input, d);
     }
     output = intern(std::move(out));
 

@@ -152,10 +152,10 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   for (size_t i = 0; i < count; ++i) {
     const int64_t dim = first + static_cast<int64_t>(i);
     Interval rows{0, shape[dim]};
-    if (divided(p.input, dim)) {
+    if (spans_ranks(p.input, dim)) {
       rows = p.windows[i].input_needed(block_rows(*p.output, dim, p.input->mesh()->rank()));
     }
-    p.local_padding.push_back(divided(p.input, dim) ? 0 : padding[i]);
+    p.local_padding.push_back(spans_ranks(p.input, dim) ? 0 : padding[i]);
     p.local.global_extents.push_back(shape[dim]);
     p.local.first_row.push_back(rows.begin);
     p.local.rows.push_back(rows.size());

@@ -49,7 +49,7 @@ PoolEdges::Strip strip_of(const Box& outputs, const PoolEdges& edges, const Spec
     strip.outputs.push_back(outputs[d].size());
     if (d < first) continue;
     const Window& window = windows[d - first];
-    const bool cut = divided(input, d);
+    const bool cut = spans_ranks(input, d);
     strip.padding.push_back(cut ? 0 : window.padding);
     if (cut) strip.box[d] = window.input_needed(outputs[d].shifted(output->offsets()[d]));
   }
@@ -66,7 +66,7 @@ std::optional<PoolEdges> pool_edges(const SpecPtr& input, const SpecPtr& output,
   std::vector<int64_t> cut;
   for (int64_t d = first; d < ndim; ++d) {
     edges.padding.push_back(windows[d - first].padding);
-    if (!divided(input, d)) continue;
+    if (!spans_ranks(input, d)) continue;
     cut.push_back(d);
     for (int64_t rank = 0; rank < input->mesh()->size(); ++rank) {
       const Interval outputs = block_rows(*output, d, rank);

@@ -70,8 +70,8 @@ at::Tensor record(const at::Tensor& x, int64_t dim, int64_t derivative, int64_t 
     const at::AutoDispatchBelowADInplaceOrView below;
     result = call(adjoint, x, options);
   }
-  if (c10::GradMode::is_enabled() && x.requires_grad()) guard_gradient(x);
-  connect(
+  if (c10::GradMode::is_enabled() && x.requires_grad()) install_gradient_hook(x);
+  attach_backward(
       x, result, [options](const at::Tensor& grad) { return call(!adjoint, grad, options); },
       [options](const at::Tensor& tangent) { return call(adjoint, tangent, options); });
   return result;
@@ -87,7 +87,7 @@ std::optional<std::vector<T>> list_of(const c10::IValue& value) {
 
 template <bool adjoint>
 std::optional<Plan> plan_stencil(const OpCall& call) {
-  const SpecPtr self = sums_only(call.spec("self"));
+  const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const Stencil options{call.integer("dim"),
                         call.integer("derivative"),
                         call.integer("order"),
@@ -96,9 +96,9 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
                         list_of<int64_t>(call.value("offsets")),
                         list_of<double>(call.value("weights"))};
   const StencilRows rows(options, self->global_shape(), call.tensor("self").dtype);
-  Plan plan = plan_one(call, self, {self});
+  Plan plan = unary_plan(call, self, {self});
   const int64_t dim = rows.dim();
-  if (!divided(self, dim)) {
+  if (!spans_ranks(self, dim)) {
     plan.run = [rows, at_self = call.arg("self")](LocalCall& call) {
       const at::Tensor local = call.tensor(at_self);
       call.give(adjoint ? rows.adjoint_whole(local) : rows.apply_whole(local));

@@ -321,9 +321,9 @@ Resampling resampling_of(const OpCall& call, bool backward) {
   const Mode mode = mode_of(call.name());
   // LibTorch's antialiasing goes wrong on blocks of one column, so it gets no blocks.
   bool all = false;
-  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= divided(r.input, d);
+  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= spans_ranks(r.input, d);
   for (int64_t d = 2; d < spatial + 2; ++d) {
-    if (!all && !divided(r.input, d)) continue;
+    if (!all && !spans_ranks(r.input, d)) continue;
     const c10::IValue& factor = call.value(factor_args[d - 2]);
     dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
                     call.tensor(r.given).dtype);

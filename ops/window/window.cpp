@@ -80,12 +80,12 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
                                               const std::vector<Window>& windows) {
   const int64_t ndim = input->ndim(), first = ndim - static_cast<int64_t>(windows.size());
   bool cut = false;
-  for (int64_t d = first; d < ndim; ++d) cut |= divided(input, d);
+  for (int64_t d = first; d < ndim; ++d) cut |= spans_ranks(input, d);
   if (!cut) return nullptr;
   return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
     Box box = block_box(*input, rank);
     for (int64_t d = first; d < ndim; ++d) {
-      if (divided(input, d)) box[d] = windows[d - first].input_needed(block_rows(*output, d, rank));
+      if (spans_ranks(input, d)) box[d] = windows[d - first].input_needed(block_rows(*output, d, rank));
     }
     return requests_for(box);
   });

@@ -39,7 +39,7 @@ struct Window {
 };
 
 /// Several ranks hold rows of the dim: a cut in one block needs no neighbours and counts as none.
-inline bool divided(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).sizes.size() > 1; }
+inline bool spans_ranks(const SpecPtr& spec, int64_t dim) { return spec->cut(dim).sizes.size() > 1; }
 
 /// Number of outputs of a plain window without ceil_mode.
 int64_t window_outputs(const Window& window, int64_t in_extent);

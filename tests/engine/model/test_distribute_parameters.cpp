@@ -20,11 +20,11 @@ TEST(KeepSizes, CountsNegativeDimsAndLeavesGivenSizes) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const SpecPtr own = make_spec(mesh, {3, 7}, {shard(1, {5, 2})});
 
-    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(1)}, *own)), own);
-    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(-1)}, *own)), own);
-    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(-1, {3, 4})}, *own)),
+    EXPECT_EQ(make_spec(mesh, {3, 7}, inherit_block_sizes({shard(1)}, *own)), own);
+    EXPECT_EQ(make_spec(mesh, {3, 7}, inherit_block_sizes({shard(-1)}, *own)), own);
+    EXPECT_EQ(make_spec(mesh, {3, 7}, inherit_block_sizes({shard(-1, {3, 4})}, *own)),
               make_spec(mesh, {3, 7}, {shard(1, {3, 4})}));
-    EXPECT_EQ(make_spec(mesh, {3, 7}, keep_sizes({shard(0)}, *own)), make_spec(mesh, {3, 7}, {shard(0)}));
+    EXPECT_EQ(make_spec(mesh, {3, 7}, inherit_block_sizes({shard(0)}, *own)), make_spec(mesh, {3, 7}, {shard(0)}));
   });
 }
 
@@ -107,18 +107,18 @@ TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const ArgumentPlan plan{.gradient = Placements{replicate()}};
     {
-      const at::Tensor x = shard_of(full, mesh, {partial()}), same = move_argument(x, mesh, plan, "x");
+      const at::Tensor x = shard_of(full, mesh, {partial()}), same = redistribute_argument(x, mesh, plan, "x");
       EXPECT_EQ(difference(full_tensor(same.exp()), full.exp(), 1e-12), "");
       EXPECT_EQ(difference(full_tensor(x.exp()), full.exp(), 1e-12), "");
       EXPECT_EQ(difference(full_tensor(same), full, 1e-12), "");
     }
-    const at::Tensor x = shard_of(full, mesh, {partial()}), same = move_argument(x, mesh, plan, "x");
+    const at::Tensor x = shard_of(full, mesh, {partial()}), same = redistribute_argument(x, mesh, plan, "x");
     const at::Tensor sum = x.relu();  // resolves x
     EXPECT_EQ(difference(full_tensor(sum), full.relu(), 1e-12), "");
     EXPECT_EQ(difference(full_tensor(same * 2), full * 2, 1e-12), "");
 
     at::Tensor written = shard_of(full, mesh, {partial()});
-    const at::Tensor alias = move_argument(written, mesh, plan, "x");
+    const at::Tensor alias = redistribute_argument(written, mesh, plan, "x");
     EXPECT_THAT(message_of([&] { written.add_(1); }),
                 HasSubstr("a Partial ShardTensor that shares memory with another"));
     EXPECT_EQ(difference(full_tensor(alias), full, 1e-12), "");

@@ -39,7 +39,7 @@ std::string text_of(const Placements& placements) {
   for (const Placement& placement : placements) text += (text.empty() ? "" : " ") + placement.to_string();
   return text;
 }
-std::string text_of(const ArgumentsPlan& plan) {
+std::string text_of(const SignaturePlan& plan) {
   std::string text;
   for (const auto& one : plan.by_position) {
     text += " [";

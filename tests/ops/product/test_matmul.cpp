@@ -12,7 +12,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
-const Placement kWhole = replicate();
+const Placement kUncut = replicate();
 
 Program of(at::Tensor (*op)(const at::Tensor&, const at::Tensor&)) {
   return [op](const Tensors& t) { return Tensors{op(t[0], t[1])}; };
@@ -39,7 +39,7 @@ TEST(Matmul, TableOfPlacements) {
   };
   for (const Pair& pair : pairs) {
     const auto placements = [](const std::vector<int64_t>& shape, bool second) {
-      Placements all = {kWhole, partial()};
+      Placements all = {kUncut, partial()};
       for (size_t d = 0; d < shape.size(); ++d) {
         if (shape[d] == 1) continue;
         const int64_t part = second ? 1 : (shape[d] + 1) / 2;
@@ -65,14 +65,14 @@ TEST(Matmul, OnMoreRanksEmptyBlocksAndTwoMeshDims) {
     Placements left, right;
   };
   const Case cases[] = {
-      {{3}, {shard(0, {4, 0, 5})}, {kWhole}},
+      {{3}, {shard(0, {4, 0, 5})}, {kUncut}},
       {{3}, {shard(1, {1, 5, 1})}, {shard(0, {3, 4, 0})}},
       {{4}, {shard(1)}, {shard(1)}},
-      {{2, 2}, {shard(0), shard(1)}, {kWhole, shard(0, {1, 6})}},
-      {{2, 2}, {kWhole, shard(1)}, {shard(1), kWhole}},
-      {{2, 2}, {shard(1), shard(1)}, {kWhole, kWhole}},
-      {{2, 2}, {partial(), shard(0)}, {kWhole, kWhole}},
-      {{2, 2}, {partial(), kWhole}, {kWhole, partial()}},
+      {{2, 2}, {shard(0), shard(1)}, {kUncut, shard(0, {1, 6})}},
+      {{2, 2}, {kUncut, shard(1)}, {shard(1), kUncut}},
+      {{2, 2}, {shard(1), shard(1)}, {kUncut, kUncut}},
+      {{2, 2}, {partial(), shard(0)}, {kUncut, kUncut}},
+      {{2, 2}, {partial(), kUncut}, {kUncut, partial()}},
   };
   for (const Case& c : cases) {
     for (const bool batched : {false, true}) {
@@ -95,13 +95,13 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
     return Tensors{at::addmm(t[0], t[1], t[2], 0.5, 2), at::addmm(t[0][0], t[1], t[2])};
   };
   for (const auto& [added, left, right] :
-       std::vector<std::tuple<Placement, Placement, Placement>>{{kWhole, shard(1, {3, 4}), shard(0, {1, 6})},
-                                                                {kWhole, shard(0), kWhole},
+       std::vector<std::tuple<Placement, Placement, Placement>>{{kUncut, shard(1, {3, 4}), shard(0, {1, 6})},
+                                                                {kUncut, shard(0), kUncut},
                                                                 {shard(0), shard(1), shard(0)},
-                                                                {shard(1, {1, 4}), kWhole, shard(1)},
-                                                                {partial(), shard(0), kWhole},
-                                                                {kWhole, partial(), kWhole},
-                                                                {shard(1), kWhole, partial()}}) {
+                                                                {shard(1, {1, 4}), kUncut, shard(1)},
+                                                                {partial(), shard(0), kUncut},
+                                                                {kUncut, partial(), kUncut},
+                                                                {shard(1), kUncut, partial()}}) {
     SCOPED_TRACE(added.to_string() + " + " + left.to_string() + " x " + right.to_string());
     expect_same_as_plain({2},
                          {{.full = make_tensor({9, 5}, 1), .placements = {added}},
@@ -118,9 +118,9 @@ TEST(Matmul, AddsItsFirstTensorOnce) {
                    at::outer(t[3], t[3])};
   };
   for (const auto& [left, right] : std::vector<std::pair<Placement, Placement>>{{shard(2, {3, 4}), shard(1, {1, 6})},
-                                                                                {shard(1), kWhole},
+                                                                                {shard(1), kUncut},
                                                                                 {shard(0, {1, 2}), shard(0)},
-                                                                                {kWhole, shard(2)}}) {
+                                                                                {kUncut, shard(2)}}) {
     SCOPED_TRACE(left.to_string() + " x " + right.to_string());
     expect_same_as_plain({2},
                          {{.full = make_tensor({3, 9, 5}, 1)},
@@ -171,7 +171,7 @@ TEST(Matmul, InPlaceKeepsItsOwnCut) {
     sum.addmm_(t[1], t[2], 0.5, 2);
     return Tensors{sum};
   };
-  for (const Placement& target : {kWhole, shard(0, {4, 5}), shard(1), partial()}) {
+  for (const Placement& target : {kUncut, shard(0, {4, 5}), shard(1), partial()}) {
     expect_same_as_plain({2},
                          {{.full = make_tensor({9, 5}, 1), .placements = {target}},
                           {.full = make_tensor({9, 7}, 2), .placements = {shard(1, {3, 4})}},
@@ -189,17 +189,17 @@ TEST(Linear, KeepsTheCutOfAnyDim) {
     bool plain = false;
   };
   const Case cases[] = {
-      {{2}, {shard(1, {3, 2})}, {kWhole}},
-      {{2}, {shard(2, {1, 3})}, {kWhole}, true},
-      {{2}, {shard(0)}, {kWhole}, true},
-      {{2}, {shard(3, {4, 2})}, {kWhole}},
+      {{2}, {shard(1, {3, 2})}, {kUncut}},
+      {{2}, {shard(2, {1, 3})}, {kUncut}, true},
+      {{2}, {shard(0)}, {kUncut}, true},
+      {{2}, {shard(3, {4, 2})}, {kUncut}},
       {{2}, {shard(3, {4, 2})}, {shard(1)}},
-      {{2}, {kWhole}, {shard(0, {1, 2})}},
-      {{2}, {partial()}, {kWhole}},
+      {{2}, {kUncut}, {shard(0, {1, 2})}},
+      {{2}, {partial()}, {kUncut}},
       {{2}, {shard(1)}, {shard(0)}},
-      {{3}, {shard(1, {4, 0, 1})}, {kWhole}, true},
-      {{2, 2}, {shard(1), shard(2)}, {kWhole, kWhole}, true},
-      {{2, 2}, {shard(1), kWhole}, {kWhole, shard(0)}},
+      {{3}, {shard(1, {4, 0, 1})}, {kUncut}, true},
+      {{2, 2}, {shard(1), shard(2)}, {kUncut, kUncut}, true},
+      {{2, 2}, {shard(1), kUncut}, {kUncut, shard(0)}},
   };
   for (const Case& c : cases) {
     for (const bool inner : {false, true}) {
@@ -237,19 +237,19 @@ TEST(Einsum, KeepsCutsAndSumsOverThem) {
   const Case cases[] = {
       {"bixy,ioxy->boxy",
        {{2, 3, 5, 4}, {3, 2, 5, 4}},
-       {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kWhole}}, {{shard(1)}, {kWhole}}},
+       {{{shard(2, {1, 4})}, {shard(2)}}, {{shard(3)}, {kUncut}}, {{shard(1)}, {kUncut}}},
        {2},
        at::kComplexDouble},
-      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2), shard(3)}, {kWhole, kWhole}}}, {2, 2}},
+      {"bixy,ioxy->boxy", {{2, 3, 5, 4}, {3, 2, 5, 4}}, {{{shard(2), shard(3)}, {kUncut, kUncut}}}, {2, 2}},
       {"bthd,bshd->bhts",
        {{2, 5, 3, 4}, {2, 6, 3, 4}},
-       {{{shard(1)}, {kWhole}}, {{kWhole}, {shard(1)}}, {{shard(2, {1, 2})}, {shard(2)}}, {{shard(3)}, {shard(3)}}}},
-      {"ij,jk", {{5, 6}, {6, 3}}, {{{shard(0)}, {kWhole}}, {{shard(1)}, {kWhole}}}},
+       {{{shard(1)}, {kUncut}}, {{kUncut}, {shard(1)}}, {{shard(2, {1, 2})}, {shard(2)}}, {{shard(3)}, {shard(3)}}}},
+      {"ij,jk", {{5, 6}, {6, 3}}, {{{shard(0)}, {kUncut}}, {{shard(1)}, {kUncut}}}},
       {"ij,jk,kl->il",
        {{5, 6}, {6, 3}, {3, 4}},
-       {{{shard(0)}, {kWhole}, {shard(1)}}, {{shard(1)}, {kWhole}, {shard(0)}}}},
-      {"ij,k->k", {{5, 6}, {3}}, {{{shard(0)}, {kWhole}}}},
-      {"i,j->ij", {{5}, {6}}, {{{shard(0)}, {kWhole}}, {{shard(0)}, {shard(0)}}}},
+       {{{shard(0)}, {kUncut}, {shard(1)}}, {{shard(1)}, {kUncut}, {shard(0)}}}},
+      {"ij,k->k", {{5, 6}, {3}}, {{{shard(0)}, {kUncut}}}},
+      {"i,j->ij", {{5}, {6}}, {{{shard(0)}, {kUncut}}, {{shard(0)}, {shard(0)}}}},
       {"bij,bij->", {{2, 5, 3}, {2, 5, 3}}, {{{shard(1)}, {shard(1)}}}},
   };
   for (const Case& c : cases) {
@@ -296,11 +296,11 @@ TEST(Einsum, RepeatedLettersAndBroadcast) {
 
 TEST(Linear, WithoutGradientsAWeightIsPlainOnEveryRankOrOnNone) {
   const at::Tensor x = make_tensor({5, 6}, 1), w = make_tensor({3, 6}, 2), b = make_tensor({3}, 3);
-  const Placements of_weights[] = {{kWhole}, {shard(0, {3, 0})}, {shard(0, {0, 3})}, {shard(1, {6, 0})}, {partial()}};
+  const Placements of_weights[] = {{kUncut}, {shard(0, {3, 0})}, {shard(0, {0, 3})}, {shard(1, {6, 0})}, {partial()}};
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const at::NoGradGuard no_grad;
     for (const Placements& held : of_weights) {
-      for (const Placements& field : {Placements{shard(0, {4, 1})}, {kWhole}, {shard(1, {0, 6})}}) {
+      for (const Placements& field : {Placements{shard(0, {4, 1})}, {kUncut}, {shard(1, {0, 6})}}) {
         const at::Tensor y = at::linear(shard_of(x, mesh, field), shard_of(w, mesh, held), b);
 
         EXPECT_EQ(difference(full_tensor(y), at::linear(x, w, b), 1e-12), "")

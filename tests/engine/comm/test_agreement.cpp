@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/io/agree.h"
+#include "moonhalo/engine/comm/agreement.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-namespace moonhalo::io {
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
 namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Agree, WaitsForARankThatWritesForLongerThanTheTimeLimit) {
+TEST(Agreement, WaitsForARankThatWritesForLongerThanTheTimeLimit) {
   run_ranks(2, [](Communicator& world) {
     world.set_timeout(200ms);
-    agree(world, [&] {
+    fail_together(world, [&] {
       if (world.rank() == 0) std::this_thread::sleep_for(800ms);
     });
   });
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo
