@@ -53,7 +53,9 @@ class Solver {
   }
 
  private:
-  PartialUse linear(size_t slot) const { return slot < axes_.linear.size() ? axes_.linear[slot] : PartialUse::kResolve; }
+  PartialUse linear(size_t slot) const {
+    return slot < axes_.linear.size() ? axes_.linear[slot] : PartialUse::kResolve;
+  }
 
   // The cuts that inputs bring along, per axis; what a fixed output dictates leaves no choice.
   void collect_options() {
