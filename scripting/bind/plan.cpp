@@ -157,7 +157,7 @@ int place(lua_State* lua) {
   return 1;
 }
 
-/// adopt_local_block(block, mesh, placements, where): collective over the mesh.
+/// place_shard(block, mesh, placements, where): collective over the mesh.
 int place_own_shard(lua_State* lua) {
   push(lua, adopt_local_block(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
                               check_string(lua, 4)));
@@ -222,7 +222,7 @@ const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"finish_grad_sync", guard<finish_sync>},
                                {"warn", guard<warn>},
                                {"move_arguments", guard<move_all>},
-                               {"adopt_local_block", guard<place_own_shard>},
+                               {"place_shard", guard<place_own_shard>},
                                {"place_gradient", guard<place_gradient_of>},
                                {"check_factories", guard<check_factory_names>},
                                {"capture_factories", guard<capture_factories>},
