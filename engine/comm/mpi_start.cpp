@@ -6,10 +6,8 @@
 #include <cstdlib>
 #include <system_error>
 
-#include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/ending.h"
 #include "moonhalo/engine/comm/mpi_leaving.h"
-#include "moonhalo/engine/comm/mpi_requests.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {

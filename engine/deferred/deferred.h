@@ -21,7 +21,7 @@ namespace moonhalo {
 ///
 ///     auto net = mh::deferred_init([] { return std::make_shared<Net>(); });
 ///     mh::parallelize_module(net, mesh, plan);          // or materialize_module(net) for the whole of it
-bool is_deferred(const at::Tensor& tensor);  // in dispatch_keys.h
+/// is_deferred (base/dispatch_keys.h) tells such a tensor from others.
 
 /// While one lives on a thread, empty, empty_strided, zeros, ones, full, rand, randn, randint and normal make deferred
 /// tensors of at least `min_numel` elements; smaller ones are made at once, as are 0-dimensional ones and those of

@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/dispatch/replicated_values.h"
 
 namespace moonhalo {
@@ -37,11 +38,6 @@ struct Checks {
 };
 const RankLocal<Checks> checks_of_rank;
 
-uint64_t mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
-  return hash ^ (hash >> 29);
-}
-
 struct Meeting {
   uint64_t ordinal = 0;  // in order of first meetings, so the same on every rank
   uint64_t count = 0, next = 1;
@@ -51,7 +47,7 @@ struct Meeting {
   // Not at powers of two or the like: in a loop of 12 equal layers some would never have their turn.
   void plan_next(uint64_t first_ones) {
     const uint64_t gap = count < first_ones ? 1 : std::min(count / 8 + 1, kLongestGap);
-    next = count + gap + mix(mix(0x9e3779b97f4a7c15ULL, ordinal), count) % gap;
+    next = count + gap + combine_tag(combine_tag(kFirstTag, ordinal), count) % gap;
   }
 };
 
@@ -76,15 +72,15 @@ struct OnMesh {
 
   // Any other: by operator, argument, dtype and shape.
   Meeting& of_kind(const at::Tensor& tensor, const c10::OperatorHandle& op, int arg, int item) {
-    uint64_t key = mix(reinterpret_cast<uintptr_t>(&op.operator_name()),
-                       static_cast<uint64_t>(arg) << 32 ^ static_cast<uint32_t>(item));
-    key = mix(key, static_cast<uint64_t>(tensor.scalar_type()));
-    for (const int64_t size : tensor.sizes()) key = mix(key, static_cast<uint64_t>(size));
+    uint64_t key = combine_tag(reinterpret_cast<uintptr_t>(&op.operator_name()),
+                               static_cast<uint64_t>(arg) << 32 ^ static_cast<uint32_t>(item));
+    key = combine_tag(key, static_cast<uint64_t>(tensor.scalar_type()));
+    for (const int64_t size : tensor.sizes()) key = combine_tag(key, static_cast<uint64_t>(size));
     return of_key(key);
   }
 
   Meeting& of_draw(const c10::OperatorHandle& op) {
-    return of_key(mix(reinterpret_cast<uintptr_t>(&op.operator_name()), ~uint64_t{0}));
+    return of_key(combine_tag(reinterpret_cast<uintptr_t>(&op.operator_name()), ~uint64_t{0}));
   }
 
   Meeting& of_key(uint64_t key) {

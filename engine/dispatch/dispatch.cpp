@@ -2,14 +2,12 @@
 #include "moonhalo/engine/dispatch/dispatch.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/dispatch_keys.h"
@@ -34,11 +32,8 @@ namespace {
 constexpr int64_t kMaxDecisions = 16384;
 
 uint64_t hash_of(at::ArrayRef<int64_t> key) {
-  uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  for (const int64_t word : key) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL;
-    hash ^= hash >> 29;
-  }
+  uint64_t hash = kFirstTag;
+  for (const int64_t word : key) hash = combine_tag(hash, static_cast<uint64_t>(word));
   return hash;
 }
 

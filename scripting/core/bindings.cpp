@@ -26,13 +26,6 @@ std::vector<NamedOpen>& bindings() {
   return all;
 }
 
-void add_all(lua_State* lua, const luaL_Reg* functions) {
-  for (; functions->name; ++functions) {
-    lua_pushcfunction(lua, functions->func);
-    lua_setfield(lua, -2, functions->name);
-  }
-}
-
 }  // namespace
 
 void push_tensor_methods(lua_State* lua) { push_registry_table(lua, &kMethodsKey); }
@@ -40,18 +33,23 @@ void push_tensor_getters(lua_State* lua) { push_registry_table(lua, &kGettersKey
 
 void add_tensor_getters(lua_State* lua, const luaL_Reg* getters) {
   push_tensor_getters(lua);
-  add_all(lua, getters);
+  add_functions(lua, getters);
   lua_pop(lua, 1);
 }
 
 void add_tensor_methods(lua_State* lua, const luaL_Reg* methods) {
   push_tensor_methods(lua);
-  add_all(lua, methods);
+  add_functions(lua, methods);
   remember_methods(lua, methods, "Tensor");
   lua_pop(lua, 1);
 }
 
-void add_functions(lua_State* lua, const luaL_Reg* functions) { add_all(lua, functions); }
+void add_functions(lua_State* lua, const luaL_Reg* functions) {
+  for (; functions->name; ++functions) {
+    lua_pushcfunction(lua, functions->func);
+    lua_setfield(lua, -2, functions->name);
+  }
+}
 
 Binding::Binding(const char* noun, void (*open)(lua_State*)) { bindings().push_back({noun, open}); }
 

@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <algorithm>
-
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/scripting/core/devices.h"

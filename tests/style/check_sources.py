@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes, folder READMEs, that every op rule
+"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes between folders, that every op rule
 has a case table and finds arguments by name, that Lua does not depend on the order of hashes, and that it asks whether files were written.  usage: check_sources.py SOURCE_FOLDER"""
 
 import re
@@ -9,9 +9,7 @@ from pathlib import Path
 
 SHARED_TESTS = "tests/style/shared_tests.txt"
 MAX_SOURCE_LINES = 500
-MAX_README_LINES = 40
 SOURCE_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples", "cmake")
-TOP_FOLDERS = ("engine", "ops", "io", "scripting", "tests", "examples")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".lua", ".cmake", ".py"}
 # What each folder may include, itself aside.
@@ -84,17 +82,6 @@ def check_text(root, path, problems):
             problems.append(f"{name}:{number}: {folder}/ may not include {match[1]}/ (scripting -> io, ops -> engine)")
 
 
-def check_readmes(root, problems):
-    for folder in TOP_FOLDERS:
-        if not (root / folder).is_dir():
-            continue
-        readme = root / folder / "README.md"
-        if not readme.is_file():
-            problems.append(f"{folder}/README.md: missing; say the folder's one job and what it may include")
-        elif len(readme.read_text(encoding="utf-8").splitlines()) > MAX_README_LINES:
-            problems.append(f"{folder}/README.md: more than {MAX_README_LINES} lines")
-
-
 def check_lines(root, problems, folders, suffix, pattern, allowed, complaint):
     """Lines that match, less strings and comments, but for those allowed: (file, line) -> reason."""
     unused = set(allowed)
@@ -148,7 +135,6 @@ def check(root):
     problems = []
     for path in sources(root):
         check_text(root, path, problems)
-    check_readmes(root, problems)
     check_rules_have_tests(root, problems)
     check_lines(root, problems, LUA_FOLDERS, ".lua", OWN_ORDER, OWN_ORDER_ALLOWED,
                 "goes through a table in an order that ranks do not share; use pairs")
@@ -165,7 +151,6 @@ def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         files = {
-            "engine/README.md": "one job\n" * 41,
             "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
             "engine/base/rank_context.h": LICENSE + "\nthread_local int x;\n",
             "engine/c.h": LICENSE + "\nthread_local int x;\n",
@@ -179,7 +164,6 @@ def self_test():
             "tests/ops/e/test_f.cpp": LICENSE + "\nat::exp(x);\n",
             "tests/ops/test_c.cpp": "at::prelu(x);\n",
             "tests/style/shared_tests.txt": "# comment\nops/e/f.cpp tests/ops/test_c.cpp\nops/e/g.cpp tests/ops/test_c.cpp\nops/h.cpp x\n",
-            "tests/README.md": "one job\n",
             "scripting/d.lua": 'if next(t.u) == nil and x.next then f("next") end -- next\nfor k in next, t do end\nlocal k = next(t)\n',
             "examples/e.lua": 'f:write("x") -- 1\nlocal ok = f:write("x")\nif x then a.b:close() end\nio.stderr:write("x")\n'
                               'os.remove(p)\nassert(os.rename(a, b))\nio.open(p, "w"):write "x"\nfor i in l do f:flush() end\n'
@@ -195,7 +179,7 @@ def self_test():
             (root / name).write_text(text, encoding="utf-8")
         found = [problem.split(": ")[0] for problem in check(root)]
     wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/c.h:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
-    wanted += ["engine/README.md", "ops/README.md", "scripting/README.md", "examples/README.md", "ops/b.cpp"]
+    wanted += ["ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]
     wanted += [f"ops/e/p.cpp:{line}" for line in (2, 3, 4, 7, 8, 9, 10, 11, 12)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/held.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 #include <gtest/gtest.h>
 
@@ -27,6 +28,17 @@ void check(const std::vector<Case>& cases, const at::Tensor& full, const std::ve
       if (!thrown.empty()) ADD_FAILURE() << thrown;
     }
   }
+}
+
+void check_in_inference_mode(std::vector<Case> cases, const at::Tensor& full, const std::vector<Held>& ways) {
+  for (Case& c : cases) {
+    c.options = Oracle{.backward = false};
+    c.run = [run = c.run](const at::Tensor& x) {
+      c10::InferenceMode inference;
+      return run(x.clone());
+    };
+  }
+  check(cases, full, ways);
 }
 
 }  // namespace moonhalo::testing

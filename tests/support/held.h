@@ -44,5 +44,7 @@ struct Case {
 
 /// Every case on `full`, held in every way that can hold it.
 void check(const std::vector<Case>& cases, const at::Tensor& full, const std::vector<Held>& ways = kHeld972);
+/// The same on a copy in inference mode, forward alone.
+void check_in_inference_mode(std::vector<Case> cases, const at::Tensor& full, const std::vector<Held>& ways = kHeld972);
 
 }  // namespace moonhalo::testing

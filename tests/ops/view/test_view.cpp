@@ -303,17 +303,7 @@ const std::vector<Case> kWrites{
 
 TEST(View, S26_WritingThroughAViewUnderAutograd) { check(kWrites, make_tensor({9, 7, 2}, 7)); }
 
-TEST(View, S26_WritingThroughAViewInInferenceMode) {
-  std::vector<Case> cases = kWrites;
-  for (Case& c : cases) {
-    c.options = kForward;
-    c.run = [run = c.run](const Tensor& x) {
-      c10::InferenceMode inference;
-      return run(x.clone());
-    };
-  }
-  check(cases, make_tensor({9, 7, 2}, 8));
-}
+TEST(View, S26_WritingThroughAViewInInferenceMode) { check_in_inference_mode(kWrites, make_tensor({9, 7, 2}, 8)); }
 
 // A gradient of a replicated weight is such a transposed sum; clipping scales it in place.
 TEST(View, ATransposedPartialStaysLazyAndIsNotPartedFromItsBase) {

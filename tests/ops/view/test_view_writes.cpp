@@ -165,15 +165,7 @@ const std::vector<Case> kCopiesWritten{
 TEST(View, S26_D08_WritingThroughACopiedView) { check(kCopiesWritten, make_tensor({9, 7, 2}, 9)); }
 
 TEST(View, S26_D08_WritingThroughACopiedViewInInferenceMode) {
-  std::vector<Case> cases = kCopiesWritten;
-  for (Case& c : cases) {
-    c.options = kForward;
-    c.run = [run = c.run](const Tensor& x) {
-      c10::InferenceMode inference;
-      return run(x.clone());
-    };
-  }
-  check(cases, make_tensor({9, 7, 2}, 10));
+  check_in_inference_mode(kCopiesWritten, make_tensor({9, 7, 2}, 10));
 }
 
 // What contiguous, reshape and the like make of a view is a copy exactly where it is one of a plain tensor: writes to
@@ -279,15 +271,7 @@ TEST(View, D08_ContiguousAndReshapeCopyWhatAPlainTensorWouldCopy) {
 }
 
 TEST(View, D08_ContiguousAndReshapeCopyInInferenceModeToo) {
-  std::vector<Case> cases = kContiguous;
-  for (Case& c : cases) {
-    c.options = kForward;
-    c.run = [run = c.run](const Tensor& x) {
-      c10::InferenceMode inference;
-      return run(x.clone());
-    };
-  }
-  check(cases, make_tensor({9, 7, 2}, 12), kHeldByOneTwoThree);
+  check_in_inference_mode(kContiguous, make_tensor({9, 7, 2}, 12), kHeldByOneTwoThree);
 }
 
 // A view of a leaf is a leaf itself: its gradient, accumulated twice, and what an optimizer writes to it.
