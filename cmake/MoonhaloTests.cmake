@@ -207,7 +207,8 @@ set(mpi_part_engine Rows.* ShardTensor.* Halo*.* Autograd*.*)
 set(mpi_part_ops Convolution.* Reduce.* Slice.* UnevenBlocks.* Fft.* Loss.* Matmul.* Softmax.* Norm.* HiddenHalos.* View.*
     -*RefusesShapes* *BytesAreTheFewest* *AWrongClassNumber* *ThinStrips*)
 set(mpi_part_aten AtenTrials.X09*)
-set(mpi_part_lua checkpoint_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3 unet_ranks3 fno_ranks3 vit_ranks3)
+set(mpi_part_lua checkpoint_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3 unet_ranks3 fno_ranks3 vit_ranks3
+    pipeline_ranks3)
 if(MPI_CXX_FOUND)
   foreach(folder engine ops aten)
     list(JOIN mpi_part_${folder} ":" filter)
@@ -252,6 +253,7 @@ if(TARGET moonhalo_cli)
       "exit_of_one;exit;;5 end;5;15;;threads,mpi"
       "suspended;suspended;--timeout 4;6;0;30;went on;threads,mpi"
       "stopped;stopped;--timeout 3;;3;20;barrier timed out after 3 s;mpi"
+      "failing_stage;failing_stage;;;1;15;the valve is stuck;threads,mpi"
       "slow_save;slow_save;--timeout 2;2;0;20;saved.*3;threads,mpi"
       "short_of_memory;short_of_memory;;;1;15;the valve is stuck;threads,mpi")
     list(GET case 0 name)

@@ -15,6 +15,7 @@
 #include "moonhalo/engine/model/optimizer_step.h"
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/model/recompute.h"
+#include "moonhalo/engine/pipeline/pipeline.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"

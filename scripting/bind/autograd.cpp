@@ -2,28 +2,16 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/lua_random.h"
 
 namespace moonhalo::scripting {
 
 namespace {
-
-/// Keeps backward on the calling thread: hooks are Lua functions of this rank's state, and a
-/// collective in a backward formula must not wait on autograd's shared device threads.
-class BackwardOnThisThread {
- public:
-  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) { state().set_multithreading_enabled(false); }
-  ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
-
- private:
-  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-  bool before_;
-};
 
 std::vector<at::Tensor> tensors_of(const Options& options, lua_State* lua, const char* key) {
   if (!options.has(key)) return {};

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/pipeline/pipeline.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+using Tensors = Pipeline::Tensors;
+
+/// The generator of a step: at the start of each stage's work on a micro-batch where that work alone says, after the
+/// step where one draw has left it.
+class StepRandom {
+ public:
+  StepRandom() : key_(ElementRandom::draw_key({})), generator_(default_generator()), after_(generator_.get_state()) {}
+  ~StepRandom() { generator_.set_state(after_); }
+  StepRandom(const StepRandom&) = delete;
+
+  void begin(const StageCall& call) const {
+    const auto words = philox(key_, static_cast<uint64_t>(call.micro), static_cast<uint64_t>(call.stage));
+    manual_seed(uint64_t{words[0]} << 32 | words[1]);
+  }
+
+ private:
+  uint64_t key_;
+  at::Generator generator_;
+  at::Tensor after_;
+};
+
+std::string where(const StageCall& call) {
+  return "stage " + std::to_string(call.stage) + ", micro-batch " + std::to_string(call.micro);
+}
+
+/// A sum over ranks is made before it leaves them.
+at::Tensor summed_up(const at::Tensor& tensor) {
+  return tensor.defined() && is_shard_tensor(tensor) ? redistribute(tensor, without_partial(spec(tensor))) : tensor;
+}
+
+/// The gradients of received tensors as they go back, in the cuts of what was received.
+Tensors gradients_of(const Tensors& inputs) {
+  Tensors gradients;
+  for (const at::Tensor& input : inputs) {
+    at::Tensor gradient = input.defined() && input.requires_grad() ? input.grad() : at::Tensor();
+    if (gradient.defined() && is_shard_tensor(gradient)) gradient = redistribute(gradient.detach(), spec(input));
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+/// What the next stage on the same rank gets: leaves of their own.
+Tensors leaves_of(const Tensors& tensors) {
+  Tensors leaves;
+  for (const at::Tensor& tensor : tensors)
+    leaves.push_back(tensor.defined() ? tensor.detach().requires_grad_(tensor.requires_grad()) : at::Tensor());
+  return leaves;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + " " +
+         (is_shard_tensor(tensor) ? spec(tensor)->to_string() : shape_string(tensor.sizes()));
+}
+
+MeshPtr make_slice(DeviceMesh& mesh, int64_t pipeline_dim) {
+  std::vector<std::string> others = mesh.names();
+  others.erase(others.begin() + pipeline_dim);
+  if (!others.empty()) return mesh.slice(others);
+  const auto alone = mesh.group().split(static_cast<int>(mesh.rank()), 0);
+  return init_device_mesh(*alone, mesh.device_type(), {1}, {"stage"});
+}
+
+}  // namespace
+
+struct Pipeline::Step {
+  const std::vector<Tensors>& samples;
+  const Loss* loss = nullptr;  // none: inference
+  const TrainOptions* options = nullptr;
+  StepRandom random = {};
+  std::map<std::pair<int64_t, int64_t>, Held> held = {};  // by stage and micro-batch
+  std::map<std::string, Tensors> handed = {};             // to calls of this rank, where it is alone
+  std::vector<Tensors> results = {};                      // by micro-batch, on the ranks of the last stage
+};
+
+Pipeline::Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stage> stages,
+                   const PipelineOptions& options)
+    : mesh_(mesh),
+      group_(mesh->group(mesh->mesh_dim(dim))),
+      rank_(mesh->coordinate(dim)),
+      ranks_(mesh->size(dim)),
+      micros_(options.micros),
+      stages_(std::move(stages)) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!group_.is_fake(), "pipeline: stages receive what the ranks of a fake world never send");
+  schedule_ = make_schedule(options.schedule, ranks_, this->stages(), micros_);
+  forward_schedule_ = make_forward_schedule(ranks_, this->stages(), micros_);
+  slice_ = make_slice(*mesh, mesh->mesh_dim(dim));
+  make_links();
+}
+
+Pipeline::~Pipeline() = default;
+
+// From each rank to the one that has the next stages, and back: the last rank is followed by the first where stages go
+// round more than once. Every rank takes part in every split.
+void Pipeline::make_links() {
+  if (ranks_ == 1) return;
+  const int64_t edges = stages() == ranks_ ? ranks_ - 1 : ranks_;
+  const int64_t capacity =
+      std::max(link_capacity(schedule_, stages(), micros_), link_capacity(forward_schedule_, stages(), micros_));
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (int64_t edge = 0; edge < edges; ++edge) {
+      const int64_t after = (edge + 1) % ranks_, from = pass == Pass::kForward ? edge : after,
+                    to = pass == Pass::kForward ? after : edge;
+      const bool member = rank_ == from || rank_ == to;
+      CommunicatorPtr pair = group_.split(member ? 0 : 1, static_cast<int>(rank_));
+      if (member) (rank_ == from ? to_ : from_)[pass] = std::make_unique<TensorLink>(std::move(pair), capacity);
+    }
+  }
+}
+
+void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& parameter) {
+  std::set<int64_t> members;
+  for (const int64_t stage : stages) {
+    TORCH_CHECK_VALUE(stage >= 0 && stage < this->stages(), "tie: no stage ", stage, "\n  have  ", this->stages(), " stages");
+    members.insert(stage % ranks_);
+  }
+  if (members.size() < 2) return;
+  const bool member = members.contains(rank_);
+  const CommunicatorPtr group = group_.split(member ? 0 : 1, static_cast<int>(rank_));
+  if (!member) return;
+  TORCH_CHECK_VALUE(parameter.defined(), "tie: no parameter on a rank that has stage ", *std::find_if(stages.begin(), stages.end(), [this](int64_t stage) { return has_stage(stage); }));
+  const std::vector<std::string> all = group->all_gather_strings(describe(parameter));
+  for (const std::string& other : all) {
+    TORCH_CHECK_VALUE(other == all[0], "tie: stages that share a parameter have it in different forms\n  have  ", all[0], "; ", other,
+                      "\n  fix   give it the same placements in all stages");
+  }
+  tied_.push_back({parameter, group});
+}
+
+void Pipeline::check_count(const char* step, size_t samples) const {
+  TORCH_CHECK_VALUE(!failed_, step, ": a step of this pipeline has failed before\n  fix   make another pipeline");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(samples) == micros_, step, ": ", samples, " samples for ", micros_,
+                    " micro-batches\n  have  a pipeline with micros = ", micros_, "\n  fix   give ", micros_,
+                    " samples, or make the pipeline with micros = ", samples);
+}
+
+Tensors Pipeline::train_step(const std::vector<Tensors>& samples, const Loss& loss, const TrainOptions& options) {
+  check_count("train_step", samples.size());
+  TORCH_CHECK_VALUE(options.is_dummy_batch.empty() || options.is_dummy_batch.size() == samples.size(), "train_step: is_dummy_batch has ",
+                    options.is_dummy_batch.size(), " entries for ", micros_, " micro-batches");
+  const c10::AutoGradMode record(true);
+  const BackwardOnThisThread here;
+  std::vector<at::Tensor> before;
+  for (const Tied& one : tied_) before.push_back(std::exchange(one.parameter.mutable_grad(), at::Tensor()));
+  Step step{samples, &loss, &options};
+  run(schedule_[rank_], step);
+  add_tied_gradients(before);
+  return share_losses(step.results);
+}
+
+std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
+  check_count("infer_step", samples.size());
+  const c10::AutoGradMode record(false);
+  Step step{samples};
+  run(forward_schedule_[rank_], step);
+  const auto last = static_cast<int>((stages() - 1) % ranks_);
+  step.results.resize(micros_);
+  for (Tensors& result : step.results) result = broadcast_tensors(group_, last, result, slice_);
+  return std::move(step.results);
+}
+
+void Pipeline::run(const std::vector<StageCall>& calls, Step& step) {
+  if (has_stage(stages() - 1)) step.results.resize(micros_);
+  try {
+    for (const StageCall& call : calls) call.pass == Pass::kForward ? forward(call, step) : backward(call, step);
+    for (const auto& [pass, link] : to_) link->finish();
+  } catch (...) {
+    failed_ = true;
+    for (const auto& [pass, link] : to_) link->abandon();
+    throw;
+  }
+}
+
+void Pipeline::forward(const StageCall& call, Step& step) {
+  Tensors inputs = call.stage == 0 ? step.samples[call.micro] : take(call, step);
+  step.random.begin(call);
+  Tensors outputs = outputs_of(call, inputs);
+  const bool last = call.stage == stages() - 1;
+  if (last && step.loss == nullptr) step.results[call.micro] = outputs;
+  if (last && step.loss != nullptr) outputs = {loss_of(call, step, outputs)};
+  if (!last) give(call, 1, step, outputs);
+  if (step.loss != nullptr) step.held[{call.stage, call.micro}] = {std::move(inputs), std::move(outputs)};
+}
+
+Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const {
+  const ElementwiseRandom random;
+  Tensors outputs = stages_[call.stage](inputs);
+  TORCH_CHECK_VALUE(!outputs.empty(), "pipeline: ", where(call), ": the stage gave no tensor\n  have  ", inputs.size(),
+                    " tensors given to it\n  fix   return the tensors for the next stage, or for the loss");
+  for (at::Tensor& output : outputs) output = summed_up(output);
+  return outputs;
+}
+
+at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& outputs) const {
+  const ElementwiseRandom random;
+  const at::Tensor loss = (*step.loss)(outputs, call.micro);
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "train_step: micro-batch ", call.micro, ": the loss is no single number\n  have  ",
+                    loss.defined() ? describe(loss) : "no tensor", "\n  fix   reduce it: mean() or sum()");
+  TORCH_CHECK_VALUE(loss.requires_grad(), "train_step: micro-batch ", call.micro, ": nothing to train: the loss requires no gradient\n  have  ",
+                    describe(loss), "\n  fix   compute it from the last stage's outputs, and let some parameter require a gradient");
+  step.results[call.micro] = {is_shard_tensor(loss) ? full_tensor(loss.detach()) : loss.detach()};
+  return step.options->scale_fn ? step.options->scale_fn(loss) : loss;
+}
+
+void Pipeline::backward(const StageCall& call, Step& step) {
+  const auto held = step.held.extract({call.stage, call.micro});
+  const auto& [inputs, outputs] = held.mapped();
+  Tensors roots, gradients;
+  if (call.stage == stages() - 1) {
+    const auto& dummy = step.options->is_dummy_batch;
+    roots = outputs;
+    gradients = {!dummy.empty() && dummy[call.micro] ? at::zeros_like(outputs[0]) : at::ones_like(outputs[0])};
+  } else {
+    const Tensors taken = take(call, step);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!taken[i].defined()) continue;
+      roots.push_back(outputs[i]);
+      gradients.push_back(taken[i]);
+    }
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  if (call.stage > 0) give(call, -1, step, gradients_of(inputs));
+}
+
+Tensors Pipeline::take(const StageCall& call, Step& step) {
+  if (ranks_ == 1) return std::move(step.handed.extract(call.to_string()).mapped());
+  return from_.at(call.pass)->receive(slice_, call.to_string());
+}
+
+void Pipeline::give(const StageCall& call, int64_t stages_on, Step& step, const Tensors& tensors) {
+  const std::string to = StageCall{call.pass, call.stage + stages_on, call.micro}.to_string();
+  if (ranks_ == 1) {
+    step.handed[to] = leaves_of(tensors);
+  } else {
+    to_.at(call.pass)->send(tensors, to);
+  }
+}
+
+// As doubles, which hold every loss exactly.
+Tensors Pipeline::share_losses(const std::vector<Tensors>& losses) const {
+  at::Tensor packed = at::zeros({micros_ + 1}, at::kDouble);
+  auto* data = packed.mutable_data_ptr<double>();
+  for (size_t m = 0; m < losses.size(); ++m) {
+    data[0] = static_cast<double>(losses[m][0].scalar_type());
+    data[m + 1] = losses[m][0].item<double>();
+  }
+  group_.broadcast(packed, static_cast<int>((stages() - 1) % ranks_));
+  const auto dtype = static_cast<at::ScalarType>(static_cast<int>(data[0]));
+  Tensors result;
+  for (int64_t m = 1; m <= micros_; ++m) result.push_back(at::scalar_tensor(data[m], dtype));
+  return result;
+}
+
+void Pipeline::add_tied_gradients(const std::vector<at::Tensor>& before) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t i = 0; i < tied_.size(); ++i) {
+    const auto& [parameter, group] = tied_[i];
+    at::Tensor& gradient = parameter.mutable_grad();
+    at::Tensor used = at::full({1}, gradient.defined() ? 1 : 0, at::kLong);
+    group->all_reduce(used, ReduceOp::kMax);
+    if (used.item<int64_t>() != 0) {
+      const bool sharded = is_shard_tensor(parameter);
+      at::Tensor sum = gradient.defined() ? gradient.detach() : at::zeros_like(parameter);
+      if (sharded) sum = to_local(redistribute(sum, spec(parameter)));
+      sum = sum.clone(at::MemoryFormat::Contiguous);
+      group->all_reduce(sum);
+      gradient = sharded ? from_local(sum, spec(parameter)) : sum;
+    }
+    if (before[i].defined()) gradient = gradient.defined() ? before[i] + gradient : before[i];
+  }
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/sharding/spec.h"
+
+namespace moonhalo {
+
+/// A list of tensors on its way between ranks that have the same place in two slices of a mesh: what the tensors are,
+/// in words, and this rank's block of each. So number, shapes, dtypes and placements may change from list to list.
+/// Tensors are plain, undefined, or ShardTensors that are not Partial, on a mesh of the same shape.
+class TensorList {
+ public:
+  /// What leaves a rank.
+  explicit TensorList(const std::vector<at::Tensor>& tensors);
+  /// What comes to a rank with slice `mesh`; `blocks` are to be filled.
+  TensorList(const std::vector<int64_t>& words, const MeshPtr& mesh);
+
+  const std::vector<int64_t>& words() const { return words_; }
+  std::vector<at::Tensor>& blocks() { return blocks_; }
+  /// The tensors, as leaves that require a gradient where the sent ones do.
+  std::vector<at::Tensor> tensors(uint64_t origin) const;
+
+ private:
+  struct Entry {
+    bool defined = false, requires_grad = false;
+    SpecPtr spec;  // null: plain
+  };
+  std::vector<int64_t> words_;
+  std::vector<Entry> entries_;
+  std::vector<at::Tensor> blocks_;  // of the defined tensors
+};
+
+/// One direction between two ranks of a pipeline. Lists come in the order in which they are sent. `what` says in errors
+/// what is sent, and is compared between the two.
+class TensorLink {
+ public:
+  /// `pair`: a group of these two ranks, for this direction alone. `capacity`: lists that may be under way.
+  TensorLink(CommunicatorPtr pair, int64_t capacity)
+      : pair_(std::move(pair)), peer_(1 - pair_->rank()), capacity_(static_cast<size_t>(capacity)) {}
+
+  /// Waits until there is room for this list, not until it is taken. Nobody may write to the tensors until then.
+  void send(const std::vector<at::Tensor>& tensors, const std::string& what);
+  std::vector<at::Tensor> receive(const MeshPtr& mesh, const std::string& what);
+  /// Returns when everything sent was taken.
+  void finish();
+  /// Forgets what was sent: the other rank may never take it.
+  void abandon();
+
+ private:
+  void wait_for_room(size_t most_under_way);
+
+  CommunicatorPtr pair_;
+  int peer_;
+  size_t capacity_;
+  std::deque<std::vector<WorkPtr>> under_way_;  // by list
+};
+
+/// The tensors of rank `root` of `group` on all its ranks. Collective over the group.
+std::vector<at::Tensor> broadcast_tensors(Communicator& group, int root, const std::vector<at::Tensor>& tensors,
+                                          const MeshPtr& mesh);
+
+}  // namespace moonhalo

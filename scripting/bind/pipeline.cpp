@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipelines. mh.pipeline (internal/pipeline.lua) makes them out of modules.
+#include "moonhalo/engine/pipeline/pipeline.h"
+
+#include <c10/util/Exception.h>
+
+#include "moonhalo/scripting/bind/mesh.h"
+
+namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<Pipeline> = "Pipeline";
+
+namespace {
+
+using Tensors = Pipeline::Tensors;
+
+std::shared_ptr<Pipeline> self(lua_State* lua) { return check_object<Pipeline>(lua, 1); }
+
+/// Calls `function` with `first`, which pushes and counts, and tensors; gives its results, which are tensors.
+Tensors call(const Reference& function, const Tensors& tensors, const char* what, std::optional<int64_t> first = {}) {
+  function.push();
+  lua_State* lua = function.lua();
+  const int before = lua_gettop(lua) - 1;
+  luaL_checkstack(lua, static_cast<int>(tensors.size()) + 1, "pipeline: too many tensors");
+  if (first) push(lua, *first);
+  for (const at::Tensor& tensor : tensors) push(lua, tensor);
+  call_traced(lua, static_cast<int>(tensors.size()) + (first ? 1 : 0), LUA_MULTRET);
+  Tensors results;
+  for (int i = before + 1; i <= lua_gettop(lua); ++i) {
+    const at::Tensor* tensor = to_tensor(lua, i);
+    const std::string got = tensor == nullptr ? describe(lua, i) : "";
+    if (tensor == nullptr) lua_settop(lua, before);
+    TORCH_CHECK_TYPE(tensor != nullptr, "pipeline: ", what, " gives tensors, result ", i - before, " is ", got);
+    results.push_back(*tensor);
+  }
+  lua_settop(lua, before);
+  return results;
+}
+
+at::Tensor call_for_one(const Reference& function, const Tensors& tensors, const char* what,
+                        std::optional<int64_t> first = {}) {
+  const Tensors results = call(function, tensors, what, first);
+  TORCH_CHECK_VALUE(results.size() == 1, "pipeline: ", what, " gives one tensor, got ", results.size());
+  return results[0];
+}
+
+std::vector<Tensors> check_samples(lua_State* lua, int index) {
+  std::vector<Tensors> samples;
+  for (lua_Integer i = 1; i <= luaL_len(lua, index); ++i) {
+    lua_geti(lua, index, i);
+    samples.push_back(check_tensor_list(lua, -1));
+    lua_pop(lua, 1);
+  }
+  return samples;
+}
+
+Reference check_function(lua_State* lua, int index) {
+  if (!is_callable(lua, index)) argument_error(lua, index, "a function");
+  return {lua, index};
+}
+
+/// _pipeline(mesh, dim, stages, {schedule =, micros =}): collective over the mesh.
+int make_pipeline(lua_State* lua) {
+  const auto mesh = check_object<DeviceMesh>(lua, 1);
+  const std::string dim = check_string(lua, 2);
+  std::vector<Pipeline::Stage> stages;
+  for (lua_Integer i = 1; i <= luaL_len(lua, 3); ++i) {
+    lua_geti(lua, 3, i);
+    const std::string what = "stage " + std::to_string(i - 1);
+    stages.push_back(
+        [function = Reference(lua, -1), what](const Tensors& inputs) { return call(function, inputs, what.c_str()); });
+    lua_pop(lua, 1);
+  }
+  const Options options(lua, 4, "pipeline", {"schedule", "micros"});
+  push_object(lua,
+              std::make_shared<Pipeline>(mesh, dim, std::move(stages),
+                                         PipelineOptions{.schedule = parse_schedule(options.get_string("schedule", "")),
+                                                         .micros = options.get_int("micros", 1)}));
+  return 1;
+}
+
+/// pipeline:train_step(samples, loss, {is_dummy_batch =, scale_fn =}) -> losses. `samples`: lists of tensors;
+/// loss(micro, outputs...) counts from 1.
+int train_step(lua_State* lua) {
+  const std::vector<Tensors> samples = check_samples(lua, 2);
+  const Reference function = check_function(lua, 3);
+  const Options given(lua, 4, "train_step", {"is_dummy_batch", "scale_fn"});
+  Pipeline::TrainOptions options;
+  given.push("is_dummy_batch");
+  for (lua_Integer i = 1; !is_nil(lua, -1) && i <= luaL_len(lua, -1); ++i) {
+    lua_geti(lua, -1, i);
+    options.is_dummy_batch.push_back(check_bool(lua, -1));
+    lua_pop(lua, 1);
+  }
+  given.push("scale_fn");
+  if (!is_nil(lua, -1)) {
+    options.scale_fn = [scale = check_function(lua, -1)](const at::Tensor& loss) {
+      return call_for_one(scale, {loss}, "scale_fn");
+    };
+  }
+  const Pipeline::Loss loss = [&function](const Tensors& outputs, int64_t micro) {
+    return call_for_one(function, outputs, "the loss", micro + 1);
+  };
+  push(lua, self(lua)->train_step(samples, loss, options));
+  return 1;
+}
+
+/// pipeline:infer_step(samples) -> a list of tensors for each sample.
+int infer_step(lua_State* lua) {
+  push(lua, self(lua)->infer_step(check_samples(lua, 2)));
+  return 1;
+}
+
+/// pipeline:tie(stages, parameter | nil)
+int tie(lua_State* lua) {
+  self(lua)->tie(check_int_list(lua, 2), opt_tensor(lua, 3));
+  return 0;
+}
+
+int has_stage(lua_State* lua) {
+  push(lua, self(lua)->has_stage(check_int(lua, 2)));
+  return 1;
+}
+
+int mesh(lua_State* lua) {
+  push_object(lua, self(lua)->mesh());
+  return 1;
+}
+
+int schedule(lua_State* lua) {
+  push(lua, to_string(self(lua)->schedule()));
+  return 1;
+}
+
+void open_pipeline(lua_State* lua) {
+  static const luaL_Reg methods[] = {{"train_step", guard<train_step>},
+                                     {"infer_step", guard<infer_step>},
+                                     {"tie", guard<tie>},
+                                     {"has_stage", guard<has_stage>},
+                                     {nullptr, nullptr}};
+  static const luaL_Reg getters[] = {{"mesh", guard<mesh>}, {"schedule", guard<schedule>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"_pipeline", guard<make_pipeline>}, {nullptr, nullptr}};
+  define_object<Pipeline>(lua, methods, getters);
+  add_functions(lua, functions);
+}
+
+const Binding kBinding{"pipeline", open_pipeline};
+
+}  // namespace
+}  // namespace moonhalo::scripting

@@ -1,0 +1,216 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.pipeline: a model whose stages are on different ranks. What a step does is decided in engine/pipeline/pipeline.cpp.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local containers = require "moonhalo.nn.containers"
+local ordered_map = require "moonhalo.internal.ordered_map"
+
+local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
+
+-- ---- Stages ---------------------------------------------------------------------------------------------------------
+
+local function balanced(count, parts)
+  local sizes = {}
+  for i = 1, parts do sizes[i] = count // parts + (i <= count % parts and 1 or 0) end
+  return sizes
+end
+
+--- The children of a Sequential, in a Sequential for each stage.
+local function cut_sequential(model, options, ranks)
+  local children = model:children()
+  local split = options.split or balanced(#children, options.stages or ranks)
+  local stages, first = {}, 1
+  for i, size in ipairs(split) do
+    if size < 1 then
+      fail(("pipeline: stage %d of %d has no module\n  have  a Sequential of %d modules"):format(i - 1, #split, #children))
+    end
+    stages[i] = containers.Sequential(table.unpack(children, first, math.min(first + size - 1, #children)))
+    first = first + size
+  end
+  if first ~= #children + 1 then
+    fail(("pipeline: split shares out %d modules, the Sequential has %d"):format(first - 1, #children))
+  end
+  return stages
+end
+
+--- The module that gives names, and a module for each stage.
+local function stages_of(model, options, ranks)
+  if is_module(model) then
+    if model:class_name() == "Sequential" then return model, cut_sequential(model, options, ranks) end
+    if not model:has("stages") then
+      fail(("pipeline: %s does not say what its stages are\n  fix   give it a method stages() that returns a list of modules, or give "
+        .. "mh.pipeline an nn.Sequential or a list of modules"):format(model:class_name()))
+    end
+    return model, model:stages()
+  end
+  if type(model) ~= "table" then fail("pipeline: wanted a module or a list of modules, got " .. type(model)) end
+  return containers.ModuleList(model), model
+end
+
+-- ---- Parameters -----------------------------------------------------------------------------------------------------
+
+--- Every parameter or buffer that lies in several stages: {registry, stages = {[stage] = true}, slots = {{module, name, stage}, ...}}.
+local function shared_tensors(stages)
+  local found, list = {}, {}
+  for number, stage in ipairs(stages) do
+    for _, module in stage:named_modules() do
+      for _, registry in ipairs {"_parameters", "_buffers"} do
+        for name, tensor in rawget(module, registry) do
+          local entry = found[tensor]
+          if not entry then
+            entry = {registry = registry, numbers = {}, slots = {}}
+            found[tensor], list[#list + 1] = entry, entry
+          end
+          if entry.numbers[#entry.numbers] ~= number - 1 then entry.numbers[#entry.numbers + 1] = number - 1 end
+          entry.slots[#entry.slots + 1] = {module = module, name = name, stage = number - 1}
+        end
+      end
+    end
+  end
+  local shared = {}
+  for _, entry in ipairs(list) do
+    if #entry.numbers > 1 then shared[#shared + 1] = entry end
+  end
+  return shared
+end
+
+--- `parallelize` and materializing make new tensors: what was one in several stages is so again on this rank, and its gradients
+--- are added up over the ranks.
+local function tie(engine, shared)
+  for _, entry in ipairs(shared) do
+    if entry.registry == "_buffers" then
+      fail(("pipeline: stages %s share the buffer '%s', which each would write for itself"):format(
+        table.concat(entry.numbers, " and "), entry.slots[1].name))
+    end
+    local own
+    for _, slot in ipairs(entry.slots) do
+      if engine:has_stage(slot.stage) then
+        local tensors = rawget(slot.module, "_parameters")
+        own = own or tensors[slot.name]
+        tensors[slot.name] = own
+      end
+    end
+    engine:tie(entry.numbers, own)
+  end
+end
+
+-- ---- Steps ----------------------------------------------------------------------------------------------------------
+
+local Pipeline = {__name = "Pipeline"}
+
+function Pipeline:__index(key)
+  if Pipeline[key] ~= nil then return Pipeline[key] end
+  local names = {"mesh", "stages"}
+  for name in pairs(Pipeline) do names[#names + 1] = name end
+  fail("Pipeline: no field '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), names))
+end
+
+--- What the first stage is called with: a tensor, or the list part of a table.
+local function inputs_of(op, samples)
+  if type(samples) ~= "table" or is_tensor(samples) then fail(op .. ": wanted a list of samples, one for each micro-batch") end
+  local inputs = {}
+  for i, sample in ipairs(samples) do
+    local list = is_tensor(sample) and {sample} or sample
+    if type(list) ~= "table" then
+      fail(("%s: sample %d is a %s\n  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
+        :format(op, i, type(sample)))
+    end
+    for k, value in ipairs(list) do
+      if not is_tensor(value) then fail(("%s: entry %d of sample %d is no tensor but a %s"):format(op, k, i, type(value))) end
+    end
+    inputs[i] = table.move(list, 1, #list, 1, {})
+  end
+  return inputs
+end
+
+--- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of all
+--- micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options: is_dummy_batch (a
+--- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). Collective over the mesh.
+function Pipeline:train_step(samples, loss, options)
+  local inputs = inputs_of("train_step", samples)
+  for _, parameter in ipairs(self:parameters()) do parameter.grad = nil end
+  return self._engine:train_step(inputs, function(micro, ...)
+    local given = table.pack(...)
+    given[given.n + 1] = samples[micro]
+    return loss(table.unpack(given, 1, given.n + 1))
+  end, options)
+end
+
+--- What the last stage gives for each sample, on all ranks: a tensor, or a list where it gives several. No gradients are
+--- recorded. Collective over the mesh.
+function Pipeline:infer_step(samples)
+  local results = self._engine:infer_step(inputs_of("infer_step", samples))
+  for i, result in ipairs(results) do
+    if #result == 1 then results[i] = result[1] end
+  end
+  return results
+end
+
+--- Name (in the whole model) and tensor of the parameters of this rank's stages.
+function Pipeline:named_parameters()
+  local found, seen = ordered_map(), {}
+  for path, module in self._model:named_modules() do
+    for name, tensor in module._parameters do
+      if self._mine[module] and not seen[tensor] then
+        seen[tensor] = true
+        found[path == "" and name or path .. "." .. name] = tensor
+      end
+    end
+  end
+  return found
+end
+
+function Pipeline:parameters()
+  local list = {}
+  for _, tensor in self:named_parameters() do list[#list + 1] = tensor end
+  return list
+end
+
+function Pipeline.__call()
+  fail("pipeline: its stages are on different ranks, it has no forward\n  fix   pipeline:train_step(samples, loss) or "
+    .. "pipeline:infer_step(samples)")
+end
+Pipeline.forward = Pipeline.__call
+
+function Pipeline:__tostring()
+  return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
+end
+
+-- ---- mh.pipeline ----------------------------------------------------------------------------------------------------
+
+local kSignature = arguments.signature("pipeline", {
+  "model", "mesh", "micros", {"dim", "pp"}, {"schedule", "1f1b"}, arguments.optional "stages", arguments.optional "split",
+  arguments.optional "parallelize",
+})
+
+--- `mh.pipeline(model, {mesh = mesh, micros = 8})` puts the stages of a model on the ranks along mesh dim `dim` ("pp"), stage s
+--- on rank s mod their number. Collective over the mesh. `model`: an nn.Sequential, whose children are shared out evenly among
+--- `stages` (default: as many as ranks) or as `split` says ({3, 2}); a module with a method stages() that returns a list of modules;
+--- or that list. A stage takes and gives tensors, any number of them. `schedule`: "1f1b", "gpipe" or "interleaved_1f1b";
+--- `micros`: micro-batches of a step.
+--- Deferred parameters (mh.deferred_init) are made for this rank's stages alone, with the values of the whole model.
+--- `parallelize(stage, mesh, number)` may divide them first; its mesh is the slice on which the stage lives. A parameter
+--- that several stages have is one: its gradients are added up. Fields of the result: mesh, stages (all modules).
+local function pipeline(...)
+  local given = arguments.read(kSignature, ...)
+  local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
+  for i, stage in ipairs(stages) do
+    if not is_module(stage) then fail(("pipeline: stage %d is no module but a %s"):format(i - 1, type(stage))) end
+  end
+  local shared = shared_tensors(stages)
+  local engine = mh._pipeline(given.mesh, given.dim, stages, {schedule = given.schedule, micros = given.micros})
+  local mine = {}
+  for i, stage in ipairs(stages) do
+    if engine:has_stage(i - 1) then
+      if given.parallelize then given.parallelize(stage, engine.mesh, i - 1) end
+      mh.materialize_module(stage)
+      for _, module in stage:named_modules() do mine[module] = true end
+    end
+  end
+  tie(engine, shared)
+  return setmetatable({mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine}, Pipeline)
+end
+
+return pipeline

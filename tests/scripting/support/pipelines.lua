@@ -1,0 +1,241 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- N15-N20, V12: pipelines of modules over all ranks of a run, against the same model on one rank.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local nn, optim = mh.nn, mh.optim
+
+local ranks = mh.world_size()
+local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
+local alone = mh.init_device_mesh("cpu", {1, ranks}, {"pp", "others"})  -- the whole pipeline on every rank
+local kF64 = {dtype = "float64"}
+local tests = {}
+
+local function mlp()
+  return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.4), nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 3)):double()
+end
+local function seeded(make, ...)
+  mh.manual_seed(5)
+  return make(...)
+end
+
+--- Batches of different sizes, with targets.
+local function samples(micros)
+  mh.manual_seed(6)
+  local list = {}
+  for i = 1, micros do list[i] = {mh.randn({i % 3 + 1, 6}, kF64), target = mh.randn({i % 3 + 1, 3}, kF64)} end
+  return list
+end
+local function loss_of(prediction, sample) return mh.mse_loss(prediction, sample.target) end
+
+local function gradients(parameters)
+  local found = {}
+  for name, parameter in parameters do found[name] = parameter.grad end
+  return found
+end
+
+--- This rank's part of `expected`.
+local function expect_gradients(pipe, expected)
+  for name, parameter in pipe:named_parameters() do testing.assert_close(parameter.grad, expected[name]) end
+end
+
+local kSchedules = {"gpipe", "interleaved_1f1b", ranks == 4 and "gpipe" or "1f1b"}
+
+function tests.test_N17_N18_gradients_are_sums_over_micro_batches_and_start_at_zero()
+  local whole, batches = seeded(mlp):eval(), samples(5)
+  local expected_losses = {}
+  for i, sample in ipairs(batches) do
+    local loss = loss_of(whole(sample[1]), sample)
+    loss:backward()
+    expected_losses[i] = loss:detach()
+  end
+  local expected = gradients(whole:named_parameters())
+  for _, schedule in ipairs(kSchedules) do
+    local pipe = mh.pipeline(seeded(mlp):eval(), {mesh = line, micros = 5, schedule = schedule})
+
+    for _ = 1, 2 do
+      local losses = pipe:train_step(batches, loss_of)
+
+      testing.assert_equal(#losses, 5)
+      for i, loss in ipairs(losses) do testing.assert_close(loss, expected_losses[i]) end
+      expect_gradients(pipe, expected)
+    end
+  end
+end
+
+function tests.test_N17_dummy_batches_and_scales()
+  local whole, batches = seeded(mlp):eval(), samples(3)
+  for _, i in ipairs {1, 3} do (loss_of(whole(batches[i][1]), batches[i]) * 8):backward() end
+  local pipe = mh.pipeline(seeded(mlp):eval(), line, 3)
+
+  local losses = pipe:train_step(batches, loss_of, {is_dummy_batch = {false, true, false}, scale_fn = function(loss) return loss * 8 end})
+
+  expect_gradients(pipe, gradients(whole:named_parameters()))
+  testing.assert_close(losses[2], loss_of(whole(batches[2][1]), batches[2]):detach())
+end
+
+function tests.test_N18_training_with_dropout_is_that_of_one_rank()
+  local function train(mesh, schedule)
+    local model = seeded(mlp)
+    local pipe = mh.pipeline(model, {mesh = mesh, micros = 4, stages = ranks, schedule = schedule})
+    local opt = optim.AdamW(pipe:parameters(), {lr = 0.05})
+    mh.manual_seed(7)
+    local losses = {}
+    for step = 1, 3 do
+      losses[step] = mh.stack(pipe:train_step(samples(4), loss_of))
+      opt:step()
+    end
+    return mh.stack(losses), pipe
+  end
+  local expected, whole = train(alone, "1f1b")
+  local values = {}
+  for name, parameter in whole:named_parameters() do values[name] = parameter end
+  for _, schedule in ipairs(kSchedules) do
+    local losses, pipe = train(line, schedule)
+    testing.assert_equal(losses, expected)
+    for name, parameter in pipe:named_parameters() do testing.assert_equal(parameter, values[name]) end
+  end
+end
+
+function tests.test_N19_inference_gives_a_list_on_all_ranks()
+  local whole, batches = seeded(mlp):eval(), samples(3)
+  local pipe = mh.pipeline(seeded(mlp):eval(), {mesh = line, micros = 3})
+
+  local results = pipe:infer_step(batches)
+
+  testing.assert_equal(#results, 3)
+  for i, result in ipairs(results) do
+    testing.assert_close(result, whole(batches[i][1]):detach())
+    testing.assert_equal(result.requires_grad, false)
+  end
+end
+
+-- Only this rank's stages are made, and have the values of the whole model.
+function tests.test_V12_stages_of_others_stay_deferred()
+  local expected = seeded(mlp):state_dict()
+  local model = seeded(mh.deferred_init, mlp, {min_numel = 0})
+  local pipe = mh.pipeline(model, {mesh = line, micros = 2})
+  local mine = {}
+  for name, parameter in pipe:named_parameters() do
+    mine[name] = true
+    testing.assert_equal(parameter, expected[name])
+  end
+  local count = 0
+  for name, parameter in model:named_parameters() do
+    testing.assert_equal(parameter:is_deferred(), not mine[name])
+    if mine[name] then count = count + 1 end
+  end
+  testing.assert_equal(count > 0 and count < 10, true)
+  pipe:train_step(samples(2), loss_of)
+end
+
+-- A module that says what its stages are: the first hands the field on to the last, whose head is the first one's embedding.
+local Down, Up = nn.Module:extend("Down"), nn.Module:extend("Up")
+function Down:init(table)
+  self.table = table
+  self.mix = nn.Linear(4, 4)
+end
+function Down:forward(x, ...)
+  local h = mh.embedding(self.table.weight, x)
+  return self.mix(h):tanh(), h, ...
+end
+local Middle = nn.Module:extend("Middle")
+function Middle:init() self.mix = nn.Linear(4, 4) end
+function Middle:forward(h, ...) return self.mix(h):sin(), ... end
+function Up:init(table) self.table = table end
+function Up:forward(h, skip) return mh.linear(h + skip, self.table.weight) end
+
+local Words = nn.Module:extend("Words")
+function Words:init()
+  self.table = nn.Embedding(7, 4)
+  self.first = Down(self.table)
+  self.middle = nn.ModuleList()
+  for _ = 1, ranks - 2 do self.middle:append(Middle()) end
+  self.last = Up(self.table)
+end
+function Words:stages()
+  local list = self.middle:children()
+  table.insert(list, 1, self.first)
+  list[#list + 1] = self.last
+  return list
+end
+function Words:forward(x)
+  local values = {x}
+  for _, stage in ipairs(self:stages()) do values = {stage(table.unpack(values))} end
+  return values[1]
+end
+
+function tests.test_V12_N18_skips_and_shared_weights()
+  local function words() return Words():double() end
+  local function cross_entropy(logits, sample) return mh.cross_entropy_loss(logits, sample.target) end
+  local batches = {{mh.tensor{1, 2, 3}, target = mh.tensor{2, 3, 4}}, {mh.tensor{6, 6}, target = mh.tensor{0, 1}}}
+  local whole = seeded(words)
+  local opt = optim.SGD(whole:parameters(), {lr = 0.5})
+  local expected_losses = {}
+  for step = 1, 3 do
+    opt:zero_grad()
+    for i, sample in ipairs(batches) do
+      local loss = cross_entropy(whole(sample[1]), sample)
+      loss:backward()
+      expected_losses[2 * step + i - 2] = loss:detach()
+    end
+    opt:step()
+  end
+  for _, deferred in ipairs {false, true} do
+    local model = deferred and seeded(mh.deferred_init, words, {min_numel = 0}) or seeded(words)
+    local pipe = mh.pipeline(model, {mesh = line, micros = 2, schedule = "gpipe"})
+    local own = optim.SGD(pipe:parameters(), {lr = 0.5})
+    local losses = {}
+    for step = 1, 3 do
+      for i, loss in ipairs(pipe:train_step(batches, cross_entropy)) do losses[2 * step + i - 2] = loss end
+      own:step()
+    end
+    for i, loss in ipairs(losses) do testing.assert_close(loss, expected_losses[i]) end
+  end
+end
+
+function tests.test_N15_N16_N20_refusals()
+  local pipe = mh.pipeline(mlp(), {mesh = line, micros = 2})
+  testing.assert_error(function() pipe(mh.ones{2, 6}) end, "it has no forward\n  fix   pipeline:train_step")
+  testing.assert_error(function() pipe:forward(mh.ones{2, 6}) end, "it has no forward")
+  testing.assert_error(function() pipe:train_step(samples(3), loss_of) end, "train_step: 3 samples for 2 micro-batches")
+  testing.assert_error(function() pipe:infer_step(samples(1)) end, "infer_step: 1 samples for 2 micro-batches")
+  testing.assert_error(function() pipe:infer_step{1, 2} end, "sample 1 is a number")
+  testing.assert_error(function() pipe:infer_step{{mh.ones{2, 6}, "x"}, {}} end, "entry 2 of sample 1 is no tensor but a string")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line}) end, "pipeline: 'micros' is missing")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, shedule = "gpipe"}) end, "did you mean 'schedule'")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, schedule = "2f1b"}) end, "did you mean '1f1b'")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, stages = 9}) end, "stage 8 of 9 has no module")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, split = {4, 3}}) end, "shares out 7 modules, the Sequential has 8")
+  testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end, "Linear does not say what its stages are")
+  testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "no module")
+  local norm = nn.BatchNorm1d(3)
+  local both = {}
+  for i = 1, ranks do both[i] = nn.Sequential(norm) end
+  testing.assert_error(function() mh.pipeline(both, {mesh = line, micros = 2}) end, "share the buffer 'running_mean'")
+end
+
+-- What a stage or the loss does wrong is found on the rank that has it: here on all, each with the whole pipeline.
+function tests.test_N15_the_loss_is_one_number()
+  local function step(loss, stage)
+    return function() mh.pipeline({stage or nn.Linear(6, 3):double()}, {mesh = alone, micros = 1}):train_step(samples(1), loss) end
+  end
+  local Odd = nn.Module:extend("Odd")
+  function Odd:forward() return 3 end
+  local Nothing = nn.Module:extend("Nothing")
+  function Nothing:forward() end
+  testing.assert_error(step(function(x) return x end), "the loss is no single number\n  have  Double [2, 3]")
+  testing.assert_error(step(function() end), "the loss gives one tensor, got 0")
+  testing.assert_error(step(function() return 3.0 end), "the loss gives tensors, result 1 is 3.0")
+  testing.assert_error(step(function(x) return x:detach():sum() end), "the loss requires no gradient")
+  testing.assert_error(step(loss_of, Odd()), "stage 0 gives tensors, result 1 is 3")
+  testing.assert_error(step(loss_of, Nothing()), "stage 0, micro-batch 0: the stage gave no tensor")
+end
+
+function tests.test_its_schedule_is_printed()
+  local pipe = mh.pipeline(seeded(mlp), {mesh = alone, micros = 2, stages = 2})
+  testing.assert_equal(tostring(pipe), "Pipeline of 2 stages\nF0.0 F1.0 B1.0 F0.1 B0.0 F1.1 B1.1 B0.1\n")
+  testing.assert_equal(#pipe.stages, 2)
+  testing.assert_error(function() return pipe.stage end, "Pipeline: no field 'stage'; did you mean 'stages'?")
+end
+
+return tests
