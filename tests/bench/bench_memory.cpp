@@ -185,6 +185,13 @@ struct Peaks {
   double live = 0, resident = 0;
 };
 
+/// `path` as one word of the shell: a clone's folder may hold spaces and quotes.
+std::string shell_word(const std::string& path) {
+  std::string word = "'";
+  for (const char c : path) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 /// The largest figures over the processes that `command` starts.
 Peaks peaks_of(const std::string& command, int processes) {
   std::FILE* pipe = popen(command.c_str(), "r");
@@ -255,7 +262,7 @@ int main(int argc, char** argv) {
   char self[4096];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));
   TORCH_CHECK(length > 0, "bench_memory: cannot tell where this program is");
-  const bool good = report(std::string(self, static_cast<size_t>(length)),
+  const bool good = report(shell_word(std::string(self, static_cast<size_t>(length))),
                            std::to_string(points) + " " + std::to_string(channels), check);
   return check && !good ? 1 : 0;
 }
