@@ -79,41 +79,29 @@ const char* complex_name(at::ScalarType type) {
   TORCH_INTERNAL_ASSERT(false, "unknown complex dtype ", c10::toString(type));
 }
 
-// What is written for a tensor: lazy conjugations and signs done, complex numbers as pairs.
-at::Tensor stored(const at::Tensor& tensor) {
-  const at::Tensor plain = carried_out(tensor.detach());
-  return plain.is_complex() ? at::view_as_real(plain) : plain;
-}
-
 // Makes those tensors complex that the note names, and takes the note out of the metadata.
-void restore_complex(const std::string& path, SafetensorsFile& file) {
-  const auto found = file.metadata.find(kComplexNote);
-  if (found == file.metadata.end()) return;
+void restore_complex(const std::string& path, SafetensorsHeader& header) {
+  const auto found = header.metadata.find(kComplexNote);
+  if (found == header.metadata.end()) return;
   const Json note = Json::parse(found->second, nullptr, false);
   TORCH_CHECK_VALUE(note.is_object(), "safetensors: '", path, "' has a broken note of its complex tensors: ", found->second);
-  file.metadata.erase(found);
-  std::map<std::string, at::Tensor*> by_name;
-  for (auto& [name, tensor] : file.tensors) by_name[name] = &tensor;
+  header.metadata.erase(found);
+  std::map<std::string, StoredTensor*> by_name;
+  for (StoredTensor& tensor : header.tensors) by_name[tensor.name] = &tensor;
   for (const auto& [name, dtype] : note.items()) {
     const auto named = by_name.find(name);
     if (named == by_name.end()) continue;  // left out by a program that copied the metadata
-    at::Tensor& tensor = *named->second;
+    StoredTensor& tensor = *named->second;
     const Dtype* wanted = std::find_if(std::begin(kComplexDtypes), std::end(kComplexDtypes),
                                        [&, &dtype = dtype](const Dtype& known) { return dtype == known.name; });
-    TORCH_CHECK_VALUE(wanted != std::end(kComplexDtypes) && c10::toRealValueType(wanted->type) == tensor.scalar_type() &&
-                          tensor.dim() > 0 && tensor.size(-1) == 2,
+    TORCH_CHECK_VALUE(wanted != std::end(kComplexDtypes) && c10::toRealValueType(wanted->type) == tensor.dtype &&
+                          !tensor.shape.empty() && tensor.shape.back() == 2,
                       "safetensors: '", path, "' says that '", name, "' is ", dtype.dump(), " in pairs, but it is of dtype ",
-                      c10::toString(tensor.scalar_type()), " and shape ", tensor.sizes());
-    tensor = at::view_as_complex(tensor);
+                      c10::toString(tensor.dtype), " and shape ", at::IntArrayRef(tensor.shape));
+    tensor.dtype = wanted->type;
+    tensor.shape.pop_back();
   }
 }
-
-struct Entry {
-  std::string name;
-  at::ScalarType dtype;
-  std::vector<int64_t> shape;
-  int64_t begin, end;
-};
 
 int64_t read_size(const Json& value) {
   const bool fits =
@@ -123,7 +111,7 @@ int64_t read_size(const Json& value) {
 }
 
 /// The bytes of a tensor, or nothing when they are more than can be.
-std::optional<int64_t> bytes_of(const Entry& entry) {
+std::optional<int64_t> bytes_of(const StoredTensor& entry) {
   int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
   if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) return 0;
   for (const int64_t size : entry.shape) {
@@ -132,12 +120,12 @@ std::optional<int64_t> bytes_of(const Entry& entry) {
   return bytes;
 }
 
-Entry read_entry(const std::string& path, const std::string& name, const Json& value, int64_t data_bytes) {
+StoredTensor read_entry(const std::string& path, const std::string& name, const Json& value, int64_t data_bytes) {
   std::string problem;
   try {
     const auto &shape = value.at("shape"), &offsets = value.at("data_offsets");
     TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2, "shape and data_offsets are lists, the latter of two");
-    Entry entry{
+    StoredTensor entry{
         name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
     for (const Json& size : shape) entry.shape.push_back(read_size(size));
     TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_of(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
@@ -154,13 +142,14 @@ Entry read_entry(const std::string& path, const std::string& name, const Json& v
 
 /// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader wants it so, and an
 /// offset that is off does not go unseen.
-void check_no_holes(const std::string& path, const std::vector<Entry>& entries, int64_t data_bytes) {
-  std::vector<const Entry*> sorted;
-  for (const Entry& entry : entries) sorted.push_back(&entry);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const Entry* a, const Entry* b) { return std::tie(a->begin, a->end) < std::tie(b->begin, b->end); });
+void check_no_holes(const std::string& path, const std::vector<StoredTensor>& entries, int64_t data_bytes) {
+  std::vector<const StoredTensor*> sorted;
+  for (const StoredTensor& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(), [](const StoredTensor* a, const StoredTensor* b) {
+    return std::tie(a->begin, a->end) < std::tie(b->begin, b->end);
+  });
   int64_t end = 0;
-  for (const Entry* entry : sorted) {
+  for (const StoredTensor* entry : sorted) {
     TORCH_CHECK_VALUE(entry->begin == end, "safetensors: '", path, "' has a broken entry '", entry->name, "': its data begins at byte ",
                       entry->begin, ", that before ends at ", end);
     end = entry->end;
@@ -198,81 +187,109 @@ void read_bytes(std::ifstream& file, const std::string& path, void* data, int64_
   TORCH_CHECK_VALUE(file.gcount() == count, "safetensors: '", path, "' is cut short");
 }
 
+std::ifstream open_to_read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const int error = errno;
+  TORCH_CHECK_VALUE(file.good(), "safetensors: cannot open '", path, "': ", std::strerror(error));
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(path), "safetensors: cannot open '", path, "': it is a folder");
+  return file;
+}
+
 }  // namespace
 
-void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
+std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std::string, std::string> metadata) {
   Json header = Json::object(), complex = Json::object();
-  std::map<std::string, std::string> notes = metadata;
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.is_complex()) complex[name] = complex_name(tensor.scalar_type());
+  for (const StoredTensor& tensor : tensors) {
+    if (c10::isComplexType(tensor.dtype)) complex[tensor.name] = complex_name(tensor.dtype);
   }
   if (!complex.empty()) {
-    TORCH_CHECK_VALUE(notes.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '", kComplexNote,
+    TORCH_CHECK_VALUE(metadata.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '", kComplexNote,
                       "' is taken by the note of complex tensors");
   }
-  if (!notes.empty()) header["__metadata__"] = notes;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   std::set<std::string> names;
-  for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(names.insert(name).second && name != "__metadata__", "safetensors: the name '", name,
-                      "' is taken");
-    const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
-    const bool pairs = tensor.is_complex();
-    std::vector<int64_t> shape = tensor.sizes().vec();
+  for (StoredTensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(names.insert(tensor.name).second && tensor.name != "__metadata__", "safetensors: the name '",
+                      tensor.name, "' is taken");
+    const bool pairs = c10::isComplexType(tensor.dtype);
+    std::vector<int64_t> shape = tensor.shape;
     if (pairs) shape.push_back(2);
-    header[name] = {
-        {"dtype", dtype_name(name, pairs ? c10::toRealValueType(tensor.scalar_type()) : tensor.scalar_type())},
+    tensor.begin = offset;
+    offset += c10::multiply_integers(tensor.shape) * static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    tensor.end = offset;
+    header[tensor.name] = {
+        {"dtype", dtype_name(tensor.name, pairs ? c10::toRealValueType(tensor.dtype) : tensor.dtype)},
         {"shape", shape},
-        {"data_offsets", {offset, offset + bytes}}};
-    offset += bytes;
+        {"data_offsets", {tensor.begin, tensor.end}}};
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
-
-  NewFile file("safetensors", path);
   const uint64_t length = text.size();
-  file.write(&length, sizeof length);
-  file.write(text.data(), text.size());
+  text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
+  for (StoredTensor& tensor : tensors) {
+    tensor.begin += static_cast<int64_t>(text.size());
+    tensor.end += static_cast<int64_t>(text.size());
+  }
+  return text;
+}
+
+SafetensorsText read_safetensors_text(const std::string& path) {
+  std::ifstream file = open_to_read(path);
+  SafetensorsText text{.file_bytes = static_cast<int64_t>(file.tellg())};
+  file.seekg(0);
+  uint64_t length = 0;
+  read_bytes(file, path, &length, sizeof length);
+  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file");
+  text.header.resize(length);
+  read_bytes(file, path, text.header.data(), static_cast<int64_t>(length));
+  return text;
+}
+
+SafetensorsHeader parse_safetensors(const std::string& path, const SafetensorsText& text) {
+  const Json json = read_header(path, text.header);
+  const auto start = static_cast<int64_t>(sizeof(uint64_t) + text.header.size());
+  SafetensorsHeader header;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "__metadata__") {
+      header.metadata = read_metadata(path, value);
+    } else {
+      header.tensors.push_back(read_entry(path, name, value, text.file_bytes - start));
+    }
+  }
+  check_no_holes(path, header.tensors, text.file_bytes - start);
+  restore_complex(path, header);
+  for (StoredTensor& tensor : header.tensors) {
+    tensor.begin += start;
+    tensor.end += start;
+  }
+  return header;
+}
+
+void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::vector<StoredTensor> all;
+  for (const auto& [name, tensor] : tensors) all.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  const std::string header = lay_out_safetensors(all, metadata);
+  NewFile file("safetensors", path);
+  file.write(header.data(), header.size());
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor bytes = stored(tensor).to(at::kCPU).contiguous();
+    const at::Tensor bytes = carried_out(tensor.detach()).to(at::kCPU).contiguous();
     file.write(bytes.const_data_ptr(), bytes.nbytes());
   }
   file.finish();
 }
 
 SafetensorsFile load_safetensors(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const int error = errno;
-  TORCH_CHECK_VALUE(file.good(), "safetensors: cannot open '", path, "': ", std::strerror(error));
-  TORCH_CHECK_VALUE(!std::filesystem::is_directory(path), "safetensors: cannot open '", path, "': it is a folder");
-  const auto file_bytes = static_cast<int64_t>(file.tellg());
-  file.seekg(0);
-  uint64_t length = 0;
-  read_bytes(file, path, &length, sizeof length);
-  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file");
-  std::string text(length, '\0');
-  read_bytes(file, path, text.data(), static_cast<int64_t>(length));
-  const Json header = read_header(path, text);
-
-  SafetensorsFile result;
-  std::vector<Entry> entries;
-  const auto start = static_cast<int64_t>(sizeof length + length);
-  for (const auto& [name, value] : header.items()) {
-    if (name == "__metadata__") {
-      result.metadata = read_metadata(path, value);
-    } else {
-      entries.push_back(read_entry(path, name, value, file_bytes - start));
-    }
-  }
-  check_no_holes(path, entries, file_bytes - start);
-  for (const Entry& entry : entries) {
+  SafetensorsHeader header = parse_safetensors(path, read_safetensors_text(path));
+  SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
+  std::ifstream file = open_to_read(path);
+  for (const StoredTensor& entry : header.tensors) {
     at::Tensor tensor = at::empty(entry.shape, entry.dtype);
-    file.seekg(start + entry.begin);
+    file.seekg(entry.begin);
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
     result.tensors.emplace_back(entry.name, std::move(tensor));
   }
-  restore_complex(path, result);
   return result;
 }
 

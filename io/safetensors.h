@@ -30,4 +30,30 @@ struct SafetensorsFile {
 /// two.
 SafetensorsFile load_safetensors(const std::string& path);
 
+// The same in parts, for those who read and write the data themselves.
+
+/// A tensor of a file: what it is (complex numbers are what they were made of), and which bytes of the file it takes.
+struct StoredTensor {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;
+  int64_t begin = 0, end = 0;
+};
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;            ///< in the order of the header
+  std::map<std::string, std::string> metadata;  ///< without the note about complex tensors
+};
+/// What stands before the data. Lays the tensors one behind the other: sets their begin and end. Errors as of
+/// save_safetensors.
+std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std::string, std::string> metadata = {});
+
+/// The text of a file's header as it stands there, and the size of the file, which say all that has to be checked.
+struct SafetensorsText {
+  std::string header;
+  int64_t file_bytes = 0;
+};
+SafetensorsText read_safetensors_text(const std::string& path);
+/// `path` is for messages. Both throw as load_safetensors does.
+SafetensorsHeader parse_safetensors(const std::string& path, const SafetensorsText& text);
+
 }  // namespace moonhalo::io

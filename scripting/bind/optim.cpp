@@ -249,11 +249,19 @@ void push_list(lua_State* lua, int table, const char* key, size_t count, const c
                     ", the optimizer has ", count);
 }
 
-int load_state_dict(lua_State* lua) {
+/// What load_state_dict takes over, read from the table at 2.
+struct GivenState {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::unique_ptr<to::OptimizerOptions>> options;   // by group
+  std::vector<std::unique_ptr<to::OptimizerParamState>> state;  // by parameter
+};
+
+GivenState check_state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const OptimizerKind& kind = *bound->kind;
   to::Optimizer& optimizer = *bound->optimizer;
-  std::vector<at::Tensor> parameters;
+  GivenState given;
+  auto& [parameters, options, state] = given;
   std::vector<size_t> group_of;
   for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -267,7 +275,6 @@ int load_state_dict(lua_State* lua) {
   TORCH_CHECK_VALUE(is_nil(lua, -1) || check_string(lua, -1) == kind.name, "load_state_dict: the state is that of ",
                     describe(lua, -1), ", the optimizer is ", kind.name);
 
-  std::vector<std::unique_ptr<to::OptimizerOptions>> options;
   std::vector<std::string> known = kind.options;
   known.emplace_back("params");
   for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
@@ -277,7 +284,7 @@ int load_state_dict(lua_State* lua) {
     lua_pop(lua, 1);
   }
   const at::NoGradGuard no_grad;
-  std::vector<std::unique_ptr<to::OptimizerParamState>> state(parameters.size());
+  state.resize(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     lua_rawgeti(lua, states, static_cast<lua_Integer>(i) + 1);
     TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", wanted a table");
@@ -290,6 +297,13 @@ int load_state_dict(lua_State* lua) {
     }
     lua_pop(lua, 1);
   }
+  return given;
+}
+
+/// Tensors of device "meta" say only what there is: memory for them is made, and read_into (checkpoint.cpp) fills it.
+int load_state_dict(lua_State* lua) {
+  auto [parameters, options, state] = check_state_dict(lua);
+  to::Optimizer& optimizer = *check_object<BoundOptimizer>(lua, 1)->optimizer;
   for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     void* const key = parameters[i].unsafeGetTensorImpl();
@@ -302,7 +316,22 @@ int load_state_dict(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg functions[] = {{"make_optimizer", guard<make_optimizer>}, {nullptr, nullptr}};
+/// opt:_check_state_dict(state): the errors of load_state_dict, and nothing else.
+int try_state_dict(lua_State* lua) {
+  check_state_dict(lua);
+  return 0;
+}
+
+int is_optimizer(lua_State* lua) {
+  push(lua, to_object<BoundOptimizer>(lua, 1) != nullptr);
+  return 1;
+}
+
+const luaL_Reg functions[] = {
+    {"make_optimizer", guard<make_optimizer>},
+    {"_is_optimizer", guard<is_optimizer>},
+    {nullptr, nullptr},
+};
 
 const luaL_Reg methods[] = {
     {"step", guard<step>},
@@ -310,6 +339,7 @@ const luaL_Reg methods[] = {
     {"add_param_group", guard<add_param_group>},
     {"state_dict", guard<state_dict>},
     {"load_state_dict", guard<load_state_dict>},
+    {"_check_state_dict", guard<try_state_dict>},
     {nullptr, nullptr},
 };
 const luaL_Reg getters[] = {

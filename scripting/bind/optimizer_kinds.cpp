@@ -161,11 +161,13 @@ void push_field(lua_State* lua, const T& value) {
   push(lua, value);
 }
 
-/// A tensor of saved state, copied: in the parameter's placement where it has the parameter's shape.
+/// A tensor of saved state, copied: in the parameter's placement where it has the parameter's shape. One of device
+/// "meta" has no values, and neither has the copy.
 at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
-  if (value.sizes() == parameter.sizes())
-    return at::empty_like(parameter, parameter.options().dtype(value.dtype())).copy_(value);
-  return value.to(parameter.device()).clone();
+  const bool alike = value.sizes() == parameter.sizes();
+  const at::Tensor copy = alike ? at::empty_like(parameter, parameter.options().dtype(value.dtype()))
+                                : at::empty(value.sizes(), value.options().device(parameter.device()));
+  return value.is_meta() ? copy : copy.copy_(value);
 }
 
 /// Whether an optimizer with these options that has made a step has this tensor of every parameter.
@@ -237,7 +239,11 @@ struct StateReader {
   }
   /// About the value on top of the stack.
   void check(bool good, const char* key, const std::string& wanted) const {
-    TORCH_CHECK_VALUE(good, "load_state_dict: '", key, "' of parameter ", number, " is ", describe(lua, -1), ", wanted ", wanted);
+    if (good) return;
+    const at::Tensor* tensor = to_tensor(lua, -1);
+    std::string have = describe(lua, -1);
+    if (tensor && tensor->is_meta()) have.resize(have.size() - std::string(" meta").size());  // it lies in a file
+    TORCH_CHECK_VALUE(false, "load_state_dict: '", key, "' of parameter ", number, " is ", have, ", wanted ", wanted);
   }
 };
 

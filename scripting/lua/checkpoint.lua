@@ -1,17 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is a
--- folder: KEY.safetensors with the tensors of every entry (names as in state_dict) and checkpoint.json with everything
--- else. ShardTensors are saved whole, so that any number of ranks can load it. All ranks call save and load together;
--- rank 0 writes, and what fails there fails on all. The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in
--- the backward pass.
+-- folder: KEY.safetensors with the tensors of every entry (names as in state_dict; of optimizers "exp_avg/NAME") and
+-- checkpoint.json with everything else. Tensors are whole there, so that any number of ranks can load them; all ranks write
+-- and read, each what its blocks need. All ranks call save and load together, and what fails on one fails on all. The table
+-- is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
 
 local mh = require "moonhalo"
+local folders = require "moonhalo.internal.checkpoint_folders"
+local values = require "moonhalo.internal.checkpoint_values"
+local optimizers = require "moonhalo.internal.checkpoint_optimizers"
+local check_saved = require("moonhalo.nn.state").check_saved
 
-local fail, warn, files = mh.fail, mh._plans.warn, mh._files
+local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
+local sorted = values.sorted
 local checkpoint = {}
 
-local kFormat = 1
-local kFile = "checkpoint.json"
+local kFormat = 2  -- 1: written by rank 0, states of optimizers by position
 
 local function has_state(value)
   local kind = type(value)
@@ -19,218 +23,247 @@ local function has_state(value)
   return kind == "table" and type(value.state_dict) == "function" and type(value.load_state_dict) == "function"
 end
 
-local function plain(tensor)
-  tensor = tensor:detach()
-  return tensor:is_shard_tensor() and tensor:full_tensor() or tensor
+--- Whether `value` is a module with the state_dict that all modules have.
+local function is_module(value)
+  return type(value) == "table" and rawget(value, "_parameters") ~= nil and value.load_state_dict == mh.nn.Module.load_state_dict
+    and value.state_dict == mh.nn.Module.state_dict
 end
 
-local function sorted(values)
-  local keys = {}
-  for key in pairs(values) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
--- ---- Values to JSON and back: a tensor is {"$tensor": name}, a number that JSON lacks {"$number": "inf"} ------------
-
-local kDeepest = 90  -- checkpoint.json holds some levels more
-
---- `depth`: of tables around the value.
-local function pack(value, path, tensors, depth)
-  if mh.is_tensor(value) then
-    tensors[#tensors + 1] = {path, plain(value)}
-    return {["$tensor"] = path}
-  end
-  local kind = type(value)
-  if kind == "number" and (value ~= value or value == math.huge or value == -math.huge) then
-    return {["$number"] = value ~= value and "nan" or value > 0 and "inf" or "-inf"}
-  end
-  if kind == "number" or kind == "string" or kind == "boolean" then return value end
-  if kind ~= "table" then fail("checkpoint.save: '" .. path .. "' is a " .. kind .. ", which cannot be saved") end
-  if depth > kDeepest then
-    fail(("checkpoint.save: '%s...' is nested deeper than %d levels, or holds itself"):format(path:sub(1, 60), kDeepest))
-  end
-  local packed = {}
-  if rawlen(value) > 0 then
-    for i, element in ipairs(value) do packed[i] = pack(element, path .. "." .. i, tensors, depth + 1) end
-    return packed
-  end
-  for _, key in ipairs(sorted(value)) do
-    if type(key) ~= "string" then fail("checkpoint.save: '" .. path .. "' has the key " .. tostring(key) .. ", which is no text") end
-    if key:sub(1, 1) == "$" then fail("checkpoint.save: '" .. path .. "' has the key '" .. key .. "', but $ is the checkpoint's own") end
-    packed[key] = pack(value[key], path == "" and key or path .. "." .. key, tensors, depth + 1)
-  end
-  return packed
-end
-
-local kNumbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
-
---- `damaged(problem)` raises an error.
-local function unpack_value(value, tensors, damaged)
-  if type(value) ~= "table" then return value end
-  local tensor, number = value["$tensor"], value["$number"]
-  local text = tensor or number
-  if text ~= nil and type(text) ~= "string" then damaged("a name is a " .. type(text)) end
-  if tensor ~= nil then return tensors[tensor] or damaged(("the tensor '%s' is missing"):format(tensor)) end
-  if number ~= nil then return kNumbers[number] or damaged(("'%s' is no number"):format(number)) end
-  local result = {}
-  for key, element in pairs(value) do result[key] = unpack_value(element, tensors, damaged) end
-  return result
-end
-
-local function is_entry_name(key) return type(key) == "string" and key:match("^[%w_-]+$") ~= nil end
-
--- ---- Folders --------------------------------------------------------------------------------------------------------
--- A save writes NAME.partial, checkpoint.json last: with it the folder is complete. Then NAME and NAME.partial exchange their
--- names in one step, and what was NAME before goes. Where a file system cannot do that, NAME becomes NAME.replaced, then
--- NAME.partial becomes NAME. So whenever a save is killed a complete folder is there, which load and the next save find.
-
-local kSave = "checkpoint.save"
-
-local function is_complete(folder) return mh.files.exists(folder .. "/" .. kFile) end
-
---- The newest complete one of the folders that may be there.
-local function find(path)
-  for _, folder in ipairs {path, path .. ".partial", path .. ".replaced"} do
-    if is_complete(folder) then return folder end
-  end
-end
-
---- Half a removed folder is not complete.
-local function discard(folder)
-  files.remove(kSave, folder .. "/" .. kFile)
-  files.remove(kSave, folder)
-end
-
---- Ends a save that was killed: what is complete takes its name if that is free, the rest goes.
-local function settle(path)
-  local found = find(path)
-  if found and found ~= path then files.rename(kSave, found, path) end
-  discard(path .. ".partial")
-  discard(path .. ".replaced")
-end
-
-local function put_in_place(partial, path)
-  if not is_complete(path) then return files.rename(kSave, partial, path) end
-  if files.exchange(kSave, partial, path) then return end
-  warn(("checkpoint.save: the file system of '%s' cannot exchange two folders in one step; a kill between two steps leaves "
-    .. "'%s' complete, which load finds"):format(path, partial))
-  files.rename(kSave, path, path .. ".replaced")
-  files.rename(kSave, partial, path)
-end
-
---- `tensors`: entry -> list of {name, tensor}; `text`: checkpoint.json.
-local function write(path, tensors, text)
-  path = files.resolve(path)
-  settle(path)
-  if not is_complete(path) and not files.is_empty(path) then
-    fail(("checkpoint.save: '%s' is there and no checkpoint\n  have  no %s in it\n  fix   choose another name, or remove it first")
-      :format(path, kFile))
-  end
-  local partial = path .. ".partial"
-  local done, problem = pcall(function()
-    mh.files.make_folder(partial)
-    for _, key in ipairs(sorted(tensors)) do
-      mh.safetensors.save(partial .. "/" .. key .. ".safetensors", tensors[key], {format = "pt"})
-    end
-    files.write(kSave, partial .. "/" .. kFile, text)
-    put_in_place(partial, path)
-  end)
-  if not done and not is_complete(partial) then discard(partial) end
-  if not done then error(problem, 0) end
-  settle(path)
-end
-
--- ---- Saving and loading -------------------------------------------------------------------------------------------
-
---- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
---- optimizers, schedules (anything with state_dict), tensors, numbers, texts, booleans and tables of them. Collective.
-function checkpoint.save(path, state)
-  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
-  local entries, tensors = {}, {}
+local function modules_of(state)
+  local found = {}
   for _, key in ipairs(sorted(state)) do
-    if not is_entry_name(key) then
-      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
-    end
-    local value, own = state[key], {}
-    if has_state(value) then value = value:state_dict() end
-    entries[key] = pack(value, "", own, 1)
-    if #own > 0 then tensors[key] = own end
-  end
-  local text = mh.json.encode({format = kFormat, entries = entries}, 1) .. "\n"
-  files.on_first_rank(function() write(path, tensors, text) end)
-end
-
---- The folder to load, which may be one that a killed save left.
-local function choose(path)
-  local name = files.resolve(path)
-  local found = find(name)
-  if not found then
-    local unfinished = mh.files.exists(name .. ".partial") and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
-    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or ""))
-  end
-  if found ~= name then
-    warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path, found))
+    if is_module(state[key]) then found[#found + 1] = {key, state[key]} end
   end
   return found
 end
 
-local function read_tensors(path, key)
-  local file, tensors = path .. "/" .. key .. ".safetensors", {}
-  if mh.files.exists(file) then
-    for _, pair in ipairs((mh.safetensors.load(file))) do tensors[pair[1]] = pair[2] end
+local function check_options(what, options, known)
+  for _, key in ipairs(sorted(options or {})) do
+    if known[key] == nil then
+      fail(("checkpoint.%s: unknown option '%s'%s"):format(what, tostring(key), mh.did_you_mean(tostring(key), sorted(known))))
+    end
   end
-  return tensors
+  return options or {}
 end
 
---- The entries of checkpoint.json. Its names become those of files, which must not lie elsewhere.
-local function read_entries(path)
-  local file = path .. "/" .. kFile
-  local saved = mh.json.load(file)
-  local function damaged(problem) fail(("checkpoint.load: '%s' is damaged: %s"):format(file, problem)) end
-  if type(saved) ~= "table" or saved.format == nil then damaged("it has no format") end
-  if saved.format ~= kFormat then fail(("checkpoint.load: '%s' has format %s, this reads %d"):format(path, tostring(saved.format), kFormat)) end
-  if type(saved.entries) ~= "table" then damaged("it has no entries") end
-  for key in pairs(saved.entries) do
-    if not is_entry_name(key) then damaged(("'%s' cannot be the name of an entry"):format(tostring(key))) end
+-- ---- Saving ---------------------------------------------------------------------------------------------------------
+
+--- What is to be written: entries for checkpoint.json, and lists of {name, tensor} by entry.
+local function pack_all(state)
+  local entries, tensors, modules = {}, {}, modules_of(state)
+  for _, key in ipairs(sorted(state)) do
+    if not values.is_entry_name(key) then
+      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
+    end
+    local value, own = state[key], {}
+    if mh._is_optimizer(value) then
+      entries[key] = optimizers.pack(value, modules, own)
+    else
+      entries[key] = values.pack(has_state(value) and value:state_dict() or value, "", own, 1)
+    end
+    if #own > 0 then tensors[key] = own end
   end
-  return saved.entries
+  return entries, tensors
 end
 
---- An error of load_state_dict names file and entry.
-local function restore(object, value, place)
-  local done, problem = pcall(function() object:load_state_dict(value) end)
-  if done then return end
+local saving  -- the one that runs in the background
+
+local function wait_for_background()
+  if saving then saving:wait() end
+end
+
+local Saving = {}
+Saving.__index = Saving
+
+--- Returns the path when the checkpoint is in its place. Collective; what failed on one rank is an error on all.
+function Saving:wait()
+  if not self.background then return self.path end
+  local background = self.background
+  self.background, saving = nil, nil
+  local done, problem = pcall(background.join, background)
+  if not done then
+    folders.drop_unfinished(self.path)
+    error(problem, 0)
+  end
+  files.on_first_rank(function()
+    background:finish()
+    folders.keep(self.path, self.keep)
+  end)
+  return self.path
+end
+
+--- Whether this rank has written its part.
+function Saving:is_done() return self.background == nil or self.background:is_done() end
+
+--- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
+--- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
+--- them. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
+--- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
+--- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too.
+--- Collective.
+function checkpoint.save(path, state, options)
+  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
+  options = check_options("save", options, {keep = true, async = true})
+  if options.keep ~= nil and (math.type(options.keep) ~= "integer" or options.keep < 1) then
+    fail(("checkpoint.save: keep = %s, wanted a number of checkpoints"):format(tostring(options.keep)))
+  end
+  wait_for_background()
+  local entries, tensors = pack_all(state)
+  local text = mh.json.encode({format = kFormat, saved = cfiles.now(), entries = entries}, 1) .. "\n"
+  local name = files.on_first_rank(function() return folders.prepare(path) end)
+  local writer = cfiles.writer(name)
+  for _, key in ipairs(sorted(tensors)) do writer:add(key, tensors[key]) end
+  writer:check_alike()
+  local done, result = pcall(function()
+    files.on_first_rank(function() folders.begin(name, writer) end)
+    if options.async then return writer:copy() end
+    writer:write_all()
+    files.on_first_rank(function()
+      folders.finish(name, text)
+      folders.keep(name, options.keep)
+    end)
+  end)
+  if not done then
+    folders.drop_unfinished(name)
+    error(result, 0)
+  end
+  if not options.async then return end
+  saving = setmetatable({path = name, background = result, keep = options.keep}, Saving)
+  result:start(text)
+  return saving
+end
+
+-- ---- Loading --------------------------------------------------------------------------------------------------------
+
+--- What rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of every file.
+local function look_into(path)
+  local folder = folders.choose(path)
+  local entries, format = folders.read_entries(folder, kFormat)
+  local parts = {string.pack("<s8i8s8", folder, format, mh.json.encode(entries))}
+  for _, key in ipairs(sorted(entries)) do
+    local file = folder .. "/" .. key .. ".safetensors"
+    if mh.files.exists(file) then parts[#parts + 1] = string.pack("<s8s8s8i8", key, file, cfiles.header(file)) end
+  end
+  return table.concat(parts)
+end
+
+local function open(path)
+  local text = files.on_first_rank(function() return look_into(path) end)
+  local folder, format, entries, position = string.unpack("<s8i8s8", text)
+  local reader = cfiles.reader()
+  while position <= #text do
+    local key, file, header, bytes
+    key, file, header, bytes, position = string.unpack("<s8s8s8i8", text, position)
+    reader:add(key, file, header, bytes)
+  end
+  return {folder = folder, format = format, entries = mh.json.decode(entries), reader = reader}
+end
+
+--- Errors of `fn` say file and entry.
+local function at_place(place, fn, ...)
+  local done, problem = pcall(fn, ...)
+  if done then return problem end
   if type(problem) ~= "string" then error(problem, 0) end
   local position, text = problem:match("^([^\n]-:%d+: )(.*)$")
   error((position or "") .. place .. (text or problem), 0)
 end
 
---- Restores the entries of `into` that have load_state_dict and returns all others as they were saved. An entry of
---- `into` that the checkpoint lacks is an error. Collective.
-function checkpoint.load(path, into)
-  path = files.on_first_rank(function() return choose(path) end)
-  local entries = read_entries(path)
-  local names = sorted(entries)
-  for _, key in ipairs(sorted(into or {})) do
-    if entries[key] == nil then
-      fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(path, key, mh.did_you_mean(key, names),
+--- A saved module: checks it, and returns what reads it.
+local function plan_module(module, value, names, key, reader, options)
+  local own, given = check_saved(module, value, options)
+  return function()
+    mh.no_grad(function()
+      for name, target in own do
+        local saved = given[name]
+        if saved ~= nil and target:is_deferred() then
+          target:copy_(reader:read(key, names[saved]))
+        elseif saved ~= nil then
+          reader:read_into(key, names[saved], target)
+        end
+      end
+    end)
+  end
+end
+
+local function plan_optimizer(optimizer, value, names, key, reader)
+  optimizer:_check_state_dict(value)
+  return function()
+    optimizer:load_state_dict(value)
+    values.walk_both(value.state, optimizer:state_dict().state, function(saved, target)
+      if names[saved] then reader:read_into(key, names[saved], target) end
+    end)
+  end
+end
+
+--- Anything else that has a state gets its tensors: placed as those it has now, others plain.
+local function plan_object(object, value, names, key, reader)
+  return function()
+    local now = object:state_dict()
+    object:load_state_dict(values.replace_tensors(value, now, function(saved, like)
+      return reader:read(key, names[saved], like)
+    end, names))
+  end
+end
+
+local function check_wanted(source, into)
+  local names = sorted(source.entries)
+  for _, key in ipairs(sorted(into)) do
+    if source.entries[key] == nil then
+      fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(source.folder, key, mh.did_you_mean(key, names),
         table.concat(names, ", ")))
     end
     if not has_state(into[key]) then fail("checkpoint.load: entry '" .. key .. "' has no load_state_dict; it is among the results") end
   end
-  local rest = {}
-  for _, key in ipairs(names) do
-    local place = ("checkpoint.load: '%s', entry '%s': "):format(path, key)
-    local value = unpack_value(entries[key], read_tensors(path, key), function(problem) fail(place .. problem) end)
-    if into and into[key] ~= nil then
-      restore(into[key], value, place)
+end
+
+--- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors plain
+--- on every rank. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
+--- cut short) is found before the first module or optimizer changes. Options: strict = false lets modules lack tensors, or
+--- have others than the file, and casts; device: of the tensors returned. Collective.
+function checkpoint.load(path, into, options)
+  options, into = check_options("load", options, {strict = true, device = true}), into or {}
+  wait_for_background()
+  local source = open(path)
+  local reader, modules = source.reader, modules_of(into)
+  check_wanted(source, into)
+  local objects, steps, rest = {}, {}, {}
+  for _, key in ipairs(sorted(source.entries)) do
+    local place = ("checkpoint.load: '%s', entry '%s': "):format(source.folder, key)
+    local names, object = {}, into[key]
+    local value = values.unpack(source.entries[key], function(name)
+      local described = reader:describe(key, name)
+      if described then names[described] = name end
+      return described
+    end, function(problem) fail(place .. problem) end)
+    if is_module(object) then
+      steps[#steps + 1] = {place, at_place(place, plan_module, object, value, names, key, reader, options)}
+    elseif mh._is_optimizer(object) then
+      if source.format > 1 then value = at_place(place, optimizers.by_position, object, modules, value, options) end
+      steps[#steps + 1] = {place, at_place(place, plan_optimizer, object, value, names, key, reader)}
+    elseif object ~= nil then
+      objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else
-      rest[key] = value
+      rest[key] = {value, names}
     end
   end
+  for _, list in ipairs {objects, steps} do  -- those that may still refuse come first
+    for _, step in ipairs(list) do at_place(step[1], step[2]) end
+  end
+  for key, entry in pairs(rest) do
+    rest[key] = values.replace_tensors(entry[1], nil, function(saved)
+      local tensor = reader:read(key, entry[2][saved])
+      return options.device and tensor:to(options.device) or tensor
+    end, entry[2])
+  end
+  reader:finish()
   mh.barrier()  -- rank 0 may save again when all have read
   return rest
+end
+
+--- The path of the checkpoint in `folder` that was saved last, or nil; "run/step300" for "run". Collective.
+function checkpoint.latest(folder)
+  wait_for_background()
+  return files.on_first_rank(function() return folders.latest(folder) end)
 end
 
 --- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for the

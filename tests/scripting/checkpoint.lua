@@ -125,16 +125,16 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is no number"},
     {function(all) all.entries.optimizer = 3 end, optimizer .. "wanted the table of state_dict(), got 3"},
     {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
-    {function(all) all.entries.optimizer.state[2] = 7 end, optimizer .. "the state of parameter 2 is 7, wanted a table"},
-    {function(all) all.entries.optimizer.state[2].exp_avg = nil end,
+    {function(all) all.entries.optimizer.state["0.bias"] = 7 end, optimizer .. "the state of parameter 2 is 7, wanted a table"},
+    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = nil end,
       optimizer .. "'exp_avg' of parameter 2 is nil, wanted a tensor"},
-    {function(all) all.entries.optimizer.state[2].exp_avg = 1 end, optimizer .. "'exp_avg' of parameter 2 is 1, wanted a tensor"},
+    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end, optimizer .. "'exp_avg' of parameter 2 is 1, wanted a tensor"},
     {function(all)
       local state = all.entries.optimizer.state
-      state[2].exp_avg = state[1].exp_avg
+      state["0.bias"].exp_avg = state["0.weight"].exp_avg
     end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], wanted a tensor of shape [4]"},
-    {function(all) all.entries.optimizer.state[2].step = "x" end, optimizer .. "'step' of parameter 2 is 'x', wanted an integer"},
-    {function(all) all.entries.optimizer.state[2].setp = 1 end, optimizer .. "unknown option 'setp'; did you mean 'step'?"},
+    {function(all) all.entries.optimizer.state["0.bias"].step = "x" end, optimizer .. "'step' of parameter 2 is 'x', wanted an integer"},
+    {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end, optimizer .. "unknown option 'setp'; did you mean 'step'?"},
     {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end, "entry 'optimizer': load_state_dict: option 'lr'"},
     {function(all) all.entries.schedule = 3 end, rates .. "wanted the table of state_dict(), got a number"},
     {function(all) all.entries.schedule.last_epoch = nil end, rates .. "'last_epoch' is missing"},

@@ -38,6 +38,7 @@ CPP_FILE_CALLS = re.compile(r"(?:^|[;{})]|\belse)\s*(?:\(void\)\s*)?(?!.*\) [=!<
                             r"|(?:std::)?f(?:flush|write|puts)(?!\(.*\b(?:stdout|stderr|nullptr)\))|H5(?:[A-Z]|[A-Z]+_?)close|H5[FD]flush)\s*\(")
 CPP_FILE_CALLS_ALLOWED = {
     ("io/new_file.cpp", "if (descriptor_ >= 0) ::close(descriptor_);"): "what is not finished is dropped",
+    ("io/positioned_file.cpp", "if (descriptor_ >= 0) ::close(descriptor_);"): "sync() has said whether it was written",
     ("io/new_file.cpp", "if (descriptor >= 0) ::close(descriptor);"): "opened for reading",
     ("io/new_file.cpp", "std::fclose(file);"): "opened for reading",
     ("io/unfinished_file.cpp", "if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));"): "nothing was written through it",

@@ -70,10 +70,9 @@ local function add_second_names(tensors, own, metadata)
   end
 end
 
---- Copies values into parameters and buffers. `given`: tensors by name, or the list that mh.safetensors.load gives (whose
---- metadata may follow). Options: strict (default true: names must be the same ones). Returns
---- {missing_keys = list, unexpected_keys = list}.
-function state.load_state_dict(self, given, options)
+--- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
+--- fit. `same_dtype`: also dtypes must be the module's.
+local function check_state(self, given, options, same_dtype)
   if options ~= nil and type(options) ~= "table" then refuse_state(self, "options are a table, got " .. tostring(options)) end
   local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
   local tensors, given_names = read_state(self, given)
@@ -100,11 +99,21 @@ function state.load_state_dict(self, given, options)
         table.concat(value.shape, ", "), table.concat(target.shape, ", "))
     elseif value ~= nil and value:is_complex() and not target:is_complex() then
       problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype, target.dtype)
+    elseif same_dtype and value ~= nil and value.dtype ~= target.dtype then
+      problems[#problems + 1] = ("'%s' is %s, the module's is %s; strict = false casts"):format(name, value.dtype, target.dtype)
     end
   end
   if #problems > 0 then
     fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "))
   end
+  return own, tensors, result
+end
+
+--- Copies values into parameters and buffers. `given`: tensors by name, or the list that mh.safetensors.load gives (whose
+--- metadata may follow). Options: strict (default true: names must be the same ones). Returns
+--- {missing_keys = list, unexpected_keys = list}.
+function state.load_state_dict(self, given, options)
+  local own, tensors, result = check_state(self, given, options)
   mh.no_grad(function()
     for name, target in own do
       if tensors[name] ~= nil then target:copy_(tensors[name]) end
@@ -112,5 +121,9 @@ function state.load_state_dict(self, given, options)
   end)
   return result
 end
+
+--- For checkpoints, whose tensors are still on the disk: `given` says what they are (device "meta"). Returns the module's
+--- tensors and those given, by name.
+function state.check_saved(self, given, options) return check_state(self, given, options, options.strict ~= false) end
 
 return state

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <random>
 
+#include "moonhalo/io/checkpoint_folder.h"
 #include "tests/io/raw_file.h"
 #include "tests/scripting/several_states.h"
 
@@ -30,9 +31,6 @@ local function save(path, step)
 end
 )";
 
-/// How names are exchanged where the file system cannot do it in one step.
-const std::string kTwoSteps = "mh._files.exchange = function() return false end\n";
-
 /// Saves until it is killed after some microseconds.
 void save_and_kill(lua_State* lua, const std::string& code, int microseconds) {
   const pid_t child = fork();
@@ -52,7 +50,8 @@ struct CheckpointKills : ::testing::TestWithParam<bool> {};
 TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   const testing::Folder folder;
   const State state = new_state();
-  const std::string path = folder / "ck", first = kSave + (GetParam() ? "" : kTwoSteps);
+  const std::string path = folder / "ck", first = kSave;
+  io::exchange_checkpoints_in_one_step(GetParam());
   const std::string load = "local saved = require('moonhalo').checkpoint.load('" + path + R"(')
     local step = saved.step
     assert(saved.x:eq(step):all():item() and saved.x.shape[1] == 60000, "x is of another step")
@@ -86,6 +85,7 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   if (GetParam()) EXPECT_EQ(nameless, 0);
   run(state.get(), first + "save('" + path + "', 0)");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});
+  io::exchange_checkpoints_in_one_step(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills, ::testing::Values(true, false),

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/base/box.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/io/positioned_file.h"
+#include "moonhalo/io/safetensors.h"
+
+namespace moonhalo::io {
+
+/// Reads tensors of safetensors files that all ranks see, each rank what its block needs. Copies are read in parts and
+/// exchanged, so that the ranks together read each byte about once; small ones each reads for itself. The headers are
+/// known before any tensor is read, so everything can be checked first.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(Communicator& world) : world_(world) {}
+
+  /// A file, by the header that rank 0 read (the same on every rank). Errors as of load_safetensors.
+  void add(const std::string& name, const std::string& path, const SafetensorsText& text);
+  /// Null when the file, or its tensor, is not there.
+  const StoredTensor* find(const std::string& file, const std::string& tensor) const;
+
+  /// Reads a tensor into one of its shape; values are cast where the dtype is another. A plain one is read on every
+  /// rank. Collective over the world, or the mesh. A disk that fails says so in finish().
+  void read_into(const std::string& file, const std::string& tensor, const at::Tensor& target);
+  /// Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its header was
+  /// read.
+  void finish();
+
+  /// What this rank has read from the files.
+  int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct File {
+    std::string path;
+    std::map<std::string, StoredTensor> tensors;
+    std::shared_ptr<PositionedFile> opened;
+  };
+  struct Extent {
+    std::vector<int64_t> shape;
+    int64_t element_bytes;
+  };
+  void read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data);
+  void read_plain(File& file, const StoredTensor& tensor, const at::Tensor& target);
+  void read_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
+
+  Communicator& world_;
+  std::map<std::string, File> files_;
+  std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
+  std::exception_ptr failed_;
+  int64_t bytes_read_ = 0;
+};
+
+}  // namespace moonhalo::io

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/io/background_write.h"
+#include "moonhalo/io/file_shares.h"
+
+namespace moonhalo::io {
+
+/// Writes the safetensors files of a checkpoint (checkpoint_folder.h), all ranks at once: every tensor whole and
+/// row-major, each rank the bytes that share_out gives it, straight from where they lie. All ranks see the same file
+/// system.
+///
+///     CheckpointWriter writer(world, "run/step100");      each rank; then, alike on all of them:
+///     writer.add("model", {{"weight", weight}, ...});     run/step100.partial/model.safetensors
+///     writer.check_alike();
+///     writer.create();                                    rank 0 alone
+///     writer.write();                                     or copy(), for a BackgroundWrite
+///
+/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds rank 0), plain
+/// tensors by rank 0.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(Communicator& world, std::string path);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+
+  /// Sums Partial tensors, which is collective over their mesh. Errors as of save_safetensors.
+  void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  /// Collective. ValueError on every rank unless all have added tensors of the same names, shapes and dtypes.
+  void check_alike();
+  /// Makes the files in PATH.partial, with room for all tensors. Rank 0 alone.
+  void create();
+  /// Returns when the tensors are on the disk. Collective; what fails on one rank fails on all.
+  void write();
+  /// Copies what this rank has to write, so that the tensors may change. Collective.
+  std::shared_ptr<BackgroundWrite> copy();
+
+  /// Bytes that this rank writes, without headers.
+  int64_t bytes() const;
+
+ private:
+  struct File;
+  struct Part;
+  using Visit = std::function<void(const Part& part, const Box& box, const at::Tensor& data)>;
+  bool writes(const MeshPtr& mesh);
+  Part make_part(at::Tensor tensor);
+  void for_each_piece(const Visit& visit) const;
+  void for_each_gathered_piece(const Part& part, const Visit& visit) const;
+
+  Communicator& world_;
+  const std::string path_;
+  std::vector<File> files_;
+  std::vector<Part> parts_;
+  std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
+  std::map<const DeviceMesh*, bool> writes_;
+};
+
+}  // namespace moonhalo::io

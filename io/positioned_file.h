@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace moonhalo::io {
+
+/// A file that several ranks read or write at once, each where its own bytes are. `who` begins the messages. Errors
+/// that the disk is the reason of are RuntimeError, others ValueError; both say why and what to do.
+class PositionedFile {
+ public:
+  /// A new file of `bytes` bytes, for which room is found on the disk at once where the file system can.
+  static PositionedFile create(const std::string& who, const std::string& path, int64_t bytes);
+  static PositionedFile open_to_write(const std::string& who, const std::string& path);
+  static PositionedFile open_to_read(const std::string& who, const std::string& path);
+  PositionedFile(PositionedFile&& other) noexcept;
+  ~PositionedFile();
+
+  void write_at(const void* data, int64_t bytes, int64_t offset);
+  void read_at(void* data, int64_t bytes, int64_t offset) const;
+  /// fsync: returns when what this file was given is on the disk.
+  void sync();
+
+ private:
+  PositionedFile(std::string who, std::string path, int flags);
+  void check(bool good) const;
+
+  std::string who_, path_;
+  int descriptor_;
+};
+
+}  // namespace moonhalo::io

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lua/checkpoint.lua is made of: the folders and files of checkpoints.
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <optional>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/checkpoint_folder.h"
+#include "moonhalo/io/checkpoint_read.h"
+#include "moonhalo/io/checkpoint_write.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<io::CheckpointWriter> = "CheckpointWriter";
+template <>
+inline constexpr const char* kObjectName<io::CheckpointReader> = "CheckpointReader";
+template <>
+inline constexpr const char* kObjectName<io::BackgroundWrite> = "BackgroundWrite";
+
+namespace {
+
+// Folders: who, path
+
+template <void (*fn)(const std::string&, const std::string&)>
+int with_folder(lua_State* lua) {
+  fn(check_string(lua, 1), check_string(lua, 2));
+  return 0;
+}
+
+/// find(who, path) -> the newest complete folder of a checkpoint, or nil
+int find(lua_State* lua) {
+  const auto found = io::find_checkpoint(check_string(lua, 1), check_string(lua, 2));
+  found ? push(lua, *found) : lua_pushnil(lua);
+  return 1;
+}
+
+/// list(who, folder) -> names
+int list(lua_State* lua) {
+  const auto names = io::list_checkpoints(check_string(lua, 1), check_string(lua, 2));
+  lua_createtable(lua, static_cast<int>(names.size()), 0);
+  for (size_t i = 0; i < names.size(); ++i) {
+    push(lua, names[i]);
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  return 1;
+}
+
+/// now() -> seconds since 1970, with fractions
+int now(lua_State* lua) {
+  push(lua, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return 1;
+}
+
+/// identity(tensor) -> what no other tensor alive has; aliases made by detach() have their own
+int identity(lua_State* lua) {
+  push(lua, static_cast<int64_t>(reinterpret_cast<intptr_t>(check_tensor(lua, 1).unsafeGetTensorImpl())));
+  return 1;
+}
+
+// Writing
+
+int make_writer(lua_State* lua) {
+  push_object(lua, std::make_shared<io::CheckpointWriter>(*context(lua).world, check_string(lua, 1)));
+  return 1;
+}
+
+/// writer:add(name, {{name, tensor}, ...})
+int writer_add(lua_State* lua) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 3));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, 3, i);
+    lua_rawgeti(lua, -1, 1);
+    lua_rawgeti(lua, -2, 2);
+    tensors.emplace_back(check_string(lua, -2), check_tensor(lua, -1));
+    lua_pop(lua, 3);
+  }
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors);
+  return 0;
+}
+
+template <class T, void (T::*fn)()>
+int call(lua_State* lua) {
+  (check_object<T>(lua, 1).get()->*fn)();
+  return 0;
+}
+
+/// writer:write_all(). Ranks wait for each other's disks, however long those take.
+int writer_write(lua_State* lua) {
+  const auto writer = check_object<io::CheckpointWriter>(lua, 1);
+  const WithoutTimeLimit patient;
+  writer->write();
+  return 0;
+}
+
+int writer_copy(lua_State* lua) {
+  push_object(lua, check_object<io::CheckpointWriter>(lua, 1)->copy());
+  return 1;
+}
+
+int background_start(lua_State* lua) {
+  check_object<io::BackgroundWrite>(lua, 1)->start(check_string(lua, 2));
+  return 0;
+}
+
+int background_is_done(lua_State* lua) {
+  push(lua, check_object<io::BackgroundWrite>(lua, 1)->is_done());
+  return 1;
+}
+
+/// background:join(): collective, what failed on one rank fails on all
+int background_join(lua_State* lua) {
+  const auto background = check_object<io::BackgroundWrite>(lua, 1);
+  fail_together(*context(lua).world, [&] { background->join(); });
+  return 0;
+}
+
+// Reading
+
+int make_reader(lua_State* lua) {
+  push_object(lua, std::make_shared<io::CheckpointReader>(*context(lua).world));
+  return 1;
+}
+
+/// header(path) -> text, bytes of the file
+int header(lua_State* lua) {
+  const io::SafetensorsText text = io::read_safetensors_text(check_string(lua, 1));
+  push(lua, text.header);
+  push(lua, text.file_bytes);
+  return 2;
+}
+
+/// reader:add(name, path, header, bytes)
+int reader_add(lua_State* lua) {
+  check_object<io::CheckpointReader>(lua, 1)->add(check_string(lua, 2), check_string(lua, 3),
+                                                  {check_string(lua, 4), check_int(lua, 5)});
+  return 0;
+}
+
+/// reader:describe(file, name) -> a tensor of device "meta" with the shape and dtype of what is stored, or nil
+int reader_describe(lua_State* lua) {
+  const io::StoredTensor* stored =
+      check_object<io::CheckpointReader>(lua, 1)->find(check_string(lua, 2), check_string(lua, 3));
+  stored ? push(lua, at::empty(stored->shape, at::TensorOptions(stored->dtype).device(at::kMeta))) : lua_pushnil(lua);
+  return 1;
+}
+
+/// reader:read_into(file, name, target), of the same shape
+int reader_read_into(lua_State* lua) {
+  check_object<io::CheckpointReader>(lua, 1)->read_into(check_string(lua, 2), check_string(lua, 3),
+                                                        check_tensor(lua, 4));
+  return 0;
+}
+
+/// reader:read(file, name, like): a new tensor, placed as `like` where that is a ShardTensor of the shape; else plain,
+/// on the CPU.
+int reader_read(lua_State* lua) {
+  const auto reader = check_object<io::CheckpointReader>(lua, 1);
+  const std::string file = check_string(lua, 2), name = check_string(lua, 3);
+  const io::StoredTensor& stored = *reader->find(file, name);
+  const at::Tensor like = opt_tensor(lua, 4);
+  at::Tensor result;
+  if (like.defined() && is_shard_tensor(like) && like.sizes() == at::IntArrayRef(stored.shape)) {
+    const at::NoGradGuard no_grad;
+    result = at::empty_like(like, like.options().dtype(stored.dtype).requires_grad(false));
+  } else {
+    result = empty_block(stored.shape, stored.dtype);
+  }
+  reader->read_into(file, name, result);
+  push(lua, result);
+  return 1;
+}
+
+int reader_finish(lua_State* lua) {
+  const auto reader = check_object<io::CheckpointReader>(lua, 1);
+  const WithoutTimeLimit patient;
+  reader->finish();
+  return 0;
+}
+
+const luaL_Reg functions[] = {
+    {"find", guard<find>},
+    {"list", guard<list>},
+    {"settle", guard<with_folder<io::settle_checkpoint>>},
+    {"put_in_place", guard<with_folder<io::put_checkpoint_in_place>>},
+    {"discard", guard<with_folder<io::discard_checkpoint>>},
+    {"now", guard<now>},
+    {"identity", guard<identity>},
+    {"writer", guard<make_writer>},
+    {"reader", guard<make_reader>},
+    {"header", guard<header>},
+    {nullptr, nullptr},
+};
+const luaL_Reg writer_methods[] = {
+    {"add", guard<writer_add>},
+    {"check_alike", guard<call<io::CheckpointWriter, &io::CheckpointWriter::check_alike>>},
+    {"create", guard<call<io::CheckpointWriter, &io::CheckpointWriter::create>>},
+    {"write_all", guard<writer_write>},
+    {"copy", guard<writer_copy>},
+    {nullptr, nullptr},
+};
+const luaL_Reg background_methods[] = {
+    {"start", guard<background_start>},
+    {"is_done", guard<background_is_done>},
+    {"join", guard<background_join>},
+    {"finish", guard<call<io::BackgroundWrite, &io::BackgroundWrite::finish>>},
+    {nullptr, nullptr},
+};
+const luaL_Reg reader_methods[] = {
+    {"add", guard<reader_add>},   {"describe", guard<reader_describe>}, {"read_into", guard<reader_read_into>},
+    {"read", guard<reader_read>}, {"finish", guard<reader_finish>},     {nullptr, nullptr},
+};
+
+const Binding binding("checkpoint", [](lua_State* lua) {
+  define_object<io::CheckpointWriter>(lua, writer_methods);
+  define_object<io::BackgroundWrite>(lua, background_methods);
+  define_object<io::CheckpointReader>(lua, reader_methods);
+  lua_newtable(lua);
+  add_functions(lua, functions);
+  lua_setfield(lua, -2, "_checkpoint_files");
+});
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

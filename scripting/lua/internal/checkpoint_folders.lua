@@ -1,0 +1,103 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The folders of checkpoints; rank 0 calls these. How a save replaces an earlier one: io/checkpoint_folder.h.
+
+local mh = require "moonhalo"
+local values = require "moonhalo.internal.checkpoint_values"
+
+local fail, warn, files, cfiles = mh.fail, mh._plans.warn, mh._files, mh._checkpoint_files
+local folders = {}
+
+local kFile = "checkpoint.json"
+local kSave, kLoad, kLatest = "checkpoint.save", "checkpoint.load", "checkpoint.latest"
+
+--- The folder that `path` means, when a checkpoint may be written there.
+function folders.prepare(path)
+  path = files.resolve(path)
+  cfiles.settle(kSave, path)
+  if not cfiles.find(kSave, path) and not files.is_empty(path) then
+    fail(("checkpoint.save: '%s' is there and no checkpoint\n  have  no %s in it\n  fix   choose another name, or remove it first")
+      :format(path, kFile))
+  end
+  return path
+end
+
+function folders.begin(path, writer)
+  mh.files.make_folder(path .. ".partial")
+  writer:create()
+end
+
+function folders.finish(path, text)
+  files.write(kSave, path .. ".partial/" .. kFile, text)
+  cfiles.put_in_place(kSave, path)
+end
+
+--- After a failure: half a checkpoint goes, a complete one stays. Called on every rank.
+function folders.drop_unfinished(path)
+  if mh.rank() == 0 and not mh.files.exists(path .. ".partial/" .. kFile) then pcall(cfiles.discard, kSave, path .. ".partial") end
+end
+
+--- The folder to load, which may be one that a killed save left.
+function folders.choose(path)
+  local name = files.resolve(path)
+  local found = cfiles.find(kLoad, name)
+  if not found then
+    local unfinished = mh.files.exists(name .. ".partial") and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
+    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or ""))
+  end
+  if found ~= name then
+    warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path, found))
+  end
+  return found
+end
+
+--- The entries of checkpoint.json, and its format. Names of entries become those of files, which must not lie elsewhere.
+function folders.read_entries(path, newest)
+  local file = path .. "/" .. kFile
+  local saved = mh.json.load(file)
+  local function damaged(problem) fail(("checkpoint.load: '%s' is damaged: %s"):format(file, problem)) end
+  if type(saved) ~= "table" or saved.format == nil then damaged("it has no format") end
+  if math.type(saved.format) ~= "integer" or saved.format < 1 or saved.format > newest then
+    fail(("checkpoint.load: '%s' has format %s, this reads 1 to %d"):format(path, tostring(saved.format), newest))
+  end
+  if type(saved.entries) ~= "table" then damaged("it has no entries") end
+  for key in pairs(saved.entries) do
+    if not values.is_entry_name(key) then damaged(("'%s' cannot be the name of an entry"):format(tostring(key))) end
+  end
+  return saved.entries, saved.format
+end
+
+--- {path, time} of the checkpoints of a folder, the last saved last. Those of format 1, which say no time, come first.
+local function by_time(who, folder)
+  local found = {}
+  for i, name in ipairs(cfiles.list(who, folder)) do
+    local path = folder .. "/" .. name
+    local saved = mh.json.load(cfiles.find(who, path) .. "/" .. kFile)
+    local time = type(saved) == "table" and saved.saved
+    found[i] = {path = path, name = name, time = type(time) == "number" and time or 0}
+  end
+  table.sort(found, function(a, b)
+    if a.time ~= b.time then return a.time < b.time end
+    if #a.name ~= #b.name then return #a.name < #b.name end  -- step9 before step10
+    return a.name < b.name
+  end)
+  return found
+end
+
+function folders.latest(folder)
+  local found = by_time(kLatest, files.resolve(folder))
+  return #found > 0 and found[#found].path or nil
+end
+
+--- Removes all but the `count` newest of the checkpoints beside `path` whose names differ from its own in digits only.
+function folders.keep(path, count)
+  if not count then return end
+  local folder, name = path:match("^(.*)/([^/]*)$")
+  if not folder then folder, name = ".", path end
+  local form, alike = name:gsub("%d+", "0"), {}
+  for _, one in ipairs(by_time(kSave, folder)) do
+    if one.name:gsub("%d+", "0") == form then alike[#alike + 1] = folder .. "/" .. one.name end
+  end
+  for i = 1, #alike - count do cfiles.discard(kSave, alike[i]) end
+end
+
+return folders

@@ -1,0 +1,89 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- States of optimizers in checkpoints: by the names that parameters have in the modules saved beside them, so that another
+-- order, or other groups of ranks, do not matter. A parameter of no module is named by its position: "#3".
+
+local mh = require "moonhalo"
+local values = require "moonhalo.internal.checkpoint_values"
+
+local fail, identity = mh.fail, mh._checkpoint_files.identity
+local optimizers = {}
+
+--- The names of an optimizer's parameters by position, and whether any module knows one. A name that two modules use gets
+--- its entry's in front. `modules`: list of {entry, module}.
+local function names_of(optimizer, modules)
+  local known, names, taken, found = {}, {}, {}, false
+  for _, pair in ipairs(modules) do
+    for name, parameter in pair[2]:named_parameters() do
+      local id = identity(parameter)
+      known[id] = known[id] or {pair[1], name}
+    end
+  end
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, parameter in ipairs(group.params) do
+      local place = known[identity(parameter)]
+      local name = place and (taken[place[2]] and place[1] .. "/" .. place[2] or place[2]) or "#" .. #names + 1
+      taken[name], names[#names + 1], found = true, name, found or place ~= nil
+    end
+  end
+  return names, found
+end
+
+--- The state of an optimizer for checkpoint.json; tensors are named "exp_avg/NAME".
+function optimizers.pack(optimizer, modules, tensors)
+  local dict, names, state = optimizer:state_dict(), names_of(optimizer, modules), {}
+  for i, of_parameter in ipairs(dict.state) do
+    state[names[i]] = {}
+    for _, field in ipairs(values.sorted(of_parameter)) do
+      state[names[i]][field] = values.pack(of_parameter[field], field .. "/" .. names[i], tensors, 3)
+    end
+  end
+  for _, group in ipairs(dict.param_groups) do
+    for i, position in ipairs(group.params) do group.params[i] = names[position] end
+  end
+  return {name = dict.name, param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2), state = state}
+end
+
+local function is_list(value) return type(value) == "table" and (next(value) == nil or #value > 0) end
+
+--- The names as they were saved, by position.
+local function saved_names(groups)
+  local names = {}
+  for _, group in ipairs(is_list(groups) and groups or {}) do
+    for _, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do
+      names[#names + 1] = type(name) == "string" and name or nil
+    end
+  end
+  return names
+end
+
+--- What load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved state
+--- starts with none.
+function optimizers.by_position(optimizer, modules, value, options)
+  if type(value) ~= "table" or type(value.state) ~= "table" then return value end  -- which it refuses
+  local names, found = names_of(optimizer, modules)
+  if not found then
+    local saved = saved_names(value.param_groups)
+    if #saved ~= #names then
+      fail(("load_state_dict: the state is of %d parameters, the optimizer has %d"):format(#saved, #names))
+    end
+    names = saved
+  end
+  local state, missing, left = {}, {}, {}
+  for name, of_parameter in pairs(value.state) do left[name] = of_parameter end
+  for i, name in ipairs(names) do
+    state[i], left[name] = left[name], nil
+    if state[i] == nil then
+      missing[#missing + 1], state[i] = name, {}
+    end
+  end
+  local more = values.sorted(left)
+  if options.strict ~= false and #missing + #more > 0 then
+    local problem = #missing > 0 and ("no state of '%s'%s"):format(table.concat(missing, "', '"), mh.did_you_mean(missing[1], more))
+      or ("the optimizer has no '%s'"):format(table.concat(more, "', '"))
+    fail("load_state_dict: " .. problem .. "\n  fix   load it together with the modules saved beside it; with strict = false "
+      .. "states of other parameters are left out, and what has none starts anew")
+  end
+  return {name = value.name, param_groups = value.param_groups, state = state}
+end
+
+return optimizers
