@@ -146,6 +146,12 @@ void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& paramet
   tied_.push_back({parameter, group});
 }
 
+at::Tensor Pipeline::reduce_over_stages(const at::Tensor& value, ReduceOp op) const {
+  at::Tensor result = value.detach().clone(at::MemoryFormat::Contiguous);
+  group_.all_reduce(result, op);
+  return result;
+}
+
 void Pipeline::check_count(const char* step, size_t samples) const {
   TORCH_CHECK_VALUE(!failed_, step, ": a step of this pipeline has failed before\n  fix   make another pipeline");
   TORCH_CHECK_VALUE(static_cast<int64_t>(samples) == micros_, step, ": ", samples, " samples for ", micros_,

@@ -63,6 +63,9 @@ class Pipeline {
   /// gradients up. ValueError where the ranks' tensors differ in shape, dtype or placements.
   void tie(const std::vector<int64_t>& stages, const at::Tensor& parameter);
 
+  /// A number of this rank's stages, plain and the same on its slice, put together over all stages.
+  at::Tensor reduce_over_stages(const at::Tensor& value, ReduceOp op) const;
+
   /// Adds the gradients of all micro-batches to those of this rank's parameters, and gives the losses, plain and the
   /// same on all ranks. `samples`: what the first stage is called with, for every micro-batch; only the first stage's
   /// ranks look at more than their number. ValueError when they are not as many as micro-batches.

@@ -118,6 +118,12 @@ int tie(lua_State* lua) {
   return 0;
 }
 
+/// pipeline:reduce_over_stages(value, op) -> tensor
+int reduce_over_stages(lua_State* lua) {
+  push(lua, self(lua)->reduce_over_stages(check_tensor(lua, 2), parse_reduce_op(check_string(lua, 3))));
+  return 1;
+}
+
 int has_stage(lua_State* lua) {
   push(lua, self(lua)->has_stage(check_int(lua, 2)));
   return 1;
@@ -137,6 +143,7 @@ void open_pipeline(lua_State* lua) {
   static const luaL_Reg methods[] = {{"train_step", guard<train_step>},
                                      {"infer_step", guard<infer_step>},
                                      {"tie", guard<tie>},
+                                     {"reduce_over_stages", guard<reduce_over_stages>},
                                      {"has_stage", guard<has_stage>},
                                      {nullptr, nullptr}};
   static const luaL_Reg getters[] = {{"mesh", guard<mesh>}, {"schedule", guard<schedule>}, {nullptr, nullptr}};

@@ -78,7 +78,9 @@ end
 
 --- `parallelize` and materializing make new tensors: what was one in several stages is so again on this rank, and its gradients
 --- are added up over the ranks.
+--- Returns the parameters of this rank whose first stage is on another.
 local function tie(engine, shared)
+  local elsewhere = {}
   for _, entry in ipairs(shared) do
     if entry.registry == "_buffers" then
       fail(("pipeline: stages %s share the buffer '%s', which each would write for itself"):format(
@@ -93,7 +95,9 @@ local function tie(engine, shared)
       end
     end
     engine:tie(entry.numbers, own)
+    if own and not engine:has_stage(entry.numbers[1]) then elsewhere[own] = true end
   end
+  return elsewhere
 end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
@@ -146,6 +150,28 @@ function Pipeline:infer_step(samples)
     if #result == 1 then results[i] = result[1] end
   end
   return results
+end
+
+--- Scales the gradients of all stages, in place, so that their joint norm is at most max_norm; parameters that stages share count
+--- once. Returns the norm before, a float64. (mh.clip_grad_norm knows the stages of this rank alone.) Collective over the mesh.
+function Pipeline:clip_grad_norm(max_norm, norm_type)
+  local p, own = norm_type or 2.0, {}
+  for _, parameter in ipairs(self:parameters()) do
+    if not self._elsewhere[parameter] then own[#own + 1] = parameter end
+  end
+  local norm = mh.clip_grad_norm(own, math.huge, {norm_type = p}):to("float64")
+  if p == math.huge then
+    norm = self._engine:reduce_over_stages(norm, "max")
+  else
+    norm = self._engine:reduce_over_stages(norm:pow(p), "sum"):pow(1 / p)
+  end
+  local factor = (max_norm / (norm + 1e-6)):clamp{max = 1.0}:item()
+  mh.no_grad(function()
+    for _, parameter in ipairs(self:parameters()) do
+      if parameter.grad then parameter.grad:mul_(factor) end
+    end
+  end)
+  return norm
 end
 
 --- Name (in the whole model) and tensor of the parameters of this rank's stages.
@@ -209,8 +235,9 @@ local function pipeline(...)
       for _, module in stage:named_modules() do mine[module] = true end
     end
   end
-  tie(engine, shared)
-  return setmetatable({mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine}, Pipeline)
+  return setmetatable({
+    mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _elsewhere = tie(engine, shared),
+  }, Pipeline)
 end
 
 return pipeline

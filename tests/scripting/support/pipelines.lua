@@ -164,32 +164,41 @@ function Words:forward(x)
   return values[1]
 end
 
-function tests.test_V12_N18_skips_and_shared_weights()
-  local function words() return Words():double() end
-  local function cross_entropy(logits, sample) return mh.cross_entropy_loss(logits, sample.target) end
-  local batches = {{mh.tensor{1, 2, 3}, target = mh.tensor{2, 3, 4}}, {mh.tensor{6, 6}, target = mh.tensor{0, 1}}}
-  local whole = seeded(words)
-  local opt = optim.SGD(whole:parameters(), {lr = 0.5})
-  local expected_losses = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    for i, sample in ipairs(batches) do
-      local loss = cross_entropy(whole(sample[1]), sample)
-      loss:backward()
-      expected_losses[2 * step + i - 2] = loss:detach()
-    end
+local kWords = {{mh.tensor{1, 2, 3}, target = mh.tensor{2, 3, 4}}, {mh.tensor{6, 6}, target = mh.tensor{0, 1}}}
+local function words() return Words():double() end
+local function cross_entropy(logits, sample) return mh.cross_entropy_loss(logits, sample.target) end
+
+--- Three steps; the norms of the gradients before they were clipped, and the losses.
+local function train_words(model, step, clip, parameters)
+  local opt, found = optim.SGD(parameters, {lr = 0.5}), {}
+  for _ = 1, 3 do
+    for _, loss in ipairs(step(model)) do found[#found + 1] = loss end
+    found[#found + 1] = clip(0.1)
     opt:step()
   end
-  for _, deferred in ipairs {false, true} do
-    local model = deferred and seeded(mh.deferred_init, words, {min_numel = 0}) or seeded(words)
-    local pipe = mh.pipeline(model, {mesh = line, micros = 2, schedule = "gpipe"})
-    local own = optim.SGD(pipe:parameters(), {lr = 0.5})
-    local losses = {}
-    for step = 1, 3 do
-      for i, loss in ipairs(pipe:train_step(batches, cross_entropy)) do losses[2 * step + i - 2] = loss end
-      own:step()
+  return found
+end
+
+function tests.test_V12_N18_N34_skips_and_shared_weights()
+  for _, p in ipairs {2.0, 1.0, math.huge} do
+    local whole = seeded(words)
+    local expected = train_words(whole, function(model)
+      model:zero_grad()
+      local losses = {}
+      for i, sample in ipairs(kWords) do
+        local loss = cross_entropy(model(sample[1]), sample)
+        loss:backward()
+        losses[i] = loss:detach()
+      end
+      return losses
+    end, function(most) return mh.clip_grad_norm(whole:parameters(), most, {norm_type = p}) end, whole:parameters())
+    for _, deferred in ipairs {false, true} do
+      local model = deferred and seeded(mh.deferred_init, words, {min_numel = 0}) or seeded(words)
+      local pipe = mh.pipeline(model, {mesh = line, micros = 2, schedule = "gpipe"})
+      local found = train_words(pipe, function() return pipe:train_step(kWords, cross_entropy) end,
+        function(most) return pipe:clip_grad_norm(most, p) end, pipe:parameters())
+      for i, number in ipairs(expected) do testing.assert_close(found[i], number) end
     end
-    for i, loss in ipairs(losses) do testing.assert_close(loss, expected_losses[i]) end
   end
 end
 
