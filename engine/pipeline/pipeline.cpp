@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -137,7 +138,7 @@ void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& paramet
   const bool member = members.contains(rank_);
   const CommunicatorPtr group = group_.split(member ? 0 : 1, static_cast<int>(rank_));
   if (!member) return;
-  TORCH_CHECK_VALUE(parameter.defined(), "tie: no parameter on a rank that has stage ", *std::find_if(stages.begin(), stages.end(), [this](int64_t stage) { return has_stage(stage); }));
+  TORCH_CHECK_VALUE(parameter.defined(), "tie: no parameter on a rank that has one of its stages");
   const std::vector<std::string> all = group->all_gather_strings(describe(parameter));
   for (const std::string& other : all) {
     TORCH_CHECK_VALUE(other == all[0], "tie: stages that share a parameter have it in different forms\n  have  ", all[0], "; ", other,

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "moonhalo/engine/pipeline/pipeline_schedule.h"
-#include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/sharding/mesh.h"
 
 namespace moonhalo {
+
+class TensorLink;
 
 struct PipelineOptions {
   Schedule schedule = Schedule::k1F1B;

@@ -51,7 +51,7 @@ end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
 
---- Every parameter or buffer that lies in several stages: {registry, stages = {[stage] = true}, slots = {{module, name, stage}, ...}}.
+--- Every parameter that lies in several stages: {numbers = {stage, ...}, slots = {{module, name, stage}, ...}}.
 local function shared_tensors(stages)
   local found, list = {}, {}
   for number, stage in ipairs(stages) do
@@ -72,20 +72,19 @@ local function shared_tensors(stages)
   local shared = {}
   for _, entry in ipairs(list) do
     if #entry.numbers > 1 then shared[#shared + 1] = entry end
+    if #entry.numbers > 1 and entry.registry == "_buffers" then
+      fail(("pipeline: stages %s share the buffer '%s', which each would write for itself"):format(
+        table.concat(entry.numbers, " and "), entry.slots[1].name))
+    end
   end
   return shared
 end
 
---- `parallelize` and materializing make new tensors: what was one in several stages is so again on this rank, and its gradients
---- are added up over the ranks.
---- Returns the parameters of this rank whose first stage is on another.
+--- `parallelize` makes new tensors: what was one in several stages is so again on this rank, and its gradients are added up over
+--- the ranks. Returns the parameters of this rank whose first stage is on another.
 local function tie(engine, shared)
   local elsewhere = {}
   for _, entry in ipairs(shared) do
-    if entry.registry == "_buffers" then
-      fail(("pipeline: stages %s share the buffer '%s', which each would write for itself"):format(
-        table.concat(entry.numbers, " and "), entry.slots[1].name))
-    end
     local own
     for _, slot in ipairs(entry.slots) do
       if engine:has_stage(slot.stage) then

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <thread>
 
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -168,6 +170,25 @@ TEST(Pipeline, StagesLiveOnSlicesOfTheMesh) {
   }
 }
 
+// Gradients go back in the cut of what was received: one of a replicated tensor comes as a sum over ranks.
+TEST(Pipeline, GradientsAreSummedUpBeforeTheyGoBack) {
+  const at::Tensor x = make_tensor({5}, 1), w = make_tensor({5, 7}, 2), v = make_tensor({5}, 3);
+  const at::Tensor expected = (w.square().sum(1) * (x * v) * 2) * x;
+  on_mesh({4}, [&](const MeshPtr& line) {
+    const MeshPtr mesh = init_device_mesh(line->group(), "cpu", {2, 2}, {"pp", "x"}), slice = mesh->slice({"x"});
+    const at::Tensor first = shard_of(v, slice, {replicate()}).requires_grad_(),
+                     second = shard_of(w, slice, {shard(1, {6, 1})});
+    const Stages stages = {[&](const Tensors& in) { return Tensors{in[0] * first}; },
+                           [&](const Tensors& in) { return Tensors{in[0].unsqueeze(1) * second}; }};
+    Pipeline pipeline(mesh, "pp", stages, {});
+
+    pipeline.train_step({{shard_of(x, slice, {replicate()})}},
+                        [](const Tensors& out, int64_t) { return out[0].square().sum(); });
+
+    if (pipeline.has_stage(0)) EXPECT_EQ(difference(whole(first.grad()), expected, 1e-12), "");
+  });
+}
+
 // Lists whose description fills more than one message, with blocks too large to be copied by the sender, and empty
 // ones.
 TEST(Pipeline, LongListsAndLargeTensors) {
@@ -199,6 +220,21 @@ TEST(Pipeline, LongListsAndLargeTensors) {
     EXPECT_EQ(difference(actual[0], expected[0], 1e-12), "");
     const int mine = world.rank() == 0 ? 1 : 2;
     EXPECT_EQ(difference(actual[mine], expected[mine], 1e-12), "");
+  });
+}
+
+// Groups of 3 and 2 micro-batches: with one list under way in each direction the ranks would wait for each other.
+TEST(Pipeline, AsManyListsAreUnderWayAsTheScheduleNeeds) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});
+    const at::Tensor w = make_tensor({100, 100}, 1).requires_grad_(), x = make_tensor({100, 100}, 2);
+    const Pipeline::Stage stage = [&](const Tensors& in) { return Tensors{in[0] * w}; };
+    Pipeline pipeline(mesh, "pp", {stage, stage, stage, stage}, {.schedule = Schedule::kInterleaved1F1B, .micros = 5});
+
+    pipeline.train_step(std::vector<Tensors>(5, {x}), [](const Tensors& out, int64_t) { return out[0].sum(); });
+
+    // Two of the four factors are this rank's.
+    EXPECT_EQ(difference(w.grad(), x * w.detach().pow(3) * 10, 1e-10), "");
   });
 }
 
@@ -402,6 +438,35 @@ TEST(Pipeline, AFailingStageEndsAllRanks) {
     EXPECT_THAT(said, HasSubstr(failure.said));
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
   }
+}
+
+// The failing rank does not wait until others take what it has sent: here rank 1 takes no more before rank 0 has gone.
+TEST(Pipeline, AFailingStageWaitsForNobody) {
+  std::atomic<bool> gone = false;
+  const std::string said = message_of([&] {
+    on_ranks(2, [&](Communicator& world) {
+      const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});
+      int64_t runs = 0;
+      const Pipeline::Stage first = [&](const Tensors& in) {
+        TORCH_CHECK_VALUE(++runs < 3, "the valve is stuck");
+        return in;
+      };
+      const Pipeline::Stage second = [&](const Tensors& in) {
+        const auto begun = std::chrono::steady_clock::now();
+        while (!gone && std::chrono::steady_clock::now() - begun < std::chrono::seconds(10)) std::this_thread::yield();
+        EXPECT_TRUE(gone);
+        return in;
+      };
+      try {
+        Pipeline pipeline(mesh, "pp", {first, second}, {.schedule = Schedule::kGPipe, .micros = 4});
+        pipeline.infer_step(std::vector<Tensors>(4, {make_tensor({100, 100}, 1)}));
+      } catch (const c10::ValueError&) {
+        gone = true;
+        throw;
+      }
+    });
+  });
+  EXPECT_THAT(said, HasSubstr("the valve is stuck"));
 }
 
 TEST(Pipeline, AfterAFailedStepItIsOfNoUse) {
