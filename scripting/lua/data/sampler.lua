@@ -1,0 +1,138 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Orders of samples that need no memory and no messages: a permutation by seed and epoch (engine/random/permutation.h), so
+-- every rank knows every epoch's order, from any place on.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+
+local optional, signature, fail = arguments.optional, arguments.signature, mh.fail
+local samplers = {}
+
+local function check_count(where, name, value, least)
+  if math.type(value) ~= "integer" or value < least then
+    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(where, name, tostring(value), least))
+  end
+end
+
+--- The samples at `places` (int64, 1-D) of an epoch.
+local function ordered(self, places)
+  return self.shuffle and mh._permuted(places, self.size, self.seed, self.epoch) or places
+end
+
+-- ---- Sampler ----------------------------------------------------------------------------------------------------------
+
+local Sampler = {}
+local sampler_meta = {__index = Sampler, __name = "Sampler"}
+local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
+
+--- The batches of a whole run: global indices, the same on all ranks. Arguments: size (samples), batch (1), shuffle (true),
+--- seed (0; with it the order differs from epoch to epoch), drop_last (false: the last batch of an epoch may be smaller).
+--- `sampler.epoch` counts from 0; `#sampler` is the number of batches of an epoch.
+function samplers.Sampler(...)
+  local self = setmetatable(arguments.read(kSampler, ...), sampler_meta)
+  check_count("Sampler", "size", self.size, 1)
+  check_count("Sampler", "batch", self.batch, 1)
+  check_count("Sampler", "seed", self.seed, math.mininteger)
+  if self.drop_last and self.batch > self.size then
+    fail(("Sampler: drop_last leaves nothing of %d samples in batches of %d"):format(self.size, self.batch))
+  end
+  self.epoch, self.next = 0, 0
+  return self
+end
+
+function sampler_meta.__len(self)
+  return self.drop_last and self.size // self.batch or (self.size + self.batch - 1) // self.batch
+end
+
+--- Iterates over what is left of this epoch: int64 tensors of global indices, counted from 0. Then a new epoch begins. What
+--- was left early, or saved in the body of the loop, goes on with the batch after that one.
+function Sampler:batches()
+  local done
+  return function()
+    if done then return nil end
+    local first, last = self.next, math.min(self.next + self.batch, self.size)
+    if first >= last or (self.drop_last and first + self.batch > self.size) then
+      self.epoch, self.next, done = self.epoch + 1, 0, true
+      return nil
+    end
+    self.next = last
+    return ordered(self, mh.arange(first, last, {dtype = "int64"}))
+  end
+end
+
+local kState = {"size", "batch", "seed", "epoch", "next", "shuffle", "drop_last"}
+
+--- Plain numbers, in which ranks do not occur, so that any number of ranks goes on with them.
+function Sampler:state_dict()
+  local state = {}
+  for _, name in ipairs(kState) do state[name] = self[name] end
+  return state
+end
+
+local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(select(2, ...))) end
+
+--- Takes over seed, epoch and place. The data set must have as many samples and be shuffled or not as before, else an error;
+--- the batch size and drop_last may be others, since the order of the samples does not depend on them.
+function Sampler:load_state_dict(state)
+  if type(state) ~= "table" then refuse("wanted the table of state_dict(), got a %s", type(state)) end
+  for _, name in ipairs {"size", "seed", "epoch", "next"} do
+    if math.type(state[name]) ~= "integer" then refuse("'%s' is %s, wanted a whole number", name, tostring(state[name])) end
+  end
+  if state.size ~= self.size then
+    refuse("has %d samples, the data set %d\n  fix   load it with the data set that it was saved with, or begin a new order",
+      state.size, self.size)
+  end
+  if state.shuffle ~= self.shuffle then
+    refuse("was saved with shuffle = %s, this one has %s", tostring(state.shuffle), tostring(self.shuffle))
+  end
+  if state.epoch < 0 or state.next < 0 or state.next > self.size then
+    refuse("sample %d of epoch %d is outside of %d samples", state.next, state.epoch, self.size)
+  end
+  self.seed, self.epoch, self.next = state.seed, state.epoch, state.next
+end
+
+-- ---- DistributedSampler -----------------------------------------------------------------------------------------------
+
+local Distributed = {}
+local distributed_meta = {__index = Distributed, __name = "DistributedSampler"}
+local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank", {"shuffle", true},
+  {"seed", 0}, {"drop_last", false}})
+
+--- PyTorch's: the samples of one of `num_replicas` replicas (this run's ranks), the one numbered `rank` (this rank). Where
+--- several ranks make a unit that wants the same samples, give the number of units and this rank's unit: `num_replicas =
+--- mh.world_size() // 4, rank = mh.rank() // 4`. `dataset`: a number of samples, or what has a length. With drop_last the
+--- tail is left out, else the first samples come again, so that every replica has `#sampler` of them.
+function samplers.DistributedSampler(...)
+  local self = setmetatable(arguments.read(kDistributed, ...), distributed_meta)
+  local name = "DistributedSampler"
+  self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
+  self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0
+  check_count(name, "size of the data set", self.size, 1)
+  check_count(name, "num_replicas", self.num_replicas, 1)
+  check_count(name, "rank", self.rank, 0)
+  if self.rank >= self.num_replicas then
+    fail(("%s: rank %d of %d replicas\n  fix   ranks count from 0"):format(name, self.rank, self.num_replicas))
+  end
+  if self.drop_last and self.size < self.num_replicas then
+    fail(("%s: drop_last leaves nothing of %d samples for %d replicas"):format(name, self.size, self.num_replicas))
+  end
+  return self
+end
+
+function distributed_meta.__len(self)
+  local rest = self.drop_last and 0 or self.num_replicas - 1
+  return (self.size + rest) // self.num_replicas
+end
+
+--- Another epoch has another order.
+function Distributed:set_epoch(epoch)
+  check_count("DistributedSampler", "epoch", epoch, 0)
+  self.epoch = epoch
+end
+
+--- This replica's samples of the epoch, an int64 tensor: every num_replicas-th of the order, from `rank` on.
+function Distributed:indices()
+  return ordered(self, (mh.arange(#self, {dtype = "int64"}) * self.num_replicas + self.rank) % self.size)
+end
+
+return samplers
