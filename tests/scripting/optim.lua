@@ -160,6 +160,14 @@ local schedules = {
     {0.5, 0.375, 0.125, 0.5, 0.466506350946, 0.375, 0.25, 0.125, 0.033493649054, 0.5, 0.491481456572, 0.466506350946}},
   {"LambdaLR", function(o) return optim.LambdaLR(o, function(epoch) return 1 / (1 + epoch) end) end,
     {0.5, 0.25, 0.166666666667, 0.125, 0.1, 0.083333333333, 0.071428571429, 0.0625, 0.055555555556, 0.05, 0.045454545455, 0.041666666667}},
+  {"SequentialLR", function(o)
+    return optim.SequentialLR(o, {optim.LinearLR(o, 0.1, {total_iters = 3}), optim.CosineAnnealingLR(o, 8, {eta_min = 0.01})}, {3})
+  end, {0.05, 0.2, 0.35, 0.5, 0.481350485465, 0.428241161391, 0.348757440929, 0.255, 0.161242559071, 0.081758838609,
+    0.028649514535, 0.01}},
+  {"SequentialLR_of_three", function(o)
+    local parts = {optim.ConstantLR(o, 0.5, {total_iters = 9}), optim.ExponentialLR(o, 0.5), optim.StepLR(o, 2, {gamma = 0.1})}
+    return optim.SequentialLR(o, {schedulers = parts, milestones = {2, 6}})
+  end, {0.25, 0.25, 0.5, 0.25, 0.125, 0.0625, 0.5, 0.5, 0.05, 0.05, 0.005, 0.005}},
   {"OneCycleLR", function(o) return optim.OneCycleLR(o, 1.0, 12) end,
     {0.04, 0.34978965422, 0.879285159122, 0.994415435451, 0.933012969841, 0.81174565395, 0.647378997695, 0.462637102667,
       0.283060998209, 0.133477530189, 0.034566987425, 4e-06}},
@@ -187,6 +195,22 @@ for _, case in ipairs(schedules) do
     schedule:step()
     testing.assert_equal(opt.param_groups[1].lr, rates[7])
   end
+end
+
+function tests.test_SequentialLR_refuses()
+  local opt, other = optim.SGD({(problem())}, {lr = 0.5}), optim.SGD({(problem())}, {lr = 0.5})
+  local function refused(schedulers, milestones, text)
+    testing.assert_error(function() optim.SequentialLR(opt, schedulers, milestones) end, "SequentialLR: " .. text)
+  end
+  local warm, late = optim.LinearLR(opt), optim.ExponentialLR(opt, 0.9)
+  refused({warm, late}, {4, 8}, "2 milestones for 2 schedules\n  fix   give the step at which each but the first begins")
+  refused({warm, late, late}, {4, 4}, "milestones must be above 0 and ascend")
+  refused({warm, optim.ExponentialLR(other, 0.9)}, {4}, "schedule 2 has another optimizer")
+  refused({warm, optim.ReduceLROnPlateau(opt)}, {4}, "schedule 2 does not follow the step count alone")
+  local schedule = optim.SequentialLR(opt, {warm, late}, {4})
+  local state = schedule:state_dict()
+  state.schedulers[2] = nil
+  testing.assert_error(function() schedule:load_state_dict(state) end, "load_state_dict: 'schedulers' is 1, wanted 2 states")
 end
 
 function tests.test_ReduceLROnPlateau()

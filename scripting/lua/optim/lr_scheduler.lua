@@ -12,6 +12,21 @@ local schedulers = {}
 local Schedule = {}
 Schedule.__index = Schedule
 
+local kInitial = setmetatable({}, {__mode = "k"})
+
+--- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has changed
+--- them when the next is made (PyTorch's `initial_lr`).
+local function initial_rates(optimizer)
+  local rates = kInitial[optimizer] or {}
+  kInitial[optimizer] = rates
+  local copy = {}
+  for i, group in ipairs(optimizer.param_groups) do
+    rates[i] = rates[i] or group.lr
+    copy[i] = rates[i]
+  end
+  return copy
+end
+
 --- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps.
 local function define(name, entries, rate, prepare)
   table.insert(entries, 1, "optimizer")
@@ -22,8 +37,7 @@ local function define(name, entries, rate, prepare)
   class.rate = rate
   schedulers[name] = function(...)
     local self = setmetatable(read(spec, ...), meta)
-    self.base_lrs = {}
-    for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
+    self.base_lrs = initial_rates(self.optimizer)
     if prepare then prepare(self, name) end
     self:step()
     return self
@@ -125,6 +139,53 @@ define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   if type(fn) == "table" then fn = fn[group] end
   return base * fn(self.last_epoch)
 end)
+
+-- One schedule after the other, warm-up first: `schedulers[i + 1]` begins at step `milestones[i]`.
+local Sequential = define("SequentialLR", {"schedulers", "milestones"}, function(self, _, group)
+  local passed = 0
+  for i, milestone in ipairs(self.milestones) do
+    if milestone <= self.last_epoch then passed = i end
+  end
+  local schedule = self.schedulers[passed + 1]
+  schedule.last_epoch = self.last_epoch - (self.milestones[passed] or 0)
+  return schedule:rate(schedule.base_lrs[group], group)
+end, function(self, name)
+  if #self.milestones ~= #self.schedulers - 1 then
+    fail(("%s: %d milestones for %d schedules\n  fix   give the step at which each but the first begins"):format(name,
+      #self.milestones, #self.schedulers))
+  end
+  for i, milestone in ipairs(self.milestones) do
+    if milestone <= (self.milestones[i - 1] or 0) then fail(("%s: milestones must be above 0 and ascend"):format(name)) end
+  end
+  for i, schedule in ipairs(self.schedulers) do
+    if type(schedule) ~= "table" or not schedule.rate then
+      fail(("%s: schedule %d does not follow the step count alone"):format(name, i))
+    end
+    if not rawequal(schedule.optimizer, self.optimizer) then
+      fail(("%s: schedule %d has another optimizer"):format(name, i))
+    end
+  end
+end)
+
+function Sequential:state_dict()
+  local state = Schedule.state_dict(self)
+  state.schedulers = {}
+  for i, schedule in ipairs(self.schedulers) do state.schedulers[i] = schedule:state_dict() end
+  return state
+end
+
+function Sequential:load_state_dict(state)
+  local own, nested = {}, type(state) == "table" and state.schedulers
+  if type(nested) ~= "table" or #nested ~= #self.schedulers then
+    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested or type(nested),
+      #self.schedulers))
+  end
+  for key, value in pairs(state) do
+    if key ~= "schedulers" then own[key] = value end
+  end
+  for i, schedule in ipairs(self.schedulers) do schedule:load_state_dict(nested[i]) end
+  Schedule.load_state_dict(self, own)
+end
 
 --- Anneals from `from` to `to` over `part` in [0, 1].
 local function anneal(strategy, from, to, part)
