@@ -2,13 +2,18 @@
 // Making ShardTensors, moving them, and leaving them.
 #include <c10/util/Exception.h>
 
+#include <optional>
+#include <string>
+
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/scatter.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/error_place.h"
 
 namespace moonhalo::scripting {
 
@@ -182,9 +187,9 @@ int set_halo_function(lua_State* lua) {
 }
 
 /// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered, halo =
-/// {"start", "interior", "finish", "edges"}, halo_seconds, halo_waited}.
-void push_record(lua_State* lua, const TraceRecord& record) {
-  lua_createtable(lua, 0, 8);
+/// {"start", "interior", "finish", "edges"}, halo_seconds, halo_waited, module = "blocks.0.fc1"}.
+void push_record(lua_State* lua, const TraceRecord& record, const std::optional<std::string>& module) {
+  lua_createtable(lua, 0, 9);
   push(lua, record.op);
   lua_setfield(lua, -2, "op");
   push(lua, record.inputs);
@@ -201,11 +206,16 @@ void push_record(lua_State* lua, const TraceRecord& record) {
   lua_setfield(lua, -2, "halo_seconds");
   push(lua, record.times.waited);
   lua_setfield(lua, -2, "halo_waited");
+  if (module) {
+    push(lua, *module);
+    lua_setfield(lua, -2, "module");
+  }
 }
 
 /// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order, and a
 /// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, the
-/// bytes that this rank sent, and in which order edges left, the interior was computed and edges arrived.
+/// bytes that this rank sent, in which order edges left, the interior was computed and edges arrived, and the path of
+/// the module whose forward called it ("" is the one that the script called; nil outside of modules, as in a backward).
 int op_trace(lua_State* lua) {
   std::vector<TraceRecord> records;
   Dispatch& dispatch = Dispatch::of_this_thread();
@@ -214,13 +224,20 @@ int op_trace(lua_State* lua) {
     std::vector<TraceRecord>* before;
     ~Restore() { dispatch.trace = before; }
   } restore{dispatch, std::exchange(dispatch.trace, &records)};
-  call_traced(lua, lua_gettop(lua) - 1, 0);
+  std::vector<std::optional<std::string>> modules;
+  {
+    const AfterCalls named([&](lua_State* caller) {
+      if (modules.size() < records.size()) modules.resize(records.size(), module_path(caller));
+    });
+    call_traced(lua, lua_gettop(lua) - 1, 0);
+  }
+  modules.resize(records.size());
   std::vector<std::string> names;
   for (const TraceRecord& record : records) names.push_back(record.op);
   push(lua, names);
   lua_createtable(lua, static_cast<int>(records.size()), 0);
   for (size_t i = 0; i < records.size(); ++i) {
-    push_record(lua, records[i]);
+    push_record(lua, records[i], modules[i]);
     lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
   }
   return 2;

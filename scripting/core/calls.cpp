@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/core/calls.h"
 
+#include <utility>
+
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/error_place.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/lua_sources.h"
@@ -11,6 +14,12 @@
 
 namespace moonhalo::scripting {
 namespace {
+
+thread_local const AfterCalls::Seen* after_calls = nullptr;
+
+void notify(lua_State* lua) {
+  if (after_calls) (*after_calls)(lua);
+}
 
 std::string string_at(lua_State* lua, int index) {
   size_t length = 0;
@@ -31,6 +40,9 @@ int traced_message(lua_State* lua) {
 
 }  // namespace
 
+AfterCalls::AfterCalls(Seen seen) : seen_(std::move(seen)), before_(std::exchange(after_calls, &seen_)) {}
+AfterCalls::~AfterCalls() { after_calls = before_; }
+
 std::string script_position(lua_State* lua) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(lua, level, &frame); ++level) {
@@ -45,7 +57,9 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
   // The message is pushed inside the handler and raised after it, so that the C++ exception is gone
   // by then.
   try {
-    return fn(lua);
+    const int results = fn(lua);
+    notify(lua);
+    return results;
   } catch (const ScriptExit& exit) {
     push_exit(lua, exit);
   } catch (const LuaError& error) {
@@ -56,6 +70,7 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
   } catch (const std::exception& error) {
     push(lua, script_position(lua) + plain_message(error) + module_place(lua));
   }
+  notify(lua);
   return lua_error(lua);
 }
 

@@ -35,6 +35,19 @@ lua_Integer push_running_modules(lua_State* lua) {
   return count;
 }
 
+/// What the namer says of the modules that are running, its first or second result; nothing outside of modules.
+std::optional<std::string> running_module(lua_State* lua, int result) {
+  if (!lua_checkstack(lua, 10)) return std::nullopt;
+  const int top = lua_gettop(lua);
+  std::optional<std::string> text;
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kNamerKey) == LUA_TFUNCTION && push_running_modules(lua) > 0 &&
+      lua_pcall(lua, 1, 2, 0) == LUA_OK && lua_type(lua, top + result) == LUA_TSTRING) {
+    text = lua_tostring(lua, top + result);
+  }
+  lua_settop(lua, top);
+  return text;
+}
+
 /// The length of "moonhalo.nn.conv:12: " at the beginning of a message about Moonhalo's own Lua code, or 0.
 size_t embedded_position(const std::string& message) {
   if (!message.starts_with("moonhalo.")) return 0;
@@ -166,7 +179,7 @@ int make_method(lua_State* lua) {
   return 1;
 }
 
-/// _set_module_namer(fn): fn(list of running modules, innermost first) -> "blocks.0.fc (Linear) of Net"
+/// _set_module_namer(fn): fn(list of running modules, innermost first) -> "blocks.0.fc (Linear) of Net", "blocks.0.fc"
 int set_module_namer(lua_State* lua) {
   luaL_checktype(lua, 1, LUA_TFUNCTION);
   lua_settop(lua, 1);
@@ -186,16 +199,11 @@ const Binding kBinding{"calls", [](lua_State* lua) {
 }  // namespace
 
 std::string module_place(lua_State* lua) {
-  if (!lua_checkstack(lua, 10)) return "";
-  const int top = lua_gettop(lua);
-  std::string place;
-  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kNamerKey) == LUA_TFUNCTION && push_running_modules(lua) > 0 &&
-      lua_pcall(lua, 1, 1, 0) == LUA_OK && lua_type(lua, -1) == LUA_TSTRING) {
-    place = kModuleLine + std::string(lua_tostring(lua, -1));
-  }
-  lua_settop(lua, top);
-  return place;
+  const auto place = running_module(lua, 1);
+  return place ? kModuleLine + *place : "";
 }
+
+std::optional<std::string> module_path(lua_State* lua) { return running_module(lua, 2); }
 
 std::string placed_message(lua_State* lua, std::string message) {
   explain(lua, message);

@@ -3,6 +3,7 @@
 
 #include <lua.hpp>
 
+#include <optional>
 #include <string>
 
 namespace moonhalo::scripting {
@@ -10,6 +11,9 @@ namespace moonhalo::scripting {
 /// "\n  in    blocks.0.fc (Linear) of Net": the module whose forward is running and its path from the module that the
 /// script called; "" outside of modules. Reads the frames of the stack, so it costs nothing until an error asks.
 std::string module_place(lua_State* lua);
+
+/// The path alone: "blocks.0.fc", "" in the module that the script called; nothing outside of modules.
+std::optional<std::string> module_path(lua_State* lua);
 
 /// A message handler: gives a text the script's line where it has one of Moonhalo's own Lua files, the running module,
 /// and a remedy for a method that was called with a dot. Texts without a position (`error(text, 0)`) and other objects

@@ -445,7 +445,7 @@ local function name_below(module, wanted)
   end
 end
 
---- "blocks.0.fc (Linear) of Net" for the modules that are running, innermost first; one that is registered nowhere below
+--- "blocks.0.fc (Linear) of Net" and "blocks.0.fc" for the modules that are running, innermost first; one that is registered nowhere below
 --- its caller begins a path of its own.
 mh._set_module_namer(function(running)
   local function class_name(module) return getmetatable(module).__name end
@@ -463,7 +463,7 @@ mh._set_module_namer(function(running)
     end
     at = running[i]
   end
-  return here() .. callers
+  return here() .. callers, path
 end)
 
 local kOfClasses = {extend = true, show = true, call = true}
