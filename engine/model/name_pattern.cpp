@@ -316,4 +316,26 @@ bool NamePattern::fits(const std::string& name) const {
   return rank_ == 2 ? text_ == name : glob_fits(text_, name);
 }
 
+NameMatches match_names(const std::vector<std::string>& patterns, const std::vector<std::string>& names) {
+  const std::vector<NamePattern> parsed(patterns.begin(), patterns.end());
+  const auto count = static_cast<int64_t>(patterns.size());
+  NameMatches matches{std::vector<int64_t>(names.size(), -1), std::vector<bool>(patterns.size(), false), {}};
+  for (size_t n = 0; n < names.size(); ++n) {
+    int64_t& best = matches.meant[n];
+    std::vector<int64_t> equals;
+    for (int64_t p = 0; p < count; ++p) {
+      if (!parsed[p].fits(names[n])) continue;
+      matches.used[p] = true;
+      if (best < 0 || parsed[best].weight() < parsed[p].weight()) {
+        best = p;
+        equals.clear();
+      } else if (parsed[best].weight() == parsed[p].weight()) {
+        equals.push_back(p);
+      }
+    }
+    for (const int64_t other : equals) matches.ties.push_back({static_cast<int64_t>(n), best, other});
+  }
+  return matches;
+}
+
 }  // namespace moonhalo

@@ -50,4 +50,15 @@ class NamePattern {
   int64_t literals_ = 0;
 };
 
+/// Which of several patterns each of several names means.
+struct NameMatches {
+  struct Tie {
+    int64_t name, first, second;  ///< two patterns that fit the name equally well
+  };
+  std::vector<int64_t> meant;  ///< per name: the pattern that fits best, -1 where none does
+  std::vector<bool> used;      ///< per pattern: whether it fits any name
+  std::vector<Tie> ties;
+};
+NameMatches match_names(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
+
 }  // namespace moonhalo

@@ -35,28 +35,22 @@ template <class Value>
 std::vector<int64_t> match(const std::vector<std::pair<std::string, Value>>& entries,
                            const std::vector<std::string>& names, const char* what, const DeviceMesh& mesh,
                            Unmatched unmatched) {
-  std::vector<NamePattern> patterns;
-  for (const auto& [text, value] : entries) patterns.emplace_back(text);
-  std::vector<bool> used(entries.size(), false);
-  std::vector<int64_t> found(names.size(), -1);
-  for (size_t n = 0; n < names.size(); ++n) {
-    for (size_t e = 0; e < entries.size(); ++e) {
-      if (!patterns[e].fits(names[n])) continue;
-      used[e] = true;
-      int64_t& best = found[n];
-      if (best < 0 || patterns[best].weight() < patterns[e].weight()) {
-        best = static_cast<int64_t>(e);
-        continue;
-      }
-      TORCH_CHECK_VALUE(patterns[best].weight() != patterns[e].weight() || entries[best].second == entries[e].second,
-                        kOp, "'", entries[best].first, "' and '", entries[e].first, "' both match ", what, " '", names[n],
-                        "' and differ\n  fix   give the exact name an entry of its own");
-    }
+  std::vector<std::string> patterns;
+  for (const auto& [text, value] : entries) patterns.push_back(text);
+  const NameMatches found = match_names(patterns, names);
+  for (const auto& [n, first, second] : found.ties) {
+    TORCH_CHECK_VALUE(entries[first].second == entries[second].second, kOp, "'", patterns[first], "' and '",
+                      patterns[second], "' both match ", what, " '", names[n],
+                      "' and differ\n  fix   give the exact name an entry of its own");
   }
   for (size_t e = 0; e < entries.size(); ++e) {
-    if (!used[e]) report_unmatched(entries[e].first, what, names, mesh, unmatched);
+    if (!found.used[e]) report_unmatched(patterns[e], what, names, mesh, unmatched);
   }
-  return found;
+  return found.meant;
+}
+
+std::string full(const std::string& module, const std::string& tensor) {
+  return module.empty() ? tensor : module + "." + tensor;
 }
 
 // Placements
@@ -263,7 +257,7 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
   for (const ModuleFacts& module : modules) {
     module_names.push_back(module.name);
     for (const TensorFacts& tensor : module.tensors) {
-      tensor_names.push_back(module.name.empty() ? tensor.name : module.name + "." + tensor.name);
+      tensor_names.push_back(full(module.name, tensor.name));
     }
   }
   const auto styles = match(plan.styles, module_names, "module", mesh, unmatched);
@@ -296,6 +290,22 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
     }
   }
   return resolved;
+}
+
+ParallelPlan spelt_out(const std::vector<ModulePlan>& resolved, const std::vector<ModuleFacts>& modules) {
+  ParallelPlan plan;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::string& name = modules[i].name;
+    for (const TensorFacts& facts : modules[i].tensors) {
+      const ModulePlan::Tensor& tensor = resolved[i].tensors.at(facts.name);
+      const std::string full_name = full(name, facts.name);
+      if (tensor.listed) plan.parameters.emplace_back(full_name, tensor.placements);
+      if (tensor.gradient) plan.gradients.emplace_back(full_name, *tensor.gradient);
+    }
+    if (!resolved[i].inputs.empty()) plan.inputs.emplace_back(name, resolved[i].inputs);
+    if (!resolved[i].outputs.empty()) plan.outputs.emplace_back(name, resolved[i].outputs);
+  }
+  return plan;
 }
 
 }  // namespace moonhalo

@@ -68,9 +68,10 @@ struct ParallelPlan {
 /// From JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output": [null,
 /// ["S(1)"]]}}, or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel", "output_layouts":
 /// "S(1)"}}, or one style. Instead of a list of placements for a parameter or an argument: {"placements": ["S(0)"],
-/// "grad": ["R"], "async": true}; grad and async may be left out. Placements are "Replicate" or "R", "Shard(0)", "S(0)"
-/// or "S(0, {5, 4})", "Partial(sum)" or "P"; one stands for a list on a mesh of one dim. ValueError for unknown keys
-/// (with the nearest), wrong types and invalid JSON.
+/// "grad": ["R"], "async": true}, of which any may be left out; for an argument also "plain": ["S(0)"] and "local":
+/// true (ArgumentPlan). Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})", "Partial(sum)" or "P";
+/// one stands for a list on a mesh of one dim. ValueError for unknown keys (with the nearest), wrong types and invalid
+/// JSON.
 ParallelPlan parse_plan(const std::string& json, const std::string& source = "plan");
 /// Reads a file of the above; comments are allowed.
 ParallelPlan load_plan(const std::string& path);
@@ -110,5 +111,9 @@ struct ModulePlan {
 /// not the mesh's, styles on a mesh of several dims or on a class that they cannot split.
 std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
                                 const DeviceMesh& mesh, Unmatched unmatched = Unmatched::kError);
+
+/// What `resolved` says, as a plan without patterns and styles: every tensor that an entry named, every module whose
+/// arguments move. Custom styles are not in it.
+ParallelPlan spelt_out(const std::vector<ModulePlan>& resolved, const std::vector<ModuleFacts>& modules);
 
 }  // namespace moonhalo

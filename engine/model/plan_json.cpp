@@ -73,27 +73,26 @@ Placements read_placements(const Json& value, const std::string& where) {
   return placements;
 }
 
-// What may be said of one parameter or argument: placements alone, or an object with flags.
-struct Entry {
-  std::optional<Placements> placements = {}, gradient = {};
-  bool async = false;
-};
-
 bool is_entry(const Json& value) {
   return value.is_object() && (value.contains("placements") || value.contains("grad") || value.contains("async"));
 }
 
-Entry read_entry(const Json& value, const std::string& where) {
-  if (!value.is_object()) return {.placements = read_placements(value, where)};
-  check_keys(value, {"placements", "grad", "async"}, where);
-  Entry entry;
+bool read_flag(const Json& value, const std::string& where) {
+  if (!value.is_boolean()) wrong_type(where, "true or false", value);
+  return value.get<bool>();
+}
+
+// What may be said of one parameter or argument: placements alone, or an object with flags.
+ArgumentPlan read_entry(const Json& value, const std::vector<std::string>& keys, const std::string& where) {
+  if (!value.is_object()) return {.wanted = read_placements(value, where)};
+  check_keys(value, keys, where);
+  ArgumentPlan entry;
   const auto given = [&](const char* key) { return value.contains(key) && !value[key].is_null(); };
-  if (given("placements")) entry.placements = read_placements(value["placements"], where + ".placements");
+  if (given("placements")) entry.wanted = read_placements(value["placements"], where + ".placements");
+  if (given("plain")) entry.plain = read_placements(value["plain"], where + ".plain");
   if (given("grad")) entry.gradient = read_placements(value["grad"], where + ".grad");
-  if (given("async")) {
-    if (!value["async"].is_boolean()) wrong_type(where + ".async", "true or false", value["async"]);
-    entry.async = value["async"].get<bool>();
-  }
+  if (given("async")) entry.async = read_flag(value["async"], where + ".async");
+  if (given("local")) entry.local = read_flag(value["local"], where + ".local");
   return entry;
 }
 
@@ -105,9 +104,7 @@ SignaturePlan read_arguments(const Json& value, const std::string& where) {
     return plan.by_position[position];
   };
   const auto read = [&](const Json& one) {
-    Entry entry = read_entry(one, where);
-    return ArgumentPlan{
-        .wanted = std::move(entry.placements), .gradient = std::move(entry.gradient), .async = entry.async};
+    return read_entry(one, {"placements", "grad", "async", "plain", "local"}, where);
   };
   if (is_entry(value)) {
     at(0) = read(value);
@@ -193,9 +190,7 @@ ParallelStyle read_style(const Json& value, const std::string& where) {
   named("input_kwarg_layouts", style.input_kwarg_layouts);
   named("desired_input_kwarg_layouts", style.desired_input_kwarg_layouts);
   if (given("use_local_output")) {
-    if (!value["use_local_output"].is_boolean())
-      wrong_type(where + ".use_local_output", "true or false", value["use_local_output"]);
-    style.use_local_output = value["use_local_output"].get<bool>();
+    style.use_local_output = read_flag(value["use_local_output"], where + ".use_local_output");
   }
   if (given("sequence_dim")) style.sequence_dim = read_integer(value["sequence_dim"], where + ".sequence_dim");
   if (given("number")) style.custom = read_integer(value["number"], where + ".number");
@@ -244,9 +239,9 @@ ParallelPlan read_plan(const Json& json, const std::string& source) {
         read_forward(key, value, plan, source);
       } else {
         const std::string where = source + ".parameter[\"" + key + "\"]";
-        Entry entry = read_entry(value, where);
+        ArgumentPlan entry = read_entry(value, {"placements", "grad", "async"}, where);
         TORCH_CHECK_VALUE(!entry.async, where, ": async is for the inputs and outputs of modules");
-        if (entry.placements) plan.parameters.emplace_back(key, std::move(*entry.placements));
+        if (entry.wanted) plan.parameters.emplace_back(key, std::move(*entry.wanted));
         if (entry.gradient) plan.gradients.emplace_back(key, std::move(*entry.gradient));
       }
     }
@@ -271,8 +266,10 @@ Json json_of(const ParallelStyle::Layouts& layouts) {
 Json json_of(const SignaturePlan& plan) {
   const auto one = [](const ArgumentPlan& argument) {
     const Json wanted = argument.wanted ? json_of(*argument.wanted) : Json();
-    if (!argument.gradient && !argument.async) return wanted;
+    if (argument == ArgumentPlan{.wanted = argument.wanted}) return wanted;
     Json object{{"placements", wanted}};
+    if (argument.plain) object["plain"] = json_of(*argument.plain);
+    if (argument.local) object["local"] = true;
     if (argument.gradient) object["grad"] = json_of(*argument.gradient);
     if (argument.async) object["async"] = true;
     return object;

@@ -6,6 +6,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/factory_capture.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
+#include "moonhalo/engine/model/name_pattern.h"
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/mesh.h"
@@ -103,15 +104,15 @@ void push_arguments(lua_State* lua, const SignaturePlan& plan) {
 }
 
 /// plan:resolve(modules, mesh, unmatched): per module {tensors = {weight = {placements =, listed =}}, inputs =,
-/// outputs =, custom = {1}}.
+/// outputs =, custom = {1}}; and all of it as a plan without patterns and styles.
 int plan_resolve(lua_State* lua) {
   const auto plan = check_object<ParallelPlan>(lua, 1);
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 3);
   const std::string unmatched = check_string(lua, 4);
   TORCH_CHECK_VALUE(unmatched == "error" || unmatched == "warn", "parallelize_module: unmatched is '", unmatched,
                     "'", did_you_mean(unmatched, {"error", "warn"}), "\n  have  error, warn");
-  const auto resolved =
-      resolve(*plan, check_modules(lua, 2), *mesh, unmatched == "warn" ? Unmatched::kWarn : Unmatched::kError);
+  const std::vector<ModuleFacts> modules = check_modules(lua, 2);
+  const auto resolved = resolve(*plan, modules, *mesh, unmatched == "warn" ? Unmatched::kWarn : Unmatched::kError);
   lua_createtable(lua, static_cast<int>(resolved.size()), 0);
   lua_Integer position = 0;
   for (const ModulePlan& module : resolved) {
@@ -138,7 +139,26 @@ int plan_resolve(lua_State* lua) {
     lua_setfield(lua, -2, "custom");
     lua_rawseti(lua, -2, ++position);
   }
-  return 1;
+  push_object(lua, std::make_shared<ParallelPlan>(spelt_out(resolved, modules)));
+  return 2;
+}
+
+/// match_names(patterns, names): per name the pattern that it means (from 1; 0 for none), a list of the patterns that
+/// fit nothing, and the ties as {name, pattern, pattern}.
+int match(lua_State* lua) {
+  const auto patterns = check_string_list(lua, 1), names = check_string_list(lua, 2);
+  NameMatches found = match_names(patterns, names);
+  for (int64_t& meant : found.meant) ++meant;
+  push(lua, found.meant);
+  std::vector<std::string> unused;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (!found.used[i]) unused.push_back(patterns[i]);
+  }
+  push(lua, unused);
+  std::vector<std::vector<std::string>> ties;
+  for (const auto& [name, first, second] : found.ties) ties.push_back({names[name], patterns[first], patterns[second]});
+  push(lua, ties);
+  return 3;
 }
 
 /// move_arguments(plans, tensors, mesh, where): the tensors as their plans say. Collective over the mesh.
@@ -218,6 +238,7 @@ const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 // What only the embedded Lua files call is kept out of `mh`.
 const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"load_plan", guard<load_plan_file>},
+                               {"match_names", guard<match>},
                                {"place_tensor", guard<place>},
                                {"finish_grad_sync", guard<finish_sync>},
                                {"warn", guard<warn>},

@@ -16,4 +16,7 @@ function plan.new(table_or_style)
   return made
 end
 
+plan.zoo = mh._framed(require "moonhalo.internal.plan_zoo")
+for name, fn in pairs(require "moonhalo.internal.plan_report") do plan[name] = mh._framed(fn) end
+
 return plan

@@ -4,13 +4,14 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
+local replaced = require "moonhalo.internal.forward"
 local styles = require "moonhalo.internal.parallel_styles"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local plans = mh._plans
 local parallelize = {warn = plans.warn}
 
-local kDone = setmetatable({}, {__mode = "k"})
+local kDone = setmetatable({}, {__mode = "k"})  -- module -> {mesh =, plan = the plan as it was understood, custom = names}
 
 local function path(prefix, name) return prefix == "" and name or prefix .. "." .. name end
 
@@ -23,7 +24,7 @@ end
 -- ---- What the plan needs to know ------------------------------------------------------------------------------------
 
 --- The class of a module and those that it extends.
-local function kinds_of(module)
+function parallelize.kinds_of(module)
   local kinds, class = {module:class_name()}, module.super
   while class do
     kinds[#kinds + 1] = class.name
@@ -46,7 +47,7 @@ local function facts_of(root)
     local tensors = {}
     for i, slot in ipairs(slots_of(module)) do tensors[i] = {name = slot.name, shape = slot.tensor.shape} end
     modules[#modules + 1] = {name = name, module = module}
-    facts[#facts + 1] = {name = name, kinds = kinds_of(module), tensors = tensors}
+    facts[#facts + 1] = {name = name, kinds = parallelize.kinds_of(module), tensors = tensors}
   end
   return modules, facts
 end
@@ -108,6 +109,7 @@ end
 
 --- Position of every named argument of `forward`, and whether more may come in a last table.
 local function argument_names(forward)
+  forward = replaced.written(forward)
   local info = debug.getinfo(forward, "u")
   local positions, names, open = {}, {}, info.isvararg
   for i = 2, info.nparams do
@@ -249,24 +251,38 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   local factory = options.factory and factory_plan(options.factory)
   if factory then plans.check_factories(factory, mesh) end
   local modules, facts = facts_of(module)
-  local resolved = plan:resolve(facts, mesh, options.unmatched)
-  local hooks = {}
+  local resolved, understood = plan:resolve(facts, mesh, options.unmatched)
+  local hooks, styled = {}, {}
   for i, entry in ipairs(modules) do
     local inputs, outputs = resolved[i].inputs, resolved[i].outputs
     if inputs then hooks[#hooks + 1] = {entry.module, "register_forward_pre_hook", input_hook(entry, inputs, mesh)} end
     if outputs then hooks[#hooks + 1] = {entry.module, "register_forward_hook", output_hook(entry, outputs, mesh)} end
   end
   for i, entry in ipairs(modules) do
-    for _, number in ipairs(resolved[i].custom) do custom[number]:apply(entry.module, mesh) end
+    for _, number in ipairs(resolved[i].custom) do
+      styled[#styled + 1] = entry.name
+      custom[number]:apply(entry.module, mesh)
+    end
   end
   place_tensors(modules, resolved, mesh, options.src_data_rank, options.is_model_sharded)
   if factory then
-    local forward = module.forward
-    rawset(module, "forward", function(...) return plans.capture_factories(factory, mesh, forward, ...) end)
+    replaced.replace(module, function(forward)
+      return function(...) return plans.capture_factories(factory, mesh, forward, ...) end
+    end)
   end
   for _, hook in ipairs(hooks) do hook[1][hook[2]](hook[1], hook[3]) end
-  kDone[module] = true
+  kDone[module] = {mesh = mesh, plan = understood, custom = styled}
   return module
+end
+
+--- What parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
+function parallelize.done(module) return kDone[module] end
+
+--- Always an error: no operator sends tokens to the ranks of their experts.
+function parallelize.expert_parallel()
+  fail("expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo, in no function and as no mesh "
+    .. "dimension \"ep\" of a policy\n  fix   keep the experts in one parameter [experts, ...] and place its first dim: "
+    .. "{parameter = {[\"moe.weight\"] = {mh.Shard(0)}}}")
 end
 
 --- `partition(name, module, mesh)` places what it likes (`module.weight = nn.Parameter(mh.distribute_tensor(...))`), for the

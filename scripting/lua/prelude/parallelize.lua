@@ -1,10 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Puts parallelize_module and what belongs to it into `mh`; the files behind them are loaded at the first use.
+-- Puts functions about modules into `mh`; the files behind them are loaded at the first use.
 
 local mh = ...
 
-for _, name in ipairs {"parallelize_module", "distribute_module", "finish_grad_sync"} do
-  rawset(mh, name, mh._framed(function(...) return require("moonhalo.internal.parallelize")[name](...) end))
+local kHomes = {
+  {"internal.parallelize", "parallelize_module", "distribute_module", "finish_grad_sync", "expert_parallel"},
+  {"internal.patch", "patch"},
+  {"internal.ema", "EMA"},
+}
+for _, home in ipairs(kHomes) do
+  for _, name in ipairs {table.unpack(home, 2)} do
+    rawset(mh, name, mh._framed(function(...) return require("moonhalo." .. home[1])[name](...) end))
+  end
 end
 for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"} do
   rawset(mh, name, mh._framed(function(...) return require("moonhalo.internal.parallel_styles").classes[name](...) end))

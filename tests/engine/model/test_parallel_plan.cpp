@@ -46,6 +46,7 @@ std::string text_of(const SignaturePlan& plan) {
     if (one && one->plain) text += text_of(*one->plain) + " as ";
     text += one ? (one->wanted ? text_of(*one->wanted) : "is") + (one->local ? ", local]" : "]") : "]";
   }
+  while (text.ends_with(" []")) text.resize(text.size() - 3);  // no list need end with what is left alone
   for (const auto& [name, one] : plan.by_name) text += " " + name + " [" + text_of(*one.wanted) + "]";
   return text;
 }
@@ -86,6 +87,10 @@ const PlanCase kPlans[] = {
      "blocks.0.fc1.bias Shard(0)\n"},
     {"TheCloserPatternWins", R"json({"parameter": {"*.*.fc1.bias": "S(0)", "*.1.fc1.bias": "R"}})json",
      "blocks.0.fc1.bias Shard(0)\n"},
+    {"AnExactNameEndsATie",
+     R"json({"parameter": {"blocks.?.fc1.bias": "S(0)", "blocks.*.fc1.bias": "R", "blocks.0.fc1.bias": "S(0)",
+                           "blocks.1.fc1.bias": "R"}})json",
+     "blocks.0.fc1.bias Shard(0)\n"},
     {"Sizes", R"json({"parameter": {"blocks.0.fc1.weight": ["S(0, {4, 0, 3})"]}})json",
      "blocks.0.fc1.weight Shard(0, {4, 0, 3})\n"},
     {"V06Forward",
@@ -115,7 +120,7 @@ const PlanCase kPlans[] = {
      "blocks.1.input [Shard(2) as Shard(2)]\nblocks.1.output [Shard(2) as is]\n"},
     {"P01OneStyleIsForTheRoot",
      R"json({"style": "PrepareModuleInput", "input_layouts": ["S(0)", null], "desired_input_layouts": ["R", null], "use_local_output": true})json",
-     "input [Shard(0) as Replicate(), local] []\n"},
+     "input [Shard(0) as Replicate(), local]\n"},
     {"PrepareOutput",
      R"json({"words": {"style": "PrepareModuleOutput", "output_layouts": "S(0)", "desired_output_layouts": "R"}})json",
      "words.output [Shard(0) as Replicate(), local]\n"},
@@ -128,6 +133,15 @@ class ParallelPlans : public ::testing::TestWithParam<PlanCase> {};
 
 TEST_P(ParallelPlans, SayWhereTensorsGo) { EXPECT_EQ(outcome(GetParam().json, GetParam().mesh), GetParam().expected); }
 
+TEST_P(ParallelPlans, V16MeanTheSameSpeltOut) {
+  const auto modules = model();
+  const auto resolved = resolve(parse_plan(GetParam().json), modules, *fake_mesh(GetParam().mesh));
+
+  const ParallelPlan plan = spelt_out(resolved, modules);
+
+  EXPECT_TRUE(plan.styles.empty());
+  EXPECT_EQ(outcome(to_json(plan), GetParam().mesh), GetParam().expected);
+}
 TEST_P(ParallelPlans, AreTheSameWrittenAndReadAgain) {
   EXPECT_EQ(outcome(to_json(parse_plan(GetParam().json)), GetParam().mesh), GetParam().expected);
 }

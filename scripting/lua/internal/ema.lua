@@ -1,0 +1,118 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.EMA: the average of a module's parameters over training, which forgets exponentially.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local ordered_map = require "moonhalo.internal.ordered_map"
+local state = require "moonhalo.nn.state"
+
+local fail = mh.fail
+local EMA = {}
+local meta = {__index = EMA, __name = "EMA"}
+local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"warmup", false}})
+
+--- Parameters, then buffers, by name; each once.
+local function tensors_of(module)
+  local found = ordered_map()
+  for name, tensor in module:named_parameters() do found[name] = tensor end
+  for name, tensor in module:named_buffers() do found[name] = tensor end
+  return found
+end
+
+--- A step of 1 - decay would be lost in types of two bytes.
+local function start(tensor)
+  local two_bytes = tensor.dtype == "float16" or tensor.dtype == "bfloat16"
+  return two_bytes and tensor:detach():to("float32") or tensor:detach():clone()
+end
+
+--- Averages of `module`, placed as its tensors are. Make it after parallelize_module, call `ema:update()` after the optimizer's
+--- step. Options: decay (0.999), warmup (false; true: the n-th update from 0 takes at most (1 + n) / (10 + n), so that the
+--- first values are soon forgotten). Buffers are copied, not averaged. Averages of float16 and bfloat16 are float32.
+local function make(...)
+  local self = setmetatable(arguments.read(kSignature, ...), meta)
+  if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. type(self.module)) end
+  if type(self.decay) ~= "number" or self.decay < 0 or self.decay > 1 then
+    fail("EMA: decay is " .. tostring(self.decay) .. ", wanted a number within 0 and 1")
+  end
+  self.updates, self.trained, self.averages, self.is_buffer = 0, nil, ordered_map(), {}
+  for name, tensor in tensors_of(self.module) do self.averages[name] = start(tensor) end
+  for name in self.module:named_buffers() do self.is_buffer[name] = true end
+  return self
+end
+
+local function place_text(tensor) return tensor:is_shard_tensor() and tostring(tensor:detach().mesh) or "a plain tensor" end
+
+--- `visit(name, average, tensor)` for every average, the tensors being those of `module` under the same names.
+local function each(self, op, module, visit)
+  local tensors = tensors_of(module)
+  for name, average in self.averages do
+    local tensor = tensors[name]
+    if tensor == nil then fail(("EMA: %s: the module has no '%s'"):format(op, name)) end
+    if average:is_shard_tensor() ~= tensor:is_shard_tensor() then
+      fail(("EMA: %s: '%s' was placed since\n  have  an average on %s, the module's on %s\n"
+        .. "  fix   make the EMA after parallelize_module"):format(op, name, place_text(average), place_text(tensor)))
+    end
+    visit(name, average, tensor:detach())
+  end
+end
+
+--- One step of the averages towards the module's parameters.
+function EMA:update()
+  if self.trained then fail("EMA: update: the averages are in the module\n  fix   call swap() again first") end
+  local decay = self.decay
+  if self.warmup then decay = math.min(decay, (1 + self.updates) / (10 + self.updates)) end
+  mh.no_grad(function()
+    each(self, "update", self.module, function(name, average, tensor)
+      if self.is_buffer[name] then
+        average:copy_(tensor)
+      else
+        average:lerp_(tensor:to(average.dtype), 1 - decay)
+      end
+    end)
+  end)
+  self.updates = self.updates + 1
+end
+
+--- Copies the averages into `module`, which has the names of the averaged one.
+function EMA:apply_to(module)
+  mh.no_grad(function()
+    each(self, "apply_to", module, function(_, average, tensor) tensor:copy_(average) end)
+  end)
+end
+
+--- Puts the averages into the module, for an evaluation or a file; the next call brings the trained values back.
+function EMA:swap()
+  if self.trained then
+    mh.no_grad(function()
+      each(self, "swap", self.module, function(name, _, tensor) tensor:copy_(self.trained[name]) end)
+    end)
+    self.trained = nil
+    return
+  end
+  local trained = {}
+  each(self, "swap", self.module, function(name, _, tensor) trained[name] = tensor:clone() end)
+  self:apply_to(self.module)
+  self.trained = trained
+end
+
+--- The averages by name and the number of updates, for checkpoints.
+function EMA:state_dict()
+  local averages = {}
+  for name, average in self.averages do averages[name] = average end
+  return {averages = averages, updates = self.updates}
+end
+
+--- Names and shapes must be those of this module; the placements may be others.
+function EMA:load_state_dict(given)
+  if type(given) ~= "table" or type(given.averages) ~= "table" or math.type(given.updates) ~= "integer" then
+    fail("EMA: load_state_dict: wanted the table of state_dict(), with averages and updates")
+  end
+  state.load_state_dict({
+    class_name = function() return "EMA" end,
+    state_dict = function() return self.averages end,
+  }, given.averages)
+  self.updates = given.updates
+end
+
+return {EMA = make}
