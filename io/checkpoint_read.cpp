@@ -5,6 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <deque>
+#include <numeric>
+#include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/agreement.h"
@@ -16,6 +19,9 @@ namespace moonhalo::io {
 namespace {
 
 constexpr const char* kWho = "checkpoint.load";
+
+constexpr int64_t kShortestReadRun = 4 << 10;  // reading ahead serves the ranks that read between
+constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is exchanged
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
@@ -57,52 +63,91 @@ void CheckpointReader::read(File& file, const StoredTensor& tensor, const Extent
   }
 }
 
-void CheckpointReader::read_plain(File& file, const StoredTensor& tensor, const at::Tensor& target) {
-  const at::Tensor data = takes_bytes(target, tensor) ? target : empty_block(tensor.shape, tensor.dtype);
-  const int64_t ranks = world_.size(), bytes = bytes_of(tensor);
+void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Communicator& group,
+                                   const at::Tensor& target) {
+  const bool in_place = takes_bytes(target, tensor);
+  const at::Tensor data = in_place ? target : empty_block(tensor.shape, tensor.dtype);
+  const int64_t bytes = bytes_of(tensor);
   const Extent as_bytes{{bytes}, 1};
-  if (ranks == 1 || bytes <= kSmallBytes) {
+  if (group.size() == 1 || bytes <= kSmallBytes) {
     read(file, tensor, as_bytes, Box{{0, bytes}}, data.mutable_data_ptr());
   } else {
-    const std::vector<int64_t> counts = balanced_sizes(bytes, ranks);
-    int64_t begin = 0;
-    for (int rank = 0; rank < world_.rank(); ++rank) begin += counts[rank];
-    at::Tensor part = empty_block({counts[world_.rank()]}, at::kByte);
+    const std::vector<int64_t> counts = balanced_sizes(bytes, group.size());
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0});
+    scratch_used_ = 0;
+    const at::Tensor part = scratch({counts[group.rank()]}, at::kByte);
     read(file, tensor, as_bytes, Box{{begin, begin + part.numel()}}, part.mutable_data_ptr());
     at::Tensor whole = at::from_blob(data.mutable_data_ptr(), {bytes}, at::kByte);
-    world_.all_gather(part, counts, whole);
+    group.all_gather(part, counts, whole);
   }
-  if (!data.is_same(target)) target.copy_(data);
+  if (!in_place) target.copy_(data);
 }
 
 void CheckpointReader::read_block(File& file, const StoredTensor& tensor, const at::Tensor& target) {
   const SpecPtr& held = spec(target);
   const MeshPtr& mesh = held->mesh();
-  const at::Tensor block = to_local(target);
   std::vector<int64_t>& bytes = bytes_by_rank_[mesh.get()];
   bytes.resize(mesh->size());
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-  const FileShares shares = share_out(*held, element_bytes, bytes);
-  const auto block_of = [&](int64_t rank) { return held->ndim() == 0 ? Box{{0, 1}} : block_box(*held, rank); };
-  bool apart = bytes_of(tensor) <= kSmallBytes;  // each rank reads its own block
-  if (!apart) {
-    apart = true;
-    for (int64_t rank = 0; rank < mesh->size(); ++rank) apart &= same_box(shares.boxes[rank], block_of(rank));
+  const Extent extent{held->ndim() == 0 ? std::vector<int64_t>{1} : held->global_shape(),
+                      static_cast<int64_t>(c10::elementSize(tensor.dtype))};
+  std::vector<Box> boxes;
+  bool apart = true;  // each rank reads its own block
+  if (bytes_of(tensor) > kSmallBytes) {
+    boxes = share_out(*held, extent.element_bytes, bytes, kShortestReadRun).boxes;
+    for (int64_t rank = 0; rank < mesh->size(); ++rank) apart &= same_box(boxes[rank], block_box(*held, rank));
   }
-  const Box box = apart ? block_of(mesh->rank()) : shares.boxes[mesh->rank()];
-  const bool in_place = apart && takes_bytes(block, tensor);
-  at::Tensor data =
-      in_place ? block : empty_block(held->ndim() == 0 ? std::vector<int64_t>{} : box.shape(), tensor.dtype);
-  read(file, tensor, {shares.shape, element_bytes}, box, data.mutable_data_ptr());
-  if (in_place) return;
-  data = data.to(block.device());
+  const at::Tensor block = to_local(target);
   if (!apart) {
-    const IntervalMap map({mesh, held->global_shape(), [&](int64_t rank) { return shares.boxes[rank]; },
-                           [](int64_t, int64_t) { return true; }},
-                          [&](int64_t rank) { return requests_for(block_box(*held, rank)); });
-    data = gather(map, data);
+    add_shared({&file, &tensor, held, block, std::move(boxes)});
+    return;
   }
-  block.copy_(data);
+  const at::Tensor data = takes_bytes(block, tensor) ? block : empty_block(block.sizes(), tensor.dtype);
+  read(file, tensor, extent, held->ndim() == 0 ? Box{{0, 1}} : block_box(*held, mesh->rank()), data.mutable_data_ptr());
+  if (!data.is_same(block)) block.copy_(data);
+}
+
+void CheckpointReader::add_shared(Shared shared) {
+  int64_t bytes = 0;
+  for (const Box& box : shared.boxes) {
+    bytes = std::max(bytes, box.numel() * static_cast<int64_t>(c10::elementSize(shared.tensor->dtype)));
+  }
+  const bool joins =
+      shared_.empty() || (shared_[0].spec->mesh() == shared.spec->mesh() &&
+                          shared_[0].tensor->dtype == shared.tensor->dtype && shared_bytes_ + bytes <= kSharedBytes);
+  if (!joins) flush();
+  shared_.push_back(std::move(shared));
+  shared_bytes_ += bytes;
+}
+
+at::Tensor CheckpointReader::scratch(const std::vector<int64_t>& shape, at::ScalarType dtype) {
+  const int64_t bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
+  if (scratch_used_ + bytes > kSharedBytes) return at::empty(shape, dtype);
+  if (!scratch_.defined()) scratch_ = empty_block({kSharedBytes}, at::kByte);
+  const at::Tensor part = scratch_.narrow(0, scratch_used_, bytes).view(dtype).view(shape);
+  scratch_used_ += (bytes + 63) / 64 * 64;
+  return part;
+}
+
+void CheckpointReader::flush() {
+  const std::vector<Shared> all = std::exchange(shared_, {});
+  shared_bytes_ = scratch_used_ = 0;
+  if (all.empty()) return;
+  HaloExchange exchange;
+  std::deque<IntervalMap> maps;
+  for (const Shared& one : all) {
+    const MeshPtr& mesh = one.spec->mesh();
+    const Box& box = one.boxes[mesh->rank()];
+    const at::Tensor data = scratch(box.shape(), one.tensor->dtype);
+    const auto element_bytes = static_cast<int64_t>(data.element_size());
+    read(*one.file, *one.tensor, {one.spec->global_shape(), element_bytes}, box, data.mutable_data_ptr());
+    maps.emplace_back(Ownership{mesh, one.spec->global_shape(), [&](int64_t rank) { return one.boxes[rank]; },
+                                [](int64_t, int64_t) { return true; }},
+                      [&](int64_t rank) { return requests_for(block_box(*one.spec, rank)); });
+    exchange.add_gather(maps.back(), data.to(one.block.device()));
+  }
+  exchange.start();
+  exchange.wait();
+  for (size_t i = 0; i < all.size(); ++i) all[i].block.copy_(exchange.gathered(i));
 }
 
 void CheckpointReader::read_into(const std::string& file, const std::string& tensor, const at::Tensor& target) {
@@ -111,11 +156,13 @@ void CheckpointReader::read_into(const std::string& file, const std::string& ten
   TORCH_INTERNAL_ASSERT(target.sizes() == at::IntArrayRef(stored.shape), "a tensor is read into one of another shape");
   const at::NoGradGuard no_grad;
   if (!is_shard_tensor(target)) {
-    read_plain(from, stored, target);
+    read_copies(from, stored, world_, target);
   } else if (spec(target)->has_partial()) {
     const at::Tensor whole = empty_block(stored.shape, stored.dtype);
-    read_plain(from, stored, whole);
+    read_copies(from, stored, world_, whole);
     target.copy_(whole);
+  } else if (spec(target)->is_replicate() && to_local(target).is_cpu()) {
+    read_copies(from, stored, spec(target)->mesh()->group(), to_local(target));
   } else {
     read_block(from, stored, target);
   }
@@ -123,6 +170,8 @@ void CheckpointReader::read_into(const std::string& file, const std::string& ten
 }
 
 void CheckpointReader::finish() {
+  const at::NoGradGuard no_grad;
+  flush();
   fail_together(world_, [&] {
     if (failed_) std::rethrow_exception(failed_);
   });

@@ -11,7 +11,7 @@
 
 #include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/positioned_file.h"
 #include "moonhalo/io/safetensors.h"
 
@@ -29,11 +29,13 @@ class CheckpointReader {
   /// Null when the file, or its tensor, is not there.
   const StoredTensor* find(const std::string& file, const std::string& tensor) const;
 
-  /// Reads a tensor into one of its shape; values are cast where the dtype is another. A plain one is read on every
-  /// rank. Collective over the world, or the mesh. A disk that fails says so in finish().
+  /// Reads a tensor into one of its shape, where it is after flush(); values are cast where the dtype is another. A
+  /// plain one is read on every rank. Collective over the world, or the mesh. A disk that fails says so in finish().
   void read_into(const std::string& file, const std::string& tensor, const at::Tensor& target);
-  /// Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its header was
-  /// read.
+  /// Collective: exchanges what ranks have read for each other so far. Few large messages do better than one a tensor.
+  void flush();
+  /// Flushes. Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its
+  /// header was read.
   void finish();
 
   /// What this rank has read from the files.
@@ -50,12 +52,27 @@ class CheckpointReader {
     int64_t element_bytes;
   };
   void read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data);
-  void read_plain(File& file, const StoredTensor& tensor, const at::Tensor& target);
+  /// A tensor that is read in parts.
+  struct Shared {
+    File* file;
+    const StoredTensor* tensor;
+    SpecPtr spec;
+    at::Tensor block;
+    std::vector<Box> boxes;
+  };
+  void add_shared(Shared shared);
+  /// Memory until the next flush(): touching new memory costs more than reading.
+  at::Tensor scratch(const std::vector<int64_t>& shape, at::ScalarType dtype);
+  void read_copies(File& file, const StoredTensor& tensor, Communicator& group, const at::Tensor& target);
   void read_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
 
   Communicator& world_;
   std::map<std::string, File> files_;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
+  std::vector<Shared> shared_;
+  int64_t shared_bytes_ = 0;
+  at::Tensor scratch_;
+  int64_t scratch_used_ = 0;
   std::exception_ptr failed_;
   int64_t bytes_read_ = 0;
 };

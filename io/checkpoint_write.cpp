@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 
 #include "moonhalo/engine/base/lazy_bits.h"
@@ -18,7 +19,8 @@ namespace moonhalo::io {
 namespace {
 
 constexpr const char* kWho = "checkpoint.save";
-constexpr int64_t kPieceBytes = 16 << 20;  // of what has to be gathered, packed or brought from a device
+constexpr int64_t kShortestBackgroundRun = 512;  // a thread takes its time, the run does not wait for what travels
+constexpr int64_t kPieceBytes = 16 << 20;        // of what has to be gathered, packed or brought from a device
 
 at::Tensor region(at::Tensor tensor, const Box& box, const Box& within) {
   for (int64_t dim = 0; dim < box.ndim(); ++dim) {
@@ -46,7 +48,15 @@ struct CheckpointWriter::Part {
   Box box;    // what this rank writes
 };
 
-CheckpointWriter::CheckpointWriter(Communicator& world, std::string path) : world_(world), path_(std::move(path)) {}
+/// Pieces of one tensor, one by rank, that travel at once.
+struct CheckpointWriter::Round {
+  const Part* part;
+  std::vector<Box> boxes;
+  int64_t bytes;  // of the largest
+};
+
+CheckpointWriter::CheckpointWriter(Communicator& world, std::string path, bool in_background)
+    : world_(world), path_(std::move(path)), short_run_(in_background ? kShortestBackgroundRun : kShortRun) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
 bool CheckpointWriter::writes(const MeshPtr& mesh) {
@@ -70,7 +80,7 @@ CheckpointWriter::Part CheckpointWriter::make_part(at::Tensor tensor) {
     part.block = to_local(redistribute(tensor, part.spec)).detach();
     std::vector<int64_t>& bytes = bytes_by_rank_[mesh.get()];
     bytes.resize(mesh->size());
-    part.shares = share_out(*part.spec, part.element_bytes, bytes);
+    part.shares = share_out(*part.spec, part.element_bytes, bytes, short_run_);
     part.owned = tensor.dim() == 0 ? Box{{0, 1}} : block_box(*part.spec, mesh->rank());
     part.box = part.shares.boxes[mesh->rank()];
   }
@@ -112,9 +122,10 @@ void CheckpointWriter::create() {
 }
 
 void CheckpointWriter::for_each_piece(const Visit& visit) const {
+  std::vector<Round> rounds;
   for (const Part& part : parts_) {
     if (part.shares.moves) {
-      for_each_gathered_piece(part, visit);
+      add_rounds(part, rounds);
     } else if (part.block.is_cpu() && part.block.is_contiguous()) {
       if (!part.box.empty()) visit(part, part.box, region(part.block, part.box, part.owned).contiguous());
     } else {
@@ -123,25 +134,51 @@ void CheckpointWriter::for_each_piece(const Visit& visit) const {
       }
     }
   }
+  for (size_t begin = 0, end = 0; begin < rounds.size(); begin = end) {
+    const auto joins = [&](const Round& round, int64_t bytes) {
+      const Part &first = *rounds[begin].part, &part = *round.part;
+      return first.spec->mesh() == part.spec->mesh() && first.block.dtype() == part.block.dtype() &&
+             bytes <= kPieceBytes;
+    };
+    int64_t bytes = rounds[begin].bytes;
+    for (end = begin + 1; end < rounds.size() && joins(rounds[end], bytes + rounds[end].bytes); ++end)
+      bytes += rounds[end].bytes;
+    gather_rounds({rounds.data() + begin, end - begin}, visit);
+  }
 }
 
-void CheckpointWriter::for_each_gathered_piece(const Part& part, const Visit& visit) const {
+void CheckpointWriter::add_rounds(const Part& part, std::vector<Round>& rounds) {
   std::vector<std::vector<Box>> pieces;
-  size_t rounds = 0;
+  size_t count = 0;
   for (const Box& box : part.shares.boxes) {
     pieces.push_back(pieces_of(box, part.element_bytes, kPieceBytes));
-    rounds = std::max(rounds, pieces.back().size());
+    count = std::max(count, pieces.back().size());
   }
   Box none;
   for (int64_t dim = 0; dim < part.box.ndim(); ++dim) none.push_back({0, 0});
-  for (size_t round = 0; round < rounds; ++round) {
-    const auto wanted = [&](int64_t rank) -> const Box& {
-      return round < pieces[rank].size() ? pieces[rank][round] : none;
-    };
-    const IntervalMap map(part.spec, [&](int64_t rank) { return requests_for(wanted(rank)); });
-    const at::Tensor data = gather(map, part.block);
-    const Box& mine = wanted(part.spec->mesh()->rank());
-    if (!mine.empty()) visit(part, mine, data.to(at::kCPU).contiguous());
+  for (size_t i = 0; i < count; ++i) {
+    Round round{.part = &part, .boxes = {}, .bytes = 0};
+    for (const std::vector<Box>& of_rank : pieces) {
+      round.boxes.push_back(i < of_rank.size() ? of_rank[i] : none);
+      round.bytes = std::max(round.bytes, round.boxes.back().numel() * part.element_bytes);
+    }
+    rounds.push_back(std::move(round));
+  }
+}
+
+void CheckpointWriter::gather_rounds(at::ArrayRef<Round> rounds, const Visit& visit) {
+  HaloExchange exchange;
+  std::deque<IntervalMap> maps;
+  for (const Round& round : rounds) {
+    maps.emplace_back(round.part->spec, [&](int64_t rank) { return requests_for(round.boxes[rank]); });
+    exchange.add_gather(maps.back(), round.part->block);
+  }
+  exchange.start();
+  exchange.wait();
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    const Part& part = *rounds[i].part;
+    const Box& mine = rounds[i].boxes[part.spec->mesh()->rank()];
+    if (!mine.empty()) visit(part, mine, exchange.gathered(i).to(at::kCPU).contiguous());
   }
 }
 

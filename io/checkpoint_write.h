@@ -30,7 +30,8 @@ namespace moonhalo::io {
 /// tensors by rank 0.
 class CheckpointWriter {
  public:
-  CheckpointWriter(Communicator& world, std::string path);
+  /// `in_background`: for copy().
+  CheckpointWriter(Communicator& world, std::string path, bool in_background = false);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
@@ -42,7 +43,7 @@ class CheckpointWriter {
   void create();
   /// Returns when the tensors are on the disk. Collective; what fails on one rank fails on all.
   void write();
-  /// Copies what this rank has to write, so that the tensors may change. Collective.
+  /// Copies what this rank has to write, so that the tensors may change. Collective if very short runs are gathered.
   std::shared_ptr<BackgroundWrite> copy();
 
   /// Bytes that this rank writes, without headers.
@@ -51,14 +52,17 @@ class CheckpointWriter {
  private:
   struct File;
   struct Part;
+  struct Round;
   using Visit = std::function<void(const Part& part, const Box& box, const at::Tensor& data)>;
   bool writes(const MeshPtr& mesh);
   Part make_part(at::Tensor tensor);
   void for_each_piece(const Visit& visit) const;
-  void for_each_gathered_piece(const Part& part, const Visit& visit) const;
+  static void add_rounds(const Part& part, std::vector<Round>& rounds);
+  static void gather_rounds(at::ArrayRef<Round> rounds, const Visit& visit);
 
   Communicator& world_;
   const std::string path_;
+  const int64_t short_run_;
   std::vector<File> files_;
   std::vector<Part> parts_;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;

@@ -73,7 +73,7 @@ void share_box(const Box& box, std::vector<int64_t> ranks, int64_t element_bytes
 
 }  // namespace
 
-FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<int64_t>& bytes) {
+FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<int64_t>& bytes, int64_t short_run) {
   const int64_t ranks = spec.mesh()->size();
   FileShares shares{.shape = file_shape(spec), .boxes = std::vector<Box>(ranks)};
   std::map<Box, std::vector<int64_t>> holders;
@@ -81,7 +81,7 @@ FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<i
     const Box block = block_of(spec, rank);
     holders[block].push_back(rank);
     shares.moves |=
-        run_elements(shares.shape, block) * element_bytes < kShortRun && count_runs(shares.shape, block) > kFewRuns;
+        run_elements(shares.shape, block) * element_bytes < short_run && count_runs(shares.shape, block) > kFewRuns;
   }
   if (shares.moves) {
     Box whole;

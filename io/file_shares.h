@@ -13,8 +13,8 @@ namespace moonhalo::io {
 // Which rank writes, or reads, which part of a ShardTensor that lies whole and row-major in a file. Pure: decided from
 // specs, which all ranks hold, so nothing is negotiated.
 
-/// Shorter pieces are no work to share, and runs of bytes that a disk takes badly.
-constexpr int64_t kSmallBytes = 64 << 10, kShortRun = 32 << 10;
+constexpr int64_t kSmallBytes = 64 << 10;  ///< less is no work to share
+constexpr int64_t kShortRun = 32 << 10;    ///< runs of bytes that a disk takes badly
 
 /// Every element of the tensor is in one rank's box. A tensor without dims counts as one of shape {1}, so that a box
 /// can be empty.
@@ -28,7 +28,8 @@ struct FileShares {
 /// it. Where blocks are many short runs of the file (a cut of an inner dim), boxes are rows of the whole tensor
 /// instead, and elements travel. `bytes` is what each rank has so far and grows by this tensor's. Partial counts as
 /// Replicate.
-FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<int64_t>& bytes);
+FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<int64_t>& bytes,
+                     int64_t short_run = kShortRun);
 
 /// Pieces of a box along its first dims, each of at most `limit` bytes (but of one element at least), in row-major
 /// order.

@@ -65,8 +65,10 @@ int identity(lua_State* lua) {
 
 // Writing
 
+/// writer(path[, in_background])
 int make_writer(lua_State* lua) {
-  push_object(lua, std::make_shared<io::CheckpointWriter>(*context(lua).world, check_string(lua, 1)));
+  push_object(lua,
+              std::make_shared<io::CheckpointWriter>(*context(lua).world, check_string(lua, 1), lua_toboolean(lua, 2)));
   return 1;
 }
 
@@ -173,6 +175,7 @@ int reader_read(lua_State* lua) {
     result = empty_block(stored.shape, stored.dtype);
   }
   reader->read_into(file, name, result);
+  reader->flush();
   push(lua, result);
   return 1;
 }

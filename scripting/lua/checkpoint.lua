@@ -111,7 +111,7 @@ function checkpoint.save(path, state, options)
   local entries, tensors = pack_all(state)
   local text = mh.json.encode({format = kFormat, saved = cfiles.now(), entries = entries}, 1) .. "\n"
   local name = files.on_first_rank(function() return folders.prepare(path) end)
-  local writer = cfiles.writer(name)
+  local writer = cfiles.writer(name, options.async)
   for _, key in ipairs(sorted(tensors)) do writer:add(key, tensors[key]) end
   writer:check_alike()
   local done, result = pcall(function()

@@ -27,7 +27,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 /// Lua for a function whose tensors fit its step.
 const std::string kSave = R"(local mh = require "moonhalo"
 local function save(path, step)
-  mh.checkpoint.save(path, {step = step, x = mh.full({60000}, step), more = {deep = mh.full({300}, -step)}})
+  mh.checkpoint.save(path, {step = step, x = mh.full({60000}, step), more = {deep = mh.full({300}, -step)}}, {async = kAsync})
 end
 )";
 
@@ -45,13 +45,17 @@ void save_and_kill(lua_State* lua, const std::string& code, int microseconds) {
   ASSERT_TRUE(WIFSIGNALED(status));
 }
 
-struct CheckpointKills : ::testing::TestWithParam<bool> {};
+enum class Saves { kInOneStep, kInTwoSteps, kInTheBackground };
+
+struct CheckpointKills : ::testing::TestWithParam<Saves> {};
 
 TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   const testing::Folder folder;
   const State state = new_state();
-  const std::string path = folder / "ck", first = kSave;
-  io::exchange_checkpoints_in_one_step(GetParam());
+  const std::string path = folder / "ck";
+  const std::string first =
+      std::string("local kAsync = ") + (GetParam() == Saves::kInTheBackground ? "true\n" : "false\n") + kSave;
+  io::exchange_checkpoints_in_one_step(GetParam() != Saves::kInTwoSteps);
   const std::string load = "local saved = require('moonhalo').checkpoint.load('" + path + R"(')
     local step = saved.step
     assert(saved.x:eq(step):all():item() and saved.x.shape[1] == 60000, "x is of another step")
@@ -82,14 +86,18 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   std::printf("%lld kills, %lld of them in a save, %lld between two renames; %lld saves\n",
               static_cast<long long>(kills), static_cast<long long>(unfinished), static_cast<long long>(nameless),
               static_cast<long long>(step));
-  if (GetParam()) EXPECT_EQ(nameless, 0);
-  run(state.get(), first + "save('" + path + "', 0)");
+  if (GetParam() != Saves::kInTwoSteps) EXPECT_EQ(nameless, 0);
+  run(state.get(), first + "save('" + path + "', 0) mh.checkpoint.latest('" + (folder / "") + "')");  // which waits
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});
   io::exchange_checkpoints_in_one_step(true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills, ::testing::Values(true, false),
-                         [](const auto& info) { return info.param ? "InOneStep" : "InTwoSteps"; });
+INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills,
+                         ::testing::Values(Saves::kInOneStep, Saves::kInTwoSteps, Saves::kInTheBackground),
+                         [](const auto& info) {
+                           const char* const names[] = {"InOneStep", "InTwoSteps", "InTheBackground"};
+                           return names[static_cast<int>(info.param)];
+                         });
 
 }  // namespace
 }  // namespace moonhalo::scripting
