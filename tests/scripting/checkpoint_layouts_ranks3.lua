@@ -10,7 +10,11 @@ local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
 local folder = layouts.folder
 local tests = {}
 
-local function on_first(fn) mh._files.on_first_rank(fn) end
+--- When all ranks have come here.
+local function on_first(fn)
+  mh.barrier()
+  mh._files.on_first_rank(fn)
+end
 local function exists(path) return mh.files.exists(path) end
 
 local function first_dim(sizes)
@@ -192,6 +196,7 @@ function tests.test_X16_ranks_that_save_different_things_are_told_so()
   testing.assert_error(function() mh.checkpoint.save(path, {x = mh.ones{3 + mh.rank()}}) end,
     "checkpoint.save: ranks 0 and 1 save different tensors in '" .. path .. "'")
   testing.assert_equal({exists(path), exists(path .. ".partial")}, {false, false})
+  mh.barrier()
 end
 
 function tests.test_X12_a_save_in_the_background_is_of_the_moment_of_the_call()

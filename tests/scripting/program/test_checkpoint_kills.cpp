@@ -66,7 +66,8 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   std::printf("MOONHALO_KILL_SEED=%lld\n", static_cast<long long>(seed));
   std::fflush(stdout);  // what is left in the buffer, each copy of this process would print
   std::mt19937 random(static_cast<unsigned>(seed));
-  run(state.get(), first + "save('" + path + "', 0)");
+  const std::string save_and_wait = first + "save('" + path + "', 0) mh.checkpoint.latest('" + (folder / "") + "')";
+  run(state.get(), save_and_wait);
   int64_t step = 0, unfinished = 0, nameless = 0;
 
   for (int64_t i = 0; i < kills && !HasFailure(); ++i) {
@@ -87,17 +88,18 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
               static_cast<long long>(kills), static_cast<long long>(unfinished), static_cast<long long>(nameless),
               static_cast<long long>(step));
   if (GetParam() != Saves::kInTwoSteps) EXPECT_EQ(nameless, 0);
-  run(state.get(), first + "save('" + path + "', 0) mh.checkpoint.latest('" + (folder / "") + "')");  // which waits
+  run(state.get(), save_and_wait);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});
   io::exchange_checkpoints_in_one_step(true);
 }
 
+std::string name_of(const ::testing::TestParamInfo<Saves>& info) {
+  const char* const names[] = {"InOneStep", "InTwoSteps", "InTheBackground"};
+  return names[static_cast<int>(info.param)];
+}
+
 INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills,
-                         ::testing::Values(Saves::kInOneStep, Saves::kInTwoSteps, Saves::kInTheBackground),
-                         [](const auto& info) {
-                           const char* const names[] = {"InOneStep", "InTwoSteps", "InTheBackground"};
-                           return names[static_cast<int>(info.param)];
-                         });
+                         ::testing::Values(Saves::kInOneStep, Saves::kInTwoSteps, Saves::kInTheBackground), name_of);
 
 }  // namespace
 }  // namespace moonhalo::scripting
