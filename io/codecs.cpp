@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/codecs.h"
+
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "moonhalo/io/lzf.h"
+
+namespace moonhalo::io {
+namespace {
+
+constexpr size_t kSumBytes = 4;
+
+bool compresses(const Codec& codec) { return codec.kind == Codec::Kind::kDeflate || codec.kind == Codec::Kind::kLzf; }
+
+std::string sizes(size_t stored, const char* verb, const std::string& got, size_t wanted) {
+  return "its " + std::to_string(stored) + " stored bytes " + verb + " " + got + ", not " + std::to_string(wanted);
+}
+
+/// Fletcher's sum of big-endian 16-bit words, as HDF5 keeps it.
+uint32_t fletcher32(const char* data, size_t bytes) {
+  const auto* in = reinterpret_cast<const unsigned char*>(data);
+  uint32_t low = 0, high = 0;
+  const auto fold = [](uint32_t sum) { return (sum & 0xffff) + (sum >> 16); };
+  for (size_t words = bytes / 2; words > 0;) {
+    const size_t block = std::min<size_t>(words, 360);  // the most that does not overflow
+    for (size_t i = 0; i < block; ++i, in += 2) {
+      low += static_cast<uint32_t>(in[0] << 8 | in[1]);
+      high += low;
+    }
+    words -= block;
+    low = fold(low);
+    high = fold(high);
+  }
+  if (bytes % 2) {
+    low += static_cast<uint32_t>(*in << 8);
+    high += low;
+    low = fold(low);
+    high = fold(high);
+  }
+  return fold(high) << 16 | fold(low);
+}
+
+template <size_t kSize>
+void join_bytes(const char* in, char* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t byte = 0; byte < kSize; ++byte) out[i * kSize + byte] = in[byte * count + i];
+  }
+}
+
+template <typename Word>
+void swap_words(char* data, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, data + i * sizeof(Word), sizeof(Word));
+    if constexpr (sizeof(Word) == 2) word = __builtin_bswap16(word);
+    if constexpr (sizeof(Word) == 4) word = __builtin_bswap32(word);
+    if constexpr (sizeof(Word) == 8) word = __builtin_bswap64(word);
+    std::memcpy(data + i * sizeof(Word), &word, sizeof(Word));
+  }
+}
+
+}  // namespace
+
+bool decodable(const std::vector<Codec>& codecs) {
+  return std::count_if(codecs.begin(), codecs.end(), compresses) <= 1;
+}
+
+char* ChunkDecoder::Buffer::resize(size_t wanted) {
+  size = wanted;
+  if (room < wanted || !bytes) {
+    room = wanted;
+    bytes.reset(new char[wanted + kLzfSlack]);  // not zeroed
+  }
+  return bytes.get();
+}
+
+void ChunkDecoder::Closer::operator()(libdeflate_decompressor* decompressor) const {
+  libdeflate_free_decompressor(decompressor);
+}
+
+char* ChunkDecoder::stored(size_t bytes) { return data_.resize(bytes); }
+
+std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes) {
+  const auto done = [&](size_t i) { return (skipped >> i & 1) == 0; };
+  for (size_t i = codecs.size(); i-- > 0;) {
+    if (!done(i)) continue;
+    size_t before = bytes;  // the size that this codec was given; only sums change it, before the one that compresses
+    for (size_t j = 0; j < i; ++j) {
+      if (codecs[j].kind == Codec::Kind::kFletcher32 && done(j)) before += kSumBytes;
+    }
+    std::string damage;
+    switch (codecs[i].kind) {
+      case Codec::Kind::kDeflate:
+        damage = inflate(before);
+        break;
+      case Codec::Kind::kLzf:
+        damage = expand_lzf(before);
+        break;
+      case Codec::Kind::kFletcher32:
+        damage = check_sum();
+        break;
+      case Codec::Kind::kShuffle:
+        unshuffle(codecs[i].element_size);
+        break;
+    }
+    if (!damage.empty()) return damage;
+  }
+  return data_.size == bytes ? "" : sizes(data_.size, "are", "all there is", bytes);
+}
+
+std::string ChunkDecoder::inflate(size_t bytes) {
+  if (!inflater_) inflater_.reset(libdeflate_alloc_decompressor());
+  size_t got = 0;
+  const auto result =
+      libdeflate_zlib_decompress(inflater_.get(), data_.bytes.get(), data_.size, other_.resize(bytes), bytes, &got);
+  if (result == LIBDEFLATE_INSUFFICIENT_SPACE) return sizes(data_.size, "inflate to", "more", bytes);
+  if (result != LIBDEFLATE_SUCCESS)
+    return "its " + std::to_string(data_.size) + " stored bytes are no whole gzip stream";
+  if (got != bytes) return sizes(data_.size, "inflate to", std::to_string(got), bytes);
+  std::swap(data_, other_);
+  return "";
+}
+
+std::string ChunkDecoder::expand_lzf(size_t bytes) {
+  const size_t got = lzf_decode(data_.bytes.get(), data_.size, other_.resize(bytes), bytes);
+  if (got != bytes)
+    return "its " + std::to_string(data_.size) + " stored bytes are no lzf stream of " + std::to_string(bytes);
+  std::swap(data_, other_);
+  return "";
+}
+
+std::string ChunkDecoder::check_sum() {
+  if (data_.size < kSumBytes) return "its " + std::to_string(data_.size) + " stored bytes are too few for a checksum";
+  data_.size -= kSumBytes;
+  uint32_t kept = 0;
+  for (size_t i = 0; i < kSumBytes; ++i)
+    kept |= static_cast<uint32_t>(static_cast<unsigned char>(data_.bytes[data_.size + i])) << (8 * i);
+  const uint32_t sum = fletcher32(data_.bytes.get(), data_.size);
+  // HDF5 before 1.6.3 kept the bytes of each half the other way round.
+  const uint32_t swapped = (sum & 0x00ff00ff) << 8 | (sum >> 8 & 0x00ff00ff);
+  return kept == sum || kept == swapped ? "" : "its Fletcher32 checksum does not match its bytes";
+}
+
+void ChunkDecoder::unshuffle(size_t element_size) {
+  const size_t count = element_size > 1 ? data_.size / element_size : 0;
+  if (count <= 1) return;
+  const char* in = data_.bytes.get();
+  char* out = other_.resize(data_.size);
+  switch (element_size) {
+    case 2:
+      join_bytes<2>(in, out, count);
+      break;
+    case 4:
+      join_bytes<4>(in, out, count);
+      break;
+    case 8:
+      join_bytes<8>(in, out, count);
+      break;
+    default:
+      for (size_t byte = 0; byte < element_size; ++byte) {
+        for (size_t i = 0; i < count; ++i) out[i * element_size + byte] = in[byte * count + i];
+      }
+  }
+  const size_t joined = count * element_size;
+  std::memcpy(out + joined, in + joined, data_.size - joined);
+  std::swap(data_, other_);
+}
+
+void swap_bytes(char* data, size_t number_size, size_t count) {
+  if (number_size == 2) swap_words<uint16_t>(data, count);
+  if (number_size == 4) swap_words<uint32_t>(data, count);
+  if (number_size == 8) swap_words<uint64_t>(data, count);
+}
+
+}  // namespace moonhalo::io

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codecs against HDF5's own filters: chunks that HDF5 wrote are taken raw from the file and decoded here.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "moonhalo/io/codecs.h"
+#include "moonhalo/io/lzf.h"
+#include "tests/io/lzf_stream.h"
+#include "tests/io/raw_file.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::io {
+namespace {
+
+using Kind = Codec::Kind;
+
+struct CodecCase {
+  const char* name;
+  std::vector<Codec> codecs;
+};
+
+/// Elements of `size` bytes; 37 of them make odd numbers of words.
+std::vector<CodecCase> cases_for(size_t size) {
+  const Codec gzip{Kind::kDeflate}, shuffle{Kind::kShuffle, size}, sum{Kind::kFletcher32};
+  return {{"gzip", {gzip}},
+          {"shuffle", {shuffle}},
+          {"sum", {sum}},
+          {"shuffle, gzip", {shuffle, gzip}},
+          {"shuffle, gzip, sum", {shuffle, gzip, sum}},
+          {"sum, shuffle, gzip", {sum, shuffle, gzip}},
+          {"gzip, shuffle, sum", {gzip, shuffle, sum}}};
+}
+
+/// The bytes that HDF5 stores for one chunk.
+std::string stored_by_hdf5(const std::string& path, const std::string& data, const std::vector<Codec>& codecs) {
+  const hsize_t bytes = data.size(), zero = 0;
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &bytes, nullptr);
+  size_t element = 1;
+  for (const Codec& codec : codecs) {
+    if (codec.kind == Kind::kShuffle) element = codec.element_size;
+  }
+  const hid_t type = H5Tcreate(H5T_OPAQUE, element);  // what the shuffle filter takes apart
+  const hsize_t count = bytes / element;
+  const hid_t elements = H5Screate_simple(1, &count, nullptr);
+  H5Pset_chunk(list, 1, &count);
+  for (const Codec& codec : codecs) {
+    if (codec.kind == Kind::kDeflate) H5Pset_deflate(list, 4);
+    if (codec.kind == Kind::kShuffle) H5Pset_shuffle(list);
+    if (codec.kind == Kind::kFletcher32) H5Pset_fletcher32(list);
+  }
+  const hid_t id = H5Dcreate2(file, "x", type, elements, H5P_DEFAULT, list, H5P_DEFAULT);
+  H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data.data());
+  H5Dclose(id);
+  H5Fflush(file, H5F_SCOPE_GLOBAL);
+  const hid_t again = H5Dopen2(file, "x", H5P_DEFAULT);
+  hsize_t size = 0;
+  H5Dget_chunk_storage_size(again, &zero, &size);
+  std::string stored(size, '\0');
+  uint32_t mask = 0;
+  EXPECT_GE(H5Dread_chunk(again, H5P_DEFAULT, &zero, &mask, stored.data()), 0);
+  EXPECT_EQ(mask, 0u);
+  H5Dclose(again);
+  for (const hid_t open : {space, elements}) H5Sclose(open);
+  H5Tclose(type);
+  H5Pclose(list);
+  H5Fclose(file);
+  return stored;
+}
+
+std::string decoded(const std::string& stored, const std::vector<Codec>& codecs, size_t bytes, std::string* damage) {
+  ChunkDecoder decoder;
+  std::memcpy(decoder.stored(stored.size()), stored.data(), stored.size());
+  *damage = decoder.decode(codecs, 0, bytes);
+  return damage->empty() ? std::string(decoder.data(), bytes) : "";
+}
+
+std::string some_bytes(size_t count) {
+  std::string data;
+  for (size_t i = 0; i < count; ++i) data.push_back(static_cast<char>(i * i / 7 % 50));
+  return data;
+}
+
+TEST(Codecs, UndoWhatHDF5Did) {
+  const testing::Folder folder;
+  for (const size_t size : {1, 2, 3, 4, 8, 16}) {
+    for (const size_t count : {1, 37, 4000}) {
+      const std::string data = some_bytes(size * count);
+      for (const auto& c : cases_for(size)) {
+        SCOPED_TRACE(std::string(c.name) + " of " + std::to_string(size) + " x " + std::to_string(count));
+        std::string damage;
+        EXPECT_EQ(decoded(stored_by_hdf5(folder / "x.h5", data, c.codecs), c.codecs, data.size(), &damage), data);
+        EXPECT_EQ(damage, "");
+      }
+    }
+  }
+}
+
+TEST(Codecs, LeaveOutWhatWasNotApplied) {
+  ChunkDecoder decoder;
+  const std::string data = some_bytes(12);
+  std::memcpy(decoder.stored(12), data.data(), 12);
+
+  EXPECT_EQ(decoder.decode({{Kind::kShuffle, 4}, {Kind::kDeflate}}, 0b11, 12), "");
+
+  EXPECT_EQ(std::string(decoder.data(), 12), data);
+}
+
+TEST(Codecs, SayWhatIsDamaged) {
+  const testing::Folder folder;
+  const std::string data = some_bytes(4000);
+  const std::vector<Codec> gzip = {{Kind::kDeflate}}, sum = {{Kind::kShuffle, 4}, {Kind::kFletcher32}};
+  const std::string stored = stored_by_hdf5(folder / "x.h5", data, gzip), all = std::to_string(stored.size());
+  std::string summed = stored_by_hdf5(folder / "y.h5", data, sum);
+  summed[100] ^= 1;
+  const struct {
+    std::string stored;
+    const std::vector<Codec>& codecs;
+    size_t bytes;
+    std::string damage;
+  } cases[] = {
+      {stored, gzip, 3999, "its " + all + " stored bytes inflate to more, not 3999"},
+      {stored, gzip, 4004, "its " + all + " stored bytes inflate to 4000, not 4004"},
+      {stored.substr(0, 50), gzip, 4000, "its 50 stored bytes are no whole gzip stream"},
+      {"", gzip, 4000, "its 0 stored bytes are no whole gzip stream"},
+      {summed, sum, 4000, "its Fletcher32 checksum does not match its bytes"},
+      {"abc", sum, 4000, "its 3 stored bytes are too few for a checksum"},
+      {"abcd", {{Kind::kShuffle, 2}}, 6, "its 4 stored bytes are all there is, not 6"},
+      {"\x1f", {{Kind::kLzf}}, 6, "its 1 stored bytes are no lzf stream of 6"},
+  };
+  for (const auto& c : cases) {
+    std::string damage;
+    decoded(c.stored, c.codecs, c.bytes, &damage);
+    EXPECT_EQ(damage, c.damage);
+  }
+}
+
+std::string lzf(std::string stream, size_t room) {
+  const size_t bytes = stream.size();
+  stream.resize(bytes + kLzfSlack);
+  std::string out(room + kLzfSlack, '#');
+  out.resize(lzf_decode(stream.data(), bytes, out.data(), room));
+  return out;
+}
+
+TEST(Lzf, ExpandsRunsAndRepetitions) {
+  using namespace std::string_literals;
+  EXPECT_EQ(lzf("", 4), "");
+  EXPECT_EQ(lzf("\x02"
+                "abc",
+                3),
+            "abc");
+  EXPECT_EQ(lzf("\x02"
+                "abc\x20\x02"s,
+                6),
+            "abcabc");  // 3 bytes from 3 before
+  EXPECT_EQ(lzf("\x00"
+                "a\xe0\x05\x00"s,
+                15),
+            std::string(15, 'a'));  // 14 from 1 before: they overlap
+  EXPECT_EQ(lzf("\x0a"
+                "0123456789a\xe0\x03\x0a"s,
+                23),
+            "0123456789a0123456789a0");
+  std::string far;
+  for (int i = 0; i < 270; ++i) far += static_cast<char>('a' + i % 23);
+  std::string stream;
+  for (int i = 0; i < 270; i += 27) stream += "\x1a" + far.substr(static_cast<size_t>(i), 27);
+  EXPECT_EQ(lzf(stream + "\x21\x0d"s, 273), far + far.substr(0, 3));  // 3 from 1 * 256 + 13 + 1 before
+}
+
+TEST(Lzf, ExpandsWhatWasCompressed) {
+  for (const size_t count : {1, 2, 3, 31, 32, 33, 300, 5000, 40000}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      std::string data;
+      for (size_t i = 0; i < count; ++i) {
+        const size_t values[] = {0, i * i / 7 % 50, i % 3000 / 7, (i * 2654435761u) >> 13};
+        data += static_cast<char>(values[kind]);
+      }
+      EXPECT_EQ(lzf(testing::lzf_stream(data), count), data) << count << " of kind " << kind;
+    }
+  }
+}
+
+TEST(Lzf, RefusesDamagedStreams) {
+  using namespace std::string_literals;
+  for (const auto& [stream, room] : {std::pair("\x02"
+                                               "ab"s,
+                                               8),
+                                     {"\x02"
+                                      "abc"s,
+                                      2},
+                                     {"\x20"s, 8},
+                                     {"\x02"
+                                      "abc\x20"s,
+                                      8},
+                                     {"\x02"
+                                      "abc\xe0\x01"s,
+                                      8},
+                                     {"\x02"
+                                      "abc\xe0"s,
+                                      8},
+                                     {"\x02"
+                                      "abc\x20\x03"s,
+                                      8},
+                                     {"\x20\x00"s, 8},
+                                     {"\x02"
+                                      "abc\x20\x02"s,
+                                      5}}) {
+    EXPECT_EQ(lzf(stream, static_cast<size_t>(room)), "");
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::io
