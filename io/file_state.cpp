@@ -87,8 +87,10 @@ FileState::~FileState() {
     return;
   }
   try {
+    refuse_dropped();
     finish();
   } catch (const c10::Error& error) {
+    drop();
     std::fprintf(stderr, "moonhalo: \"%s\" was not finished: %s\n", path_.c_str(), error.what_without_backtrace());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "moonhalo: \"%s\" was not finished: %s\n", path_.c_str(), error.what());
@@ -140,11 +142,14 @@ void FileState::change(const h5::Where& where, const std::function<void()>& work
     work();
     const std::unique_lock lock(mutex_);
     check_written(status_, where);
-  } catch (const c10::ValueError&) {
+  } catch (const c10::ValueError& error) {
+    note_refusal(error);
     throw;
-  } catch (const c10::TypeError&) {
+  } catch (const c10::TypeError& error) {
+    note_refusal(error);
     throw;
-  } catch (const c10::NotImplementedError&) {
+  } catch (const c10::NotImplementedError& error) {
+    note_refusal(error);
     throw;
   } catch (const c10::Error& error) {
     fail(error.what_without_backtrace());
@@ -153,6 +158,17 @@ void FileState::change(const h5::Where& where, const std::function<void()>& work
     fail(where.to_string() + ": " + error.what());
     throw;
   }
+}
+
+void FileState::note_refusal(const c10::Error& error) {
+  const std::unique_lock lock(mutex_);
+  if (refusal_.empty()) refusal_ = in_one_line(error.what_without_backtrace());
+}
+
+/// A program that caught the refusal and calls close() knows what it wants; one that drops the handle may not.
+void FileState::refuse_dropped() const {
+  TORCH_CHECK(refusal_.empty(), "close: file \"", path_, "\": it was dropped after a write that was refused\n  have  ", refusal_,
+              "\n  fix   mend that write, or call close() if the file is complete without it");
 }
 
 void FileState::fail(const std::string& message) {

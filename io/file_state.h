@@ -31,8 +31,9 @@ enum class Mode : uint8_t { kRead, kWrite, kAppend };
 class FileState {
  public:
   FileState(std::string path, Mode mode, bool allow_external);
-  /// Finishes a file being written as close() does (a failure is a warning), or discards it when
-  /// an operation failed or the stack is being unwound by an exception.
+  /// Finishes a file being written as close() does (a failure is a warning), or discards it when an operation failed or
+  /// was refused, as then something is missing that was meant to be there, or the stack is being unwound by an
+  /// exception.
   ~FileState();
   FileState(const FileState&) = delete;
   FileState& operator=(const FileState&) = delete;
@@ -86,6 +87,8 @@ class FileState {
   void refuse_unwritable(const h5::Where& where) const;
   void refuse_failed(const h5::Where& where) const;
   void refuse_closed(const h5::Where& where) const;
+  void refuse_dropped() const;
+  void note_refusal(const c10::Error& error);
   void finish();
   void drop() noexcept;
 
@@ -97,6 +100,7 @@ class FileState {
   std::string unfinished_;  // path of the file being written; empty until begun
   FileLock lock_;           // on it, unless it is another rank's
   std::string failure_;     // the operation that failed, in one line
+  std::string refusal_;     // the first that was refused and changed nothing
   bool closed_ = false;
   bool follows_ = false;
   CommunicatorPtr group_;

@@ -12,6 +12,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kDeepest = 8;
+const char* const kFetch = "\n  fix   copy it together with its sources, or make it anew";
 const char* const kFix = "\n  fix   if you trust the file, open it with allow_external = true";
 
 thread_local std::string refused_link;
@@ -45,10 +46,12 @@ Reach::Reach(std::string path, bool allow_external)
 std::string Reach::refusal(const std::string& from, const std::string& target) const {
   const fs::path file = canonical_path(fs::path(from).parent_path() / target);
   const fs::path way = file.lexically_relative(folder_);
-  if (way.empty() || *way.begin() == "..") return "outside the file's folder";
+  if (!allow_external_ && (way.empty() || *way.begin() == "..")) return "outside the file's folder";
   // HDF5 would go on looking for it in the current folder. A pattern of names ("part-%b.h5") has no one file.
   std::error_code ignored;
-  if (target.find('%') == std::string::npos && !fs::exists(file, ignored)) return "missing in the file's folder";
+  const bool elsewhere = allow_external_ && fs::exists(target, ignored);
+  if (target.find('%') == std::string::npos && !fs::exists(file, ignored) && !elsewhere)
+    return "missing in the file's folder";
   return "";
 }
 
@@ -83,23 +86,28 @@ void Reach::check_source(hid_t dataset, const std::string& file, const std::stri
     const std::string from = name_of(inside.get());
     const std::string why = refusal(from, file);
     TORCH_CHECK_VALUE(why.empty(), where.to_string(), ": it is virtual, and a source is ", why, "\n  have  source \"", file,
-                      "\", dataset \"", name, "\"", kFix);
+                      "\", dataset \"", name, "\"", why.starts_with("missing") ? kFetch : kFix);
     if (file.find('%') != std::string::npos) return;
-    other = open_file((fs::path(from).parent_path() / file).string());
+    std::error_code ignored;
+    const fs::path beside = fs::path(from).parent_path() / file;
+    other = open_file(fs::exists(beside, ignored) ? beside.string() : file);
   }
   const hid_t source = file == "." ? inside.get() : other.get();
   const Handle links = property_list(H5P_LINK_ACCESS, where);
   watch(links.get(), where);
-  if (name.find('%') != std::string::npos || !link_exists(source, name, links.get())) return;
+  if (name.find('%') != std::string::npos) return;
+  // HDF5 would read fill values.
+  TORCH_CHECK_VALUE(link_exists(source, name, links.get()), where.to_string(), ": it is virtual, and a source has no dataset \"", name,
+                    "\"\n  have  source file \"", file, "\"", kFetch);
   check_storage(open_dataset(source, name, 0, this, where).get(), where, depth + 1);
 }
 
 void Reach::check_storage(hid_t dataset, const Where& where, int depth) const {
-  if (allow_external_) return;
   TORCH_CHECK_VALUE(depth < kDeepest, where.to_string(), ": it is virtual, of sources that are virtual, more than ", kDeepest,
                     " deep\n  have  a file that may lead in a circle", kFix);
   const Handle list = creation_list_of(dataset, where);
-  if (checked(where, "read its storage", [&] { return H5Pget_external_count(list.get()); }) > 0) {
+  const int raw = checked(where, "read its storage", [&] { return H5Pget_external_count(list.get()); });
+  if (raw > 0 && !allow_external_) {
     std::array<char, 256> name{};
     off_t offset = 0;
     hsize_t size = 0;

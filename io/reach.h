@@ -18,7 +18,8 @@ class Reach {
   /// Makes calls with this link or dataset access list refuse external links that lead too far, wherever on the way.
   /// This Reach must outlive the list.
   void watch(hid_t access, const Where& where) const;
-  /// ValueError when the elements of an open dataset lie too far, also those of a virtual dataset's sources.
+  /// ValueError when the elements of an open dataset lie too far, also those of a virtual dataset's sources, or a
+  /// source is missing.
   void check_storage(hid_t dataset, const Where& where) const { check_storage(dataset, where, 0); }
   /// ValueError, naming link and target, when a call of this thread just failed because of watch().
   static void throw_refusal();

@@ -110,7 +110,7 @@ TEST(FailedWrite, RefusalsChangeNothingAndTheFileCanBeFinished) {
     out.write("x", x);
     EXPECT_NE(message_of([&] { out.write("x", x); }), "");
     EXPECT_NE(message_of([&] { out.write("y", x, {.dims = {"only one"}}); }), "");
-    EXPECT_NE(message_of([&] { out.write("z", x.to(at::kComplexFloat)); }), "");
+    EXPECT_NE(message_of([&] { out.write("z", x.to(at::kBFloat16)); }), "");
     out.close();
   });
   File more = open(path, "a");
@@ -119,6 +119,29 @@ TEST(FailedWrite, RefusalsChangeNothingAndTheFileCanBeFinished) {
   more.write("y", at::ones({2}));
   more.close();
   EXPECT_EQ(open(path).keys(), (std::vector<std::string>{"x", "y"}));
+}
+
+/// Caught, and the handle dropped: the good file is not replaced by one that lacks what was refused.
+TEST(FailedWrite, X16_ADroppedFileIsNotFinishedAfterARefusal) {
+  for (const bool sharded : {false, true}) {
+    const Folder folder;
+    const std::string path = folder / "x.h5";
+    { RawFile(path).floats("good", field({7, 9})); }
+    ::testing::internal::CaptureStderr();
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      File out = open(path, "w");
+      const at::Tensor x = field({4, 3}).to(at::kBFloat16);
+      EXPECT_NE(message_of([&] { out.write("x", sharded ? distribute_tensor(x, mesh, {shard(0)}) : x); }), "");
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+
+    EXPECT_EQ(said.find("moonhalo: \"" + path + "\" was not finished: close: file \"" + path +
+                        "\": it was dropped after a write that was refused\n  have  write: dataset \"x\""),
+              0)
+        << said;
+    EXPECT_EQ(open(path).keys(), std::vector<std::string>{"good"});
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"x.h5"});
+  }
 }
 
 /// A dataset that is replaced is gone when the new one could not be made.

@@ -193,15 +193,24 @@ TEST(OtherFiles, X16_AreNotWrittenThroughALink) {
 
 TEST(OtherFiles, AMissingSourceIsNoFillValue) {
   const Folder folder;
+  RawFile(folder / "here.h5").floats("t", at::ones({4}));
   const std::string path = folder / "x.h5";
   {
     RawFile file(path);
     virtual_dataset(file, "v", "gone.h5", "/t");
+    virtual_dataset(file, "w", "here.h5", "/gone");
     external_link(file, "link", "gone.h5", "/t");
   }
-  EXPECT_EQ(
-      first_line(message_of([&] { open(path)["v"]; })),
-      "open: dataset \"v\" of file \"" + path + "\": it is virtual, and a source is missing in the file's folder");
+  for (const bool allowed : {false, true}) {
+    const File file = open(path, "r", {.allow_external = allowed});
+    EXPECT_EQ(
+        message_of([&] { file["v"]; }),
+        "open: dataset \"v\" of file \"" + path +
+            "\": it is virtual, and a source is missing in the file's folder\n  have  source \"gone.h5\", dataset "
+            "\"/t\"\n  fix   copy it together with its sources, or make it anew");
+    EXPECT_EQ(first_line(message_of([&] { file["w"]; })),
+              "open: dataset \"w\" of file \"" + path + "\": it is virtual, and a source has no dataset \"/gone\"");
+  }
   EXPECT_EQ(
       first_line(message_of([&] { open(path)["link"]; })),
       "open: a link in group \"/\" of file \"" + path + "\" leads to a file that is missing in the file's folder");
