@@ -5,33 +5,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <sstream>
 
+#include "moonhalo/io/h5_text.h"
 #include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/memory.h"
 
 namespace moonhalo::io {
 namespace h5 {
 namespace {
-
-/// Strings, lists and references that HDF5 allocated while reading; given back at the end.
-class Reclaim {
- public:
-  Reclaim(hid_t type, hid_t space, void* data) : type_(type), space_(space), data_(data) {}
-  ~Reclaim() {
-    const Scope scope;
-    H5Dvlen_reclaim(type_, space_, H5P_DEFAULT, data_);
-  }
-  Reclaim(const Reclaim&) = delete;
-  Reclaim& operator=(const Reclaim&) = delete;
-
- private:
-  hid_t type_;
-  hid_t space_;
-  void* data_;
-};
 
 struct Attribute {
   Handle id, type, space;
@@ -51,28 +34,8 @@ Attribute open_attribute(hid_t object, const std::string& name, const Where& whe
 }
 
 std::vector<std::string> read_strings(const Attribute& attribute, const Where& where) {
-  const auto variable =
-      checked(where, "read an attribute's type", [&] { return H5Tis_variable_str(attribute.type.get()); });
-  std::vector<std::string> values;
-  if (variable > 0) {
-    std::vector<char*> pointers(attribute.count, nullptr);
-    checked(where, "read an attribute",
-            [&] { return H5Aread(attribute.id.get(), attribute.type.get(), pointers.data()); });
-    const Reclaim reclaim(attribute.type.get(), attribute.space.get(), pointers.data());
-    for (const char* text : pointers) values.emplace_back(text ? text : "");
-    return values;
-  }
-  const size_t size = H5Tget_size(attribute.type.get());
-  const bool space_padded = H5Tget_strpad(attribute.type.get()) == H5T_STR_SPACEPAD;
-  std::vector<char> bytes(size * attribute.count);
-  checked(where, "read an attribute", [&] { return H5Aread(attribute.id.get(), attribute.type.get(), bytes.data()); });
-  for (size_t i = 0; i < attribute.count; ++i) {
-    const char* text = bytes.data() + i * size;
-    std::string value(text, strnlen(text, size));
-    if (space_padded) value.erase(value.find_last_not_of(' ') + 1);
-    values.push_back(std::move(value));
-  }
-  return values;
+  return read_texts(attribute.type.get(), attribute.space.get(), attribute.count, where,
+                    [&](void* out) { return H5Aread(attribute.id.get(), attribute.type.get(), out); });
 }
 
 template <typename T>
@@ -100,7 +63,7 @@ std::optional<AttributeValue> read_value(const Attribute& attribute, const Where
   const auto kind = checked(where, "read an attribute's type", [&] { return H5Tget_class(attribute.type.get()); });
   if (kind == H5T_STRING) return one_or_list(read_strings(attribute, where));
   const auto dtype = scalar_type(attribute.type.get(), where);
-  if (!dtype) return std::nullopt;
+  if (!dtype || c10::isComplexType(*dtype)) return std::nullopt;
   if (at::isFloatingType(*dtype)) {
     return one_or_list(read_numbers<double>(attribute, H5T_NATIVE_DOUBLE, where));
   }

@@ -7,9 +7,10 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/io/decode.h"
+#include "moonhalo/io/conversion.h"
 #include "moonhalo/io/file_state.h"
 #include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/memory.h"
 #include "moonhalo/io/reader.h"
 #include "moonhalo/io/writer.h"
@@ -110,34 +111,7 @@ void check_out(const at::Tensor& out, const std::vector<int64_t>& shape, const h
                     shape_string(shape), "\n  fix   give a contiguous CPU tensor of that shape");
 }
 
-std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options, const h5::Where& where) {
-  if (!options.decode) return std::nullopt;
-  const Dataset& dataset = selection.dataset();
-  const auto access = dataset.file()->read(where);
-  const auto handle = dataset.file()->dataset(access.id, "/" + dataset.name(), 0, where);
-  return Decoder::read(handle->get(), dataset.dtype(), where);
-}
-
-at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options, const std::optional<Decoder>& decoder,
-                         const h5::Where& where) {
-  const auto stored = selection.dataset().dtype();
-  const auto wanted = options.dtype           ? options.dtype
-                      : options.out.defined() ? std::optional(options.out.scalar_type())
-                                              : std::nullopt;
-  TORCH_CHECK_VALUE(!options.out.defined() || wanted == options.out.scalar_type(),
-                    where.to_string(), ": `out` has another dtype than asked for\n  have  ",
-                    h5::dtype_name(options.out.scalar_type()), "\n  fix   leave dtype out");
-  TORCH_CHECK_TYPE(!decoder || !wanted || at::isFloatingType(*wanted), where.to_string(),
-                   ": decoded values cannot be ", wanted ? h5::dtype_name(*wanted) : "",
-                   "\n  have  missing values, which become NaN, or a scale"
-                   "\n  fix   read as float32 or float64");
-  TORCH_CHECK_TYPE(!wanted || !c10::isComplexType(*wanted), where.to_string(),
-                   ": numbers cannot be read as complex\n  have  stored ", h5::dtype_name(stored),
-                   "\n  fix   read as float and use at::complex");
-  return wanted.value_or(decoder ? decoder->dtype() : stored);
-}
-
-/// Calls fn(slices, first row, rows) for pieces of a selection along its first longer dim, so that
+/// Calls fn(slices) for pieces of a selection along its first longer dim, so that
 /// whatever needs a copy in the stored type needs little memory. Pieces end where chunks end.
 template <typename Fn>
 void in_pieces(const Selection& selection, size_t element_size, Fn&& fn) {
@@ -145,7 +119,7 @@ void in_pieces(const Selection& selection, size_t element_size, Fn&& fn) {
   const auto& slices = selection.slices();
   size_t dim = 0;
   while (dim < slices.size() && slices[dim].count == 1) ++dim;
-  if (dim == slices.size()) return fn(slices, 0, int64_t{1});
+  if (dim == slices.size()) return fn(slices);
   const Slice& all = slices[dim];
   int64_t row_bytes = static_cast<int64_t>(element_size);
   for (size_t inner = dim + 1; inner < slices.size(); ++inner) row_bytes *= slices[inner].count;
@@ -161,12 +135,14 @@ void in_pieces(const Selection& selection, size_t element_size, Fn&& fn) {
     std::vector<Slice> piece = slices;
     piece[dim].begin = all.begin + row * all.step;
     piece[dim].count = end - row;
-    fn(piece, row, end - row);
+    fn(piece);
     row = end;
   }
 }
 
 }  // namespace
+
+int64_t bytes_read() { return io_stats().asked; }
 
 const std::string& Dataset::name() const { return info_->name; }
 const std::string& Dataset::path() const { return file_->path(); }
@@ -244,46 +220,37 @@ Selection Selection::narrow(int64_t dim, int64_t begin, int64_t length) const {
 
 at::ScalarType Selection::result_dtype(const ReadOptions& options) const {
   const auto where = about("read", dataset_);
-  return dtype_for(*this, options, decoder_for(*this, options, where), where);
+  return Conversion::of(*this, options, where).dtype;
 }
 
 at::Tensor Selection::read(const ReadOptions& options) const {
   const auto where = about("read", dataset_);
   const DatasetInfo& info = dataset_.info();
-  const auto stored = dataset_.dtype();
-  const auto decoder = decoder_for(*this, options, where);
-  const auto dtype = dtype_for(*this, options, decoder, where);
+  const auto conversion = Conversion::of(*this, options, where);
+  const auto& [stored, dtype, decoder] = conversion;
   if (options.out.defined()) check_out(options.out, shape_, where);
   at::Tensor out = options.out.defined() ? options.out : room_for(shape_, dtype, where);
   if (out.numel() == 0) return out;
 
   Reader reader(*dataset_.file(), info, slices_, where);
   const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
-  const bool library_converts = !info.enumeration && h5::library_converts(stored, dtype);
+  // Chunks that are decoded here become floats here: that clips nothing.
+  const bool ours = Reader::decodes(*dataset_.file(), info) && at::isFloatingType(dtype);
+  const bool library_converts = !info.enumeration && !ours && h5::library_converts(stored, dtype);
   if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
     reader.read(slices_, dtype, out.mutable_data_ptr());
     if (decoder) decoder->apply(out, out);
     return out;
   }
   const at::Tensor rows = out.view({-1}).detach();
-  const bool small_result = dtype != at::kFloat && dtype != at::kDouble;
   int64_t done = 0;
-  in_pieces(*this, info.element_size, [&](const std::vector<Slice>& piece, int64_t, int64_t) {
+  in_pieces(*this, info.element_size, [&](const std::vector<Slice>& piece) {
     int64_t count = 1;
     for (const auto& slice : piece) count *= slice.count;
     at::Tensor raw = at::empty({count}, stored);
     reader.read(piece, stored, raw.mutable_data_ptr());
-    at::Tensor target = rows.narrow(0, done, count);
+    conversion.apply(raw, rows.narrow(0, done, count));
     done += count;
-    if (!decoder) {
-      target.copy_(raw);
-    } else if (small_result) {
-      at::Tensor values = at::empty({count}, at::kFloat);
-      decoder->apply(raw, values);
-      target.copy_(values);
-    } else {
-      decoder->apply(raw, target);
-    }
   });
   return out;
 }

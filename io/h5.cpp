@@ -13,6 +13,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/lzf.h"
 #include "moonhalo/io/reach.h"
 
 namespace moonhalo::io::h5 {
@@ -58,13 +59,14 @@ std::string error_stack() {
 }
 
 std::string remedy(const std::string& said) {
-  const std::array<std::pair<const char*, const char*>, 4> known = {{
+  const std::array<std::pair<const char*, const char*>, 5> known = {{
       {"lock file",
        "close the other program that has the file open; on a file system without locks set "
        "HDF5_USE_FILE_LOCKING=FALSE"},
       {"superblock version", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
       {"bad version number", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
-      {"filter", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
+      {"Fletcher32", "it is damaged: take another copy of the file, or write it again"},
+      {"not registered", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
   }};
   for (const auto& [sign, text] : known) {
     if (said.find(sign) != std::string::npos) return text;
@@ -160,6 +162,7 @@ Handle property_list(hid_t kind, const Where& where) {
 
 Handle open_file(const std::string& path) {
   explain_path(path);
+  register_lzf();
   const Where where{"open", path};
   {
     const Scope scope;

@@ -49,6 +49,29 @@ std::optional<at::ScalarType> float_type(hid_t type) {
   return std::nullopt;
 }
 
+/// As h5py stores complex numbers: a compound of two equal floats, "r" and "i".
+std::optional<at::ScalarType> complex_type(hid_t type) {
+  const Scope scope;
+  if (H5Tget_nmembers(type) != 2 || H5Tget_member_index(type, "r") != 0 || H5Tget_member_index(type, "i") != 1) {
+    return std::nullopt;
+  }
+  const Handle real(H5Tget_member_type(type, 0), H5Tclose), imaginary(H5Tget_member_type(type, 1), H5Tclose);
+  if (H5Tget_class(real.get()) != H5T_FLOAT || H5Tequal(real.get(), imaginary.get()) <= 0) return std::nullopt;
+  const auto part = float_type(real.get());
+  if (part == at::kFloat) return at::kComplexFloat;
+  if (part == at::kDouble) return at::kComplexDouble;
+  return std::nullopt;
+}
+
+Handle complex_layout(at::ScalarType dtype, const Where& where) {
+  const hid_t part = dtype == at::kComplexFloat ? H5T_NATIVE_FLOAT : H5T_NATIVE_DOUBLE;
+  const size_t size = H5Tget_size(part);
+  Handle type = make(where, "make a type", H5Tclose, [&] { return H5Tcreate(H5T_COMPOUND, 2 * size); });
+  checked(where, "make a type", [&] { return H5Tinsert(type.get(), "r", 0, part); });
+  checked(where, "make a type", [&] { return H5Tinsert(type.get(), "i", size, part); });
+  return type;
+}
+
 /// A 16-bit float, which HDF5 1.10 has no name for: a float32 with its fields moved.
 Handle small_float(size_t exponent_bits, size_t bias, const Where& where) {
   Handle type = make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_NATIVE_FLOAT); });
@@ -100,10 +123,11 @@ Handle layout_of(at::ScalarType dtype, const Where& where) {
   if (dtype == at::kHalf) return small_float(5, 15, where);
   if (dtype == at::kBFloat16) return small_float(8, 127, where);
   if (dtype == at::kBool) return bool_type(where);
+  if (dtype == at::kComplexFloat || dtype == at::kComplexDouble) return complex_layout(dtype, where);
   const hid_t native = native_id(dtype);
   TORCH_CHECK_TYPE(native != H5I_INVALID_HID, where.to_string(), ": dtype ", dtype_name(dtype),
                    " has no HDF5 type\n  have  a tensor of dtype ", dtype_name(dtype),
-                   "\n  fix   convert it first (complex numbers: at::view_as_real)");
+                   "\n  fix   convert it first");
   return make(where, "make a type", H5Tclose, [&] { return H5Tcopy(native); });
 }
 
@@ -113,6 +137,7 @@ std::optional<at::ScalarType> scalar_type(hid_t type, const Where& where) {
   const auto kind = checked(where, "read its type", [&] { return H5Tget_class(type); });
   if (kind == H5T_INTEGER) return integer_type(type);
   if (kind == H5T_FLOAT) return float_type(type);
+  if (kind == H5T_COMPOUND) return complex_type(type);
   if (kind != H5T_ENUM) return std::nullopt;
   if (is_bool(type)) return at::kBool;
   const Handle base = make(where, "read its type", H5Tclose, [&] { return H5Tget_super(type); });
@@ -147,7 +172,7 @@ std::string type_name(hid_t type, const Where& where) {
 }
 
 std::string dtype_name(at::ScalarType dtype) {
-  static const std::array<std::pair<at::ScalarType, const char*>, 13> names = {{{at::kByte, "uint8"},
+  static const std::array<std::pair<at::ScalarType, const char*>, 15> names = {{{at::kByte, "uint8"},
                                                                                 {at::kChar, "int8"},
                                                                                 {at::kUInt16, "uint16"},
                                                                                 {at::kShort, "int16"},
@@ -159,6 +184,8 @@ std::string dtype_name(at::ScalarType dtype) {
                                                                                 {at::kBFloat16, "bfloat16"},
                                                                                 {at::kFloat, "float32"},
                                                                                 {at::kDouble, "float64"},
+                                                                                {at::kComplexFloat, "complex64"},
+                                                                                {at::kComplexDouble, "complex128"},
                                                                                 {at::kBool, "bool"}}};
   for (const auto& [known, text] : names) {
     if (known == dtype) return text;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <new>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
@@ -69,7 +70,7 @@ at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where
   check_room(where, shape, element_size);
   const char* const have = "an allocation that the system refused";
   try {
-    return at::empty(shape, dtype);
+    return empty_block(shape, at::TensorOptions(dtype));
   } catch (const c10::Error&) {
     refuse(where, shape, bytes_of(shape, element_size), have);
   } catch (const std::bad_alloc&) {

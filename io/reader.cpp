@@ -11,8 +11,10 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/chunk_reader.h"
 #include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/lzf.h"
 
 namespace moonhalo::io {
 namespace {
@@ -22,8 +24,6 @@ constexpr size_t kLargestRead = size_t{64} << 20;
 // A positioned read costs about as much as copying this many bytes.
 constexpr size_t kReadCost = size_t{8} << 10;
 constexpr size_t kBounce = size_t{256} << 10;  // stays in a core's cache
-
-thread_local int64_t bytes_read_here = 0;
 
 int64_t element_count(const std::vector<Slice>& slices) {
   int64_t count = 1;
@@ -61,7 +61,7 @@ std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
                        : id == H5Z_FILTER_SHUFFLE    ? "shuffle"
                        : id == H5Z_FILTER_FLETCHER32 ? "fletcher32"
                        : id == H5Z_FILTER_SZIP       ? "szip"
-                       : id == 32000                 ? "lzf"
+                       : id == kLzfFilter            ? "lzf"
                        : text[0] != 0                ? std::string(text.data())
                                                      : "filter";
     const h5::Scope scope;
@@ -114,8 +114,6 @@ H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, v
 
 }  // namespace
 
-int64_t bytes_read() { return bytes_read_here; }
-
 DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where) {
   DatasetInfo info;
   info.name = name;
@@ -145,6 +143,10 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
     info.filters = filter_names(list.get(), where);
   }
   info.damage = damage_of(info, dataset, space.get(), list.get(), layout, where);
+  if (layout == H5D_CHUNKED && info.dtype && h5::lies_in(file, dataset, where)) {
+    const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where);
+    info.map = read_map(dataset, list.get(), memory.get(), where);
+  }
   const h5::Scope scope;
   if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::lies_in(file, dataset, where)) {
     const haddr_t offset = H5Dget_offset(dataset);  // undefined until something was written
@@ -162,9 +164,8 @@ Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice
   if (info.chunks.empty()) cache_bytes_ = 0;
 }
 
-hid_t Reader::dataset() {
-  if (!handle_) handle_ = file_.dataset(access_.id, "/" + info_.name, cache_bytes_, where_);
-  return handle_->get();
+std::shared_ptr<h5::Handle> Reader::dataset(size_t cache_bytes) {
+  return file_.dataset(access_.id, "/" + info_.name, cache_bytes, where_);
 }
 
 bool Reader::is_plain(const std::vector<Slice>& slices, at::ScalarType dtype) const {
@@ -177,13 +178,23 @@ void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* 
   if (count == 0) return;
   if (is_plain(slices, dtype)) {
     read_plain(slices, static_cast<char*>(out));
+  } else if (decodes(file_, info_) && dtype == info_.dtype) {
+    const ChunkGrid grid = chunk_grid(*info_.map, slices);
+    read_cells(grid, all_cells(grid), out);
   } else {
     read_library(slices, dtype, out);
+    io_stats().library += count * static_cast<int64_t>(info_.element_size);
   }
-  bytes_read_here += count * static_cast<int64_t>(info_.element_size);
+  io_stats().asked += count * static_cast<int64_t>(info_.element_size);
+}
+
+void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
+  const auto handle = dataset(0);  // no chunk passes through HDF5's cache
+  ChunkReader(*info_.map, handle->get(), file_.descriptor(), where_).read(grid, cells, static_cast<char*>(out));
 }
 
 void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
+  io_stats().stored += static_cast<int64_t>(bytes);
   while (bytes > 0) {
     const ssize_t got = pread(file_.descriptor(), out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -263,11 +274,9 @@ void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {
   }
 }
 
-void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
-  const hid_t id = dataset();
-  const h5::Handle file_type = h5::type_of(id, where_);
-  const h5::Handle memory = h5::memory_type(file_type.get(), dtype, where_);
-  const h5::Handle file_space = h5::space_of(id, where_);
+Selected Reader::select(const std::vector<Slice>& slices) {
+  Selected selected{dataset(cache_bytes_), {}, {}};
+  selected.file = h5::space_of(selected.dataset->get(), where_);
   std::vector<hsize_t> begin, step, count;
   for (const auto& slice : slices) {
     begin.push_back(static_cast<hsize_t>(slice.begin));
@@ -276,10 +285,18 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   }
   if (!slices.empty()) {
     h5::checked(where_, "select a part of it", [&] {
-      return H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, begin.data(), step.data(), count.data(), nullptr);
+      return H5Sselect_hyperslab(selected.file.get(), H5S_SELECT_SET, begin.data(), step.data(), count.data(), nullptr);
     });
   }
-  const h5::Handle memory_space = h5::simple_space(count, where_);
+  selected.memory = h5::simple_space(count, where_);
+  return selected;
+}
+
+void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
+  const Selected selected = select(slices);
+  const hid_t id = selected.dataset->get();
+  const h5::Handle file_type = h5::type_of(id, where_);
+  const h5::Handle memory = h5::memory_type(file_type.get(), dtype, where_);
   const h5::Handle transfer = h5::property_list(H5P_DATASET_XFER, where_);
   const bool checks = at::isIntegralType(dtype, false) && dtype != info_.dtype;
   if (checks) {
@@ -287,7 +304,7 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
                 [&] { return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr); });
   }
   const h5::Scope scope;
-  const herr_t status = H5Dread(id, memory.get(), memory_space.get(), file_space.get(), transfer.get(), out);
+  const herr_t status = H5Dread(id, memory.get(), selected.memory.get(), selected.file.get(), transfer.get(), out);
   if (status >= 0) return;
   if (checks) {
     TORCH_CHECK_VALUE(false, where_.to_string(), ": a value does not fit dtype ",
@@ -297,7 +314,7 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   for (const auto& filter : info_.filters) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         filter.find("not available") == std::string::npos, where_.to_string(),
-        ": compressed with filter ", filter, "\n  have  chunks of ", shape_string(info_.chunks),
+        ": compressed with ", filter, "\n  have  chunks of ", shape_string(info_.chunks),
         ", an HDF5 library without that filter\n  fix   write it again with gzip (h5py: "
         "compression=\"gzip\"), or set HDF5_PLUGIN_PATH to a folder with its plugin");
   }

@@ -11,6 +11,8 @@
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/io_plan.h"
+#include "moonhalo/io/read_together.h"
 #include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
@@ -18,31 +20,6 @@ namespace {
 
 h5::Where about(const char* op, const std::string& path, const std::string& dataset) {
   return {op, path, "dataset \"" + dataset + "\""};
-}
-
-/// What all ranks must pass alike, as one number.
-int64_t fingerprint(const Selection& source) {
-  uint64_t hash = 1469598103934665603ull;  // FNV-1a
-  const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull; };
-  for (const char c : source.dataset().name()) add(c);
-  for (const auto& slice : source.slices()) {
-    add(slice.begin);
-    add(slice.count);
-    add(slice.step);
-    add(slice.dropped);
-  }
-  add(static_cast<int64_t>(source.dataset().dtype()));
-  return static_cast<int64_t>(hash >> 1);
-}
-
-void check_same(const Selection& source, Communicator& group, const h5::Where& where) {
-  const int64_t mine = fingerprint(source);
-  at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);
-  group.all_reduce(extremes, ReduceOp::kMax);
-  TORCH_CHECK_VALUE(extremes[0].item<int64_t>() == -extremes[1].item<int64_t>(), where.to_string(),
-                    ": the ranks selected different data\n  have  here shape ",
-                    shape_string(source.shape()), " of ", source.dataset().type_name(),
-                    "\n  fix   pass the same dataset and selection on every rank");
 }
 
 /// True on the one rank, of those that hold equal blocks, that writes them: the first along every
@@ -69,11 +46,9 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
   Selection block = source;
   for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
     const auto [begin, end] = spec.block_range(dim, spec.mesh()->rank());
-    const bool cut = spec.is_cut(dim);
-    const int64_t lo = cut && !halo.lo.empty() ? std::min(halo.lo.at(dim), begin) : 0;
-    const int64_t room = spec.global_shape()[dim] - end;
-    const int64_t hi = cut && !halo.hi.empty() ? std::min(halo.hi.at(dim), room) : 0;
-    block = block.narrow(dim, begin - lo, end + hi - (begin - lo));
+    Interval rows{begin, end};
+    if (spec.is_cut(dim)) rows = with_halo(halo, dim, rows, spec.global_shape()[dim]);
+    block = block.narrow(dim, rows.begin, rows.size());
   }
   return block.read(options);
 }
@@ -138,11 +113,8 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, cons
                       " of shape ", shape_string(source.shape()),
                       "\n  fix   use Shard(dim) or Replicate()");
   }
-  io::check_same(source, mesh->group(), where);
   const SpecPtr spec = make_spec(mesh, source.shape(), placements);
-  at::Tensor block;
-  fail_together(mesh->group(),
-                [&] { block = io::read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode}); });
+  at::Tensor block = io::read_together(source, spec, {.dtype = options.dtype, .decode = options.decode});
   if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
   const at::Tensor result = from_local(block, spec);
   set_new_origin(result, tag_of(where.to_string()));

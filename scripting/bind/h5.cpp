@@ -6,6 +6,8 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/strings.h"
 
 namespace moonhalo::scripting {
 
@@ -170,14 +172,47 @@ int file_attrs(lua_State* lua) {
   return 1;
 }
 
-/// file["name"]
-int file_index(lua_State* lua) {
-  push_object(lua, std::make_shared<io::Dataset>((*file(lua))[check_string(lua, 2)]));
+int push_member(lua_State* lua, const io::File& file, const std::string& name) {
+  if (file.is_group(name)) {
+    push_object(lua, std::make_shared<H5Group>(H5Group{file, name}));
+  } else {
+    push_object(lua, std::make_shared<io::Dataset>(file[name]));
+  }
   return 1;
 }
 
+/// file["name"]: a dataset or a group.
+int file_index(lua_State* lua) { return push_member(lua, *file(lua), check_string(lua, 2)); }
+
 int file_string(lua_State* lua) {
   push(lua, "File(" + file(lua)->path() + ")");
+  return 1;
+}
+
+std::shared_ptr<H5Group> group(lua_State* lua) { return check_object<H5Group>(lua, 1); }
+
+int group_keys(lua_State* lua) {
+  push(lua, group(lua)->file.keys(group(lua)->name));
+  return 1;
+}
+
+int group_attrs(lua_State* lua) {
+  push_attributes(lua, group(lua)->file.attrs(group(lua)->name));
+  return 1;
+}
+
+int group_name(lua_State* lua) {
+  push(lua, group(lua)->name);
+  return 1;
+}
+
+/// group["name"]: a dataset or a group of this group.
+int group_index(lua_State* lua) {
+  return push_member(lua, group(lua)->file, group(lua)->name + "/" + check_string(lua, 2));
+}
+
+int group_string(lua_State* lua) {
+  push(lua, "Group(" + group(lua)->name + ")");
   return 1;
 }
 
@@ -188,6 +223,12 @@ int read(lua_State* lua) {
   const Options options(lua, 2, "read", {"dtype", "decode"});
   const io::ReadOptions wanted{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};
   push(lua, to_selection(lua, 1)->read(wanted));
+  return 1;
+}
+
+/// data:strings(): the elements of a dataset or selection of text, row by row.
+int strings(lua_State* lua) {
+  push(lua, io::read_strings(*to_selection(lua, 1)));
   return 1;
 }
 
@@ -236,6 +277,25 @@ int units(lua_State* lua) {
   return 1;
 }
 
+/// mh.io_stats([{reset = false}]): {stored, chunks, inflated, exchanged, library} of this rank's reads so far, in bytes
+/// but for chunks: taken from files as they are stored, what chunks became when decoded, what other ranks decoded and
+/// sent, and what HDF5 itself delivered.
+int io_stats(lua_State* lua) {
+  const Options options(lua, 1, "io_stats", {"reset"});
+  io::IoStats& stats = io::io_stats();
+  lua_createtable(lua, 0, 5);
+  for (const auto& [name, value] : {std::pair("stored", stats.stored),
+                                    {"chunks", stats.chunks},
+                                    {"inflated", stats.inflated},
+                                    {"exchanged", stats.exchanged},
+                                    {"library", stats.library}}) {
+    push(lua, value);
+    lua_setfield(lua, -2, name);
+  }
+  if (options.get_bool("reset", false)) stats = {};
+  return 1;
+}
+
 /// data["0:100, :, ::2"], data[3]
 int data_index(lua_State* lua) {
   const std::string slices = to_int(lua, 2) ? std::to_string(*to_int(lua, 2)) : check_string(lua, 2);
@@ -256,6 +316,7 @@ int selection_string(lua_State* lua) {
 }
 
 const luaL_Reg kFunctions[] = {{"open", guard<open>}, {nullptr, nullptr}};
+const luaL_Reg kStatistics[] = {{"io_stats", guard<io_stats>}, {nullptr, nullptr}};
 const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
                                  {"has", guard<file_has>},           {"write", guard<file_write>},
                                  {"set_attr", guard<file_set_attr>}, {"close", guard<file_close>},
@@ -265,7 +326,11 @@ const luaL_Reg kFileMeta[] = {{"__index", guard<file_index>},
                               {"__tostring", guard<file_string>},
                               {"__close", guard<file_leave>},
                               {nullptr, nullptr}};
-const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {nullptr, nullptr}};
+const luaL_Reg kGroupMethods[] = {{"keys", guard<group_keys>}, {nullptr, nullptr}};
+const luaL_Reg kGroupGetters[] = {{"attrs", guard<group_attrs>}, {"name", guard<group_name>}, {nullptr, nullptr}};
+const luaL_Reg kGroupMeta[] = {
+    {"__index", guard<group_index>}, {"__tostring", guard<group_string>}, {nullptr, nullptr}};
+const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {"strings", guard<strings>}, {nullptr, nullptr}};
 const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},     {"dims", guard<dims>},
                                  {"dtype", guard<dtype>}, {"attrs", guard<attrs>},   {"name", guard<data_name>},
                                  {"units", guard<units>}, {"chunks", guard<chunks>}, {nullptr, nullptr}};
@@ -276,11 +341,13 @@ const luaL_Reg kSelectionMeta[] = {
 
 void open_h5(lua_State* lua) {
   define_object<io::File>(lua, kFileMethods, kFileGetters, kFileMeta);
+  define_object<H5Group>(lua, kGroupMethods, kGroupGetters, kGroupMeta);
   define_object<io::Dataset>(lua, kDataMethods, kDataGetters, kDatasetMeta);
   define_object<io::Selection>(lua, kDataMethods, kDataGetters, kSelectionMeta);
   lua_createtable(lua, 0, 1);
   add_functions(lua, kFunctions);
   lua_setfield(lua, -2, "h5");
+  add_functions(lua, kStatistics);
 }
 
 const Binding binding{"h5", open_h5};

@@ -8,8 +8,16 @@
 
 namespace moonhalo::scripting {
 
+/// A group of a file: file["name"] where the name is not a dataset's.
+struct H5Group {
+  io::File file;
+  std::string name;
+};
+
 template <>
 inline constexpr const char* kObjectName<io::File> = "File";
+template <>
+inline constexpr const char* kObjectName<H5Group> = "Group";
 template <>
 inline constexpr const char* kObjectName<io::Dataset> = "Dataset";
 template <>

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/scatter.h"
+#include "moonhalo/io/strings.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 
@@ -235,8 +238,8 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
   {
     RawFile raw(path);
     const hid_t compound = H5Tcreate(H5T_COMPOUND, 16);
-    H5Tinsert(compound, "r", 0, H5T_NATIVE_DOUBLE);
-    H5Tinsert(compound, "i", 8, H5T_NATIVE_DOUBLE);
+    H5Tinsert(compound, "east", 0, H5T_NATIVE_DOUBLE);
+    H5Tinsert(compound, "north", 8, H5T_NATIVE_DOUBLE);
     raw.dataset("pair", compound, compound, {2}, nullptr);
     const hid_t text = H5Tcopy(H5T_C_S1);
     H5Tset_size(text, 8);
@@ -245,13 +248,13 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
     H5Tclose(text);
     const std::vector<double> big = {1, 300, 2.5};
     raw.dataset("big", H5T_STD_I32LE, H5T_NATIVE_DOUBLE, {3}, big.data());
-    // A chunk that claims to be lzf, which this library does not have.
+    // A chunk that claims to be bzip2, which this library does not have.
     const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     const hsize_t chunk = 4;
     H5Pset_chunk(list, 1, &chunk);
-    H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+    H5Pset_filter(list, 307, H5Z_FLAG_OPTIONAL, 0, nullptr);
     const hid_t space = H5Screate_simple(1, &chunk, nullptr);
-    const hid_t id = H5Dcreate2(raw.id(), "lzf", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    const hid_t id = H5Dcreate2(raw.id(), "bzip2", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, list, H5P_DEFAULT);
     const hsize_t offset = 0;
     const char bytes[8] = {};
     ASSERT_GE(H5Dwrite_chunk(id, H5P_DEFAULT, 0, &offset, sizeof bytes, bytes), 0);
@@ -264,17 +267,71 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
 
   EXPECT_EQ(file["pair"].type_name(), "compound");
   EXPECT_EQ(file["name"].type_name(), "string");
-  EXPECT_EQ(file["lzf"].filters(), std::vector<std::string>{"lzf (32000, not available)"});
+  EXPECT_EQ(file["bzip2"].filters(), std::vector<std::string>{"filter (307, not available)"});
   EXPECT_EQ(first_line(message_of([&] { file["pair"].read(); })),
             "read: dataset \"pair\"" + of + ": no tensor holds its type compound");
   EXPECT_EQ(first_line(message_of([&] { file["name"].dtype(); })),
             "read: dataset \"name\"" + of + ": no tensor holds its type string");
-  EXPECT_EQ(first_line(message_of([&] { file["lzf"].read(); })),
-            "read: dataset \"lzf\"" + of + ": compressed with filter lzf (32000, not available)");
+  EXPECT_EQ(first_line(message_of([&] { file["bzip2"].read(); })),
+            "read: dataset \"bzip2\"" + of + ": compressed with filter (307, not available)");
   EXPECT_EQ(first_line(message_of([&] { file["big"].read({.dtype = at::kByte}); })),
             "read: dataset \"big\"" + of + ": a value does not fit dtype uint8");
   EXPECT_THROW(file["pair"].read(), c10::TypeError);
-  EXPECT_THROW(file["lzf"].read(), c10::NotImplementedError);
+  EXPECT_THROW(file["bzip2"].read(), c10::NotImplementedError);
+}
+
+TEST(File, ReadsStringsOfAnyLengthAndOfOne) {
+  const Folder folder;
+  const std::string path = folder / "text.h5";
+  {
+    RawFile raw(path);
+    const hid_t fixed = H5Tcopy(H5T_C_S1), variable = H5Tcopy(H5T_C_S1), padded = H5Tcopy(H5T_C_S1);
+    H5Tset_size(fixed, 4);
+    H5Tset_size(variable, H5T_VARIABLE);
+    H5Tset_size(padded, 3);
+    H5Tset_strpad(padded, H5T_STR_SPACEPAD);
+    const char* names[] = {"u10m", "", "a longer name", "t2m"};
+    raw.dataset("fixed", fixed, fixed, {2, 2}, "abcdx\0\0\0\0\0\0\0yz\0\0");
+    raw.dataset("variable", variable, variable, {4}, names);
+    raw.dataset("padded", padded, padded, {2}, "a  b c");
+    raw.dataset("one", variable, variable, {}, names);
+    raw.floats("x", field({3}));
+    for (const hid_t type : {fixed, variable, padded}) H5Tclose(type);
+  }
+  const File file = open(path);
+  using Strings = std::vector<std::string>;
+
+  EXPECT_EQ(read_strings(file["fixed"]), (Strings{"abcd", "x", "", "yz"}));
+  EXPECT_EQ(read_strings(file["fixed"]["1, 1"]), Strings{"yz"});
+  EXPECT_EQ(read_strings(file["variable"]), (Strings{"u10m", "", "a longer name", "t2m"}));
+  EXPECT_EQ(read_strings(file["variable"]["1::2"]), (Strings{"", "t2m"}));
+  EXPECT_EQ(read_strings(file["padded"]), (Strings{"a", "b c"}));
+  EXPECT_EQ(read_strings(file["one"]), Strings{"u10m"});
+  EXPECT_EQ(first_line(message_of([&] { read_strings(file["x"]); })),
+            "strings: dataset \"x\" of file \"" + path + "\": it holds no text");
+}
+
+TEST(File, ComplexNumbersComeAndGo) {
+  const Folder folder;
+  const std::string path = folder / "complex.h5";
+  const at::Tensor full = at::complex(field({9, 6}), field({9, 6}) + 2);
+  File out = open(path, "w");
+  out.write("single", full);
+  out.write("double", full.to(at::kComplexDouble), {.chunks = {1, 6}, .compression = 1});
+  out.close();
+  const File file = open(path);
+
+  EXPECT_EQ(file["single"].type_name(), "complex64");
+  EXPECT_EQ(file["double"].dtype(), at::kComplexDouble);
+  EXPECT_TRUE(at::equal(file["single"].read(), full));
+  EXPECT_TRUE(at::equal(file["single"].read({.dtype = at::kComplexDouble}), full.to(at::kComplexDouble)));
+  EXPECT_TRUE(at::equal(file["double"]["2:, 1"].read(), full.to(at::kComplexDouble).slice(0, 2).select(1, 1)));
+  testing::on_mesh({3}, [&](const MeshPtr& mesh) {
+    const at::Tensor x = scatter_tensor(open(path)["double"], mesh, {shard(1, {1, 3, 2})});
+    EXPECT_TRUE(at::equal(full_tensor(x), full.to(at::kComplexDouble)));
+  });
+  EXPECT_EQ(first_line(message_of([&] { file["single"].read({.dtype = at::kFloat}); })),
+            "read: dataset \"single\" of file \"" + path + "\": complex numbers cannot be read as float32");
 }
 
 TEST(File, SaysWhereAFileThatShrankEnds) {

@@ -225,7 +225,7 @@ TEST(Write, RefusesWithTheNameAndTheRemedy) {
   const std::string start = "write: dataset \"x\" of file \"" + path + "\": ";
   const std::vector<std::pair<std::function<void()>, std::string>> cases = {
       {write({}, {}), start + "no tensor was given"},
-      {write(at::zeros({2}, at::kComplexFloat), {}), start + "dtype ComplexFloat has no HDF5 type"},
+      {write(at::zeros({2}, at::kComplexHalf), {}), start + "dtype ComplexHalf has no HDF5 type"},
       {write(at::zeros({2}, at::kBFloat16), {}), start + "dtype bfloat16 cannot be written"},
       {write(x, {.chunks = {4}}), start + "chunks [4] do not fit"},
       {write(x, {.chunks = {4, 0}}), start + "chunks [4, 0] do not fit"},

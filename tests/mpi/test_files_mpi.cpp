@@ -6,6 +6,7 @@
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/scatter.h"
 #include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
@@ -47,6 +48,7 @@ TEST_F(MpiFiles, S18BlocksGoIntoOneFileAndComeBack) {
   out.write("rows", at::arange(9));
   out.write("x", x, {.attrs = {{"units", std::string("K")}}});
   out.write("deep/squeezed", x, {.chunks = {2, 3}, .compression = 1});
+  out.write("deep/steps", x, {.chunks = {1, 70}, .compression = 1});
   out.close();
 
   const File file = open(path);
@@ -56,7 +58,15 @@ TEST_F(MpiFiles, S18BlocksGoIntoOneFileAndComeBack) {
   EXPECT_TRUE(at::equal(full_tensor(y), full.slice(1, 0, 70, 2)));
   EXPECT_TRUE(at::equal(file["x"].read(), full));
   EXPECT_TRUE(at::equal(file["deep/squeezed"].read(), full));
-  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"deep/squeezed", "rows", "x"}));
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"deep/squeezed", "deep/steps", "rows", "x"}));
+
+  const IoStats before_steps = io_stats();  // every rank needs a part of every chunk
+  const at::Tensor z = scatter_tensor(file["deep/steps"], mesh, {shard(1)});
+  EXPECT_TRUE(at::equal(full_tensor(z), full));
+  at::Tensor chunks = at::tensor({io_stats().chunks - before_steps.chunks}, at::kLong);
+  world->all_reduce(chunks);
+  EXPECT_EQ(chunks.item<int64_t>(), 9);
+  EXPECT_EQ(io_stats().library, before_steps.library);
 }
 
 TEST_F(MpiFiles, X16_ARankThatCannotReadStopsAll) {

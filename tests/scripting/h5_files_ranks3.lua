@@ -46,6 +46,45 @@ function tests.test_a_shard_tensor_becomes_one_file()
   if mh.rank() == 0 then os.remove(path) end
 end
 
+function tests.test_groups_have_attributes_and_members()
+  local path = path_of("lua_groups_" .. mh.rank())
+  local out = mh.h5.open(path, "w")
+  out:write("fields/deep/x", field())
+  out:set_attr("names", {"x", "y"}, "fields")
+  out:close()
+
+  local file = mh.h5.open(path)
+  local group = file["fields"]
+  t.assert_equal(group.attrs.names, {"x", "y"})
+  t.assert_equal(group:keys(), {"deep"})
+  t.assert_equal(tostring(group), "Group(fields)")
+  t.assert_equal(group["deep"].name, "fields/deep")
+  t.assert_equal(group["deep/x"].shape, {9, 7})
+  t.assert_close(group["deep"]["x"]:read(), field())
+  t.assert_error(function() return group["shallow"] end, 'no dataset "fields/shallow"')
+  t.assert_error(function() return file["fields/deep/x"]:strings() end, "it holds no text")
+  os.remove(path)
+end
+
+-- Whole rows are chunks, and every rank needs a part of each: every chunk is read and inflated once over all ranks.
+function tests.test_chunks_are_inflated_once()
+  local path = path_of "lua_chunks"
+  local out = mh.h5.open(path, "w")
+  out:write("x", mh.distribute_tensor(field(), mesh, {mh.Shard(0)}), {chunks = {1, 7}, compression = 1})
+  out:close()
+  mh.io_stats{reset = true}
+
+  local x = mh.scatter_tensor(mh.h5.open(path)["x"], mesh, {mh.Shard(1)})
+
+  t.assert_close(x:full_tensor(), field())
+  local stats = mh.io_stats()
+  t.assert_equal({stats.chunks, stats.inflated, stats.library}, {3, 3 * 7 * 4, 0})
+  t.assert_equal(stats.exchanged, 6 * x:to_local().shape[2] * 4)
+  t.assert_equal(stats.stored > 0, true)
+  mh.barrier()
+  if mh.rank() == 0 then os.remove(path) end
+end
+
 function tests.test_a_discarded_file_leaves_the_old_one()
   local path = path_of("lua_kept_" .. mh.rank())
   for _, value in ipairs{1, 2} do

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/conversion.h"
+
+#include <ATen/ATen.h>
+
+#include "moonhalo/io/file_state.h"
+#include "moonhalo/io/h5_types.h"
+
+namespace moonhalo::io {
+namespace {
+
+std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options, const h5::Where& where) {
+  if (!options.decode) return std::nullopt;
+  const Dataset& dataset = selection.dataset();
+  const auto access = dataset.file()->read(where);
+  const auto handle = dataset.file()->dataset(access.id, "/" + dataset.name(), 0, where);
+  return Decoder::read(handle->get(), dataset.dtype(), where);
+}
+
+at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options, const std::optional<Decoder>& decoder,
+                         const h5::Where& where) {
+  const auto stored = selection.dataset().dtype();
+  const auto wanted = options.dtype           ? options.dtype
+                      : options.out.defined() ? std::optional(options.out.scalar_type())
+                                              : std::nullopt;
+  TORCH_CHECK_VALUE(!options.out.defined() || wanted == options.out.scalar_type(),
+                    where.to_string(), ": `out` has another dtype than asked for\n  have  ",
+                    h5::dtype_name(options.out.scalar_type()), "\n  fix   leave dtype out");
+  TORCH_CHECK_TYPE(!decoder || !wanted || at::isFloatingType(*wanted), where.to_string(),
+                   ": decoded values cannot be ", wanted ? h5::dtype_name(*wanted) : "",
+                   "\n  have  missing values, which become NaN, or a scale"
+                   "\n  fix   read as float32 or float64");
+  const bool complex = c10::isComplexType(stored);
+  TORCH_CHECK_TYPE(!wanted || c10::isComplexType(*wanted) == complex, where.to_string(), ": ",
+                   complex ? "complex numbers cannot be read as " + h5::dtype_name(*wanted) : "numbers cannot be read as complex",
+                   "\n  have  stored ", h5::dtype_name(stored), "\n  fix   ",
+                   complex ? "read them as they are and use at::view_as_real" : "read as float and use at::complex");
+  TORCH_CHECK_TYPE(!decoder || !complex, where.to_string(), ": complex numbers cannot be decoded\n  have  attributes that scale ",
+                   h5::dtype_name(stored), "\n  fix   leave decode out, and scale them yourself");
+  return wanted.value_or(decoder ? decoder->dtype() : stored);
+}
+
+}  // namespace
+
+Conversion Conversion::of(const Selection& selection, const ReadOptions& options, const h5::Where& where) {
+  auto decoder = decoder_for(selection, options, where);
+  const auto dtype = dtype_for(selection, options, decoder, where);
+  return {selection.dataset().dtype(), dtype, std::move(decoder)};
+}
+
+void Conversion::apply(const at::Tensor& raw, const at::Tensor& target) const {
+  if (!decoder) {
+    target.copy_(raw);
+  } else if (dtype == at::kFloat || dtype == at::kDouble) {
+    decoder->apply(raw, target);
+  } else {
+    const at::Tensor values = at::empty(raw.sizes(), at::kFloat);
+    decoder->apply(raw, values);
+    target.copy_(values);
+  }
+}
+
+}  // namespace moonhalo::io

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "moonhalo/io/decode.h"
+#include "moonhalo/io/domain_file.h"
+
+namespace moonhalo::io {
+
+/// How the stored elements of a selection become those that were asked for.
+struct Conversion {
+  at::ScalarType stored, dtype;
+  std::optional<Decoder> decoder;
+
+  /// Reads the attributes that say how, if they are asked for. ValueError and TypeError for options that do not fit.
+  static Conversion of(const Selection& selection, const ReadOptions& options, const h5::Where& where);
+  /// Both contiguous, equally many elements: of the stored dtype, and of `dtype`. Only to floats, or from a dtype to
+  /// itself: an integer that does not fit is not noticed.
+  void apply(const at::Tensor& raw, const at::Tensor& target) const;
+};
+
+}  // namespace moonhalo::io

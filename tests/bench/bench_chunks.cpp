@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a compressed field of 256 MiB (smooth waves and a little noise, byte shuffle) from a warm page cache, each way
+// in turns with the named alternative, and prints medians of wall and processor time and their ratios: on a busy
+// machine the processor's say more.
+//   whole       one rank with two threads, against one H5Dread
+//   cut         four thread ranks that cut whole-step chunks in space, against H5Dread of each rank's block (what
+//               scatter_tensor did), and against a cut in time, which divides no chunk
+//   plan        who reads which of a million chunks, for 4,096 ranks
+//   bench_chunks [FOLDER]    the files are made in FOLDER (default: the system's temporary one)
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <hdf5.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "moonhalo/engine/exchange/interval_map.h"
+#include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/io/io_plan.h"
+#include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/scatter.h"
+#include "tests/bench/taking_turns.h"
+#include "tests/io/lzf_stream.h"
+#include "tests/support/process_memory.h"
+
+namespace mh = moonhalo;
+namespace {
+
+constexpr int64_t kShape[] = {64, 1024, 1024};
+constexpr int kRanks = 4, kRounds = 5, kThreads = 2;
+constexpr unsigned kLzf = 32000;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+at::Tensor smooth_field() {
+  at::Tensor field = at::zeros(kShape, at::kFloat);
+  for (int wave = 1; wave <= 4; ++wave) {
+    at::Tensor term = at::ones({1, 1, 1}, at::kFloat);
+    for (int64_t dim = 0; dim < 3; ++dim) {
+      std::vector<int64_t> shape(3, 1);
+      shape[static_cast<size_t>(dim)] = kShape[dim];
+      const double step = 2 * M_PI * wave * static_cast<double>(1 + dim % 3) / static_cast<double>(kShape[dim]);
+      term = term * at::cos(at::arange(kShape[dim], at::kFloat) * step + wave).view(shape);
+    }
+    field += term / wave;
+  }
+  return field + at::rand(kShape, at::kFloat) * 1e-3;
+}
+
+/// Chunks of the field: by gzip, or by the lzf stream of their shuffled bytes.
+void make_file(const std::string& path, const at::Tensor& field, std::vector<hsize_t> chunk, bool lzf) {
+  const hsize_t shape[] = {64, 1024, 1024};
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(3, shape, nullptr);
+  H5Pset_chunk(list, 3, chunk.data());
+  H5Pset_shuffle(list);
+  const unsigned values[] = {4, 261, static_cast<unsigned>(chunk[0] * chunk[1] * chunk[2] * 4)};
+  lzf ? H5Pset_filter(list, kLzf, H5Z_FLAG_OPTIONAL, 3, values) : H5Pset_deflate(list, 4);
+  const hid_t id = H5Dcreate2(file, "x", H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT);
+  if (!lzf) {
+    H5Dwrite(id, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, field.const_data_ptr());
+  } else {
+    for (hsize_t step = 0; step < shape[0]; ++step) {
+      for (hsize_t row = 0; row < shape[1]; row += chunk[1]) {
+        const at::Tensor part =
+            field[static_cast<int64_t>(step)].narrow(0, static_cast<int64_t>(row), static_cast<int64_t>(chunk[1]));
+        const at::Tensor bytes = part.contiguous().view(at::kByte).view({-1, 4}).t().contiguous();
+        const std::string stored = mh::testing::lzf_stream(
+            {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())});
+        const hsize_t offset[] = {step, row, 0};
+        H5Dwrite_chunk(id, H5P_DEFAULT, 0, offset, stored.size(), stored.data());
+      }
+    }
+  }
+  H5Dclose(id);
+  H5Pclose(list);
+  H5Sclose(space);
+  H5Fclose(file);
+}
+
+/// H5Dread of a box, with HDF5's own chunk cache large enough for every chunk it meets.
+at::Tensor library_read(const std::string& path, const mh::Box& box) {
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), access = H5Pcreate(H5P_DATASET_ACCESS);
+  H5Pset_chunk_cache(access, 12421, size_t{64} << 20, 0.75);
+  const hid_t id = H5Dopen2(file, "x", access), space = H5Dget_space(id);
+  std::vector<hsize_t> begin, count;
+  for (const mh::Interval& rows : box) {
+    begin.push_back(static_cast<hsize_t>(rows.begin));
+    count.push_back(static_cast<hsize_t>(rows.size()));
+  }
+  H5Sselect_hyperslab(space, H5S_SELECT_SET, begin.data(), nullptr, count.data(), nullptr);
+  const hid_t memory = H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr);
+  const at::Tensor out = at::empty(box.shape(), at::kFloat);
+  TORCH_CHECK(H5Dread(id, H5T_NATIVE_FLOAT, memory, space, H5P_DEFAULT, out.mutable_data_ptr()) >= 0, "H5Dread failed");
+  for (const hid_t open : {memory, space}) H5Sclose(open);
+  H5Dclose(id);
+  H5Pclose(access);
+  H5Fclose(file);
+  return out;
+}
+
+struct Times {
+  std::vector<double> wall, processor;
+  template <typename Work>
+  void take(const Work& work) {
+    const double wall_began = now(), processor_began = mh::bench::processor_time();
+    work();
+    wall.push_back(now() - wall_began);
+    processor.push_back((mh::bench::processor_time() - processor_began) / 1e3);
+  }
+};
+
+void print(const char* what, const Times& baseline, const Times& ours, double target) {
+  const auto median = [](const std::vector<double>& values) { return mh::bench::median(values); };
+  std::printf("%-44s %8.3f %8.3f %6.2f %8.3f %8.3f %6.2f %7.1f\n", what, median(baseline.wall), median(ours.wall),
+              median(baseline.wall) / median(ours.wall), median(baseline.processor), median(ours.processor),
+              median(baseline.processor) / median(ours.processor), target);
+}
+
+void whole(const char* what, const std::string& path, double target) {
+  const mh::Box all = {{0, kShape[0]}, {0, kShape[1]}, {0, kShape[2]}};
+  Times library, ours;
+  at::set_num_threads(kThreads);
+  TORCH_CHECK(at::equal(library_read(path, all), mh::io::open(path)["x"].read()), "not the same");
+  for (int round = 0; round < kRounds; ++round) {
+    library.take([&] { library_read(path, all); });
+    ours.take([&] { mh::io::open(path)["x"].read(); });
+  }
+  print(what, library, ours, target);
+}
+
+/// From the moment all ranks stand ready to the moment the last one has its block.
+template <typename Read>
+void on_ranks(Times& times, const Read& read) {
+  mh::run_ranks(kRanks, [&](mh::Communicator& world) {
+    const auto mesh = mh::init_device_mesh(world, "cpu", {kRanks});
+    world.barrier();
+    if (world.rank() != 0) {
+      read(mesh);
+      return world.barrier();
+    }
+    times.take([&] {
+      read(mesh);
+      world.barrier();
+    });
+  });
+}
+
+void cut(const std::string& path) {
+  Times in_time;
+  for (const int64_t dim : {0, 1, 2}) {
+    Times library, ours;
+    std::atomic<int64_t> inflated{0}, stored{0};
+    for (int round = 0; round < kRounds; ++round) {
+      on_ranks(library, [&](const mh::MeshPtr& mesh) {
+        const mh::SpecPtr spec = mh::make_spec(mesh, kShape, {mh::shard(dim)});
+        library_read(path, mh::block_box(*spec, mesh->rank()));
+      });
+      on_ranks(ours, [&](const mh::MeshPtr& mesh) {
+        const mh::io::IoStats before = mh::io::io_stats();
+        mh::scatter_tensor(mh::io::open(path)["x"], mesh, {mh::shard(dim)});
+        inflated += mh::io::io_stats().inflated - before.inflated;
+        stored += mh::io::io_stats().stored - before.stored;
+      });
+    }
+    const std::string name = "steps, 4 ranks, Shard(" + std::to_string(dim) + "): H5Dread of blocks";
+    print(name.c_str(), library, ours, dim == 0 ? 1 : 5);
+    const double field = 4.0 * static_cast<double>(kShape[0] * kShape[1] * kShape[2]) * kRounds;
+    std::printf("%-44s inflated / field %.2f, stored bytes %.1f MiB\n", "", static_cast<double>(inflated) / field,
+                static_cast<double>(stored) / kRounds / (1 << 20));
+    if (dim == 0)
+      in_time = ours;
+    else
+      print("  against Shard(0)", in_time, ours, 1 / 1.3);
+  }
+}
+
+/// 10,000 steps of 10 x 10 tiles; a grid of ranks cuts the tiles.
+void plan() {
+  const mh::CommunicatorPtr world = mh::make_fake_communicator(1234, 4096);
+  const auto mesh = mh::init_device_mesh(*world, "cpu", {64, 64});
+  const mh::SpecPtr spec = mh::make_spec(mesh, {10000, 1000, 1000}, {mh::shard(1), mh::shard(2)});
+  mh::testing::reset_peak_memory();
+  const int64_t resident = mh::testing::process_memory("VmHWM");
+  const double began = now();
+  mh::io::ChunkGrid grid = {{{0, 10000}, 1}, {{0, 1000}, 100}, {{0, 1000}, 100}};
+  const mh::io::IoPlan plan(std::move(grid), 4, spec);
+  int64_t chunks = 0;
+  for (int64_t round = 0; round < plan.rounds(); ++round) chunks += plan.cells_read(round, 1234).numel();
+  std::printf(
+      "plan: 1,000,000 chunks, 4,096 ranks: %.4f s (target 0.5), %lld KiB more memory, %lld rounds, %lld chunks for "
+      "this rank\n",
+      now() - began, static_cast<long long>((mh::testing::process_memory("VmHWM") - resident) >> 10),
+      static_cast<long long>(plan.rounds()), static_cast<long long>(chunks));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::filesystem::path folder = argc > 1 ? argv[1] : std::filesystem::temp_directory_path().string();
+  const std::string path = folder / ("bench_chunks_" + std::to_string(getpid()) + ".h5");
+  const at::Tensor field = smooth_field();
+  std::printf("256 MiB float32, medians of %d rounds: seconds\n%-44s %8s %8s %6s %8s %8s %6s %7s\n", kRounds, "against",
+              "wall", "ours", "ratio", "CPU", "ours", "ratio", "target");
+  make_file(path, field, {1, 256, 1024}, /*lzf=*/false);
+  whole("gzip tiles, whole, 2 threads: one H5Dread", path, 4);
+  make_file(path, field, {1, 256, 1024}, /*lzf=*/true);
+  mh::io::open(path);  // from now on H5Dread knows lzf
+  whole("lzf tiles, whole, 2 threads: one H5Dread", path, 3);
+  make_file(path, field, {1, 1024, 1024}, /*lzf=*/false);
+  cut(path);
+  plan();
+  std::filesystem::remove(path);
+  return 0;
+}
