@@ -153,6 +153,10 @@ at::Tensor Pipeline::reduce_over_stages(const at::Tensor& value, ReduceOp op) co
   return result;
 }
 
+Tensors Pipeline::from_stage(int64_t stage, const Tensors& tensors) const {
+  return broadcast_tensors(group_, static_cast<int>(stage % ranks_), tensors, slice_);
+}
+
 void Pipeline::check_count(const char* step, size_t samples) const {
   TORCH_CHECK_VALUE(!failed_, step, ": a step of this pipeline has failed before\n  fix   make another pipeline");
   TORCH_CHECK_VALUE(static_cast<int64_t>(samples) == micros_, step, ": ", samples, " samples for ", micros_,
@@ -179,9 +183,8 @@ std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
   const c10::AutoGradMode record(false);
   Step step{samples};
   run(forward_schedule_[rank_], step);
-  const auto last = static_cast<int>((stages() - 1) % ranks_);
   step.results.resize(micros_);
-  for (Tensors& result : step.results) result = broadcast_tensors(group_, last, result, slice_);
+  for (Tensors& result : step.results) result = from_stage(stages() - 1, result);
   return std::move(step.results);
 }
 

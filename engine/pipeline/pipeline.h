@@ -67,6 +67,9 @@ class Pipeline {
   /// A number of this rank's stages, plain and the same on its slice, put together over all stages.
   at::Tensor reduce_over_stages(const at::Tensor& value, ReduceOp op) const;
 
+  /// Tensors of the ranks that have `stage` (its parameters, say), on all ranks: their own there, copies elsewhere.
+  Tensors from_stage(int64_t stage, const Tensors& tensors) const;
+
   /// Adds the gradients of all micro-batches to those of this rank's parameters, and gives the losses, plain and the
   /// same on all ranks. `samples`: what the first stage is called with, for every micro-batch; only the first stage's
   /// ranks look at more than their number. ValueError when they are not as many as micro-batches.

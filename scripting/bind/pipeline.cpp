@@ -124,6 +124,12 @@ int reduce_over_stages(lua_State* lua) {
   return 1;
 }
 
+/// pipeline:from_stage(stage, tensors) -> tensors
+int from_stage(lua_State* lua) {
+  push(lua, self(lua)->from_stage(check_int(lua, 2), check_tensor_list(lua, 3)));
+  return 1;
+}
+
 int has_stage(lua_State* lua) {
   push(lua, self(lua)->has_stage(check_int(lua, 2)));
   return 1;
@@ -144,6 +150,7 @@ void open_pipeline(lua_State* lua) {
                                      {"infer_step", guard<infer_step>},
                                      {"tie", guard<tie>},
                                      {"reduce_over_stages", guard<reduce_over_stages>},
+                                     {"from_stage", guard<from_stage>},
                                      {"has_stage", guard<has_stage>},
                                      {nullptr, nullptr}};
   static const luaL_Reg getters[] = {{"mesh", guard<mesh>}, {"schedule", guard<schedule>}, {nullptr, nullptr}};

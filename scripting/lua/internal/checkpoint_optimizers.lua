@@ -3,6 +3,7 @@
 -- order, or other groups of ranks, do not matter. A parameter of no module is named by its position: "#3".
 
 local mh = require "moonhalo"
+local pipelines = require "moonhalo.internal.pipeline"
 local values = require "moonhalo.internal.checkpoint_values"
 
 local fail, identity = mh.fail, mh._checkpoint_files.identity
@@ -30,6 +31,10 @@ end
 
 --- The state of an optimizer for checkpoint.json; tensors are named "exp_avg/NAME".
 function optimizers.pack(optimizer, modules, tensors)
+  if pipelines.trains_stages(optimizer) then
+    fail("checkpoint.save: the state of an optimizer whose parameters are a pipeline's lies on the ranks of its stages and is not saved"
+      .. "\n  fix   save the pipeline, and make the optimizer anew after loading")
+  end
   local dict, names, state = optimizer:state_dict(), names_of(optimizer, modules), {}
   for i, of_parameter in ipairs(dict.state) do
     state[names[i]] = {}

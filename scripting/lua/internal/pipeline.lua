@@ -6,6 +6,7 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local containers = require "moonhalo.nn.containers"
 local ordered_map = require "moonhalo.internal.ordered_map"
+local state = require "moonhalo.nn.state"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 
@@ -50,6 +51,21 @@ local function stages_of(model, options, ranks)
 end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
+
+--- What lies in no stage would never be trained.
+local function check_owners(model, stages)
+  local owned = {}
+  for _, stage in ipairs(stages) do
+    for _, module in stage:named_modules() do owned[module] = true end
+  end
+  for _, tensors in ipairs {"_parameters", "_buffers"} do
+    for path, module in model:named_modules() do
+      for name in rawget(module, tensors) do
+        if not owned[module] then fail(("pipeline: '%s' is in no stage"):format(path == "" and name or path .. "." .. name)) end
+      end
+    end
+  end
+end
 
 --- Every parameter that lies in several stages: {numbers = {stage, ...}, slots = {{module, name, stage}, ...}}.
 local function shared_tensors(stages)
@@ -193,6 +209,28 @@ function Pipeline:parameters()
   return list
 end
 
+--- The whole model's tensors by name, on all ranks: stages of others are copied here. For checkpoints and files; the
+--- model's own state_dict would give what this rank's stages alone have trained. Collective over the mesh.
+function Pipeline:state_dict()
+  local found, names_of_stage = state.state_dict(self._model), {}
+  for name in found do
+    local stage = self._stage_of[self._model:get_submodule(name:match("^(.*)%.[^.]+$") or "")]
+    names_of_stage[stage] = names_of_stage[stage] or {}
+    table.insert(names_of_stage[stage], name)
+  end
+  for stage = 0, #self.stages - 1 do
+    local names, tensors = names_of_stage[stage] or {}, {}
+    for i, name in ipairs(self._engine:has_stage(stage) and names or {}) do tensors[i] = found[name] end
+    for i, tensor in ipairs(self._engine:from_stage(stage, tensors)) do found[names[i]] = tensor end
+  end
+  return found
+end
+
+--- As nn.Module's; this rank's stages take their tensors. Collective over the mesh.
+Pipeline.load_state_dict = state.load_state_dict
+
+function Pipeline:class_name() return "Pipeline" end
+
 function Pipeline.__call()
   fail("pipeline: its stages are on different ranks, it has no forward\n  fix   pipeline:train_step(samples, loss) or "
     .. "pipeline:infer_step(samples)")
@@ -201,6 +239,13 @@ Pipeline.forward = Pipeline.__call
 
 function Pipeline:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
+end
+
+local kDivided = setmetatable({}, {__mode = "k"})  -- pipelines whose stages are on several ranks
+
+local function refuse_state_dict(module)
+  fail(module:class_name() .. ": state_dict: this rank trains some stages of a pipeline, the others are as they were at the "
+    .. "start\n  fix   save the pipeline: pipeline:state_dict(), or checkpoint.save(path, {model = pipeline})")
 end
 
 -- ---- mh.pipeline ----------------------------------------------------------------------------------------------------
@@ -224,19 +269,41 @@ local function pipeline(...)
   for i, stage in ipairs(stages) do
     if not is_module(stage) then fail(("pipeline: stage %d is no module but a %s"):format(i - 1, type(stage))) end
   end
+  check_owners(model, stages)
   local shared = shared_tensors(stages)
   local engine = mh._pipeline(given.mesh, given.dim, stages, {schedule = given.schedule, micros = given.micros})
-  local mine = {}
+  local mine, stage_of = {}, {}
   for i, stage in ipairs(stages) do
+    for _, module in stage:named_modules() do stage_of[module] = stage_of[module] or i - 1 end
     if engine:has_stage(i - 1) then
       if given.parallelize then given.parallelize(stage, engine.mesh, i - 1) end
       mh.materialize_module(stage)
       for _, module in stage:named_modules() do mine[module] = true end
     end
   end
-  return setmetatable({
-    mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _elsewhere = tie(engine, shared),
+  local made = setmetatable({
+    mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _stage_of = stage_of,
+    _elsewhere = tie(engine, shared),
   }, Pipeline)
+  if given.mesh:size(given.dim) > 1 then
+    for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
+    kDivided[made] = true
+  end
+  return made
 end
 
-return pipeline
+--- Whether an optimizer has parameters of a pipeline over several ranks.
+local function trains_stages(optimizer)
+  local ids = {}
+  for pipe in pairs(kDivided) do
+    for _, parameter in ipairs(pipe:parameters()) do ids[mh._checkpoint_files.identity(parameter)] = true end
+  end
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, parameter in ipairs(group.params) do
+      if ids[mh._checkpoint_files.identity(parameter)] then return true end
+    end
+  end
+  return false
+end
+
+return {pipeline = pipeline, trains_stages = trains_stages}

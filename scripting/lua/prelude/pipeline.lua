@@ -3,4 +3,4 @@
 
 local mh = ...
 
-mh.pipeline = mh._framed(function(...) return require "moonhalo.internal.pipeline"(...) end)
+mh.pipeline = mh._framed(function(...) return require("moonhalo.internal.pipeline").pipeline(...) end)

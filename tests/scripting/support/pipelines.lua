@@ -217,10 +217,43 @@ function tests.test_N15_N16_N20_refusals()
   testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, split = {4, 3}}) end, "shares out 7 modules, the Sequential has 8")
   testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end, "Linear does not say what its stages are")
   testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "no module")
+  local Loose = nn.Module:extend("Loose")
+  function Loose:init() self.layers, self.scale = nn.Linear(2, 2), nn.Parameter(mh.ones{1}) end
+  function Loose:stages() return {self.layers} end
+  testing.assert_error(function() mh.pipeline(Loose(), {mesh = alone, micros = 2}) end, "'scale' is in no stage")
   local norm = nn.BatchNorm1d(3)
   local both = {}
   for i = 1, ranks do both[i] = nn.Sequential(norm) end
   testing.assert_error(function() mh.pipeline(both, {mesh = line, micros = 2}) end, "share the buffer 'running_mean'")
+end
+
+function tests.test_checkpoints_hold_what_all_stages_have_trained()
+  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_pipeline_" .. ranks
+  local function trained(mesh)
+    local model = seeded(mh.deferred_init, mlp, {min_numel = 0})
+    local pipe = mh.pipeline(model, {mesh = mesh, micros = 2, schedule = "gpipe", stages = 4 % ranks == 0 and 4 or ranks})
+    local opt = optim.SGD(pipe:parameters(), {lr = 0.5})
+    return pipe, model, opt
+  end
+  local pipe, model, opt = trained(line)
+  pipe:train_step(samples(2), loss_of)
+  opt:step()
+  mh.checkpoint.save(path, {model = pipe})
+  local state = pipe:state_dict()
+
+  local whole = seeded(mlp):eval()
+  mh.checkpoint.load(path, {model = whole})
+  for name, tensor in whole:state_dict() do testing.assert_equal(state[name], tensor) end
+  for name, parameter in pipe:named_parameters() do testing.assert_equal(parameter:detach(), whole:get_parameter(name):detach()) end
+  local again, second = trained(line)
+  mh.checkpoint.load(path, {model = again})
+  second:eval()
+  model:eval()
+  testing.assert_equal(mh.equal(again:infer_step(samples(2))[1], pipe:infer_step(samples(2))[1]), true)
+
+  testing.assert_error(function() model:state_dict() end, "fix   save the pipeline: pipeline:state_dict()")
+  testing.assert_error(function() mh.checkpoint.save(path, {model = model}) end, "this rank trains some stages of a pipeline")
+  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = opt}) end, "lies on the ranks of its stages and is not saved")
 end
 
 -- What a stage or the loss does wrong is found on the rank that has it: here on all, each with the whole pipeline.
