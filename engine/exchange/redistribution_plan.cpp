@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "moonhalo/engine/base/box_text.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 
 namespace moonhalo {
@@ -185,12 +186,6 @@ void plan_moves(RedistributionPlan& plan) {
   if (!plan.partial_started.empty()) choose_holders(plan);
 }
 
-void print_box(std::ostream& out, const Box& box) {
-  out << "[";
-  for (int64_t d = 0; d < box.ndim(); ++d) out << (d == 0 ? "" : ", ") << box[d].begin << ":" << box[d].end;
-  out << "]";
-}
-
 }  // namespace
 
 RedistributionPlan plan_redistribution(const SpecPtr& from, const SpecPtr& to) {
@@ -257,11 +252,9 @@ std::string RedistributionPlan::to_string() const {
     }
   }
   for (int64_t user = 0; user < from->mesh()->size(); ++user) {
-    text << "\nrank " << user << " ";
-    print_box(text, box_after_reduce[user]);
+    text << "\nrank " << user << " " << box_string(box_after_reduce[user]);
     if (!moves) continue;
-    text << " -> ";
-    print_box(text, box_wanted[user]);
+    text << " -> " << box_string(box_wanted[user]);
     std::string owners;
     for (int64_t owner = 0; owner < from->mesh()->size(); ++owner) {
       if (!serves(owner, user) || box_after_reduce[owner].intersect(box_wanted[user]).empty()) continue;

@@ -34,65 +34,79 @@ struct Geometry {
   int64_t in_dim() const { return transposed ? 0 : 1; }
 };
 
+// A call's shapes, for messages.
+struct Shapes {
+  const std::vector<int64_t>&input, &weight;
+  std::string have(int64_t groups) const {
+    return "\n  have  input " + shape_string(input) + ", weight " + shape_string(weight) + ", groups " +
+           std::to_string(groups);
+  }
+};
+
+void check_channels(const Geometry& g, const Shapes& shapes) {
+  const auto& [x, w] = shapes;
+  TORCH_CHECK_VALUE(x.size() == w.size() && x.size() >= 3, "convolution: an input of ", x.size(),
+                    " dims and a weight of ", w.size(), shapes.have(g.groups),
+                    "\n  fix   give both a batch and a channel dim first");
+  TORCH_CHECK_VALUE(g.groups > 0 && w[0] % g.groups == 0, "convolution: the weight's ", w[0],
+                    " channels do not divide into ", g.groups, " groups", shapes.have(g.groups));
+  const int64_t takes = g.transposed ? w[0] : w[1] * g.groups;
+  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1], " channels, the weight takes ", takes,
+                    shapes.have(g.groups), "\n  fix   use a weight for ", x[1], " channels");
+}
+
+// An argument of one number, or one per spatial dim; absent: `otherwise`.
+std::vector<int64_t> numbers_of(const OpCall& call, const char* argument, std::optional<int64_t> otherwise,
+                                size_t spatial, const std::string& have) {
+  if (otherwise && !call.has(argument)) return std::vector<int64_t>(spatial, *otherwise);
+  std::vector<int64_t> values = call.integers(argument);
+  TORCH_CHECK_VALUE(values.size() == 1 || values.size() == spatial, "convolution: ", argument, " has ", values.size(),
+                    " numbers for ", spatial, " dims", have, "\n  fix   give one number, or ", spatial);
+  if (values.size() == 1) values.resize(spatial, values[0]);
+  return values;
+}
+
+// Adds one spatial dim: its window and the extent of its outputs.
+void add_dim(Geometry& g, const Window& window, int64_t rows, int64_t output_padding, const std::string& have) {
+  const size_t dim = g.output_shape.size();
+  TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
+                    "convolution: stride and dilation must be positive and padding not negative");
+  const int64_t below = std::max(window.stride, window.dilation);
+  TORCH_CHECK_VALUE(!g.transposed || (output_padding >= 0 && output_padding < below), "convolution: output padding ",
+                    output_padding, " along dim ", dim, " does not lie below the stride of ", window.stride,
+                    " or the dilation of ", window.dilation, have, "\n  fix   use one of 0 to ", below - 1);
+  const int64_t extent = g.transposed
+                             ? (rows - 1) * window.stride - 2 * window.padding + window.reach() + output_padding
+                             : window_outputs(window, rows);
+  TORCH_CHECK_VALUE(extent > 0 || rows == 0, "convolution: a window of ", window.reach(), " rows along dim ", dim,
+                    " is larger than the padded input of ", rows + 2 * window.padding, have,
+                    "\n  fix   use a smaller kernel or dilation, or pad the input");
+  g.windows.push_back(window);
+  g.output_padding.push_back(output_padding);
+  g.output_shape.push_back(std::max<int64_t>(extent, 0));
+}
+
 Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
   Geometry g;
   g.transposed = call.has("transposed") ? call.flag("transposed") : call.name().find("transpose") != std::string::npos;
   if (call.has("groups")) g.groups = call.integer("groups");
-  const auto& x = input.global_shape();
-  const auto& w = weight.global_shape();
-  const auto have = [&] {
-    return "\n  have  input " + shape_string(x) + ", weight " + shape_string(w) + ", groups " +
-           std::to_string(g.groups);
+  const Shapes shapes{input.global_shape(), weight.global_shape()};
+  check_channels(g, shapes);
+  const auto& [x, w] = shapes;
+  const std::string have = shapes.have(g.groups);
+  const auto given = [&](const char* argument, std::optional<int64_t> otherwise = {}) {
+    return numbers_of(call, argument, otherwise, x.size() - 2, have);
   };
-  TORCH_CHECK_VALUE(x.size() == w.size() && x.size() >= 3, "convolution: an input of ", x.size(),
-                    " dims and a weight of ", w.size(), have(),
-                    "\n  fix   give both a batch and a channel dim first");
-  const size_t spatial = x.size() - 2;
-  TORCH_CHECK_VALUE(g.groups > 0 && w[0] % g.groups == 0, "convolution: the weight's ", w[0],
-                    " channels do not divide into ", g.groups, " groups", have());
-  const int64_t takes = g.transposed ? w[0] : w[1] * g.groups;
-  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1],
-                    " channels, the weight takes ", takes, have(), "\n  fix   use a weight for ",
-                    x[1], " channels");
-  const auto per_dim = [&](const char* argument) {
-    std::vector<int64_t> values = call.integers(argument);
-    TORCH_CHECK_VALUE(values.size() == 1 || values.size() == spatial, "convolution: ", argument, " has ",
-                      values.size(), " numbers for ", spatial, " dims", have(), "\n  fix   give one number, or ", spatial);
-    if (values.size() == 1) values.resize(spatial, values[0]);
-    return values;
-  };
-  const auto given = [&](const char* argument, int64_t otherwise) {
-    return call.has(argument) ? per_dim(argument) : std::vector<int64_t>(spatial, otherwise);
-  };
-  const auto stride = per_dim("stride"), padding = per_dim("padding");
-  const auto dilation = given("dilation", 1);
-  g.output_padding = given("output_padding", 0);
+  const auto stride = given("stride"), padding = given("padding"), dilation = given("dilation", 1),
+             output_padding = given("output_padding", 0);
   g.output_shape = {x[0], g.transposed ? w[1] * g.groups : w[0]};
   if (const SpecPtr bias = call.has("bias") ? call.spec("bias") : nullptr) {
     TORCH_CHECK_VALUE(bias->global_shape() == std::vector<int64_t>{g.output_shape[1]}, "convolution: a bias of shape ",
-                      shape_string(bias->global_shape()), " for ", g.output_shape[1], " output channels", have(),
+                      shape_string(bias->global_shape()), " for ", g.output_shape[1], " output channels", have,
                       "\n  fix   give one number for each output channel");
   }
-  for (size_t i = 0; i < spatial; ++i) {
-    const Window window{w[i + 2], stride[i], dilation[i], padding[i], g.transposed};
-    TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
-                      "convolution: stride and dilation must be positive and padding not negative");
-    TORCH_CHECK_VALUE(!g.transposed || (g.output_padding[i] >= 0 &&
-                                        g.output_padding[i] < std::max(stride[i], dilation[i])),
-                      "convolution: output padding ", g.output_padding[i], " along dim ", i + 2,
-                      " does not lie below the stride of ", stride[i], " or the dilation of ",
-                      dilation[i], have(), "\n  fix   use one of 0 to ",
-                      std::max(stride[i], dilation[i]) - 1);
-    const int64_t extent =
-        g.transposed ? (x[i + 2] - 1) * window.stride - 2 * window.padding + window.reach() + g.output_padding[i]
-                     : window_outputs(window, x[i + 2]);
-    TORCH_CHECK_VALUE(extent > 0 || x[i + 2] == 0, "convolution: a window of ", window.reach(),
-                      " rows along dim ", i + 2, " is larger than the padded input of ",
-                      x[i + 2] + 2 * window.padding, have(),
-                      "\n  fix   use a smaller kernel or dilation, or pad the input");
-    g.windows.push_back(window);
-    g.output_shape.push_back(std::max<int64_t>(extent, 0));
-  }
+  for (size_t i = 0; i < stride.size(); ++i)
+    add_dim(g, {w[i + 2], stride[i], dilation[i], padding[i], g.transposed}, x[i + 2], output_padding[i], have);
   return g;
 }
 
@@ -231,66 +245,103 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
   return finish_layouts(g, std::move(x), std::move(w), std::move(contracts));
 }
 
-// The rows of one spatial dim that a rank needs.
-Interval rows_needed(const Geometry& g, const Layouts& layouts, size_t i, int64_t rank) {
-  const auto dim = static_cast<int64_t>(i) + 2;
-  const Window& window = g.windows[i];
-  if (layouts.contracts[i]) {
-    const auto [begin, end] = layouts.weight->block_range(dim, rank);
-    if (begin == end) return {0, 0};
-    return {begin * window.dilation - window.padding,
-            (g.output_shape[dim] - 1) * window.stride - window.padding + (end - 1) * window.dilation + 1};
+// The windows of a rank, per spatial dim: of a weight that is a cut field, those of the rank's rows of it.
+std::vector<Window> windows_of(const Geometry& g, const Layouts& layouts, int64_t rank) {
+  std::vector<Window> windows = g.windows;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    if (!layouts.contracts[i]) continue;
+    const Interval rows = block_rows(*layouts.weight, static_cast<int64_t>(i) + 2, rank);
+    windows[i].kernel = rows.size();
+    windows[i].padding -= rows.begin * windows[i].dilation;
   }
-  if (!spans_ranks(layouts.input, dim)) return block_rows(*layouts.input, dim, rank);
-  return window.input_needed(block_rows(*layouts.output, dim, rank));
+  return windows;
+}
+
+// The rows that a rank needs.
+Box rows_needed(const Geometry& g, const Layouts& layouts, int64_t rank) {
+  const std::vector<Window> windows = windows_of(g, layouts, rank);
+  Box box = block_box(*layouts.input, rank);
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const auto dim = static_cast<int64_t>(i) + 2;
+    if (!layouts.contracts[i] && !spans_ranks(layouts.input, dim)) continue;
+    box[dim] = windows[i].kernel > 0 ? windows[i].input_needed(block_rows(*layouts.output, dim, rank)) : Interval{0, 0};
+  }
+  return box;
+}
+
+// Whether on every rank the owned rows with symmetric padding give exactly its outputs, along the dims that are cut.
+bool gives_outputs(const Geometry& g, const Layouts& layouts) {
+  for (size_t i = 0; i < g.windows.size(); ++i) {
+    const auto dim = static_cast<int64_t>(i) + 2;
+    for (int64_t rank = 0; spans_ranks(layouts.input, dim) && rank < layouts.input->mesh()->size(); ++rank) {
+      const Interval rows = block_rows(*layouts.input, dim, rank), outputs = block_rows(*layouts.output, dim, rank);
+      Window window = g.windows[i];
+      window.padding = rows.begin - window.input_needed(outputs).begin;
+      if (outputs.empty()) continue;
+      if (rows.empty() || window.padding < 0 || window_outputs(window, rows.size()) != outputs.size()) return false;
+    }
+  }
+  return true;
+}
+
+// The call of LibTorch's kernel for a part.
+LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const Layouts& layouts) {
+  LocalConv::Call call{part, {}, {}, {}};
+  const std::vector<Window> windows = windows_of(g, layouts, layouts.input->mesh()->rank());
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const auto dim = static_cast<int64_t>(i) + 2;
+    const Interval outputs = part.output[dim];
+    call.padding.push_back(windows[i].padding);
+    call.crop.push_back(0);
+    call.uncropped.push_back(outputs.size());
+    if (outputs.empty()) continue;
+    if (!g.transposed) {
+      call.padding.back() = part.input[dim].begin - windows[i].input_needed(outputs).begin;
+    } else if (spans_ranks(layouts.input, dim)) {
+      // What both ends have too much is cut off by the kernel's own padding.
+      const Interval fed = windows[i].outputs_fed(part.input[dim]);
+      const int64_t before = outputs.begin - fed.begin, both = std::min(before, fed.end - outputs.end);
+      call.padding.back() = both;
+      call.crop.back() = before - both;
+      call.uncropped.back() = fed.size() - 2 * both;
+    }
+  }
+  return call;
+}
+
+// How the outputs of this rank are divided, and the maps that bring what it borrows. Backward, a transposed convolution
+// stays whole: its weight's gradient then hides the way home of the borrowed rows' gradients.
+std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts, bool backward) {
+  const int64_t rank = layouts.input->mesh()->rank();
+  const HaloReach reach = reach_of(layouts.input, layouts.output, g.windows);
+  HaloMaps maps = halo_maps(reach, layouts.input);
+  const bool contracts = std::find(layouts.contracts.begin(), layouts.contracts.end(), true) != layouts.contracts.end();
+  const bool divides = g.transposed ? !backward && !maps.empty() : gives_outputs(g, layouts);
+  if (!contracts && (divides || reach.cut.empty())) return {split_inputs(reach, rank), std::move(maps)};
+  return {undivided(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
+          {std::make_shared<const IntervalMap>(layouts.input,
+                                               [&](int64_t r) { return requests_for(rows_needed(g, layouts, r)); })}};
 }
 
 // The local call of this rank.
-LocalConv localize(const Geometry& g, const Layouts& layouts) {
-  const int64_t rank = layouts.input->mesh()->rank();
+LocalConv localize(const Geometry& g, const Layouts& layouts, bool backward) {
   LocalConv local;
   local.transposed = g.transposed;
   local.groups = g.groups;
   if (g.groups > 1 && layouts.input->is_cut(1)) {
     local.groups = layouts.input->local_shape()[1] / (layouts.input->global_shape()[1] / g.groups);
   }
-  local.output_shape = layouts.output->local_shape();
-  bool moves = false;
   for (size_t i = 0; i < g.windows.size(); ++i) {
-    const auto dim = static_cast<int64_t>(i) + 2;
-    const Window& window = g.windows[i];
-    const bool windowed = layouts.contracts[i] || spans_ranks(layouts.input, dim);
-    moves |= windowed;
-    local.stride.push_back(window.stride);
-    local.dilation.push_back(window.dilation);
-    local.padding.push_back(windowed ? 0 : window.padding);
-    local.output_padding.push_back(windowed ? 0 : g.output_padding[i]);
-    local.crop_before.push_back(0);
-    local.uncropped.push_back(local.output_shape[dim]);
-    if (!windowed || !g.transposed) continue;
-    // What both ends have too much is cut off by the kernel's own padding.
-    const Interval out = block_rows(*layouts.output, dim, rank);
-    const int64_t before = window.crop_before(out), full = window.uncropped(out);
-    if (out.empty()) continue;
-    const int64_t both = std::min(before, full - before - out.size());
-    local.padding.back() = both;
-    local.crop_before.back() = before - both;
-    local.uncropped.back() = full - 2 * both;
+    local.stride.push_back(g.windows[i].stride);
+    local.dilation.push_back(g.windows[i].dilation);
+    local.output_padding.push_back(spans_ranks(layouts.input, static_cast<int64_t>(i) + 2) ? 0 : g.output_padding[i]);
   }
-  if (!moves) return local;
-  // Where no weight is a cut field, edges can often be done apart, without a copy of the block.
-  const bool contracts =
-      std::any_of(layouts.contracts.begin(), layouts.contracts.end(), [](bool contracted) { return contracted; });
-  if (!g.transposed && !contracts) {
-    local.strips = conv_strips(layouts.input, layouts.output, g.windows);
-    if (local.strips) return local;
-  }
-  if (g.transposed) local.spread = conv_spread(layouts.input, layouts.output, g.windows);
-  local.halo = std::make_shared<const IntervalMap>(layouts.input, [&](int64_t r) {
-    Box box = block_box(*layouts.input, r);
-    for (int64_t d = 2; d < box.ndim(); ++d) box[d] = rows_needed(g, layouts, d - 2, r);
-    return requests_for(box);
-  });
+  local.block = block_box(*layouts.output, layouts.output->mesh()->rank());
+  HaloSplit split;
+  std::tie(split, local.maps) = divide(g, layouts, backward);
+  if (split.interior) local.interior = call_of(*split.interior, g, layouts);
+  for (const HaloSplit::Part& slab : split.slabs) local.slabs.push_back(call_of(slab, g, layouts));
+  local.borrowed = std::move(split.borrowed);
   return local;
 }
 
@@ -313,7 +364,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.inputs[call.slot("weight")] = layouts.weight;
   if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = layouts.bias;
   plan.outputs = {layouts.output};
-  plan.run = [local = localize(g, layouts), x = call.arg(x), w = call.arg("weight"),
+  plan.run = [local = localize(g, layouts, /*backward=*/false), x = call.arg(x), w = call.arg("weight"),
               b = call.arg("bias")](LocalCall& call) {
     const auto bias = call.value(b).toOptional<at::Tensor>();
     at::Tensor out = local.forward(call.tensor(x), call.tensor(w), bias, halo_cache_of_argument(x.index));
@@ -348,8 +399,8 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   if (!mask[0]) plan.outputs.push_back(nullptr);
   plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims) : nullptr);
   plan.outputs.push_back(mask[2] ? partial_over(layouts.bias, layouts.sample_mesh_dims) : nullptr);
-  plan.run = [local = localize(g, layouts), mask, at_grad_output = call.arg("grad_output"), at_x = call.arg(x),
-              at_weight = call.arg("weight")](LocalCall& call) {
+  plan.run = [local = localize(g, layouts, /*backward=*/true), mask, at_grad_output = call.arg("grad_output"),
+              at_x = call.arg(x), at_weight = call.arg("weight")](LocalCall& call) {
     auto [input, weight, bias] = local.backward(call.tensor(at_grad_output), call.tensor(at_x), call.tensor(at_weight),
                                                 mask, halo_cache_of_argument(at_x.index));
     call.give(std::move(input), std::move(weight), std::move(bias));

@@ -11,12 +11,13 @@
 #include <numeric>
 #include <optional>
 
+#include "moonhalo/engine/base/box_text.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/spec_edits.h"
-#include "moonhalo/ops/window/pool_edges.h"
+#include "moonhalo/ops/window/halo_split.h"
 #include "moonhalo/ops/window/window.h"
 
 namespace moonhalo {
@@ -24,42 +25,56 @@ namespace {
 
 // Pooling of the last dims, as one rank does it.
 struct LocalPool {
+  // One call of LibTorch's kernel.
+  struct Call : HaloSplit::Part {
+    std::vector<int64_t> padding;  // per pooled dim
+  };
   Arg self;                             // whose halo it gathers
+  std::vector<Window> windows;          // per pooled dim
   std::vector<int64_t> global_extents;  // per pooled dim
-  std::vector<int64_t> dilation;
-  std::vector<int64_t> first_row;     // global, of the rows that the local kernel sees; may be negative
-  std::vector<int64_t> rows;          // that it sees
-  std::vector<int64_t> output_shape;  // of this rank
-  std::shared_ptr<const IntervalMap> halo;
-  std::optional<PoolEdges> edges;              // forward: instead of the halo
+  Box block, needed;                    // its outputs, and what they read, which may leave the domain
+  std::vector<int64_t> output_shape;
+  std::shared_ptr<const IntervalMap> halo;  // brings what is needed; null where no pooled dim is cut
+  // Forward: the parts of a HaloSplit. LibTorch's kernel takes whole blocks, so the interior's call gives outputs near
+  // the edges, too, which the slabs overwrite.
+  std::optional<Call> interior;
+  std::vector<Call> slabs;
+  std::vector<Box> borrowed;
+  HaloMaps maps;
   std::vector<std::vector<int64_t>> divisors;  // averages whose windows are not all alike: per dim, per output row
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
-  at::Tensor extend(const at::Tensor& x, double fill) const {
-    return halo ? gather(*halo, x, fill, halo_cache_of_argument(self.index)) : x;
+  int64_t first_dim() const { return block.ndim() - static_cast<int64_t>(windows.size()); }
+  std::vector<int64_t> extents(const Box& box) const {
+    const std::vector<int64_t> shape = box.shape();
+    return {shape.begin() + first_dim(), shape.end()};
   }
+  std::vector<int64_t> first_rows(const Box& box) const {
+    std::vector<int64_t> rows;
+    for (int64_t d = first_dim(); d < box.ndim(); ++d) rows.push_back(box[d].begin);
+    return rows;
+  }
+  Call call_of(const HaloSplit::Part& part) const {
+    Call call{part, first_rows(part.input)};
+    for (size_t i = 0; i < windows.size(); ++i)
+      call.padding[i] -= windows[i].input_needed(part.output[first_dim() + static_cast<int64_t>(i)]).begin;
+    return call;
+  }
+
   // A tensor of the extended input's shape, for backward kernels that only read its shape.
   at::Tensor like_extended(const at::Tensor& x) const {
     return halo ? at::empty(halo->needed_shape(), x.options()) : x;
   }
   at::Tensor give_back(const at::Tensor& grad) const { return halo ? scatter_add(*halo, grad) : grad; }
 
-  // Flat positions in the extended block to flat positions in the whole plane, or back.
-  at::Tensor to_global(at::Tensor index) const {
-    return halo ? rebase(std::move(index), rows, first_row, global_extents, 1) : index;
-  }
-  // The same, from positions in a box of the input.
+  // Flat positions in a box of the input to flat positions in the whole plane, and from there to those in the box that
+  // is needed.
   at::Tensor to_global(at::Tensor index, const Box& box) const {
-    std::vector<int64_t> extents, first;
-    for (int64_t d = box.ndim() - static_cast<int64_t>(global_extents.size()); d < box.ndim(); ++d) {
-      extents.push_back(box[d].size());
-      first.push_back(box[d].begin);
-    }
-    return rebase(std::move(index), extents, first, global_extents, 1);
+    return halo ? rebase(std::move(index), extents(box), first_rows(box), global_extents, 1) : index;
   }
   at::Tensor to_local(at::Tensor index) const {
-    return halo ? rebase(std::move(index), global_extents, first_row, rows, -1) : index;
+    return halo ? rebase(std::move(index), global_extents, first_rows(needed), extents(needed), -1) : index;
   }
 
   at::Tensor divisor(const at::TensorOptions& options) const {
@@ -92,7 +107,7 @@ struct LocalPool {
       row = row + sign * first[i];
       // A window full of the lowest value keeps its first position; outside the domain that is not
       // a position, the window's first row inside is meant.
-      if (sign > 0 && first[i] < 0) row = at::where(row.lt(0), row.remainder(dilation[i]), row);
+      if (sign > 0 && first[i] < 0) row = at::where(row.lt(0), row.remainder(windows[i].dilation), row);
       result = result.defined() ? result + row * step : row * step;
       step *= to[i];
     }
@@ -106,12 +121,19 @@ std::vector<int64_t> spread(std::vector<int64_t> values, size_t count) {
 
 // Everything a pooling plan needs; `input` without Partials.
 struct Pooling {
-  std::vector<Window> windows;
   SpecPtr input, output;
   LocalPool local;
-  std::vector<int64_t> local_padding;
+  std::vector<int64_t> local_padding;  // where all that is needed is given
   bool ceil_mode = false;
 };
+
+// Outputs of a pooling, which with `ceil_mode` may begin in the domain or its low padding and end beyond the high one.
+int64_t pool_outputs(const Window& window, int64_t in_extent, bool ceil_mode) {
+  if (!ceil_mode) return window_outputs(window, in_extent);
+  const int64_t outputs = window_outputs(window, in_extent + window.stride - 1);
+  // The last window must not begin in the high padding.
+  return (outputs - 1) * window.stride >= in_extent + window.padding ? outputs - 1 : outputs;
+}
 
 Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   Pooling p;
@@ -125,13 +147,13 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   auto stride = spread(call.integers("stride"), count);
   if (stride.empty()) stride = kernel;
   p.local.self = call.arg("self");
-  p.local.dilation = dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
+  const auto dilation = dilates ? spread(call.integers("dilation"), count) : std::vector<int64_t>(count, 1);
   p.ceil_mode = call.flag("ceil_mode");
   const int64_t first = p.input->ndim() - pooled;
   Layout out = p.input->layout();
   for (size_t i = 0; i < count; ++i) {
     const int64_t dim = first + static_cast<int64_t>(i), extent = shape[dim];
-    const Window window{kernel[i], stride[i], p.local.dilation[i], padding[i]};
+    const Window window{kernel[i], stride[i], dilation[i], padding[i]};
     TORCH_CHECK_VALUE(window.kernel > 0 && window.stride > 0 && window.dilation > 0, call.name(),
                       ": kernel_size, stride and dilation must be positive");
     TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(),
@@ -144,21 +166,19 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
                       "\n  fix   use a smaller kernel, or pad the input");
     out.global_shape[dim] = outputs;
     if (out.cuts[dim]) out.cuts[dim].sizes = window.output_sizes(out.cuts[dim].sizes, outputs);
-    p.windows.push_back(window);
+    p.local.windows.push_back(window);
+    p.local.global_extents.push_back(extent);
   }
   p.output = intern(std::move(out));
   p.local.output_shape = p.output->local_shape();
-  p.local.halo = window_map(p.input, p.output, p.windows);
+  p.local.halo = window_map(p.input, p.output, p.local.windows);
+  const int64_t rank = p.input->mesh()->rank();
+  p.local.block = block_box(*p.output, rank);
+  p.local.needed = block_box(*p.input, rank);
   for (size_t i = 0; i < count; ++i) {
     const int64_t dim = first + static_cast<int64_t>(i);
-    Interval rows{0, shape[dim]};
-    if (spans_ranks(p.input, dim)) {
-      rows = p.windows[i].input_needed(block_rows(*p.output, dim, p.input->mesh()->rank()));
-    }
+    if (spans_ranks(p.input, dim)) p.local.needed[dim] = p.local.windows[i].input_needed(p.local.block[dim]);
     p.local_padding.push_back(spans_ranks(p.input, dim) ? 0 : padding[i]);
-    p.local.global_extents.push_back(shape[dim]);
-    p.local.first_row.push_back(rows.begin);
-    p.local.rows.push_back(rows.size());
   }
   return p;
 }
@@ -170,11 +190,6 @@ void check_gradient(const OpCall& call, const Pooling& p) {
                     shape_string(p.output->global_shape()));
 }
 
-void check_shape(const at::Tensor& result, at::IntArrayRef shape) {
-  TORCH_INTERNAL_ASSERT(result.sizes() == shape, "a local pooling made ", result.sizes(),
-                        " instead of ", shape);
-}
-
 // What no value is below.
 double lowest(at::ScalarType dtype) {
   if (!at::isIntegralType(dtype, /*includeBool=*/true)) return -std::numeric_limits<double>::infinity();
@@ -182,10 +197,38 @@ double lowest(at::ScalarType dtype) {
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
 
+// Whether on every rank the owned rows give exactly its outputs with a padding that LibTorch allows.
+bool gives_outputs(const Pooling& p) {
+  for (size_t i = 0; i < p.local.windows.size(); ++i) {
+    const auto dim = p.local.first_dim() + static_cast<int64_t>(i);
+    for (int64_t rank = 0; spans_ranks(p.input, dim) && rank < p.input->mesh()->size(); ++rank) {
+      const Interval rows = block_rows(*p.input, dim, rank), outputs = block_rows(*p.output, dim, rank);
+      if (outputs.empty()) continue;
+      Window window = p.local.windows[i];
+      window.padding = rows.begin - window.input_needed(outputs).begin;
+      // Blocks thinner than a window have no inner outputs, and LibTorch's averages in three dims refuse them.
+      const bool fits = rows.size() >= window.reach() && window.padding >= 0 && 2 * window.padding <= window.kernel &&
+                        pool_outputs(window, rows.size(), p.ceil_mode) == outputs.size();
+      if (!fits) return false;
+    }
+  }
+  return true;
+}
+
 // With what the forward kernel needs to work on its inner outputs first.
-LocalPool with_edges(const Pooling& p) {
+LocalPool divided(const Pooling& p) {
   LocalPool local = p.local;
-  if (local.halo) local.edges = pool_edges(p.input, p.output, p.windows, p.ceil_mode);
+  HaloSplit split = undivided(local.block, local.needed);
+  if (gives_outputs(p)) {
+    const HaloReach reach = reach_of(p.input, p.output, local.windows);
+    split = split_outputs(reach, p.input->mesh()->rank());
+    local.interior = local.call_of({local.block, split.interior->input});
+    local.maps = halo_maps(reach, p.input);
+  } else {
+    local.maps = {local.halo};
+  }
+  for (const HaloSplit::Part& slab : split.slabs) local.slabs.push_back(local.call_of(slab));
+  local.borrowed = std::move(split.borrowed);
   return local;
 }
 
@@ -194,44 +237,39 @@ struct Pooled {
   at::Tensor values, indices;
 };
 
-// Pools this rank's block with `kernel(x, padding)`, whose indices are positions in x.
+// Pools this rank's block with `kernel(x, padding)`, whose indices are positions in x. Nothing, if it has no outputs.
 template <typename Kernel>
-Pooled pool_block(const LocalPool& local, const at::Tensor& self, const std::vector<int64_t>& padding, double fill,
-                  const Kernel& kernel) {
-  if (!local.edges) {
-    const at::Tensor x = local.extend(self, fill);
-    if (local.empty()) return {};
-    Pooled all = kernel(x, padding);
-    if (all.indices.defined()) all.indices = local.to_global(std::move(all.indices));
-    return all;
-  }
-  const PoolEdges& edges = *local.edges;
+Pooled pool_block(const LocalPool& local, const at::Tensor& self, double fill, const Kernel& kernel) {
+  const auto pool = [&](const LocalPool::Call& call, const at::Tensor& x) {
+    Pooled pooled = kernel(x, call.padding);
+    const auto matches = [](int64_t size, const Interval& rows) { return size == rows.size(); };
+    const at::IntArrayRef sizes = pooled.values.sizes();
+    TORCH_INTERNAL_ASSERT(std::equal(sizes.begin(), sizes.end(), call.output.begin(), matches),
+                          "a local pooling made ", sizes, " for ", box_string(call.output));
+    if (pooled.indices.defined()) pooled.indices = local.to_global(std::move(pooled.indices), call.input);
+    return pooled;
+  };
+  if (local.maps.empty()) return local.empty() ? Pooled{} : pool(*local.interior, self);
   HaloExchange exchange;
-  for (const BorrowedBox& part : edges.borrowed)
-    exchange.add_gather(*part.map, self, fill, halo_cache_of_argument(local.self.index));
+  for (const auto& map : local.maps) exchange.add_gather(*map, self, fill, halo_cache_of_argument(local.self.index));
   exchange.start();
   Pooled all;
-  if (!local.empty()) {
-    all = kernel(self, edges.padding);
-    check_shape(all.values, local.output_shape);
-    if (all.indices.defined()) all.indices = local.to_global(std::move(all.indices), edges.owned);
+  if (local.interior) {
+    if (!local.empty()) all = pool(*local.interior, self);
+    exchange.trace("interior");
   }
-  exchange.trace("interior");
   exchange.wait();
-  if (!edges.strips.empty()) {
-    std::vector<Piece> pieces{{self, edges.owned}};
-    for (size_t i = 0; i < edges.borrowed.size(); ++i) pieces.push_back({exchange.gathered(i), edges.borrowed[i].box});
-    for (const PoolEdges::Strip& strip : edges.strips) {
-      Pooled part = kernel(assemble(strip.box, pieces, fill), strip.padding);
-      const auto put = [&](at::Tensor to, const at::Tensor& from) {
-        for (int64_t d = 0; d < to.dim(); ++d) to = to.narrow(d, strip.first_output[d], strip.outputs[d]);
-        to.copy_(from);
-      };
-      put(all.values, part.values);
-      if (all.indices.defined()) put(all.indices, local.to_global(std::move(part.indices), strip.box));
-    }
+  std::vector<Tile> tiles;
+  if (local.interior && !local.slabs.empty()) tiles.push_back({self, local.interior->input});
+  for (size_t i = 0; i < local.maps.size(); ++i) tiles.push_back({exchange.gathered(i), local.borrowed[i]});
+  for (const LocalPool::Call& slab : local.slabs) {
+    if (local.empty()) continue;
+    Pooled pooled = pool(slab, assemble(slab.input, tiles, fill));
+    if (!local.interior) return pooled;
+    part({all.values, local.block}, slab.output).copy_(pooled.values);
+    if (all.indices.defined()) part({all.indices, local.block}, slab.output).copy_(pooled.indices);
   }
-  exchange.trace("edges");
+  if (local.interior) exchange.trace("edges");
   return all;
 }
 
@@ -243,28 +281,27 @@ std::optional<Plan> plan_max(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output, p.output};
-  std::vector<int64_t> kernel, stride;
-  for (const Window& window : p.windows) {
+  std::vector<int64_t> kernel, stride, dilation;
+  for (const Window& window : p.local.windows) {
     kernel.push_back(window.kernel);
     stride.push_back(window.stride);
+    dilation.push_back(window.dilation);
   }
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
-  plan.run = [local = with_edges(p), kernel, stride, padding = p.local_padding,
-              ceil_mode = p.ceil_mode](LocalCall& call) {
+  plan.run = [local = divided(p), kernel, stride, dilation, ceil_mode = p.ceil_mode](LocalCall& call) {
     const at::Tensor& self = call.tensor(local.self);
-    Pooled result =
-        pool_block(local, self, padding, local.halo ? lowest(self.scalar_type()) : 0,
-                   [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
-                     constexpr auto pool = kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
-                     auto [values, indices] = pool(x, kernel, stride, padding_of_kernel, local.dilation, ceil_mode);
-                     return {std::move(values), std::move(indices)};
-                   });
+    Pooled result = pool_block(local, self, local.halo ? lowest(self.scalar_type()) : 0,
+                               [&](const at::Tensor& x, const std::vector<int64_t>& padding) -> Pooled {
+                                 constexpr auto pool =
+                                     kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
+                                 auto [values, indices] = pool(x, kernel, stride, padding, dilation, ceil_mode);
+                                 return {std::move(values), std::move(indices)};
+                               });
     if (local.empty()) {
       call.give(at::empty(local.output_shape, self.options()),
                 at::empty(local.output_shape, self.options().dtype(at::kLong)));
       return;
     }
-    check_shape(result.indices, local.output_shape);
     call.give(std::move(result.values), std::move(result.indices));
   };
   return plan;
@@ -303,15 +340,15 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
   const bool include_pad = call.flag("count_include_pad");
   int64_t full = 1;
   bool alike = !p.ceil_mode;
-  for (const Window& window : p.windows) {
+  for (const Window& window : p.local.windows) {
     full *= window.kernel;
     alike &= include_pad || window.padding == 0;
   }
   plan.edits.emplace_back(call.arg("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
   if (alike) return;
-  const int64_t first = p.output->ndim() - static_cast<int64_t>(p.windows.size());
-  for (size_t i = 0; i < p.windows.size(); ++i) {
-    const Window& window = p.windows[i];
+  const int64_t first = p.output->ndim() - static_cast<int64_t>(p.local.windows.size());
+  for (size_t i = 0; i < p.local.windows.size(); ++i) {
+    const Window& window = p.local.windows[i];
     const int64_t extent = p.local.global_extents[i];
     const auto [begin, end] = p.output->block_range(first + static_cast<int64_t>(i), p.output->mesh()->rank());
     std::vector<int64_t> sizes;
@@ -336,19 +373,17 @@ std::optional<Plan> plan_average(const OpCall& call) {
   plan.inputs = {p.input};
   plan.outputs = {p.output};
   localize_average(call, p, plan);
-  plan.run = [local = with_edges(p), at_padding = call.arg("padding"), padding = p.local_padding](LocalCall& call) {
+  plan.run = [local = divided(p), at_padding = call.arg("padding")](LocalCall& call) {
     const at::Tensor self = call.tensor(local.self);
-    const Pooled pooled = pool_block(
-        local, self, padding, 0, [&](const at::Tensor& x, const std::vector<int64_t>& padding_of_kernel) -> Pooled {
-          const Stack results = call.run_with({{local.self, x}, {at_padding, padding_of_kernel}});
-          return {results[0].toTensor(), {}};
+    const Pooled pooled =
+        pool_block(local, self, 0, [&](const at::Tensor& x, const std::vector<int64_t>& padding) -> Pooled {
+          return {call.run_with({{local.self, x}, {at_padding, padding}})[0].toTensor(), {}};
         });
     if (local.empty()) {
       call.give(at::empty(local.output_shape, self.options()));
       return;
     }
     at::Tensor result = pooled.values;
-    check_shape(result, local.output_shape);
     if (!local.divisors.empty()) result.div_(local.divisor(result.options()));
     call.give(std::move(result));
   };

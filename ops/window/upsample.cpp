@@ -275,81 +275,96 @@ Mode mode_of(std::string_view name) {
 // The tensor that is passed.
 Arg given_to(const OpCall& call) { return call.arg({"grad_output", "self", "input"}); }
 
+// Specs of a resampling's input and output.
+struct Specs {
+  SpecPtr input, output;
+};
+
 // `backward` says that the tensor that is passed is the output's gradient.
-Resampling resampling_of(const OpCall& call, bool backward) {
+Specs specs_of(const OpCall& call, bool backward) {
   const SpecPtr given = call.spec(given_to(call));
   const auto out_size = call.integers("output_size");
   const auto spatial = static_cast<int64_t>(out_size.size());
-  TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(),
-                    " dims\n  have  ", call.describe(), "\n  fix   give batch, channels and ",
-                    spatial, " dims");
-  std::vector<int64_t> in_shape = given->global_shape(), out_shape = given->global_shape();
-  if (backward) in_shape = call.integers("input_size");
-  std::copy(out_size.begin(), out_size.end(), out_shape.begin() + 2);
-  TORCH_CHECK_VALUE(!backward || out_shape == given->global_shape(), call.name(),
-                    ": the gradient of the output has shape ", shape_string(given->global_shape()),
-                    ", the output ", shape_string(out_shape));
-  for (int64_t d = 2; d < spatial + 2; ++d) {
-    TORCH_CHECK_VALUE(in_shape[d] > 0 && out_shape[d] > 0, call.name(),
-                      ": sizes must be positive\n  have  input ", shape_string(in_shape),
-                      ", output ", shape_string(out_shape));
-  }
+  TORCH_CHECK_VALUE(given->ndim() == spatial + 2, call.name(), ": a tensor of ", given->ndim(), " dims\n  have  ",
+                    call.describe(), "\n  fix   give batch, channels and ", spatial, " dims");
   Layout in = without_partial(given)->layout(), out = in;
-  in.global_shape = in_shape;
-  out.global_shape = out_shape;
+  if (backward) in.global_shape = call.integers("input_size");
+  std::copy(out_size.begin(), out_size.end(), out.global_shape.begin() + 2);
+  TORCH_CHECK_VALUE(!backward || out.global_shape == given->global_shape(), call.name(),
+                    ": the gradient of the output has shape ", shape_string(given->global_shape()), ", the output ",
+                    shape_string(out.global_shape));
   for (int64_t d = 2; d < spatial + 2; ++d) {
+    TORCH_CHECK_VALUE(in.global_shape[d] > 0 && out.global_shape[d] > 0, call.name(),
+                      ": sizes must be positive\n  have  input ", shape_string(in.global_shape), ", output ",
+                      shape_string(out.global_shape));
     if (!in.cuts[d]) continue;
     // The policy is for outputs; where the input was cut its gradient does not know.
     if (backward) {
-      in.cuts[d].sizes = proportional_sizes(out.cuts[d].sizes, in_shape[d]);
+      in.cuts[d].sizes = proportional_sizes(out.cuts[d].sizes, in.global_shape[d]);
     } else {
-      out.cuts[d].sizes = resampled_sizes(in.cuts[d].sizes, out_shape[d]);
+      out.cuts[d].sizes = resampled_sizes(in.cuts[d].sizes, out.global_shape[d]);
     }
   }
-  Resampling r;
-  r.given = given_to(call);
-  r.input = intern(std::move(in));
-  r.output = intern(std::move(out));
-  const bool align_corners = call.has("align_corners") && call.flag("align_corners");
+  return {intern(std::move(in)), intern(std::move(out))};
+}
+
+// The dims that are resampled from borrowed rows; LibTorch's kernel does the others. Of such a dim the kernel's own
+// factor is cleared, in `edits`.
+std::vector<std::optional<Dim>> dims_of(const OpCall& call, const Specs& specs,
+                                        std::vector<std::pair<Arg, c10::IValue>>& edits) {
+  const int64_t ndim = specs.input->ndim();
   std::vector<Arg> factor_args;
   for (const char* name : {"scales", "scales_d", "scales_h", "scales_w"}) {
     if (call.has(name)) factor_args.push_back(call.arg(name));
   }
-  std::vector<std::optional<Dim>> dims(spatial + 2);
-  std::vector<int64_t> local_size = out_size;
-  r.kernel_input = r.input->local_shape();
+  const bool align_corners = call.has("align_corners") && call.flag("align_corners");
   const Mode mode = mode_of(call.name());
   // LibTorch's antialiasing goes wrong on blocks of one column, so it gets no blocks.
   bool all = false;
-  for (int64_t d = 2; is_smooth(mode) && d < spatial + 2; ++d) all |= spans_ranks(r.input, d);
-  for (int64_t d = 2; d < spatial + 2; ++d) {
-    if (!all && !spans_ranks(r.input, d)) continue;
-    const c10::IValue& factor = call.value(factor_args[d - 2]);
-    dims[d].emplace(mode, in_shape[d], out_shape[d], align_corners, factor.toOptional<double>(),
-                    call.tensor(r.given).dtype);
-    r.edits.emplace_back(factor_args[d - 2], c10::IValue());
+  for (int64_t d = 2; is_smooth(mode) && d < ndim; ++d) all |= spans_ranks(specs.input, d);
+  std::vector<std::optional<Dim>> dims(ndim);
+  for (int64_t d = 2; d < ndim; ++d) {
+    if (!all && !spans_ranks(specs.input, d)) continue;
+    dims[d].emplace(mode, specs.input->global_shape()[d], specs.output->global_shape()[d], align_corners,
+                    call.value(factor_args[d - 2]).toOptional<double>(), call.tensor(given_to(call)).dtype);
+    edits.emplace_back(factor_args[d - 2], c10::IValue());
   }
+  return dims;
+}
 
-  const auto rows_of = [&](int64_t d, int64_t rank) {
-    return dims[d] ? dims[d]->needed(block_rows(*r.output, d, rank)) : block_rows(*r.input, d, rank);
+// The input rows `rows` from which a dim's outputs `outputs` are summed up.
+Taps taps_of(const Dim& dim, int64_t d, const Interval& rows, const Interval& outputs) {
+  Taps taps{d, dim.taps(), rows.size()};
+  for (int64_t o = outputs.begin; o < outputs.end; ++o) dim.read(o, taps.rows, taps.weights);
+  for (int64_t& row : taps.rows) row -= rows.begin;
+  return taps;
+}
+
+Resampling resampling_of(const OpCall& call, bool backward) {
+  const Specs specs = specs_of(call, backward);
+  Resampling r;
+  r.given = given_to(call);
+  r.input = specs.input;
+  r.output = specs.output;
+  const auto dims = dims_of(call, specs, r.edits);
+  const auto needed = [&](int64_t rank) {
+    Box box = block_box(*r.input, rank);
+    for (int64_t d = 2; d < box.ndim(); ++d) {
+      if (dims[d]) box[d] = dims[d]->needed(block_rows(*r.output, d, rank));
+    }
+    return box;
   };
-  if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); })) {
-    r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) {
-      Box box;
-      for (int64_t d = 0; d < r.input->ndim(); ++d) box.push_back(rows_of(d, rank));
-      return requests_for(box);
-    });
-  }
+  if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); }))
+    r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) { return requests_for(needed(rank)); });
+
   const int64_t rank = r.input->mesh()->rank();
-  for (int64_t d = 2; d < spatial + 2; ++d) {
+  const Box mine = needed(rank);
+  std::vector<int64_t> local_size = call.integers("output_size");
+  r.kernel_input = r.input->local_shape();
+  for (int64_t d = 2; d < mine.ndim(); ++d) {
     if (!dims[d]) continue;
-    const auto [begin, end] = rows_of(d, rank);
-    Taps taps{d, dims[d]->taps(), end - begin};
-    const auto [first, last] = r.output->block_range(d, rank);
-    for (int64_t o = first; o < last; ++o) dims[d]->read(o, taps.rows, taps.weights);
-    for (int64_t& row : taps.rows) row -= begin;
-    local_size[d - 2] = r.kernel_input[d] = taps.extended;
-    r.taps.push_back(std::move(taps));
+    local_size[d - 2] = r.kernel_input[d] = mine[d].size();
+    r.taps.push_back(taps_of(*dims[d], d, mine[d], block_rows(*r.output, d, rank)));
   }
   r.edits.emplace_back(call.arg("output_size"), int_list(local_size));
   if (backward) r.edits.emplace_back(call.arg("input_size"), int_list(r.kernel_input));

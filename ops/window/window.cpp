@@ -57,13 +57,16 @@ Interval Window::input_needed(const Interval& out) const {
   return {first, last + 1};
 }
 
-int64_t Window::crop_before(const Interval& out) const {
-  return out.begin - (input_needed(out).begin * stride - padding);
+Interval Window::input_read(const Interval& out) const {
+  if (!transposed || out.empty()) return input_needed(out);
+  const Interval rows{floor_div(out.begin + padding - reach(), stride) + 1,
+                      floor_div(out.end - 1 + padding, stride) + 1};
+  return rows.empty() ? Interval{0, 0} : rows;
 }
 
-int64_t Window::uncropped(const Interval& out) const {
-  const auto [begin, end] = input_needed(out);
-  return begin == end ? 0 : (end - begin - 1) * stride + reach();
+Interval Window::outputs_fed(const Interval& rows) const {
+  if (rows.empty()) return {0, 0};
+  return {rows.begin * stride - padding, (rows.end - 1) * stride - padding + reach()};
 }
 
 int64_t window_outputs(const Window& window, int64_t in_extent) {

@@ -28,14 +28,14 @@ struct Window {
   /// set_output_cut says otherwise. Blocks may end up empty.
   std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const;
 
-  /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a
-  /// transposed window they are enough that the local result, uncropped, covers `out`: see
-  /// crop_before.
+  /// Input rows that the outputs `out` need, not clipped to the domain; {0, 0} for no output. For a transposed window
+  /// they are enough that what they feed covers `out`.
   Interval input_needed(const Interval& out) const;
-  /// Transposed: how many rows of the uncropped local result on input_needed(out) come before
-  /// `out`, and how many that result has.
-  int64_t crop_before(const Interval& out) const;
-  int64_t uncropped(const Interval& out) const;
+  /// The same without rows that feed no output of `out`: where the stride of a transposed window is wider than the
+  /// window. {0, 0} where there is none.
+  Interval input_read(const Interval& out) const;
+  /// Transposed: the outputs that the input rows `rows` add to, and those between them; {0, 0} for no row.
+  Interval outputs_fed(const Interval& rows) const;
 };
 
 /// Several ranks hold rows of the dim: a cut in one block needs no neighbours and counts as none.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/ops/window/conv_strips.h"
 #include "moonhalo/ops/window/window.h"
 #include "tests/support/oracle.h"
 
@@ -58,8 +57,12 @@ TEST(Window, NeedsEveryRowThatItsOutputsRead) {
                 }
               }
               if (!transposed) continue;
-              ASSERT_GE(window.crop_before({begin, end}), 0);
-              ASSERT_GE(window.uncropped({begin, end}), window.crop_before({begin, end}) + end - begin);
+              ASSERT_TRUE(window.outputs_fed({first, last}).contains(Interval{begin, end}));
+              const Interval read = window.input_read({begin, end});
+              for (int64_t row = first; row < last; ++row) {
+                const bool feeds = !window.outputs_fed({row, row + 1}).intersect({begin, end}).empty();
+                ASSERT_EQ(read.contains(row), feeds) << kernel << stride << dilation << padding;
+              }
             }
           }
         }
@@ -111,40 +114,6 @@ TEST(Window, EveryMapHasItsAdjoint) {
       EXPECT_EQ(difference(scatter_add(*map, y, start.clone()), start + scatter_add(*map, y), 1e-12), "") << c.name;
     });
   }
-}
-
-// What the strips of a convolution borrow, and that they are used where the geometry allows it.
-TEST(Window, StripsBorrowOnlyTheHalo) {
-  const auto strips_of = [](const MeshPtr& mesh, const Placement& placement, const Window& window) {
-    const SpecPtr from = make_spec(mesh, {2, 3, 12, 4}, {placement});
-    Layout out = from->layout();
-    out.global_shape[2] = window_outputs(window, 12);
-    out.cuts[2].sizes = window.output_sizes(out.cuts[2].sizes, out.global_shape[2]);
-    return conv_strips(from, intern(out), {window, Window{}});
-  };
-  on_mesh({3}, [&](const MeshPtr& mesh) {
-    const auto same = strips_of(mesh, shard(2, {6, 2, 4}), {5, 1, 1, 2});
-    ASSERT_TRUE(same.has_value());
-    EXPECT_EQ(same->padding, (Sizes{2, -1}));
-    EXPECT_EQ(same->strips[0].borrowed, mesh->rank() == 0 ? 0 : 2);
-    EXPECT_EQ(same->strips[1].outputs, mesh->rank() == 2 ? 0 : 2);
-    EXPECT_EQ(same->strips[0].halo->needed_shape(), (Sizes{2, 3, mesh->rank() == 0 ? 0 : 2, 4}));
-    EXPECT_TRUE(strips_of(mesh, shard(2, {6, 2, 4}), {2, 2, 1, 0}).has_value());
-    EXPECT_TRUE(strips_of(mesh, shard(2, {6, 0, 6}), {3, 2, 1, 1}).has_value());
-    EXPECT_FALSE(strips_of(mesh, shard(2, {6, 2, 4}), {3, 1, 1, 0}).has_value());
-  });
-  // Of two cut dims the first dim's strips hold the corners.
-  on_mesh({2, 2}, [](const MeshPtr& mesh) {
-    const SpecPtr spec = make_spec(mesh, {1, 1, 10, 12}, {shard(2), shard(3)});
-    const auto strips = conv_strips(spec, spec, {{5, 1, 1, 2}, {3, 1, 1, 1}});
-    ASSERT_TRUE(strips.has_value());
-    ASSERT_EQ(strips->strips.size(), 4U);
-    const bool top = mesh->coordinate(0) == 0, left = mesh->coordinate(1) == 0;
-    EXPECT_EQ(strips->strips[0].halo->needed_shape(), (Sizes{1, 1, top ? 0 : 2, 6 + 2}));
-    EXPECT_EQ(strips->strips[3].halo->needed_shape(), (Sizes{1, 1, 5, left ? 1 : 0}));
-    EXPECT_EQ(strips->strips[0].padding, (Sizes{0, 0}));
-    EXPECT_EQ(strips->strips[3].padding, (Sizes{2, 0}));
-  });
 }
 
 }  // namespace
