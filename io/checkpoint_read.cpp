@@ -35,23 +35,26 @@ bool same_box(const Box& one, const Box& other) { return (one.empty() && other.e
 
 }  // namespace
 
-void CheckpointReader::add(const std::string& name, const std::string& path, const SafetensorsText& text) {
-  File file{.path = path, .tensors = {}, .opened = nullptr};
-  for (StoredTensor& tensor : parse_safetensors(path, text).tensors) file.tensors[tensor.name] = std::move(tensor);
-  files_[name] = std::move(file);
+void CheckpointReader::add(const std::string& entry, const std::string& path, const SafetensorsText& text) {
+  const auto file = std::make_shared<File>(File{.path = path, .opened = std::nullopt});
+  for (StoredTensor& tensor : parse_safetensors(path, text).tensors) {
+    const std::string name = tensor.name;
+    const auto [at, is_new] = entries_[entry].emplace(name, Located{std::move(tensor), file});
+    TORCH_CHECK_VALUE(is_new, "safetensors: '", path, "' has the tensor '", name, "', and '", at->second.file->path, "' too");
+  }
 }
 
-const StoredTensor* CheckpointReader::find(const std::string& file, const std::string& tensor) const {
-  const auto found = files_.find(file);
-  if (found == files_.end()) return nullptr;
-  const auto named = found->second.tensors.find(tensor);
-  return named == found->second.tensors.end() ? nullptr : &named->second;
+const StoredTensor* CheckpointReader::find(const std::string& entry, const std::string& tensor) const {
+  const auto found = entries_.find(entry);
+  if (found == entries_.end()) return nullptr;
+  const auto named = found->second.find(tensor);
+  return named == found->second.end() ? nullptr : &named->second.tensor;
 }
 
 void CheckpointReader::read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data) {
   try {
     if (failed_ || box.empty()) return;
-    if (!file.opened) file.opened = std::make_shared<PositionedFile>(PositionedFile::open_to_read(kWho, file.path));
+    if (!file.opened) file.opened.emplace(PositionedFile::open_to_read(kWho, file.path));
     auto* next = static_cast<char*>(data);
     for_each_run(extent.shape, box, extent.element_bytes, [&](int64_t offset, int64_t length) {
       file.opened->read_at(next, length, tensor.begin + offset);
@@ -150,9 +153,9 @@ void CheckpointReader::flush() {
   for (size_t i = 0; i < all.size(); ++i) all[i].block.copy_(exchange.gathered(i));
 }
 
-void CheckpointReader::read_into(const std::string& file, const std::string& tensor, const at::Tensor& target) {
-  File& from = files_.at(file);
-  const StoredTensor& stored = from.tensors.at(tensor);
+void CheckpointReader::read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target) {
+  const auto& [stored, file] = entries_.at(entry).at(tensor);
+  File& from = *file;
   TORCH_INTERNAL_ASSERT(target.sizes() == at::IntArrayRef(stored.shape), "a tensor is read into one of another shape");
   const at::NoGradGuard no_grad;
   if (!is_shard_tensor(target)) {

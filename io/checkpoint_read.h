@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,14 +25,15 @@ class CheckpointReader {
  public:
   explicit CheckpointReader(Communicator& world) : world_(world) {}
 
-  /// A file, by the header that rank 0 read (the same on every rank). Errors as of load_safetensors.
-  void add(const std::string& name, const std::string& path, const SafetensorsText& text);
-  /// Null when the file, or its tensor, is not there.
-  const StoredTensor* find(const std::string& file, const std::string& tensor) const;
+  /// A file of an entry, by the header that rank 0 read (the same on every rank). Errors as of load_safetensors, and
+  /// for a tensor that another file of the entry has.
+  void add(const std::string& entry, const std::string& path, const SafetensorsText& text);
+  /// Null when the entry, or its tensor, is not there.
+  const StoredTensor* find(const std::string& entry, const std::string& tensor) const;
 
   /// Reads a tensor into one of its shape, where it is after flush(); values are cast where the dtype is another. A
   /// plain one is read on every rank. Collective over the world, or the mesh. A disk that fails says so in finish().
-  void read_into(const std::string& file, const std::string& tensor, const at::Tensor& target);
+  void read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target);
   /// Collective: exchanges what ranks have read for each other so far. Few large messages do better than one a tensor.
   void flush();
   /// Flushes. Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its
@@ -44,8 +46,11 @@ class CheckpointReader {
  private:
   struct File {
     std::string path;
-    std::map<std::string, StoredTensor> tensors;
-    std::shared_ptr<PositionedFile> opened;
+    std::optional<PositionedFile> opened;
+  };
+  struct Located {
+    StoredTensor tensor;
+    std::shared_ptr<File> file;
   };
   struct Extent {
     std::vector<int64_t> shape;
@@ -67,7 +72,7 @@ class CheckpointReader {
   void read_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
 
   Communicator& world_;
-  std::map<std::string, File> files_;
+  std::map<std::string, std::map<std::string, Located>> entries_;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
   std::vector<Shared> shared_;
   int64_t shared_bytes_ = 0;

@@ -46,6 +46,12 @@ local function check_options(what, options, known)
   return options or {}
 end
 
+local function check_count(name, value, wanted)
+  if value ~= nil and (math.type(value) ~= "integer" or value < 1) then
+    fail(("checkpoint.save: %s = %s, wanted %s"):format(name, tostring(value), wanted))
+  end
+end
+
 -- ---- Saving ---------------------------------------------------------------------------------------------------------
 
 --- What is to be written: entries for checkpoint.json, and lists of {name, tensor} by entry.
@@ -99,23 +105,24 @@ function Saving:is_done() return self.background == nil or self.background:is_do
 --- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
 --- them. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
 --- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
---- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too.
---- Collective.
+--- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too;
+--- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging Face's
+--- libraries read. Collective.
 function checkpoint.save(path, state, options)
   if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
-  options = check_options("save", options, {keep = true, async = true})
-  if options.keep ~= nil and (math.type(options.keep) ~= "integer" or options.keep < 1) then
-    fail(("checkpoint.save: keep = %s, wanted a number of checkpoints"):format(tostring(options.keep)))
-  end
+  options = check_options("save", options, {keep = true, async = true, max_file_bytes = true})
+  check_count("keep", options.keep, "a number of checkpoints")
+  check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
   wait_for_background()
   local entries, tensors = pack_all(state)
   local text = mh.json.encode({format = kFormat, saved = cfiles.now(), entries = entries}, 1) .. "\n"
   local name = files.on_first_rank(function() return folders.prepare(path) end)
   local writer = cfiles.writer(name, options.async)
-  for _, key in ipairs(sorted(tensors)) do writer:add(key, tensors[key]) end
+  local written, indices = folders.parts_of(tensors, options.max_file_bytes)
+  for _, file in ipairs(sorted(written)) do writer:add(file, written[file]) end
   writer:check_alike()
   local done, result = pcall(function()
-    files.on_first_rank(function() folders.begin(name, writer) end)
+    files.on_first_rank(function() folders.begin(name, writer, indices) end)
     if options.async then return writer:copy() end
     writer:write_all()
     files.on_first_rank(function()
@@ -141,8 +148,9 @@ local function look_into(path)
   local entries, format = folders.read_entries(folder, kFormat)
   local parts = {string.pack("<s8i8s8", folder, format, mh.json.encode(entries))}
   for _, key in ipairs(sorted(entries)) do
-    local file = folder .. "/" .. key .. ".safetensors"
-    if mh.files.exists(file) then parts[#parts + 1] = string.pack("<s8s8s8i8", key, file, cfiles.header(file)) end
+    for _, file in ipairs(folders.files_of(folder, key)) do
+      parts[#parts + 1] = string.pack("<s8s8s8i8", key, file, cfiles.header(file))
+    end
   end
   return table.concat(parts)
 end

@@ -88,6 +88,31 @@ function tests.test_N37_N39_N41_any_optimizer_goes_on_with_other_cuts_and_anothe
   end
 end
 
+function tests.test_N40_entries_in_several_files()
+  local path = folder("parts")
+  local net = net_of {["0.weight"] = {S(0)}}
+  mh.checkpoint.save(path, {model = net, step = 1}, {max_file_bytes = 100000})
+  local index = mh.json.load(path .. "/model.safetensors.index.json")
+  testing.assert_equal({index.metadata.total_size, index.weight_map["0.bias"], index.weight_map["0.weight"], index.weight_map["2.weight"]},
+    {(120 * 200 + 200 + 200 * 6 + 6) * 8, "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"})
+  testing.assert_equal(exists(path .. "/model.safetensors"), false)
+  local again = net_of {["0.weight"] = {S(1)}}
+  mh.no_grad(function() again[0].weight:zero_() end)
+  mh.checkpoint.load(path, {model = again})
+  for name, tensor in net:state_dict() do testing.assert_equal(mh.equal(again:state_dict()[name]:full_tensor(), tensor:full_tensor()), true) end
+
+  local function damage(name, map)
+    on_first(function()
+      local file <close> = assert(io.open(path .. "/model.safetensors.index.json", "w"))
+      file:write(mh.json.encode({weight_map = map}))
+    end)
+    testing.assert_error(function() mh.checkpoint.load(path, {model = again}) end, name)
+  end
+  damage("'../x.safetensors' cannot be the name of a file", {["0.bias"] = "../x.safetensors"})
+  damage("the tensor '0.weight' is missing", {["0.bias"] = "model-00001-of-00003.safetensors"})
+  testing.assert_error(function() mh.checkpoint.save(path, {x = mh.ones{3}}, {max_file_bytes = 0}) end, "max_file_bytes = 0, wanted a number of bytes")
+end
+
 function tests.test_N41_states_have_the_names_of_the_parameters()
   local path = folder("names")
   local net = net_of {}

@@ -7,7 +7,7 @@ local values = require "moonhalo.internal.checkpoint_values"
 local fail, warn, files, cfiles = mh.fail, mh._plans.warn, mh._files, mh._checkpoint_files
 local folders = {}
 
-local kFile = "checkpoint.json"
+local kFile, kIndex = "checkpoint.json", ".safetensors.index.json"
 local kSave, kLoad, kLatest = "checkpoint.save", "checkpoint.load", "checkpoint.latest"
 
 --- The folder that `path` means, when a checkpoint may be written there.
@@ -21,9 +21,51 @@ function folders.prepare(path)
   return path
 end
 
-function folders.begin(path, writer)
+--- `tensors`: entry -> list of {name, tensor}. Returns the same by file, without its ending, and the indices of the entries
+--- that are in several files, of at most `most` bytes if that is given: name -> text.
+function folders.parts_of(tensors, most)
+  local written, indices = {}, {}
+  for key, list in pairs(tensors) do
+    local parts, bytes, total = {{}}, 0, 0
+    for _, pair in ipairs(list) do
+      local size = pair[2]:numel() * pair[2]:element_size()
+      if most and bytes > 0 and bytes + size > most then
+        parts[#parts + 1], bytes = {}, 0
+      end
+      table.insert(parts[#parts], pair)
+      bytes, total = bytes + size, total + size
+    end
+    local map = {}
+    for i, part in ipairs(parts) do
+      local name = #parts == 1 and key or ("%s-%05d-of-%05d"):format(key, i, #parts)
+      if written[name] then fail(("checkpoint.save: the entry '%s' has the name of a part of another"):format(name)) end
+      written[name] = part
+      for _, pair in ipairs(part) do map[pair[1]] = name .. ".safetensors" end
+    end
+    if #parts > 1 then indices[key .. kIndex] = mh.json.encode({metadata = {total_size = total}, weight_map = map}, 1) end
+  end
+  return written, indices
+end
+
+function folders.begin(path, writer, indices)
   mh.files.make_folder(path .. ".partial")
   writer:create()
+  for name, text in pairs(indices) do files.write(kSave, path .. ".partial/" .. name, text) end
+end
+
+--- The safetensors files of an entry that are there.
+function folders.files_of(path, key)
+  local file, index, found = path .. "/" .. key .. ".safetensors", path .. "/" .. key .. kIndex, {}
+  if mh.files.exists(file) or not mh.files.exists(index) then return mh.files.exists(file) and {file} or {} end
+  local read = mh.json.load(index)
+  local map = type(read) == "table" and type(read.weight_map) == "table" and read.weight_map or {}
+  for _, name in pairs(map) do
+    if type(name) ~= "string" or not values.is_entry_name(name:match("^(.*)%.safetensors$")) then
+      fail(("checkpoint.load: '%s' is damaged: '%s' cannot be the name of a file"):format(index, tostring(name)))
+    end
+    found[path .. "/" .. name] = true
+  end
+  return values.sorted(found)
 end
 
 function folders.finish(path, text)
