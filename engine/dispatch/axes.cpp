@@ -187,7 +187,7 @@ class Solver {
 
   // The spec of a tensor that is cut as the strategy says: one of `known` if it fits, which saves the search.
   SpecPtr spec_of(const std::vector<int>& dims, const std::vector<int64_t>& shape, const Strategy& strategy,
-                  const std::vector<std::optional<ReduceOp>>& partials,
+                  const std::vector<std::optional<ReduceOp>>& partials, uint64_t stored,
                   std::initializer_list<const SpecPtr*> known) const {
     static const Cut kUncut;
     const auto cut = [&](size_t d) -> const Cut& {
@@ -195,6 +195,7 @@ class Solver {
     };
     for (const SpecPtr* spec : known) {
       if (!*spec || (*spec)->global_shape() != shape || (*spec)->layout().partials != partials) continue;
+      if (((*spec)->layout().stored & ~stored) != 0) continue;
       bool fits = true;
       for (size_t d = 0; fits && d < shape.size(); ++d) fits = (*spec)->cut(d) == cut(d);
       if (fits) return *spec;
@@ -202,6 +203,7 @@ class Solver {
     Layout layout(call_.mesh(), shape);
     for (size_t d = 0; d < shape.size(); ++d) layout.cuts[d] = cut(d);
     layout.partials = partials;
+    layout.stored = stored;
     return intern(std::move(layout));
   }
 
@@ -220,9 +222,24 @@ class Solver {
             strategy.partials[m] && linear(s) != PartialUse::kResolve && spec->partial(m) == strategy.partials[m];
         partials[m] = kept ? strategy.partials[m] : std::nullopt;
       }
-      specs.push_back(spec_of(axes_.inputs[s], spec->global_shape(), strategy, partials, {&spec}));
+      specs.push_back(
+          spec_of(axes_.inputs[s], spec->global_shape(), strategy, partials, spec->layout().stored, {&spec}));
     }
     return specs;
+  }
+
+  // What is made of stored tensors alone is stored as they are (a weight's transpose, an optimizer's averages).
+  uint64_t stored_results(const std::vector<SpecPtr>& inputs) const {
+    if (fixed_spec_) return fixed_spec_->layout().stored;
+    uint64_t stored = 0, cut = 0;
+    for (const SpecPtr& spec : inputs) {
+      if (!spec || !spec->has_cut()) continue;
+      stored |= spec->layout().stored;
+      for (const Cut& own : spec->layout().cuts) {
+        for (const int64_t m : own.mesh_dims) cut |= (~spec->layout().stored & uint64_t{1} << m);
+      }
+    }
+    return stored & ~cut;
   }
 
   std::vector<SpecPtr> outputs(const Strategy& strategy, const std::vector<SpecPtr>& inputs) const {
@@ -231,12 +248,14 @@ class Solver {
       if (axes_.kinds[a] != AxisKind::kReduce) continue;
       for (const int64_t m : strategy.cuts[a].mesh_dims) partials[m] = axes_.reduce;
     }
+    const uint64_t stored = stored_results(inputs);
     const SpecPtr none;
     std::vector<SpecPtr> specs;
     specs.reserve(axes_.outputs.size());
     for (size_t o = 0; o < axes_.outputs.size(); ++o) {
       const SpecPtr &first = inputs.empty() ? none : inputs.front(), &previous = specs.empty() ? none : specs.back();
-      specs.push_back(spec_of(axes_.outputs[o], axes_.output_shapes[o], strategy, partials, {&first, &previous}));
+      specs.push_back(
+          spec_of(axes_.outputs[o], axes_.output_shapes[o], strategy, partials, stored, {&first, &previous}));
     }
     return specs;
   }

@@ -47,6 +47,13 @@ void set_origin(const at::Tensor& tensor, uint64_t tag) {
   if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
 }
 
+// A stored matrix that was fetched, laid out as the whole of it: then kernels add up in the order in which they do for
+// a replicated one, whose transpose is a view.
+at::Tensor laid_out_as(const at::Tensor& whole, at::Tensor fetched) {
+  const bool transposed = whole.dim() == 2 && whole.stride(0) == 1 && whole.stride(1) == whole.size(0);
+  return transposed && !whole.is_contiguous() ? fetched.t().contiguous().t() : fetched;
+}
+
 // The block that the local call is given for one tensor.
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
                     const c10::IValue* arguments, Carried& sharing) {
@@ -86,6 +93,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     if (move.written) block_was_written(impl->local());
     moved = move.redistribution->apply(impl->local());
+    if (impl->spec()->has_stored()) moved = laid_out_as(tensor, std::move(moved));
     if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
   if (sharing.views) {

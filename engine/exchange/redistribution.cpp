@@ -182,7 +182,9 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
   return from == to ? local : Redistribution(from, to).apply(local);
 }
 
-double redistribution_cost(const ShardSpec& from, const ShardSpec& to) {
+namespace {
+
+double cost_of_move(const ShardSpec& from, const ShardSpec& to) {
   if (&from == &to) return 0;
   const DeviceMesh& mesh = *from.mesh();
   double local = static_cast<double>(from.global_numel());
@@ -218,6 +220,15 @@ double redistribution_cost(const ShardSpec& from, const ShardSpec& to) {
     }
   }
   return cost + wanted * (1 - stays);
+}
+
+}  // namespace
+
+double redistribution_cost(const ShardSpec& from, const ShardSpec& to) {
+  if (!from.has_stored()) return cost_of_move(from, to);
+  constexpr double kFetching = 1e-9;
+  const SpecPtr fetched = fetched_for(SpecPtr::reclaim_copy(&from), to);
+  return kFetching * cost_of_move(from, *fetched) + cost_of_move(*fetched, to);
 }
 
 }  // namespace moonhalo

@@ -82,7 +82,8 @@ class Redistribution::Pending {
 /// Local block of `from` to local block of `to`. Not cached.
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to);
 
-/// Estimated elements each rank sends, the same figure on every rank; for choosing plans. Of one mesh.
+/// Estimated elements each rank sends, the same figure on every rank; for choosing plans. Of one mesh. Fetching what is
+/// stored (Placement::stored) counts next to nothing, so that it never makes another tensor move instead.
 double redistribution_cost(const ShardSpec& from, const ShardSpec& to);
 
 }  // namespace moonhalo

@@ -2,7 +2,6 @@
 #include "moonhalo/engine/model/distribute_parameters.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -10,11 +9,10 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
-#include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
 #include "moonhalo/engine/tensor/view_copies.h"
@@ -22,13 +20,32 @@
 namespace moonhalo {
 namespace {
 
-constexpr int64_t kBucketBytes = int64_t{32} << 20;
-
 void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
   const MeshPtr& own = spec(tensor)->mesh();
   TORCH_CHECK_VALUE(own == mesh, where, ": the tensor lives on ", own->to_string(), ", the plan is for ", mesh->to_string(),
                     "\n  have  ", spec(tensor)->to_string(), "\n  fix   make the plan for ", own->to_string(),
                     ", of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated");
+}
+
+// `placements` for a slice, of a tensor that lives on a larger part of the mesh: what the slice lacks stays as it is.
+// Nothing for other tensors.
+std::optional<Placements> on_larger_mesh(const Placements& placements, const MeshPtr& slice, const ShardSpec& own) {
+  if (own.mesh() == slice || own.mesh()->ndim() <= slice->ndim()) return std::nullopt;
+  const std::vector<int64_t> dims = dims_of_slice(*own.mesh(), *slice);
+  if (dims.size() != placements.size()) return std::nullopt;
+  Placements all = own.placements();
+  for (size_t i = 0; i < dims.size(); ++i) all[dims[i]] = placements[i];
+  // Sizes of a dim that several cut are counted inside each other, and these are for the old cut.
+  for (const Placement& placement : placements) {
+    const auto same_dim = [&](const Placement& other) {
+      return other.is_shard() && (other.dim - placement.dim) % own.ndim() == 0;
+    };
+    if (!placement.is_shard() || std::count_if(all.begin(), all.end(), same_dim) == 1) continue;
+    for (Placement& other : all) {
+      if (same_dim(other)) other.sizes.clear();
+    }
+  }
+  return all;
 }
 
 // A plain block as a ShardTensor. Asks the other ranks only for what the placements leave open.
@@ -59,47 +76,6 @@ at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements)
     return redistribute(is_shard_tensor(grad) ? grad : from_local(grad, replicated(to->mesh(), grad.sizes())), to);
   });
   return same;
-}
-
-struct PartialGrad {
-  at::Tensor grad;
-  int64_t mesh_dim;
-  ReduceOp op;
-};
-
-bool same_bucket(const PartialGrad& a, const PartialGrad& b) {
-  return a.mesh_dim == b.mesh_dim && a.op == b.op && spec(a.grad)->mesh() == spec(b.grad)->mesh() &&
-         a.grad.scalar_type() == b.grad.scalar_type() && a.grad.device() == b.grad.device();
-}
-
-void reduce_bucket(const std::vector<PartialGrad>& bucket) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  std::vector<at::Tensor> flat;
-  uint64_t tag = 0;
-  for (const PartialGrad& one : bucket) {
-    flat.push_back(shard_impl(one.grad)->local().reshape({-1}));
-    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))),
-                      CallLog::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
-  }
-  const auto describe = [&bucket] {
-    std::string text;
-    for (const PartialGrad& one : bucket) text += (text.empty() ? "" : "; ") + spec(one.grad)->to_string();
-    return text;
-  };
-  const CallScope scope(tag, "reduce_gradients", describe);
-  at::Tensor all = at::cat(flat);
-  spec(bucket[0].grad)->mesh()->group(bucket[0].mesh_dim).all_reduce(all, bucket[0].op);
-  int64_t start = 0;
-  for (const PartialGrad& one : bucket) {
-    ShardTensorImpl* impl = shard_impl(one.grad);
-    Layout layout = impl->spec()->layout();
-    layout.partials[one.mesh_dim].reset();
-    const int64_t count = impl->local().numel();
-    // A bucket of one keeps its memory; the parts of others must not keep the whole bucket alive.
-    at::Tensor part = all.narrow(0, start, count).view(impl->local().sizes());
-    impl->replace(bucket.size() == 1 ? part : part.clone(), intern(std::move(layout)));
-    start += count;
-  }
 }
 
 }  // namespace
@@ -169,8 +145,10 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
       moved[i] = annotate(values[i], mesh, plan.plain ? *plan.plain : Placements(mesh->ndim(), replicate()), where);
     }
     if (!plan.wanted) continue;
-    check_mesh(moved[i], mesh, where);
-    const Placements wanted = inherit_block_sizes(*plan.wanted, *spec(moved[i]));
+    const SpecPtr own = spec(moved[i]);
+    const std::optional<Placements> larger = on_larger_mesh(*plan.wanted, mesh, *own);
+    if (!larger) check_mesh(moved[i], mesh, where);
+    const Placements wanted = inherit_block_sizes(larger ? *larger : *plan.wanted, *own);
     if (plan.async) {
       under_way[i] = redistribute_async(moved[i], wanted);
     } else {
@@ -180,10 +158,13 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
   for (size_t i = 0; i < values.size(); ++i) {
     if (under_way[i]) moved[i] = under_way[i]->wait();
     if (!is_shard_tensor(moved[i])) continue;
-    if (plans[i].local) {
-      moved[i] = plans[i].gradient ? to_local(moved[i], *plans[i].gradient) : to_local(moved[i]);
-    } else if (plans[i].gradient) {
-      moved[i] = with_gradient(moved[i], *plans[i].gradient);
+    const std::optional<Placements>& gradient = plans[i].gradient;
+    const bool larger = spec(moved[i])->mesh() != mesh;
+    if (plans[i].local && !larger) {
+      moved[i] = gradient ? to_local(moved[i], *gradient) : to_local(moved[i]);
+    } else if (gradient) {
+      const auto all = larger ? on_larger_mesh(*gradient, mesh, *spec(moved[i])) : gradient;
+      moved[i] = with_gradient(moved[i], all ? *all : *gradient);
     }
   }
   return moved;
@@ -202,30 +183,6 @@ at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
   attach_backward(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
   return local;
-}
-
-void finish_grad_sync(const std::vector<at::Tensor>& parameters) {
-  std::vector<PartialGrad> waiting;
-  for (const at::Tensor& parameter : parameters) {
-    const at::Tensor& grad = parameter.grad();
-    if (!is_shard_tensor(grad)) continue;
-    for (int64_t m = 0; m < spec(grad)->mesh()->ndim(); ++m) {
-      if (const auto& op = spec(grad)->partial(m)) waiting.push_back({grad, m, *op});
-    }
-  }
-  while (!waiting.empty()) {
-    std::vector<PartialGrad> bucket, rest;
-    int64_t bytes = 0;
-    for (PartialGrad& one : waiting) {
-      const int64_t size = shard_impl(one.grad)->local().nbytes();
-      // A gradient's second mesh dim waits for the next round.
-      const bool fits = bucket.empty() || (same_bucket(bucket[0], one) && bytes + size <= kBucketBytes);
-      (fits ? bucket : rest).push_back(one);
-      if (fits) bytes += size;
-    }
-    reduce_bucket(bucket);
-    waiting = std::move(rest);
-  }
 }
 
 }  // namespace moonhalo

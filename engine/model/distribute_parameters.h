@@ -31,8 +31,10 @@ at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const
 /// sizes that they leave open are the leaf's. Nothing for a leaf that needs no gradient.
 void place_gradient(const at::Tensor& leaf, const Placements& placements);
 
-/// Carries out what a plan says of one argument or result; `where` names it in errors. Undefined tensors pass.
-/// Collective unless nothing moves. Differentiable.
+/// Carries out what a plan says of one argument or result; `where` names it in errors. Undefined tensors pass. Of a
+/// tensor that lives on a larger part of the mesh that `mesh` is a slice of, what the slice lacks stays as it is, and
+/// no local block is taken out, since plain it would count as replicated over the rest. Collective unless nothing
+/// moves. Differentiable.
 at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
                                  const std::string& where);
 /// As above for several; the messages of those that the plan calls async travel together.
@@ -42,10 +44,5 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
 /// This rank's block for a function that knows nothing of ranks; its gradient comes back with the placements `gradient`
 /// (Partial where every rank contributes a part of it).
 at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient);
-
-/// Reduces every gradient of `parameters` that is still a Partial, several in one message. Collective over their
-/// meshes; every rank gives the same parameters in the same order. Tensors without gradient and plain ones pass.
-/// Optimizers do the same one by one when they meet a Partial, so this changes no result.
-void finish_grad_sync(const std::vector<at::Tensor>& parameters);
 
 }  // namespace moonhalo

@@ -276,6 +276,40 @@ void declare_members(Members members) {
   declared().push_back(std::move(members));
 }
 
+void replace_tensors(nn::Module& root,
+                     const std::function<at::Tensor(const std::string&, const at::Tensor&, bool)>& place) {
+  const auto modules = root.named_modules("", /*include_self=*/true);
+  std::vector<at::Tensor*> members;
+  for (const auto& item : modules) {
+    const bool empty = Parameters::of(*item.value()).is_empty() && buffers_of(*item.value()).is_empty();
+    TORCH_CHECK_NOT_IMPLEMENTED(find_members(*item.value(), members) || empty, "'", item.key(),
+                                "': it is not known where ", class_name(*item.value()),
+                                " keeps its tensors\n  fix   tell it with moonhalo::declare_members<",
+                                class_name(*item.value()), "Impl> before this call");
+  }
+  std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> placed;  // before, alive; after
+  for (const auto& item : modules) {
+    for (auto* registry : {&Parameters::of(*item.value()), &buffers_of(*item.value())}) {
+      const bool is_parameter = registry == &Parameters::of(*item.value());
+      for (auto& slot : *registry) {
+        if (!slot.value().defined()) continue;
+        const at::Tensor old = slot.value();
+        auto& [before, after] = placed[old.unsafeGetTensorImpl()];
+        if (!after.defined()) {
+          before = old;
+          after = place(item.key().empty() ? slot.key() : item.key() + "." + slot.key(), old, is_parameter);
+        }
+        slot.value() = after;
+      }
+    }
+  }
+  for (at::Tensor* member : members) {
+    if (!member->defined()) continue;
+    const auto found = placed.find(member->unsafeGetTensorImpl());
+    if (found != placed.end()) *member = found->second.second;
+  }
+}
+
 at::Tensor enter(const nn::Module& module, const at::Tensor& input) { return move(module, input, true); }
 at::Tensor leave(const nn::Module& module, const at::Tensor& output) { return move(module, output, false); }
 

@@ -24,8 +24,9 @@ class PlacementText {
       if (take('(')) want(')');
     } else if (kind == "P" || kind == "Partial") {
       placement = partial(addition());
-    } else if (kind == "S" || kind == "Shard") {
+    } else if (kind == "S" || kind == "Shard" || kind == "Stored") {
       placement = cut();
+      placement.stored = kind == "Stored";
     } else {
       at_ = 0;
       fail("");
@@ -104,7 +105,7 @@ class PlacementText {
   [[noreturn]] void fail(const std::string& what) const {
     const std::string where = what.empty() ? "" : ": " + what + " at character " + std::to_string(at_ + 1);
     TORCH_CHECK_VALUE(false, shortened(text_, at_), " is no placement", where,
-                      "\n  have  Replicate or R, Shard(0), S(0) or S(0, {5, 4}), Partial(sum) or P");
+                      "\n  have  Replicate or R, Shard(0), S(0) or S(0, {5, 4}), Stored(0), Partial(sum) or P");
   }
 
   const std::string& text_;

@@ -45,7 +45,9 @@ DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vect
       strides_(row_major_strides(shape_)),
       names_(std::move(names)),
       fake_groups_(fake_groups),
+      root_dims_(shape_.size()),
       specs_(std::make_unique<SpecTable>()) {
+  std::iota(root_dims_.begin(), root_dims_.end(), int64_t{0});
   for (int64_t d = 0; d < ndim(); ++d) {
     if (shape_[d] == size()) {
       groups_.push_back(group_);
@@ -93,7 +95,17 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
                          : group_->split(static_cast<int>(color), static_cast<int>(key));
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
+  cached->root_ = root();
+  for (size_t i = 0; i < dims.size(); ++i) cached->root_dims_[i] = root_dims_[dims[i]];
   return cached;
+}
+
+std::shared_ptr<DeviceMesh> DeviceMesh::root() const {
+  if (!root_) return std::const_pointer_cast<DeviceMesh>(shared_from_this());
+  auto whole = root_->lock();
+  TORCH_CHECK_VALUE(whole != nullptr, to_string(), ": the mesh that this is a slice of is gone",
+                    "\n  fix   keep the mesh that init_device_mesh made for as long as its slices are used");
+  return whole;
 }
 
 const std::vector<int64_t>& DeviceMesh::members() const {

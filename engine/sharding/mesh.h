@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -59,6 +60,11 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   std::shared_ptr<DeviceMesh> slice(const std::vector<std::string>& names);
   std::shared_ptr<DeviceMesh> operator[](const std::string& name) { return slice({name}); }
 
+  /// The mesh that this is a slice of, itself if it is none, and which of its dims these are. ValueError when that mesh
+  /// is no longer alive.
+  std::shared_ptr<DeviceMesh> root() const;
+  const std::vector<int64_t>& root_dims() const { return root_dims_; }
+
   /// `mesh(2x2: data, domain)`
   std::string to_string() const;
 
@@ -75,6 +81,8 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   std::vector<CommunicatorPtr> groups_;
   bool fake_groups_;
   std::map<std::vector<std::string>, std::shared_ptr<DeviceMesh>> slices_;
+  std::optional<std::weak_ptr<DeviceMesh>> root_;  // of a slice; not owned, since it owns its slices
+  std::vector<int64_t> root_dims_;
   std::unique_ptr<SpecTable> specs_;
   mutable std::vector<int64_t> members_;  // what tells the ranks apart in every mesh of one world; asked for once
 };

@@ -52,11 +52,17 @@ std::string Placement::to_string() const {
     case Kind::kShard:
       break;
   }
-  return "Shard(" + std::to_string(dim) + (sizes.empty() ? "" : ", " + list_string(sizes, '{', '}')) + ")";
+  return (stored ? "Stored(" : "Shard(") + std::to_string(dim) +
+         (sizes.empty() ? "" : ", " + list_string(sizes, '{', '}')) + ")";
 }
 
 Placement shard(int64_t dim, std::vector<int64_t> sizes) {
   return {.kind = Placement::Kind::kShard, .dim = dim, .sizes = std::move(sizes)};
+}
+Placement stored(int64_t dim, std::vector<int64_t> sizes) {
+  Placement placement = shard(dim, std::move(sizes));
+  placement.stored = true;
+  return placement;
 }
 Placement replicate() { return {}; }
 Placement partial(ReduceOp op) { return {.kind = Placement::Kind::kPartial, .op = op}; }
@@ -84,6 +90,7 @@ Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape, const std::vector<Placement
     TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, placement.to_string(), ": dim ", placement.dim,
                       " is out of range for a tensor of shape ", shape_string(shape));
     cut_further(cuts[dim], m, *mesh, placement, dim, shape);
+    if (placement.stored) stored |= uint64_t{1} << m;
   }
 }
 
@@ -138,6 +145,7 @@ std::vector<Placement> ShardSpec::placements() const {
     std::vector<int64_t> sizes = cut(d).sizes;
     for (auto m = cut(d).mesh_dims.rbegin(); m != cut(d).mesh_dims.rend(); ++m) {
       result[*m] = shard(d, sizes);
+      result[*m].stored = (layout_.stored >> *m & 1) != 0;
       const int64_t parts = mesh()->size(*m);
       std::vector<int64_t> outer(sizes.size() / parts, 0);
       for (size_t i = 0; i < sizes.size(); ++i) outer[i / parts] += sizes[i];
@@ -170,11 +178,15 @@ SpecPtr SpecTable::intern(Layout layout) {
   key.push_back(static_cast<int64_t>(layout.global_shape.size()));
   key.insert(key.end(), layout.global_shape.begin(), layout.global_shape.end());
   for (const auto& op : layout.partials) key.push_back(op ? static_cast<int64_t>(*op) : -1);
+  uint64_t cutting = 0;
   for (auto& cut : layout.cuts) {
+    for (const int64_t m : cut.mesh_dims) cutting |= uint64_t{1} << m;
     key.push_back(static_cast<int64_t>(cut.mesh_dims.size()));
     key.insert(key.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
     key.insert(key.end(), cut.sizes.begin(), cut.sizes.end());
   }
+  layout.stored &= cutting;
+  key.push_back(static_cast<int64_t>(layout.stored));
   const std::lock_guard lock(mutex_);
   const auto found = specs_.find(key);
   if (found != specs_.end()) {
@@ -213,6 +225,18 @@ SpecPtr without_partial(const SpecPtr& spec) {
   if (!spec->has_partial()) return spec;
   Layout layout = spec->layout();
   layout.partials.assign(layout.partials.size(), std::nullopt);
+  return intern(std::move(layout));
+}
+
+SpecPtr fetched_for(const SpecPtr& spec, const ShardSpec& to) {
+  if (!spec->has_stored()) return spec;
+  Layout layout = spec->layout();
+  for (int64_t d = 0; d < spec->ndim(); ++d) {
+    const auto is_stored = [&](int64_t m) { return (layout.stored >> m & 1) != 0; };
+    Cut& cut = layout.cuts[d];
+    if (cut == to.cut(d) || std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(), is_stored)) continue;
+    cut = {};
+  }
   return intern(std::move(layout));
 }
 

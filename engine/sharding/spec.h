@@ -19,13 +19,18 @@ struct Placement {
   int64_t dim = -1;                 ///< kShard: the tensor dimension that is cut (negative counts from the end)
   ReduceOp op = ReduceOp::kSum;     ///< kPartial
   std::vector<int64_t> sizes = {};  ///< kShard, optional: rows of each block; balanced when empty
+  bool stored = false;              ///< kShard: kept in blocks, wanted whole
   bool is_shard() const { return kind == Kind::kShard; }
   bool is_replicate() const { return kind == Kind::kReplicate; }
   bool is_partial() const { return kind == Kind::kPartial; }
   bool operator==(const Placement&) const = default;
-  std::string to_string() const;  ///< "Shard(2, {11, 6})", "Replicate()", "Partial(sum)"
+  std::string to_string() const;  ///< "Shard(2, {11, 6})", "Stored(0)", "Replicate()", "Partial(sum)"
 };
 Placement shard(int64_t dim, std::vector<int64_t> sizes = {});
+/// As `shard`, for parameters that are cut to save memory alone: an operator that needs them otherwise brings them
+/// together for its call rather than move any other tensor, however small that is. What needs them as they lie (steps
+/// of optimizers, norms) moves nothing.
+Placement stored(int64_t dim, std::vector<int64_t> sizes = {});
 Placement replicate();
 Placement partial(ReduceOp op = ReduceOp::kSum);
 
@@ -46,6 +51,7 @@ struct Layout {
   std::vector<int64_t> global_shape;
   std::vector<Cut> cuts;                          ///< per tensor dim; an empty Cut is uncut
   std::vector<std::optional<ReduceOp>> partials;  ///< per mesh dim
+  uint64_t stored = 0;                            ///< a bit per mesh dim: its cut is of a stored placement
 
   Layout() = default;
   /// Replicated on every mesh dim.
@@ -69,6 +75,7 @@ class ShardSpec final : public c10::intrusive_ptr_target {
   bool is_replicate() const { return !cut_ && !partial_; }  ///< on every mesh dim
   bool has_cut() const { return cut_; }
   bool has_partial() const { return partial_; }
+  bool has_stored() const { return layout_.stored != 0; }
 
   /// Placements, one per mesh dim, with explicit block sizes.
   std::vector<Placement> placements() const;
@@ -107,5 +114,7 @@ SpecPtr make_spec(const MeshPtr& mesh, at::IntArrayRef global_shape, const std::
 SpecPtr replicated(const MeshPtr& mesh, at::IntArrayRef global_shape);
 /// The same spec with every Partial resolved to Replicate.
 SpecPtr without_partial(const SpecPtr& spec);
+/// The same spec with every dim whole that a stored placement cuts and `to` does not cut alike.
+SpecPtr fetched_for(const SpecPtr& spec, const ShardSpec& to);
 
 }  // namespace moonhalo

@@ -16,11 +16,16 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// The leaf's cut; where it is replicated, a Partial gradient may stay a sum to be reduced later.
-SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad) {
+// The leaf's cut; where it is replicated, a Partial gradient may stay a sum to be reduced later. `keep_sums`: also
+// where the leaf is stored.
+SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad, bool keep_sums) {
   Layout layout = without_partial(leaf)->layout();
   for (int64_t m = 0; m < layout.mesh->ndim(); ++m) {
-    if (!layout.uses(m) && grad->partial(m) == ReduceOp::kSum) layout.partials[m] = ReduceOp::kSum;
+    if (grad->partial(m) != ReduceOp::kSum) continue;
+    for (Cut& cut : layout.cuts) {
+      if (keep_sums && (layout.stored >> m & 1) != 0 && cut.mesh_dims == std::vector<int64_t>{m}) cut = {};
+    }
+    if (!layout.uses(m)) layout.partials[m] = ReduceOp::kSum;
   }
   return intern(std::move(layout));
 }
@@ -54,7 +59,7 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
   // A program repeats itself.
   const SpecPtr& gradient_spec_of(const SpecPtr& own, const SpecPtr& grad) {
     if (own != last_own || grad != last_grad) {
-      last = gradient_spec(own, grad);
+      last = gradient_spec(own, grad, keeps_sums);
       last_own = own;
       last_grad = grad;
     }
@@ -64,6 +69,7 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
   size_t index;
   std::optional<WeakImpl> leaf;  // a ShardTensor; none: a plain tensor
   SpecPtr wanted;                // null: the leaf's own cut
+  bool keeps_sums = false;
   SpecPtr last_own, last_grad, last;
 };
 
@@ -125,6 +131,17 @@ void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
   TORCH_INTERNAL_ASSERT(spec->global_shape() == impl->spec()->global_shape());
   impl->guarded = true;
   add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
+}
+
+void keep_gradient_sums(const at::Tensor& leaf, bool keep) {
+  TORCH_INTERNAL_ASSERT(is_shard_tensor(leaf) && leaf.is_leaf() && leaf.requires_grad());
+  install_gradient_hook(leaf);
+  for (const auto& hook : torch::autograd::impl::hooks(leaf)) {
+    auto* boundary = dynamic_cast<BoundaryHook*>(hook.get());
+    if (boundary == nullptr) continue;
+    boundary->keeps_sums = keep;
+    boundary->last_own = boundary->last_grad = nullptr;
+  }
 }
 
 void attach_backward(const at::Tensor& input, const at::Tensor& output,

@@ -18,6 +18,10 @@ void install_gradient_hook(const at::Tensor& tensor);
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);
 
+/// From now on the gradient of this leaf, which requires one, stays a sum over the mesh dims that store the leaf
+/// (Placement::stored), as it does anyway over those that replicate it; or, `keep` false, no longer.
+void keep_gradient_sums(const at::Tensor& leaf, bool keep);
+
 /// Records `backward` as the gradient function from `output` to `input`, if `input` needs one. `backward` is called
 /// with the gradient of `output` and must itself be differentiable. `forward` makes the tangent of `output` out of that
 /// of `input` (forward-mode differentiation); without it an input that has a tangent is refused.

@@ -10,6 +10,7 @@ namespace moonhalo {
 SpecPtr with_cuts_of(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source) {
   Layout layout(spec->mesh(), shape);
   layout.partials = spec->layout().partials;
+  layout.stored = spec->layout().stored;
   for (size_t d = 0; d < source.size(); ++d) {
     if (source[d] < 0) continue;
     TORCH_INTERNAL_ASSERT(shape[d] == spec->global_shape()[source[d]], "a cut of ", spec->to_string(),

@@ -41,6 +41,14 @@ int make_shard(lua_State* lua) {
   return 1;
 }
 
+/// mh.Stored(dim[, sizes]): a cut to save memory alone. Operators that need the whole tensor bring it together rather
+/// than move any other.
+int make_stored(lua_State* lua) {
+  push_object(lua, std::make_shared<Placement>(
+                       stored(check_int(lua, 1), is_nil(lua, 2) ? std::vector<int64_t>{} : check_int_list(lua, 2))));
+  return 1;
+}
+
 int make_replicate(lua_State* lua) {
   push_object(lua, std::make_shared<Placement>(replicate()));
   return 1;
@@ -57,6 +65,11 @@ int is_shard(lua_State* lua) {
   const auto placement = self(lua);
   const bool same_dim = is_nil(lua, 2) || placement->dim == check_int(lua, 2);
   push(lua, placement->is_shard() && same_dim);
+  return 1;
+}
+
+int is_stored(lua_State* lua) {
+  push(lua, self(lua)->stored);
   return 1;
 }
 
@@ -280,6 +293,7 @@ int comm_stats(lua_State* lua) {
 }
 
 const luaL_Reg kPlacementMethods[] = {{"is_shard", guard<is_shard>},
+                                      {"is_stored", guard<is_stored>},
                                       {"is_replicate", guard<is_replicate>},
                                       {"is_partial", guard<is_partial>},
                                       {nullptr, nullptr}};
@@ -304,15 +318,11 @@ const luaL_Reg kMeshMeta[] = {{"__index", guard<mesh_index>},
                               {"__eq", guard<mesh_equal>},
                               {nullptr, nullptr}};
 
-const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>},
-                               {"Shard", guard<make_shard>},
-                               {"Replicate", guard<make_replicate>},
-                               {"Partial", guard<make_partial>},
-                               {"rank", guard<rank>},
-                               {"world_size", guard<world_size>},
-                               {"barrier", guard<barrier>},
-                               {"comm_stats", guard<comm_stats>},
-                               {nullptr, nullptr}};
+const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>}, {"Shard", guard<make_shard>},
+                               {"Stored", guard<make_stored>},         {"Replicate", guard<make_replicate>},
+                               {"Partial", guard<make_partial>},       {"rank", guard<rank>},
+                               {"world_size", guard<world_size>},      {"barrier", guard<barrier>},
+                               {"comm_stats", guard<comm_stats>},      {nullptr, nullptr}};
 
 void open_mesh(lua_State* lua) {
   define_object<Placement>(lua, kPlacementMethods, kPlacementGetters, kPlacementMeta);

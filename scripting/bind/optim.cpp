@@ -6,6 +6,8 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/optimizer_step.h"
+#include "moonhalo/engine/training/clip.h"
+#include "moonhalo/engine/training/gradient_sync.h"
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 #include "moonhalo/scripting/core/binding.h"
 
@@ -18,6 +20,14 @@ namespace to = torch::optim;
 struct BoundOptimizer {
   const OptimizerKind* kind;
   std::unique_ptr<to::Optimizer> optimizer;
+  std::vector<Reference> before_sum = {}, after_sum = {};  // called with every bucket of gradients
+
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> all;
+    for (const to::OptimizerParamGroup& group : optimizer->param_groups())
+      all.insert(all.end(), group.params().begin(), group.params().end());
+    return all;
+  }
 };
 
 struct BoundGroup {
@@ -156,19 +166,77 @@ at::Tensor call_closure(lua_State* lua, int index) {
   return loss;
 }
 
+void call_hooks(const std::vector<Reference>& hooks, const at::Tensor& flat) {
+  for (const Reference& hook : hooks) {
+    hook.push();
+    push(hook.lua(), flat);
+    call_traced(hook.lua(), 1, 0);
+  }
+}
+
+void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options = {}) {
+  if (!bound.before_sum.empty()) options.before = [&](at::Tensor& flat) { call_hooks(bound.before_sum, flat); };
+  if (!bound.after_sum.empty()) options.after = [&](at::Tensor& flat) { call_hooks(bound.after_sum, flat); };
+  finish_grad_sync(bound.parameters(), options);
+}
+
+/// sync_shard_grad([{bucket_bytes, reduce_dtype}]): sums the gradients over the ranks now, several in one message, each
+/// to its parameter's own placements; step() does it otherwise. Collective.
+int sync_shard_grad(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  const Options options(lua, 2, "sync_shard_grad", {"bucket_bytes", "reduce_dtype"});
+  GradientSyncOptions sync{.reduce_dtype = options.get_dtype("reduce_dtype")};
+  sync.bucket_bytes = options.get_int("bucket_bytes", sync.bucket_bytes);
+  sync_gradients(*bound, sync);
+  return 0;
+}
+
+/// scale_grads(factor), once they are summed.
+int scale_gradients(lua_State* lua) {
+  scale_grads(check_object<BoundOptimizer>(lua, 1)->parameters(), check_number(lua, 2));
+  return 0;
+}
+
+/// clip_gnorm([max_norm[, norm_type = 2]]): the joint norm of the gradients, which are then scaled to max_norm at most.
+/// Collective.
+int clip_gnorm(lua_State* lua) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  const double norm_type = is_nil(lua, 3) ? 2 : check_number(lua, 3);
+  sync_gradients(*bound);
+  push(lua, is_nil(lua, 2) ? grad_norm(bound->parameters(), norm_type)
+                           : clip_grad_norm(bound->parameters(), check_number(lua, 2), norm_type));
+  return 1;
+}
+
+int add_hook(lua_State* lua, std::vector<Reference> BoundOptimizer::*hooks) {
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  TORCH_CHECK_TYPE(is_callable(lua, 2), "Optimizer: the hook is no function but ", describe(lua, 2));
+  (bound.get()->*hooks).emplace_back(lua, 2);
+  return 0;
+}
+
+/// register_reducer_pre_hook(fn): fn(flat) sees, and may change in place, each bucket of gradients before it is summed
+/// over the ranks.
+int register_pre_hook(lua_State* lua) { return add_hook(lua, &BoundOptimizer::before_sum); }
+/// register_reducer_post_hook(fn): the same with this rank's part of the sums.
+int register_post_hook(lua_State* lua) { return add_hook(lua, &BoundOptimizer::after_sum); }
+
 int step(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   if (is_nil(lua, 2)) {
     TORCH_CHECK_VALUE(std::string_view(bound->kind->name) != "LBFGS",
                       "step: LBFGS evaluates the loss several times\n  fix   opt:step(function() opt:zero_grad(); "
                       "local loss = ...; loss:backward(); return loss end)");
+    sync_gradients(*bound);
     optimizer_step(*bound->optimizer);
     return 0;
   }
   TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
-  push(lua, optimizer_step(*bound->optimizer, [lua] {
+  push(lua, optimizer_step(*bound->optimizer, [lua, &bound] {
          const at::AutoGradMode with_gradients(true);
-         return call_closure(lua, 2);
+         at::Tensor loss = call_closure(lua, 2);
+         sync_gradients(*bound);
+         return loss;
        }));
   return 1;
 }
@@ -336,6 +404,11 @@ const luaL_Reg functions[] = {
 const luaL_Reg methods[] = {
     {"step", guard<step>},
     {"zero_grad", guard<zero_grad>},
+    {"sync_shard_grad", guard<sync_shard_grad>},
+    {"scale_grads", guard<scale_gradients>},
+    {"clip_gnorm", guard<clip_gnorm>},
+    {"register_reducer_pre_hook", guard<register_pre_hook>},
+    {"register_reducer_post_hook", guard<register_post_hook>},
     {"add_param_group", guard<add_param_group>},
     {"state_dict", guard<state_dict>},
     {"load_state_dict", guard<load_state_dict>},

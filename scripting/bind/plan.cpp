@@ -217,12 +217,6 @@ int capture_factories(lua_State* lua) {
   return lua_gettop(lua) - 2;
 }
 
-/// mh.finish_grad_sync(parameters): collective over the mesh.
-int finish_sync(lua_State* lua) {
-  finish_grad_sync(check_tensor_list(lua, 1));
-  return 0;
-}
-
 int warn(lua_State* lua) {
   TORCH_WARN(check_string(lua, 1));
   return 0;
@@ -240,7 +234,6 @@ const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"load_plan", guard<load_plan_file>},
                                {"match_names", guard<match>},
                                {"place_tensor", guard<place>},
-                               {"finish_grad_sync", guard<finish_sync>},
                                {"warn", guard<warn>},
                                {"move_arguments", guard<move_all>},
                                {"place_shard", guard<place_own_shard>},

@@ -188,30 +188,15 @@ define("gumbel_softmax", {"logits", {"tau", 1.0}, {"hard", false}, {"dim", -1}},
   return hard - soft:detach() + soft
 end)
 
---- The norm of all gradients together, as one tensor. `p` is math.huge for the largest value.
-local function total_norm(gradients, p)
-  local parts = {}
-  for i, g in ipairs(gradients) do
-    if g.dtype == "float16" or g.dtype == "bfloat16" then g = g:to("float32") end
-    if p == math.huge then
-      parts[i] = g:abs():amax()
-    elseif p == 2 then
-      if g:is_complex() then g = mh.view_as_real(g:resolve_conj()) end  -- |g|^2 is no square of g
-      parts[i] = g:square():sum()
-    else
-      parts[i] = g:abs():pow(p):sum()
-    end
-    if parts[i]:is_shard_tensor() then parts[i] = parts[i]:full_tensor() end
-  end
-  if p == math.huge then return mh.stack(parts):amax() end
-  return mh.stack(parts):sum():pow(1 / p)
+local function parameters_of(op, parameters)
+  if mh.is_tensor(parameters) then return {parameters} end
+  if type(parameters) ~= "table" then fail(op .. ": wanted a list of parameters, got " .. type(parameters)) end
+  return parameters
 end
 
 local function gradients_of(op, parameters)
-  if mh.is_tensor(parameters) then parameters = {parameters} end
-  if type(parameters) ~= "table" then fail(op .. ": wanted a list of parameters, got " .. type(parameters)) end
   local gradients = {}
-  for _, parameter in ipairs(parameters) do
+  for _, parameter in ipairs(parameters_of(op, parameters)) do
     local gradient = parameter.grad
     if gradient then gradients[#gradients + 1] = gradient end
   end
@@ -220,19 +205,8 @@ end
 
 --- Scales all gradients, in place, so that their joint norm is at most max_norm. Returns the norm before, a tensor.
 define("clip_grad_norm", {"parameters", "max_norm", {"norm_type", 2.0}, {"error_if_nonfinite", false}}, function(v, op)
-  local gradients = gradients_of(op, v.parameters)
-  if #gradients == 0 then return mh.zeros {} end
-  return mh.no_grad(function()
-    local norm = total_norm(gradients, v.norm_type)
-    if v.error_if_nonfinite and not (norm:isfinite():item()) then
-      fail(op .. ": the norm of the gradients is " .. norm:item() .. ", and error_if_nonfinite is set")
-    end
-    local factor = (v.max_norm / (norm + 1e-6)):clamp{max = 1.0}
-    for _, gradient in ipairs(gradients) do
-      gradient:mul_(gradient:is_complex() and factor or factor:to(gradient.dtype))
-    end
-    return norm
-  end)
+  local parameters = parameters_of(op, v.parameters)
+  return mh._training.clip_grad_norm(parameters, v.max_norm, v.norm_type, v.error_if_nonfinite)
 end)
 
 --- Limits every element of every gradient to +- clip_value, in place.

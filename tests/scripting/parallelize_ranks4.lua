@@ -45,14 +45,13 @@ function tests.test_what_is_offered_for_two_meshes_works()
   end
 
   local cut = {parameter = {weight = {S(0)}, bias = {S(0)}}}
-  local fix = "fix   place both on mesh(2x2: dp, tp), with a placement for each of its dims (parameters by a plan of placements, "
-    .. "not of styles), or use full_tensor() of one, which then counts as replicated"
+  local fix = "fix   fully_shard or replicate the module over the dims that mesh(2: tp) lacks, or lift the tensor to the whole mesh"
   testing.assert_error(function() on_slice(cut)(field) end, fix)
   testing.assert_error(function() return field + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
-  testing.assert_error(function() return mh.distribute_tensor(x, mesh["dp"], {S(0)}) + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end,
-    "place both on the mesh that these are slices of")
-  testing.assert_error(function() on_slice(mh.ColwiseParallel())(field) end,
-    "fix   make the plan for mesh(2x2: dp, tp), of placements (not of styles), one for each dim as here, or give full_tensor()")
+  testing.assert_error(function() return mh.distribute_tensor(x, mesh["dp"], {S(0)}) + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
+  testing.assert_error(function() on_slice(mh.ColwiseParallel())(field) end, fix)
+  testing.assert_error(function() on_slice(mh.ColwiseParallel())(mh.distribute_tensor(x, mesh["dp"], {S(0)})) end,
+    "fix   make the plan for mesh(2: dp), of placements (not of styles), one for each dim as here, or give full_tensor()")
   testing.assert_error(function() mh.parallelize_module(linear(), mesh, mh.ColwiseParallel()) end,
     'fix   give a slice, as mesh["tp"]; for tensors on the whole mesh give a plan of placements, one for each dim')
 

@@ -305,7 +305,7 @@ end
 --- `of` is a module or a list of parameters. Collective.
 function parallelize.finish_grad_sync(of)
   if is_module(of) then of = of:parameters() end
-  plans.finish_grad_sync(of)
+  mh._training.finish_grad_sync(of)
 end
 
 return parallelize

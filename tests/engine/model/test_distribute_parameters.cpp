@@ -8,6 +8,7 @@
 #include "moonhalo/engine/model/distribute_parameters.h"
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/training/gradient_sync.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

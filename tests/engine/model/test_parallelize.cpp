@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/gradient_sync.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/tensor/lift.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+// The slice's layout on the mesh: its cuts and sums under their new numbers.
+Layout widened(const ShardSpec& spec, const MeshPtr& mesh, const std::vector<int64_t>& dims) {
+  Layout layout(mesh, spec.global_shape());
+  const Layout& own = spec.layout();
+  layout.cuts = own.cuts;
+  for (Cut& cut : layout.cuts) {
+    for (int64_t& m : cut.mesh_dims) m = dims[m];
+  }
+  for (size_t m = 0; m < dims.size(); ++m) {
+    layout.partials[dims[m]] = own.partials[m];
+    if ((own.stored >> m & 1) != 0) layout.stored |= uint64_t{1} << dims[m];
+  }
+  return layout;
+}
+
+// With the dims that others cut: their rows are asked for, in the mesh's order of dims.
+at::Tensor lift_with_cuts(const at::Tensor& tensor, const MeshPtr& mesh, const Layout& layout,
+                          const std::vector<Placement>& placements) {
+  std::vector<Placement> all = intern(layout)->placements();
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (!placements[m].is_shard()) continue;
+    const int64_t dim = placements[m].dim < 0 ? placements[m].dim + tensor.dim() : placements[m].dim;
+    TORCH_CHECK_VALUE(dim >= 0 && dim < tensor.dim(), "lift: ", placements[m].to_string(), " is out of range\n  have  ",
+                      spec(tensor)->to_string());
+    const auto& inside = layout.cuts[dim].mesh_dims;
+    TORCH_CHECK_NOT_IMPLEMENTED(std::all_of(inside.begin(), inside.end(), [&](int64_t own) { return own > m; }),
+                                "lift: \"", mesh->names()[m], "\" stands behind a dim of ", mesh->to_string(),
+                                " that cuts dim ", dim, " already\n  have  ", spec(tensor)->to_string(),
+                                "\n  fix   name the data dims first in init_device_mesh, or cut another dim");
+    all[m] = placements[m];
+  }
+  return from_local(to_local(tensor), mesh, all);
+}
+
+}  // namespace
+
+std::vector<int64_t> dims_of_slice(const DeviceMesh& mesh, const DeviceMesh& slice) {
+  if (mesh.root() != slice.root()) return {};
+  std::vector<int64_t> dims;
+  for (const int64_t wanted : slice.root_dims()) {
+    const auto found = std::find(mesh.root_dims().begin(), mesh.root_dims().end(), wanted);
+    if (found == mesh.root_dims().end()) return {};
+    dims.push_back(found - mesh.root_dims().begin());
+  }
+  return dims;
+}
+
+at::Tensor lift(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& others) {
+  const SpecPtr from = spec(tensor);
+  const std::vector<int64_t> dims = dims_of_slice(*mesh, *from->mesh());
+  TORCH_CHECK_VALUE(!dims.empty(), "lift: ", from->mesh()->to_string(), " is no slice of ", mesh->to_string(),
+                    "\n  have  ", from->to_string(), "\n  fix   give a tensor of mesh[\"NAME\"]");
+  const size_t lacking = mesh->ndim() - dims.size();
+  TORCH_CHECK_VALUE(others.size() == lacking, "lift: ", others.size(), " placements, ", from->mesh()->to_string(),
+                    " lacks ", lacking, " dims of ", mesh->to_string(), "\n  fix   give one for each, in order");
+  std::vector<Placement> placements(mesh->ndim());
+  Layout layout = widened(*from, mesh, dims);
+  bool cuts = false;
+  size_t next = 0;
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (std::find(dims.begin(), dims.end(), m) != dims.end()) continue;
+    placements[m] = others[next++];
+    if (placements[m].is_partial()) layout.partials[m] = placements[m].op;
+    cuts = cuts || placements[m].is_shard();
+  }
+  if (cuts) return lift_with_cuts(tensor, mesh, layout, placements);
+  return from_local(to_local(tensor), intern(std::move(layout)));
+}
+
+at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
+  const MeshPtr mesh = data->root();
+  std::vector<Placement> placements(mesh->ndim());
+  if (tensor.dim() > 0) {
+    for (const int64_t m : data->root_dims()) placements[m] = shard(0);
+  }
+  if (!is_shard_tensor(tensor)) {
+    return tensor.dim() == 0 ? from_local(tensor, replicated(mesh, {})) : from_local(tensor, mesh, placements);
+  }
+  const DeviceMesh& own = *spec(tensor)->mesh();
+  if (&own == mesh.get() || own.root() != mesh) return tensor;
+  std::vector<Placement> others;
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    const bool lacks = std::find(own.root_dims().begin(), own.root_dims().end(), m) == own.root_dims().end();
+    if (lacks) others.push_back(placements[m]);
+  }
+  return lift(tensor, mesh, others);
+}
+
+}  // namespace moonhalo

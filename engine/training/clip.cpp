@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/training/clip.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/gradient_sync.h"
+
+namespace moonhalo {
+namespace {
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+// The mesh of all gradients: their own if they have one, what theirs are slices of if they have several. Null: all are
+// plain.
+MeshPtr common_mesh(const std::vector<at::Tensor>& gradients) {
+  MeshPtr mesh;
+  for (const at::Tensor& grad : gradients) {
+    if (!is_shard_tensor(grad)) continue;
+    const MeshPtr& own = spec(grad)->mesh();
+    if (!mesh) mesh = own;
+    if (own == mesh) continue;
+    TORCH_CHECK_VALUE(own->root() == mesh->root(), "clip_grad_norm: the gradients live on different meshes\n  have  ",
+                      mesh->to_string(), " and ", own->to_string(), "\n  fix   slice both from one mesh");
+    mesh = mesh->root();
+  }
+  return mesh;
+}
+
+// How many ranks of `mesh` hold the same block.
+int64_t copies_of(const at::Tensor& grad, const DeviceMesh& mesh) {
+  if (!is_shard_tensor(grad)) return mesh.size();
+  int64_t blocks = 1;
+  for (const Cut& cut : spec(grad)->layout().cuts) blocks *= cut ? static_cast<int64_t>(cut.sizes.size()) : 1;
+  return mesh.size() / blocks;
+}
+
+// Of this rank's block: the sum of |x|^p, or the largest |x|, in float64.
+at::Tensor power_sum(const at::Tensor& grad, double p) {
+  at::Tensor block = is_shard_tensor(grad) ? to_local(grad) : grad;
+  if (block.numel() == 0) return at::zeros({}, block.options().dtype(at::kDouble));
+  if (block.scalar_type() == at::kHalf || block.scalar_type() == at::kBFloat16) block = block.to(at::kFloat);
+  const at::Tensor norm = at::linalg_vector_norm(block, p).to(at::kDouble);
+  return std::isinf(p) ? norm : norm.pow(p);
+}
+
+at::ScalarType result_type(const std::vector<at::Tensor>& gradients) {
+  for (const at::Tensor& grad : gradients) {
+    if (c10::toRealValueType(grad.scalar_type()) == at::kDouble) return at::kDouble;
+  }
+  return at::kFloat;
+}
+
+}  // namespace
+
+at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
+  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type, ", wanted a positive number or infinity");
+  const c10::AutoGradMode no_grad(false);
+  finish_grad_sync(parameters);
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  if (gradients.empty()) return at::zeros({});
+  const MeshPtr mesh = common_mesh(gradients);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& grad : gradients) {
+    at::Tensor part = power_sum(grad, norm_type);
+    if (mesh && !std::isinf(norm_type)) part = part / copies_of(grad, *mesh);
+    parts.push_back(part);
+  }
+  at::Tensor total = std::isinf(norm_type) ? at::stack(parts).amax() : at::stack(parts).sum();
+  if (mesh) {
+    const auto describe = [&] { return std::to_string(gradients.size()) + " gradients"; };
+    const CallScope scope(gradients.size(), "clip_grad_norm", describe);
+    mesh->group().all_reduce(total, std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum);
+  }
+  if (!std::isinf(norm_type)) total = total.pow(1 / norm_type);
+  return total.to(result_type(gradients));
+}
+
+at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                          bool error_if_nonfinite) {
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor norm = grad_norm(parameters, norm_type);
+  TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(), "clip_grad_norm: the norm of the gradients is ",
+                    norm.item<double>(), ", and error_if_nonfinite is set");
+  const double factor = max_norm / (norm.item<double>() + 1e-6);
+  if (factor < 1 || std::isnan(factor)) {
+    for (at::Tensor& grad : gradients_of(parameters)) grad.mul_(factor);
+  }
+  return norm;
+}
+
+void scale_grads(const std::vector<at::Tensor>& parameters, double factor) {
+  TORCH_CHECK_VALUE(!awaits_gradient_sync(parameters), "scale_grads: gradients are still sums over the ranks",
+                    "\n  fix   call sync_shard_grad (finish_grad_sync) first");
+  const c10::AutoGradMode no_grad(false);
+  for (at::Tensor& grad : gradients_of(parameters)) grad.mul_(factor);
+}
+
+}  // namespace moonhalo

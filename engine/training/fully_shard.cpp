@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/training/fully_shard.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/model/distribute_parameters.h"
+#include "moonhalo/engine/model/parallelize.h"
+#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+// Bytes that the ranks along a mesh dim hold of what was stored over it, so that later parameters even them out.
+struct HeldBytes {
+  struct Entry {
+    std::weak_ptr<DeviceMesh> mesh;
+    int64_t mesh_dim;
+    std::vector<int64_t> bytes;
+  };
+  std::vector<Entry> entries;
+
+  std::vector<int64_t>& of(const MeshPtr& mesh, int64_t mesh_dim) {
+    std::erase_if(entries, [](const Entry& entry) { return entry.mesh.expired(); });
+    for (Entry& entry : entries) {
+      if (entry.mesh.lock() == mesh && entry.mesh_dim == mesh_dim) return entry.bytes;
+    }
+    return entries.emplace_back(Entry{mesh, mesh_dim, std::vector<int64_t>(mesh->size(mesh_dim), 0)}).bytes;
+  }
+};
+const RankLocal<HeldBytes> held_bytes;
+
+void check_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || spec(tensor)->mesh()->root() == root, name, ": the parameter lives on ",
+                    spec(tensor)->mesh()->to_string(), ", which is no slice of ", root->to_string(),
+                    "\n  fix   slice both meshes from one that init_device_mesh made");
+}
+
+// A tensor of a slice as one of the whole mesh. Its copies there are made equal.
+at::Tensor lifted(const at::Tensor& tensor, const MeshPtr& root) {
+  const MeshPtr& own = spec(tensor)->mesh();
+  if (own == root) return tensor;
+  at::Tensor block = to_local(tensor).contiguous().clone();
+  for (int64_t m = 0; m < root->ndim(); ++m) {
+    const auto& kept = own->root_dims();
+    if (std::find(kept.begin(), kept.end(), m) == kept.end()) root->group(m).broadcast(block, 0);
+  }
+  const std::vector<Placement> copies(root->ndim() - own->ndim());
+  return lift(from_local(block, spec(tensor)), root, copies);
+}
+
+// The tensor on the whole mesh, as it is cut by now; plain and deferred ones stay what they are.
+at::Tensor on_whole_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
+  check_mesh(tensor, root, name);
+  return is_shard_tensor(tensor) ? lifted(tensor.detach(), root) : tensor;
+}
+
+SpecPtr spec_on(const at::Tensor& tensor, const MeshPtr& root) {
+  return is_shard_tensor(tensor) ? without_partial(spec(tensor)) : replicated(root, tensor.sizes());
+}
+
+at::Tensor placed(const at::Tensor& value, const at::Tensor& given, const MeshPtr& root, const Placements& placements) {
+  const c10::AutoGradMode no_grad(false);
+  return place_tensor(value, root, placements, /*src=*/0).detach().requires_grad_(given.requires_grad());
+}
+
+std::string checked_name(const char* op, const std::string& name, const at::Tensor& tensor) {
+  const std::string where = std::string(op) + ": '" + name + "'";
+  TORCH_CHECK_VALUE(!tensor.grad().defined(), where, " has a gradient\n  fix   call ", op,
+                    " before the first backward, and make optimizers after it");
+  return where;
+}
+
+}  // namespace
+
+std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel) {
+  if (spec.global_numel() < min_numel) return std::nullopt;
+  const auto fits = [&](int64_t d) { return !spec.is_cut(d) && spec.global_shape()[d] >= ranks; };
+  std::optional<int64_t> longest;
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    if (fits(d) && (d == 0 || !longest || spec.global_shape()[d] > spec.global_shape()[*longest])) longest = d;
+    if (longest == 0) break;
+  }
+  return longest;
+}
+
+std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held) {
+  const auto ranks = static_cast<int64_t>(held.size());
+  std::vector<int64_t> sizes(ranks, rows / ranks), order(ranks);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return held[a] < held[b]; });
+  for (int64_t i = 0; i < rows % ranks; ++i) ++sizes[order[i]];
+  for (int64_t rank = 0; rank < ranks; ++rank) held[rank] += sizes[rank] * row_bytes;
+  return sizes;
+}
+
+at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
+                           const std::string& name) {
+  const MeshPtr root = data->root();
+  const int64_t mesh_dim = data->root_dims().back(), ranks = root->size(mesh_dim);
+  const at::Tensor value = on_whole_mesh(tensor, root, name);
+  const SpecPtr own = spec_on(value, root);
+  if (own->layout().uses(mesh_dim)) return tensor;
+  Placements placements = own->placements();
+  if (const auto dim = storage_dim(*own, ranks, options.min_numel)) {
+    const int64_t rows = own->global_shape()[*dim];
+    // Of the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
+    const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
+    placements[mesh_dim] = stored(*dim, level_sizes(rows, row_bytes, held_bytes->of(root, mesh_dim)));
+  }
+  return placed(value, tensor, root, placements);
+}
+
+at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name) {
+  const MeshPtr root = data->root();
+  const at::Tensor value = on_whole_mesh(tensor, root, name);
+  return placed(value, tensor, root, spec_on(value, root)->placements());
+}
+
+void fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options) {
+  detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool is_parameter) {
+    const std::string where = checked_name("fully_shard", name, tensor);
+    return is_parameter ? store_parameter(tensor, data, options, where) : copy_tensor(tensor, data, where);
+  });
+}
+
+void replicate(torch::nn::Module& module, const MeshPtr& data) {
+  detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool) {
+    return copy_tensor(tensor, data, checked_name("replicate", name, tensor));
+  });
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data parallelism: batches of ranks, meshes and their slices, stored parameters.
+#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/training/clip.h"
+#include "moonhalo/engine/training/fully_shard.h"
+#include "moonhalo/engine/training/gradient_sync.h"
+#include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+/// mh.local_batch(tensor, mesh["dp"]): every rank's own samples as one tensor, cut along dim 0. Collective over the
+/// whole mesh.
+int batch_of_ranks(lua_State* lua) {
+  push(lua, local_batch(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2)));
+  return 1;
+}
+
+/// mh.lift(tensor, mesh, placements): a tensor of a slice as one of the mesh; a placement for each dim that the slice
+/// lacks.
+int lift_to(lua_State* lua) {
+  push(lua, lift(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
+  return 1;
+}
+
+/// store_parameter(tensor, mesh["dp"], min_numel, name): the same object where nothing changes. Collective over the
+/// whole mesh.
+int store(lua_State* lua) {
+  const at::Tensor& given = check_tensor(lua, 1);
+  const at::Tensor stored =
+      store_parameter(given, check_object<DeviceMesh>(lua, 2), {.min_numel = check_int(lua, 3)}, check_string(lua, 4));
+  if (stored.is_same(given)) {
+    lua_pushvalue(lua, 1);
+  } else {
+    push(lua, stored);
+  }
+  return 1;
+}
+
+/// copy_tensor(tensor, mesh["dp"], name): collective over the whole mesh.
+int copy(lua_State* lua) {
+  push(lua, copy_tensor(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_string(lua, 3)));
+  return 1;
+}
+
+/// finish_grad_sync(parameters): collective over their meshes.
+int finish_sync(lua_State* lua) {
+  finish_grad_sync(check_tensor_list(lua, 1));
+  return 0;
+}
+
+/// requires_gradient_sync(parameters, sync)
+int requires_sync(lua_State* lua) {
+  set_requires_gradient_sync(check_tensor_list(lua, 1), check_bool(lua, 2));
+  return 0;
+}
+
+/// clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite): collective over their mesh.
+int clip(lua_State* lua) {
+  push(lua, clip_grad_norm(check_tensor_list(lua, 1), check_number(lua, 2), check_number(lua, 3), check_bool(lua, 4)));
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
+// What only the embedded Lua files call is kept out of `mh`.
+const luaL_Reg kInternals[] = {
+    {"store_parameter", guard<store>},        {"copy_tensor", guard<copy>},
+    {"finish_grad_sync", guard<finish_sync>}, {"requires_gradient_sync", guard<requires_sync>},
+    {"clip_grad_norm", guard<clip>},          {nullptr, nullptr}};
+
+void open_training(lua_State* lua) {
+  add_functions(lua, kFunctions);
+  lua_newtable(lua);
+  add_functions(lua, kInternals);
+  lua_setfield(lua, -2, "_training");
+}
+
+const Binding binding{"training", open_training};
+
+}  // namespace
+}  // namespace moonhalo::scripting
