@@ -27,7 +27,8 @@ void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientS
 
 /// Whether gradients of these leaves are reduced to their blocks as they come (true, as at first) or stay sums over the
 /// mesh dims that store the leaves, as they do anyway over those that replicate them: then the gradients of several
-/// backward passes add up without messages, whole on every rank, until finish_grad_sync. Every rank must say the same.
+/// backward passes add up without messages, whole on every rank, until finish_grad_sync. (Views resolve sums: gradients
+/// that pass through one, as those of biases do, are reduced on their way.) Every rank must say the same.
 void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync);
 
 /// Whether finish_grad_sync would have something to do.

@@ -314,8 +314,8 @@ function Module:get_parameter(name) return tensor_at(self, name, "get_parameter"
 function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 
 --- Whether gradients of stored parameters (mh.fully_shard) are reduced to their blocks in every backward pass. Between
---- `false` and `true` passes add up without messages, and gradients are whole on every rank; the optimizer's step, or its
---- sync_shard_grad, sums them over the ranks.
+--- `false` and `true` passes add up without messages (but those of biases), and gradients are whole on every rank; the
+--- optimizer's step, or its sync_shard_grad, sums them over the ranks.
 function Module:set_requires_gradient_sync(sync)
   mh._training.requires_gradient_sync(self:parameters(), sync)
   return self
