@@ -202,6 +202,26 @@ function tests.test_V12_N18_N34_skips_and_shared_weights()
   end
 end
 
+-- Two stages on one rank, each divided by itself.
+function tests.test_V12_shared_weights_stay_one_on_a_rank()
+  local function pair()
+    local first, second = nn.Linear(6, 6, {bias = false}):double(), nn.Linear(6, 6, {bias = false}):double()
+    second.weight = first.weight
+    return first, second
+  end
+  local first, second = seeded(pair)
+  for _, sample in ipairs(samples(2)) do second(first(sample[1]):tanh()):square():mean():backward() end
+  local a, b = seeded(pair)
+  local pipe = mh.pipeline({nn.Sequential(a, nn.Tanh()), b}, {mesh = alone, micros = 2,
+    parallelize = function(stage, slice) mh.parallelize_module(stage, slice, {}) end})
+
+  pipe:train_step(samples(2), function(y) return y:square():mean() end)
+
+  testing.assert_equal(#pipe:parameters(), 1)
+  testing.assert_equal(a.weight == b.weight, true)
+  testing.assert_close(b.weight.grad:full_tensor(), first.weight.grad)
+end
+
 function tests.test_N15_N16_N20_refusals()
   local pipe = mh.pipeline(mlp(), {mesh = line, micros = 2})
   testing.assert_error(function() pipe(mh.ones{2, 6}) end, "it has no forward\n  fix   pipeline:train_step")
