@@ -163,6 +163,10 @@ TEST(Lzf, ExpandsRunsAndRepetitions) {
                 "0123456789a\xe0\x03\x0a"s,
                 23),
             "0123456789a0123456789a0");
+  EXPECT_EQ(lzf("\x04"
+                "abcde\xa0\x04"s,
+                12),
+            "abcdeabcdeab");  // 7 from 5 before
   std::string far;
   for (int i = 0; i < 270; ++i) far += static_cast<char>('a' + i % 23);
   std::string stream;
