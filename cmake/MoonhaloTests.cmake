@@ -228,6 +228,8 @@ if(MPI_CXX_FOUND)
   endforeach()
 endif()
 
+include(cmake/MoonhaloEmbedTests.cmake)
+
 # Scripts whose ranks part ways.
 if(TARGET moonhalo_cli AND TARGET test_mpi)
   set(parting_texts_sum_and_mean "aten::sum|aten::mean|sum_and_mean.lua:6|sum_and_mean.lua:8")

@@ -16,4 +16,15 @@ void set_away(Communicator& world, const std::vector<int>& ranks, bool away);
 /// Whether the ranks of this group of threads have parted ways, or were aborted: it is of no further use.
 bool is_broken(Communicator& world);
 
+/// Communicators of processes whose ranks can part for a while. This rank's call has failed: until come_back it takes
+/// part in nothing of this world, and a rank that waits for it there gets a CommError within a moment. (Ranks are not
+/// stopped.) Other worlds of the same ranks go on, so that they can meet there.
+class PartsForAWhile {
+ public:
+  virtual ~PartsForAWhile() = default;
+  virtual void part() = 0;
+  /// Every rank calls it, after all of them have met elsewhere.
+  virtual void come_back() = 0;
+};
+
 }  // namespace moonhalo

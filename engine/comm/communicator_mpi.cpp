@@ -10,6 +10,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/ending.h"
@@ -66,7 +67,11 @@ const char* const_bytes_of(const at::Tensor& tensor) { return static_cast<const 
 
 at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
-class MpiCommunicator final : public Communicator, public ChecksCalls, public HasTimeLimit, public EndsProcesses {
+class MpiCommunicator final : public Communicator,
+                              public ChecksCalls,
+                              public HasTimeLimit,
+                              public EndsProcesses,
+                              public PartsForAWhile {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
       : Communicator(group->rank(), group->size(), std::move(stats)),
@@ -94,6 +99,16 @@ class MpiCommunicator final : public Communicator, public ChecksCalls, public Ha
   void set_time_limit(std::chrono::milliseconds limit) override {
     group_->world().groups.set_timeout(limit);
     group_->world().leaving->set_limit(limit);
+  }
+
+  void part() override {
+    const MpiWorld& world = group_->world();
+    world.leaving->part(world.absence, world.group_ids);
+  }
+  void come_back() override {
+    MpiWorld& world = group_->world();
+    world.leaving->forget(world.absence);
+    world.absence = combine_tag(world.absence, 1);
   }
 
   bool set_check_calls(bool on) override {
@@ -357,6 +372,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
   world->leaving = MpiLeaving::of(world->comm->handle);
   world->check_calls = on_all_ranks(check_calls, world->comm->handle, maker);
   const uint64_t id = combine_tag(tag_of("world"), world->leaving->next_world());
+  world->absence = id;
   return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
 }
 

@@ -104,6 +104,7 @@ MpiGroup::MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id
     : comm_(std::move(comm)), world_(std::move(world)), id_(id), calls_(world_->leaving->calls(id)) {
   MPI_Comm_rank(handle(), &rank_);
   MPI_Comm_size(handle(), &size_);
+  world_->group_ids.push_back(id_);
 }
 
 // MPI may still write to the words of a check that never ended. Messages that nobody took would be taken for those of
@@ -173,7 +174,7 @@ bool MpiGroup::settled(uint64_t number) {
 
 void MpiGroup::check_left(uint64_t number, const char* verb) {
   world_->leaving->poll();
-  const int rank = world_->leaving->gone(id_, number);
+  const int rank = world_->leaving->gone(id_, number, world_->absence);
   if (rank < 0) return;
   const VerbCall* mine = call(number);
   const int status = world_->leaving->status(rank);

@@ -29,6 +29,8 @@ struct MpiWorld {
   CommHandle comm;
   std::shared_ptr<MpiLeaving> leaving;
   bool check_calls = true;
+  uint64_t absence = 1;             ///< changes when ranks that parted come back
+  std::vector<uint64_t> group_ids;  ///< of all groups of this rank, ever
   GroupList groups;
 };
 

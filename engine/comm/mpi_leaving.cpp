@@ -97,14 +97,25 @@ void MpiLeaving::leave_with(int status) {
 }
 
 void MpiLeaving::end() {
-  std::vector<uint64_t> note{static_cast<uint64_t>(rank_), static_cast<uint64_t>(exit_status)};
-  for (const auto& [group, calls] : calls_) {
-    note.push_back(group);
-    note.push_back(calls);
-  }
   const std::lock_guard lock(mutex_);
   ended_[rank_] = {exit_status, calls_};
-  pass_on(note);
+  pass_on(note(/*absence=*/0, calls_));
+}
+
+std::vector<uint64_t> MpiLeaving::note(uint64_t absence, const Calls& calls) const {
+  std::vector<uint64_t> words{static_cast<uint64_t>(rank_), static_cast<uint64_t>(exit_status), absence};
+  for (const auto& [group, count] : calls) {
+    words.push_back(group);
+    words.push_back(count);
+  }
+  return words;
+}
+
+void MpiLeaving::part(uint64_t absence, const std::vector<uint64_t>& groups) {
+  Calls calls;
+  for (const uint64_t group : groups) calls[group] = calls_[group];
+  const std::lock_guard lock(mutex_);
+  pass_on(note(absence, calls));
 }
 
 bool MpiLeaving::all_ended() {
@@ -138,9 +149,10 @@ void MpiLeaving::poll() {
     MPI_Get_count(&status, MPI_UINT64_T, &words);
     std::vector<uint64_t> note(words);
     MPI_Mrecv(note.data(), words, MPI_UINT64_T, &message, MPI_STATUS_IGNORE);
-    Ended& ended = ended_[static_cast<int>(note[0])];
-    ended.status = static_cast<int>(note[1]);
-    for (size_t i = 2; i + 1 < note.size(); i += 2) ended.calls[note[i]] = note[i + 1];
+    const auto rank = static_cast<int>(note[0]);
+    if (note[2] == 0) ended_[rank].status = static_cast<int>(note[1]);
+    Calls& calls = note[2] == 0 ? ended_[rank].calls : parted_[note[2]][rank];
+    for (size_t i = 3; i + 1 < note.size(); i += 2) calls[note[i]] = note[i + 1];
     pass_on(note);
   }
   const auto finished = [](Sent& sent) {
@@ -150,10 +162,18 @@ void MpiLeaving::poll() {
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), finished), sent_.end());
 }
 
-int MpiLeaving::gone(uint64_t group, uint64_t call) const {
+int MpiLeaving::gone(uint64_t group, uint64_t call, uint64_t absence) const {
+  const auto never_comes = [&](const Calls& calls) {
+    const auto found = calls.find(group);
+    return found != calls.end() && found->second < call;
+  };
   for (const auto& [rank, ended] : ended_) {
-    const auto found = ended.calls.find(group);
-    if (found != ended.calls.end() && found->second < call) return rank;
+    if (never_comes(ended.calls)) return rank;
+  }
+  const auto parted = parted_.find(absence);
+  if (parted == parted_.end()) return -1;
+  for (const auto& [rank, calls] : parted->second) {
+    if (never_comes(calls)) return rank;
   }
   return -1;
 }

@@ -16,10 +16,11 @@
 namespace moonhalo {
 
 /// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller)
-/// each rank sends a note: its rank, its exit status and how many calls it has made in each group. Notes go along a
-/// binomial tree that starts at their sender; ranks pass them on while they wait for something, and until all have
-/// ended. That is waited for kPatience times as long as for a verb, since others may have work of their own; a rank
-/// that ends with a status other than 0 aborts them after two seconds.
+/// each rank sends a note: its rank, its exit status and how many calls it has made in each group. (A rank that parts
+/// for a while sends one of the groups of that world.) Notes go along a binomial tree that starts at their sender;
+/// ranks pass them on while they wait for something, and until all have ended. That is waited for kPatience times as
+/// long as for a verb, since others may have work of their own; a rank that ends with a status other than 0 aborts them
+/// after two seconds.
 class MpiLeaving {
  public:
   /// For the ranks of `comm`: one object for all communicators of these ranks in this order. Collective.
@@ -32,10 +33,16 @@ class MpiLeaving {
 
   /// Takes and passes on what has come. Cheap.
   void poll();
-  /// A rank that has ended and never makes call number `call` of `group`; -1 if there is none.
-  int gone(uint64_t group, uint64_t call) const;
-  /// Of a rank that has ended; of the first one that ended with another status than 0.
-  int status(int rank) const { return ended_.at(rank).status; }
+  /// This rank makes no more calls of `groups` in what `absence` stands for: a world and how often its ranks have
+  /// parted and come back.
+  void part(uint64_t absence, const std::vector<uint64_t>& groups);
+  /// The ranks that had parted are back.
+  void forget(uint64_t absence) { parted_.erase(absence); }
+  /// A rank that has ended, or has parted in this `absence`, and never makes call number `call` of `group`; -1 if there
+  /// is none.
+  int gone(uint64_t group, uint64_t call, uint64_t absence) const;
+  /// Of a rank that has ended, 0 of others; of the first one that ended with another status than 0.
+  int status(int rank) const { return ended_.count(rank) == 0 ? 0 : ended_.at(rank).status; }
   int status() const;
   MpiStuck& stuck() { return *stuck_; }
   void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
@@ -55,16 +62,19 @@ class MpiLeaving {
     MPI_Request request;
     std::unique_ptr<std::vector<uint64_t>> note;
   };
+  using Calls = std::map<uint64_t, uint64_t>;  // by group
   struct Ended {
     int status = 0;
-    std::map<uint64_t, uint64_t> calls;
+    Calls calls;
   };
+  std::vector<uint64_t> note(uint64_t absence, const Calls& calls) const;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   uint64_t worlds_ = 0;
   std::chrono::milliseconds limit_;
-  std::map<uint64_t, uint64_t> calls_;  // of this rank, by group
-  std::map<int, Ended> ended_;          // by rank
+  Calls calls_;                                      // of this rank
+  std::map<int, Ended> ended_;                       // by rank
+  std::map<uint64_t, std::map<int, Calls>> parted_;  // by absence and rank
   std::vector<Sent> sent_;
   std::unique_ptr<MpiStuck> stuck_;
   std::mutex mutex_;

@@ -2,7 +2,6 @@
 #include "moonhalo/scripting/program/session.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,9 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
-#include <random>
 #include <system_error>
 #include <thread>
 
@@ -23,12 +20,12 @@
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/core/binding.h"
-#include "moonhalo/scripting/core/lua_random.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/syntax_hints.h"
 #include "moonhalo/scripting/core/warnings.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/report.h"
+#include "moonhalo/scripting/program/run_start.h"
 
 namespace moonhalo::scripting {
 
@@ -38,32 +35,13 @@ constexpr std::chrono::seconds kStopWithin{5};
 // After os.exit with another status than 0 the other ranks of this process have so long to come to their end.
 constexpr std::chrono::seconds kLeaveWithin{2};
 
-/// What all ranks of a run share and other runs do not.
-struct RunStart {
-  int64_t entropy = 0;    ///< for math.randomseed()
-  int64_t time = 0;       ///< seconds, as os.time()
-  int64_t log_error = 0;  ///< errno of opening the log file, which rank 0 writes
-};
-
 RunStart draw_start(const std::string& log_file) {
-  std::random_device device;
-  RunStart start{static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+  RunStart start = RunStart::draw();
   if (log_file.empty()) return start;
   std::FILE* file = std::fopen(log_file.c_str(), "a");
   start.log_error = file ? 0 : errno;
   if (file) std::fclose(file);
   return start;
-}
-
-/// Rank 0's. Collective.
-RunStart agree(const RunStart& mine, Communicator& world) {
-  at::Tensor numbers = at::empty({3}, at::kLong);
-  auto* data = numbers.mutable_data_ptr<int64_t>();
-  data[0] = mine.entropy;
-  data[1] = mine.time;
-  data[2] = mine.log_error;
-  world.broadcast(numbers, 0);
-  return {data[0], data[1], data[2]};
 }
 
 /// One run on the ranks of this process.
@@ -113,33 +91,6 @@ void stop_hook(lua_State* lua, lua_Debug*) {
   if (!*stop) return;
   context(lua).rank_was_lost = true;
   luaL_error(lua, "stopped, because another rank failed");
-}
-
-/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of
-/// a script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at
-/// its beginning, os.time.
-int shared_time(lua_State* lua) {
-  if (!lua_isnoneornil(lua, 1)) {
-    lua_pushvalue(lua, lua_upvalueindex(3));
-    lua_insert(lua, 1);
-    lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
-    return lua_gettop(lua);
-  }
-  const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
-  const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
-  push(lua,
-       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
-  return 1;
-}
-
-void share_time(lua_State* lua, int64_t start) {
-  lua_getglobal(lua, "os");
-  push(lua, start);
-  push(lua, std::chrono::steady_clock::now().time_since_epoch().count());
-  lua_getfield(lua, -3, "time");
-  lua_pushcclosure(lua, guard<shared_time>, 3);
-  lua_setfield(lua, -2, "time");
-  lua_pop(lua, 1);
 }
 
 /// One write per line, so that the lines of thread ranks do not mix.
@@ -210,8 +161,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
   lua_register(lua, "print", guard<print_line>);
   replace_os_exit(lua);
-  set_lua_entropy(lua, static_cast<uint64_t>(start_.entropy));
-  if (communicator.size() > 1) share_time(lua, start_.time);
+  start_.enter(lua, communicator.size());
   const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
@@ -339,7 +289,7 @@ int Session::run() {
     }
     CommunicatorPtr world = make_process_world(backend, launch_);
     world_size_ = world->size();
-    start_ = agree(start_, *world);
+    start_ = start_.agreed(*world);
     check_log();
     run_rank(std::move(world), false);
   }

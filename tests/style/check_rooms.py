@@ -11,7 +11,7 @@ from pathlib import Path
 # Floors from the ground: a room may include its own and those of the floors below.
 FLOORS = {
     "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training"],
-    "scripting": ["core", "bind plot", "operators", "program"],
+    "scripting": ["core", "bind plot", "operators", "program", "embed"],
 }
 # Rooms of ops/ include support/ and, these two, window/.
 WINDOW_USERS = ("fourier", "neighborhood")

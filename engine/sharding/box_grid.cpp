@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/sharding/box_grid.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace moonhalo {
+namespace {
+
+using Interval = std::pair<int64_t, int64_t>;  // begin, end
+constexpr const char* kFix =
+    "\n  fix   give one box for each rank, so that the boxes form a grid: `begin` counts owned rows from 0, without "
+    "ghosts";
+
+Interval interval_of(const OwnedBox& box, size_t dim) { return {box.begin[dim], box.begin[dim] + box.extent[dim]}; }
+
+std::string rows_text(const Interval& rows) {
+  return "rows " + std::to_string(rows.first) + " to " + std::to_string(rows.second);
+}
+
+bool share_rows(const OwnedBox& a, const OwnedBox& b) {
+  for (size_t d = 0; d < a.begin.size(); ++d) {
+    const Interval one = interval_of(a, d), other = interval_of(b, d);
+    if (std::max(one.first, other.first) >= std::min(one.second, other.second)) return false;
+  }
+  return true;
+}
+
+void check_no_overlap(const std::vector<OwnedBox>& boxes) {
+  for (size_t a = 0; a < boxes.size(); ++a) {
+    for (size_t b = a + 1; b < boxes.size(); ++b) {
+      if (!share_rows(boxes[a], boxes[b])) continue;
+      std::string both[2];
+      for (size_t d = 0; d < boxes[a].begin.size(); ++d) {
+        const char* between = d == 0 ? "" : ", ";
+        both[0] += between + rows_text(interval_of(boxes[a], d));
+        both[1] += between + rows_text(interval_of(boxes[b], d));
+      }
+      TORCH_CHECK_VALUE(false, "boxes: ranks ", a, " and ", b, " own the same elements\n  have  rank ", a, ": ", both[0],
+                        "; rank ", b, ": ", both[1], kFix);
+    }
+  }
+}
+
+/// The intervals that occur along one dim, in order, with the ranks that own each.
+using Slabs = std::map<Interval, std::vector<size_t>>;
+
+/// Checks that the intervals follow each other from 0 to `global`.
+void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
+  int64_t end = 0;
+  size_t before = 0;
+  for (const auto& [rows, ranks] : slabs) {
+    TORCH_CHECK_VALUE(rows.first <= end, "boxes: nobody owns ", rows_text({end, rows.first}), " of dim ", dim, "\n  have  rank ",
+                      ranks[0], ": ", rows_text(rows), kFix);
+    TORCH_CHECK_VALUE(rows.first == end, "boxes: the boxes form no grid along dim ", dim, "\n  have  rank ", ranks[0], ": ",
+                      rows_text(rows), "; rank ", before, " ends at ", end, kFix);
+    end = rows.second;
+    before = ranks[0];
+  }
+  TORCH_CHECK_VALUE(end >= global, "boxes: nobody owns ", rows_text({end, global}), " of dim ", dim, "\n  have  the last box, rank ",
+                    before, "'s, ends at ", end, "; global is ", global, kFix);
+  TORCH_CHECK_VALUE(end == global, "boxes: the box of rank ", before, " reaches beyond the field along dim ", dim,
+                    "\n  have  it ends at ", end, "; global is ", global, kFix);
+}
+
+/// How many ranks own each block of the dim, along all others. Blocks of the same empty interval lie in one slab.
+size_t ranks_per_block(const Slabs& slabs, size_t dim) {
+  size_t count = 0, owner = 0;
+  for (const auto& [rows, ranks] : slabs) {
+    if (rows.first == rows.second) continue;
+    TORCH_CHECK_VALUE(count == 0 || ranks.size() == count, "boxes: the boxes form no grid along dim ", dim, "\n  have  ", count,
+                      " ranks own the rows of rank ", owner, ", ", ranks.size(), " those of rank ", ranks[0], kFix);
+    count = ranks.size();
+    owner = ranks[0];
+  }
+  return count == 0 ? slabs.begin()->second.size() : count;
+}
+
+struct Dim {
+  std::vector<int64_t> sizes;
+  std::map<Interval, std::pair<int64_t, int64_t>> blocks;  // first block and number of blocks of an interval
+};
+
+Dim divide(const std::vector<OwnedBox>& boxes, size_t dim, int64_t global) {
+  Slabs slabs;
+  for (size_t rank = 0; rank < boxes.size(); ++rank) slabs[interval_of(boxes[rank], dim)].push_back(rank);
+  check_chain(slabs, dim, global);
+  const size_t each = ranks_per_block(slabs, dim);
+  Dim result;
+  for (const auto& [rows, ranks] : slabs) {
+    TORCH_CHECK_VALUE(ranks.size() % each == 0, "boxes: the boxes form no grid along dim ", dim, "\n  have  ", ranks.size(),
+                      " empty boxes at row ", rows.first, ", where ", each, " ranks own each block", kFix);
+    const auto count = static_cast<int64_t>(ranks.size() / each);
+    result.blocks[rows] = {static_cast<int64_t>(result.sizes.size()), count};
+    result.sizes.insert(result.sizes.end(), count, rows.second - rows.first);
+  }
+  return result;
+}
+
+/// Places of the ranks. Those with the same (empty) box take theirs in the order of ranks.
+std::vector<int64_t> places(const std::vector<OwnedBox>& boxes, const std::vector<Dim>& dims) {
+  std::map<std::vector<Interval>, int64_t> taken;
+  std::vector<int64_t> result;
+  for (const OwnedBox& box : boxes) {
+    std::vector<Interval> key;
+    for (size_t d = 0; d < dims.size(); ++d) key.push_back(interval_of(box, d));
+    int64_t turn = taken[key]++, place = 0, stride = 1;
+    for (size_t d = dims.size(); d-- > 0;) {
+      const auto [first, count] = dims[d].blocks.at(key[d]);
+      place += (first + turn % count) * stride;
+      turn /= count;
+      stride *= static_cast<int64_t>(dims[d].sizes.size());
+    }
+    result.push_back(place);
+  }
+  return result;
+}
+
+void check_complete(const std::vector<int64_t>& place, const std::vector<Dim>& dims) {
+  int64_t blocks = 1;
+  for (const Dim& dim : dims) blocks *= static_cast<int64_t>(dim.sizes.size());
+  std::vector<int64_t> sorted = place;
+  std::sort(sorted.begin(), sorted.end());
+  const bool each_once = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  TORCH_CHECK_VALUE(blocks == static_cast<int64_t>(place.size()) && each_once, "boxes: the boxes form no grid\n  have  ", place.size(),
+                    " boxes, which divide the dims into ", blocks, " blocks", kFix);
+}
+
+}  // namespace
+
+std::vector<int64_t> BoxGrid::mesh_shape() const {
+  std::vector<int64_t> shape;
+  for (const auto& blocks : sizes) {
+    if (blocks.size() > 1) shape.push_back(static_cast<int64_t>(blocks.size()));
+  }
+  return shape.empty() ? std::vector<int64_t>{1} : shape;
+}
+
+SpecPtr BoxGrid::spec_on(const MeshPtr& mesh) const {
+  std::vector<Placement> placements;
+  size_t dim = 0;
+  bool fits = mesh->size() == static_cast<int64_t>(place.size()) && std::is_sorted(place.begin(), place.end());
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (mesh->size(m) == 1) {
+      placements.push_back(replicate());
+      continue;
+    }
+    while (dim < sizes.size() && sizes[dim].size() == 1) ++dim;
+    if (dim == sizes.size() || static_cast<int64_t>(sizes[dim].size()) != mesh->size(m)) {
+      fits = false;
+      break;
+    }
+    placements.push_back(shard(static_cast<int64_t>(dim), sizes[dim]));
+    ++dim;
+  }
+  const auto cut_later = [](const auto& blocks) { return blocks.size() > 1; };
+  fits = fits && std::none_of(sizes.begin() + static_cast<int64_t>(dim), sizes.end(), cut_later);
+  if (!fits) {
+    std::string have, order;
+    for (const int64_t blocks : mesh_shape()) have += (have.empty() ? "" : " x ") + std::to_string(blocks);
+    for (const int64_t mine : place) order += (order.empty() ? "" : ", ") + std::to_string(mine);
+    TORCH_CHECK_VALUE(false, "boxes: they are not the blocks of ", mesh->to_string(), "\n  have  ", have,
+                      " boxes; by rank, in row-major order, number ", order,
+                      "\n  fix   make the mesh of that shape, of ranks in that order: world.split(0, number)");
+  }
+  return make_spec(mesh, global, placements);
+}
+
+BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& global) {
+  TORCH_CHECK_VALUE(!boxes.empty(), "boxes: there are none");
+  const size_t ndim = boxes[0].begin.size();
+  for (size_t rank = 0; rank < boxes.size(); ++rank) {
+    const OwnedBox& box = boxes[rank];
+    TORCH_CHECK_VALUE(box.begin.size() == ndim && box.extent.size() == ndim, "boxes: ranks 0 and ", rank,
+                      " have boxes of different numbers of dims\n  have  ", ndim, " and ", box.begin.size(), kFix);
+    for (size_t d = 0; d < ndim; ++d) {
+      TORCH_CHECK_VALUE(box.begin[d] >= 0 && box.extent[d] >= 0, "boxes: negative numbers in the box of rank ", rank,
+                        "\n  have  begin ", box.begin[d], ", extent ", box.extent[d], " along dim ", d, kFix);
+    }
+  }
+  check_no_overlap(boxes);
+  BoxGrid grid;
+  std::vector<Dim> dims;
+  for (size_t d = 0; d < ndim; ++d) {
+    int64_t end = 0;
+    for (const OwnedBox& box : boxes) end = std::max(end, interval_of(box, d).second);
+    grid.global.push_back(global.empty() ? end : global.at(d));
+    dims.push_back(divide(boxes, d, grid.global.back()));
+    grid.sizes.push_back(dims.back().sizes);
+  }
+  grid.place = places(boxes, dims);
+  check_complete(grid.place, dims);
+  return grid;
+}
+
+}  // namespace moonhalo

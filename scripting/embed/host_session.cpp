@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/embed/host_session.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <exception>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/away.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/bind/h5.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/strict_globals.h"
+#include "moonhalo/scripting/core/warnings.h"
+#include "moonhalo/scripting/program/run_start.h"
+#include "moonhalo/scripting/program/session.h"
+#include "moonhalo/version.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// Whose random numbers this thread's generator has.
+thread_local HostSession* active = nullptr;
+
+std::vector<std::pair<std::string, std::string>> parse_settings(const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      throw HostError(MH_USAGE, "mh_open: settings: '" + word + "' is not of the form key=value\n  have  \"" + text +
+                                    "\"\n  fix   separate settings by spaces, as \"lr=1e-3 width=16\"");
+    }
+    settings.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return settings;
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// At 1: what to run in Lua's protection.
+struct Run {
+  c10::function_ref<void(lua_State*)> work;
+  std::exception_ptr error = nullptr;
+};
+
+/// What has a status of its own goes around Lua, which knows texts alone.
+int run_work(lua_State* lua) {
+  auto* run = static_cast<Run*>(lua_touserdata(lua, 1));
+  lua_settop(lua, 0);
+  try {
+    run->work(lua);
+  } catch (const HostError&) {
+    run->error = std::current_exception();
+  } catch (const UsageError&) {
+    run->error = std::current_exception();
+  }
+  return 0;
+}
+
+/// Pushes an entry of what require "moonhalo.internal.host" returns.
+void push_host_function(lua_State* lua, const char* name) {
+  lua_getglobal(lua, "require");
+  push(lua, "moonhalo.internal.host");
+  lua_call(lua, 1, 1);
+  lua_getfield(lua, -1, name);
+  lua_remove(lua, -2);
+}
+
+double number_at(lua_State* lua, int index, int place, const std::string& function) {
+  if (lua_type(lua, index) == LUA_TNUMBER) return lua_tonumber(lua, index);
+  const at::Tensor* tensor = to_tensor(lua, index);
+  if (tensor != nullptr && tensor->numel() == 1 && !tensor->is_complex()) return tensor->item<double>();
+  throw HostError(MH_SCRIPT, "mh_call: result " + std::to_string(place) + " of '" + function +
+                                 "' is no number\n  have  " + describe(lua, index) +
+                                 "\n  fix   return numbers or tensors of one element");
+}
+
+}  // namespace
+
+HostSession::HostSession(CommunicatorPtr world, CommunicatorPtr control)
+    : world_(std::move(world)), control_(std::move(control)), state_(nullptr, lua_close) {}
+
+HostSession::~HostSession() {
+  enter();
+  state_.reset();
+  active = nullptr;
+}
+
+/// Sessions of one thread draw from its generator in turns, each its own numbers.
+void HostSession::enter() {
+  if (active == this) return;
+  at::Generator generator = default_generator();
+  if (active != nullptr) active->generator_ = generator.get_state();
+  if (generator_.defined()) generator.set_state(generator_);
+  active = this;
+}
+
+Outcome HostSession::together(const std::string& what, const std::function<void()>& work) {
+  if (thread_ != std::this_thread::get_id()) {
+    return {
+        MH_USAGE,
+        what + ": called from another thread than the one that opened the session\n  fix   call it from that thread"};
+  }
+  if (!ended_.empty())
+    return {MH_RANK_LOST,
+            what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
+  Outcome mine = attempt(state_.get(), [&] {
+    enter();
+    work();
+  });
+  auto* processes = world_->size() > 1 ? dynamic_cast<PartsForAWhile*>(world_.get()) : nullptr;
+  if (mine.status != MH_OK && processes != nullptr) processes->part();
+  const Outcome all = agree(*control_, what, mine);
+  if (all.status == MH_OK) return all;
+  if (state_ != nullptr) attempt(nullptr, [&] { run_in_lua(discard_files); });
+  if (processes != nullptr && all.alike) processes->come_back();
+  if (!all.alike || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
+  return all;
+}
+
+Outcome HostSession::refuse(const std::string& what, const std::string& problem) {
+  return together(what, [&] { throw HostError(MH_USAGE, what + ": " + problem); });
+}
+
+void HostSession::run_in_lua(c10::function_ref<void(lua_State*)> work) {
+  lua_State* lua = state_.get();
+  const ScriptWarnings warnings(lua);
+  const c10::AutoGradMode gradients(true);  // whatever the host is doing
+  Run run{work};
+  lua_pushcfunction(lua, run_work);
+  lua_pushlightuserdata(lua, &run);
+  call_traced(lua, 1, 0);
+  if (run.error) std::rethrow_exception(run.error);
+}
+
+Outcome HostSession::open(const std::string& script, const std::string& settings) {
+  return together("mh_open", [&] { open_state(script, settings); });
+}
+
+void HostSession::open_state(const std::string& script, const std::string& settings) {
+  Context context;
+  context.world = world_;
+  context.script = script;
+  context.settings = parse_settings(settings);
+  check_same_on_all_ranks(*world_, "mh_open", "settings", settings);
+  check_same_on_all_ranks(*world_, "mh_open", "scripts",
+                          script + ", contents " + std::to_string(tag_of(contents(script))));
+  state_ = new_state(std::move(context));
+  lua_State* lua = state_.get();
+  replace_os_exit(lua);
+  RunStart::draw().agreed(*world_).enter(lua, world_->size());
+  run_in_lua([&](lua_State* lua) {
+    push_module(lua);
+    push_host_function(lua, "new");
+    lua_call(lua, 0, 1);
+    lua_setfield(lua, -2, "host");
+    lua_pop(lua, 1);
+    const std::vector<std::string> known = functions(lua);
+    known_globals_.insert(known.begin(), known.end());
+    forbid_undefined_globals(lua);
+    run_script(lua, 0);
+  });
+}
+
+/// Names of the global functions that the script has made.
+std::vector<std::string> HostSession::functions(lua_State* lua) const {
+  std::vector<std::string> names;
+  lua_pushglobaltable(lua);
+  for (lua_pushnil(lua); lua_next(lua, -2) != 0; lua_pop(lua, 1)) {
+    if (lua_type(lua, -2) != LUA_TSTRING || !is_callable(lua, -1)) continue;
+    const std::string name = lua_tostring(lua, -2);
+    if (known_globals_.count(name) == 0) names.push_back(name);
+  }
+  lua_pop(lua, 1);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Outcome HostSession::field(const std::string& name, const std::function<Block()>& make) {
+  return together("mh_field", [&] { register_field(name, make); });
+}
+
+void HostSession::register_field(const std::string& name, const std::function<Block()>& make) {
+  const Uncounted uncounted;
+  check_same_on_all_ranks(*world_, "mh_field", "fields", "'" + name + (make ? "'" : "' unregistered"));
+  if (!make) {
+    if (fields_.erase(name) == 0) {
+      std::vector<std::string> names;
+      for (const auto& [known, field] : fields_) names.push_back(known);
+      throw HostError(MH_USAGE, "mh_field: no field '" + name + "' is registered" + did_you_mean(name, names));
+    }
+    return set_field(name, {});
+  }
+  Block block;
+  fail_together(*world_, [&] { block = make(); });
+  BoxGrid grid = gather_grid(block, *world_);
+  const MeshPtr mesh = mesh_for(grid);
+  std::iota(grid.place.begin(), grid.place.end(), int64_t{0});  // the mesh has its ranks in this order
+  const SpecPtr spec = grid.spec_on(mesh);
+  const at::Tensor tensor = from_local(block.owned(), spec);
+  set_new_origin(tensor, tag_of(name));
+  set_field(name, tensor);
+  fields_[name] = {spec, to_local(tensor).const_data_ptr()};
+}
+
+void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
+  run_in_lua([&](lua_State* lua) {
+    push_module(lua);
+    lua_getfield(lua, -1, "host");
+    lua_getfield(lua, -1, "fields");
+    push(lua, name);
+    push(lua, tensor);
+    lua_rawset(lua, -3);
+  });
+}
+
+/// Fields that are divided alike share a mesh, so that they can meet in one operator.
+MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
+  MeshPtr& mesh = meshes_[{grid.mesh_shape(), grid.place}];
+  if (mesh != nullptr) return mesh;
+  const bool in_order = std::is_sorted(grid.place.begin(), grid.place.end());
+  const CommunicatorPtr ordered = in_order ? world_ : world_->split(0, static_cast<int>(grid.place[world_->rank()]));
+  return mesh = init_device_mesh(*ordered, "cpu", grid.mesh_shape());
+}
+
+Outcome HostSession::call(const std::string& function, std::span<const double> in, std::span<double> out) {
+  return together("mh_call('" + function + "')",
+                  [&] { run_in_lua([&](lua_State* lua) { call_function(lua, function, in, out); }); });
+}
+
+void HostSession::call_function(lua_State* lua, const std::string& name, std::span<const double> in,
+                                std::span<double> out) {
+  lua_pushglobaltable(lua);
+  push(lua, name);
+  lua_rawget(lua, -2);
+  if (!is_callable(lua, -1) || known_globals_.count(name) != 0) {
+    const std::vector<std::string> known = functions(lua);
+    std::string have;
+    for (const std::string& one : known) have += (have.empty() ? "" : ", ") + one;
+    throw HostError(MH_USAGE, "mh_call: the script has no function '" + name + "'" + did_you_mean(name, known) +
+                                  "\n  have  " + (have.empty() ? "no global functions" : have) +
+                                  "\n  fix   define it in the script, without `local`");
+  }
+  luaL_checkstack(lua, static_cast<int>(in.size()) + 1, "mh_call");
+  const int before = lua_gettop(lua) - 1;
+  for (const double value : in) lua_pushnumber(lua, value);
+  lua_call(lua, static_cast<int>(in.size()), LUA_MULTRET);
+  const int count = lua_gettop(lua) - before;
+  if (count < static_cast<int>(out.size())) {
+    throw HostError(MH_SCRIPT, "mh_call: '" + name + "' returned " + std::to_string(count) + " values, " +
+                                   std::to_string(out.size()) + " are wanted");
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = number_at(lua, before + 1 + static_cast<int>(i), static_cast<int>(i) + 1, name);
+  }
+}
+
+void HostSession::call_host(const char* function, const std::string& path) {
+  run_in_lua([&](lua_State* lua) {
+    push_host_function(lua, function);
+    push(lua, path);
+    lua_call(lua, 1, 0);
+  });
+}
+
+Outcome HostSession::save(const std::string& path) {
+  return together("mh_save", [&] { call_host("save", path); });
+}
+
+Outcome HostSession::load(const std::string& path) {
+  return together("mh_load", [&] { call_host("load", path); });
+}
+
+Outcome HostSession::sync() {
+  return together("mh_sync", [] {});
+}
+
+std::string HostSession::report() const {
+  std::ostringstream text;
+  const CommStats::Count sent = world_->stats().total();
+  text << "moonhalo " << kVersion << ", rank " << world_->rank() << " of " << world_->size();
+  if (world_->size() > 1) text << " over " << world_->backend();
+  text << "\nsent  " << sent.bytes << " bytes in " << sent.messages << " messages\n";
+  for (const auto& [name, field] : fields_) {
+    text << "field " << name << "  " << field.spec->to_string() << ", owned " << shape_string(field.spec->local_shape())
+         << " at " << field.data << "\n";
+  }
+  if (!ended_.empty()) text << "ended " << ended_ << "\n";
+  return text.str();
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/util/FunctionRef.h>
+
+#include <lua.hpp>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/tensor/host_block.h"
+#include "moonhalo/scripting/embed/outcome.h"
+
+namespace moonhalo::scripting {
+
+/// A Lua script inside a simulation code, one object on each rank: what moonhalo_c.h says, in C++. Errors are outcomes.
+class HostSession {
+ public:
+  /// `world` serves the script; on `control`, another world of the same ranks, these agree on how a call ended.
+  HostSession(CommunicatorPtr world, CommunicatorPtr control);
+  ~HostSession();
+
+  /// Opens the Lua state and runs the script. Once, first. Collective, as all that return an Outcome.
+  Outcome open(const std::string& script, const std::string& settings);
+  /// `make` gives this rank's block, and may throw. Null: the name is unregistered.
+  Outcome field(const std::string& name, const std::function<Block()>& make);
+  Outcome call(const std::string& function, std::span<const double> in, std::span<double> out);
+  Outcome save(const std::string& path);
+  Outcome load(const std::string& path);
+  Outcome sync();
+  /// A failure that is found before anything was done: of this call's arguments, on this rank.
+  Outcome refuse(const std::string& what, const std::string& problem);
+  std::string report() const;
+
+ private:
+  struct Field {
+    SpecPtr spec;
+    const void* data;
+  };
+
+  Outcome together(const std::string& what, const std::function<void()>& work);
+  void run_in_lua(c10::function_ref<void(lua_State*)> work);
+  void open_state(const std::string& script, const std::string& settings);
+  void set_field(const std::string& name, const at::Tensor& tensor);
+  void register_field(const std::string& name, const std::function<Block()>& make);
+  void call_function(lua_State* lua, const std::string& name, std::span<const double> in, std::span<double> out);
+  void call_host(const char* function, const std::string& path);
+  MeshPtr mesh_for(const BoxGrid& grid);
+  std::vector<std::string> functions(lua_State* lua) const;
+  void enter();
+
+  CommunicatorPtr world_, control_;
+  std::unique_ptr<lua_State, void (*)(lua_State*)> state_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  std::set<std::string> known_globals_;                                              // before the script ran
+  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, MeshPtr> meshes_;  // by shape and places of ranks
+  std::map<std::string, Field> fields_;
+  std::string ended_;     // why the session is of no further use
+  at::Tensor generator_;  // state of this session's random numbers while another has the thread
+};
+
+}  // namespace moonhalo::scripting

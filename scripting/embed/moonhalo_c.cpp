@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of moonhalo_c.h: they check what C may give wrong, and let nothing out but a status.
+#include "moonhalo/scripting/embed/moonhalo_c.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/scripting/embed/host_session.h"
+#include "moonhalo/version.h"
+
+using moonhalo::Block;
+using moonhalo::scripting::attempt;
+using moonhalo::scripting::HostSession;
+using moonhalo::scripting::Outcome;
+
+struct mh_session : HostSession {
+  using HostSession::HostSession;
+};
+
+namespace {
+
+constexpr int version_number(const char* text) {
+  int parts[3] = {0, 0, 0}, part = 0;
+  for (; *text != '\0'; ++text) {
+    if (*text == '.') {
+      ++part;
+    } else {
+      parts[part] = 10 * parts[part] + (*text - '0');
+    }
+  }
+  return 10000 * parts[0] + 100 * parts[1] + parts[2];
+}
+static_assert(version_number(moonhalo::kVersion) == MH_VERSION);
+
+constexpr const char* kNoMemory = "no memory for the message of an error";
+
+std::string& last_error() {
+  static thread_local std::string text;
+  return text;
+}
+thread_local bool message_lost = false;
+
+/// What every function returns. `work` gives an Outcome.
+template <class Work>
+mh_status guarded(const Work& work) noexcept {
+  message_lost = false;
+  try {
+    Outcome outcome;
+    const Outcome local = attempt(nullptr, [&] { outcome = work(); });
+    const Outcome& result = local.status != MH_OK ? local : outcome;
+    last_error() = result.text;
+    return result.status;
+  } catch (...) {  // memory for the message, or what is no std::exception: nothing may reach C
+    message_lost = true;
+    return MH_MEMORY;
+  }
+}
+
+[[noreturn]] void usage(const std::string& text) { C10_THROW_ERROR(ValueError, text); }
+
+HostSession& checked(mh_session* session, const char* function) {
+  if (session == nullptr)
+    usage(std::string(function) + ": no session\n  have  a null pointer\n  fix   open one with mh_open");
+  return *session;
+}
+
+moonhalo::CommunicatorPtr make_world(const mh_options& options) {
+  if (options.mpi_comm != nullptr) return moonhalo::make_mpi_communicator(options.mpi_comm);
+  if (options.mpi_fcomm != nullptr) return moonhalo::make_mpi_communicator_from_fortran(*options.mpi_fcomm);
+  return moonhalo::make_self_communicator();
+}
+
+std::optional<std::chrono::milliseconds> time_limit(double seconds) {
+  if (seconds == 0) return std::nullopt;
+  if (!(seconds >= 0.001 && seconds <= 1e9)) {
+    usage("mh_open: timeout_s " + std::to_string(seconds) + " is no number of seconds from 0.001 to 1e9");
+  }
+  return std::chrono::milliseconds(std::llround(1000 * seconds));
+}
+
+void check_options(const mh_options* options, mh_session** session) {
+  if (session == nullptr) usage("mh_open: no place for the session\n  have  a null pointer");
+  *session = nullptr;
+  if (options == nullptr) usage("mh_open: no options\n  have  a null pointer");
+  if (options->size != sizeof(mh_options)) {
+    usage("mh_open: options of an unknown size\n  have  size " + std::to_string(options->size) +
+          ", this library's is " + std::to_string(sizeof(mh_options)) +
+          "\n  fix   mh_options options = MH_OPTIONS; with the header of this library");
+  }
+  if (options->mpi_comm != nullptr && options->mpi_fcomm != nullptr) {
+    usage("mh_open: two communicators\n  have  mpi_comm and mpi_fcomm\n  fix   give one of them");
+  }
+}
+
+at::ScalarType dtype_of(int dtype) {
+  switch (dtype) {
+    case MH_FLOAT32:
+      return at::kFloat;
+    case MH_FLOAT64:
+      return at::kDouble;
+    case MH_INT32:
+      return at::kInt;
+    case MH_INT64:
+      return at::kLong;
+    case MH_COMPLEX64:
+      return at::kComplexFloat;
+    case MH_COMPLEX128:
+      return at::kComplexDouble;
+    default:
+      usage("mh_field: " + std::to_string(dtype) + " is no mh_dtype");
+  }
+}
+
+/// The block in the script's order of dims.
+Block to_block(const mh_block& given) {
+  if (given.size != sizeof(mh_block)) {
+    usage("mh_field: a block of an unknown size\n  have  size " + std::to_string(given.size) + ", this library's is " +
+          std::to_string(sizeof(mh_block)) +
+          "\n  fix   set block.size = sizeof(mh_block), with the header of this library");
+  }
+  if (given.ndim < 1 || given.ndim > MH_MAX_DIMS)
+    usage("mh_field: a block of " + std::to_string(given.ndim) + " dims\n  fix   1 to 8");
+  if (given.order != MH_LAST_FASTEST && given.order != MH_FIRST_FASTEST) {
+    usage("mh_field: " + std::to_string(given.order) + " is no mh_order");
+  }
+  const bool reverse = given.order == MH_FIRST_FASTEST;
+  const auto list = [&](const int64_t* values) {
+    std::vector<int64_t> result(values, values + given.ndim);
+    if (reverse) std::reverse(result.begin(), result.end());
+    return result;
+  };
+  const auto unless_zero = [&](const int64_t* values) {
+    const bool zero = std::all_of(values, values + given.ndim, [](int64_t value) { return value == 0; });
+    return zero ? std::vector<int64_t>{} : list(values);
+  };
+  return {given.data,
+          dtype_of(given.dtype),
+          list(given.extent),
+          unless_zero(given.stride),
+          list(given.ghost_low),
+          list(given.ghost_high),
+          list(given.begin),
+          unless_zero(given.global)};
+}
+
+}  // namespace
+
+extern "C" {
+
+mh_status mh_open(const mh_options* options, mh_session** session) {
+  return guarded([&]() -> Outcome {
+    check_options(options, session);
+    const moonhalo::DefaultTimeLimit limit(time_limit(options->timeout_s));
+    auto opened = std::make_unique<mh_session>(make_world(*options), make_world(*options));
+    const Outcome outcome = options->script == nullptr
+                                ? opened->refuse("mh_open", "no script\n  have  a null pointer")
+                                : opened->open(options->script, options->settings == nullptr ? "" : options->settings);
+    if (outcome.status == MH_OK) *session = opened.release();
+    return outcome;
+  });
+}
+
+mh_status mh_close(mh_session* session) {
+  return guarded([&]() -> Outcome {
+    delete session;
+    return {};
+  });
+}
+
+mh_status mh_field(mh_session* session, const char* name, const mh_block* block) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_field");
+    if (name == nullptr || *name == '\0') return host.refuse("mh_field", "no name");
+    if (block == nullptr) return host.field(name, nullptr);
+    return host.field(name, [block] { return to_block(*block); });
+  });
+}
+
+mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_call");
+    if (function == nullptr) return host.refuse("mh_call", "no name of a function\n  have  a null pointer");
+    if (n < 0 || m < 0)
+      return host.refuse("mh_call",
+                         "negative counts of numbers\n  have  " + std::to_string(n) + " and " + std::to_string(m));
+    if ((n > 0 && in == nullptr) || (m > 0 && out == nullptr)) {
+      return host.refuse("mh_call", "no place for numbers\n  have  " + std::to_string(n) + " to give, " +
+                                        std::to_string(m) + " to take, and a null pointer");
+    }
+    return host.call(function, {in, static_cast<size_t>(n)}, {out, static_cast<size_t>(m)});
+  });
+}
+
+mh_status mh_save(mh_session* session, const char* path) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_save");
+    return path == nullptr ? host.refuse("mh_save", "no path\n  have  a null pointer") : host.save(path);
+  });
+}
+
+mh_status mh_load(mh_session* session, const char* path) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_load");
+    return path == nullptr ? host.refuse("mh_load", "no path\n  have  a null pointer") : host.load(path);
+  });
+}
+
+mh_status mh_sync(mh_session* session) {
+  return guarded([&] { return checked(session, "mh_sync").sync(); });
+}
+
+mh_status mh_report(mh_session* session, char* text, size_t size) {
+  return guarded([&]() -> Outcome {
+    const std::string report = checked(session, "mh_report").report();
+    if (text == nullptr || size <= report.size()) {
+      usage("mh_report: the text does not fit\n  have  room for " + std::to_string(text == nullptr ? 0 : size) +
+            " bytes\n  fix   give " + std::to_string(report.size() + 1));
+    }
+    std::memcpy(text, report.c_str(), report.size() + 1);
+    return {};
+  });
+}
+
+const char* mh_error(void) { return message_lost ? kNoMemory : last_error().c_str(); }
+
+int mh_version(void) { return version_number(moonhalo::kVersion); }
+
+}  // extern "C"

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MOONHALO_C_H
+#define MOONHALO_C_H
+
+/* Moonhalo inside a simulation code, from C99. A Lua script owns the model, the loss and the optimizer; the code owns
+   its memory, its blocks and its MPI, and calls functions of the script:
+
+       mh_session* session;
+       mh_options options = MH_OPTIONS;
+       options.script = "surrogate.lua";
+       options.mpi_comm = &comm;                              // an MPI_Comm, duplicated; leave it out for one rank
+       if (mh_open(&options, &session) != MH_OK) puts(mh_error());
+       mh_field(session, "u", &block);                        // once: the script sees mh.host.fields.u, in place
+       mh_call(session, "train", 1, &dt, 1, &loss);           // function train(dt) ... return loss end
+
+   No function ends the process, throws, or prints; only the script and warnings of its operators do. Each returns a
+   status, and mh_error() says more. Those marked collective are called by all ranks of the session in one order, and
+   return the same status with the same message on all of them. A session is used by the thread that opened it. Several
+   may be open beside one another. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MH_VERSION 100 /* 10000 major + 100 minor + patch */
+#define MH_MAX_DIMS 8
+
+typedef enum {
+  MH_OK = 0,
+  MH_SCRIPT = 1,      /* the script raised an error */
+  MH_USAGE = 2,       /* what was asked for cannot be: a wrong argument, a missing function or file */
+  MH_RANK_LOST = 3,   /* a rank was silent past the time limit, or the session has ended before */
+  MH_MEMORY = 4,      /* a rank is out of memory */
+  MH_UNSUPPORTED = 5, /* this build cannot do it */
+  MH_INTERNAL = 6     /* an error of Moonhalo's own */
+} mh_status;
+
+typedef enum { MH_FLOAT32, MH_FLOAT64, MH_INT32, MH_INT64, MH_COMPLEX64, MH_COMPLEX128 } mh_dtype;
+
+/* Which dim of a block is fastest in memory. MH_FIRST_FASTEST is Fortran's order: the script sees the dims reversed,
+   the memory stays as it is. */
+typedef enum { MH_LAST_FASTEST, MH_FIRST_FASTEST } mh_order;
+
+typedef struct mh_session mh_session;
+
+typedef struct {
+  size_t size;          /* sizeof(mh_options) */
+  const char* script;   /* path of the Lua file, which is run once by mh_open */
+  const void* mpi_comm; /* address of an MPI_Comm, which stays the caller's; or */
+  const int* mpi_fcomm; /* address of a Fortran handle (MPI_Fint); neither: one rank */
+  const char* settings; /* "lr=1e-3 width=16", for mh.config in the script; may be NULL */
+  double timeout_s;     /* longest silence of a rank in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
+} mh_options;
+#define MH_OPTIONS \
+  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0 }
+
+typedef struct {
+  size_t size; /* sizeof(mh_block) */
+  void* data;  /* the first element, ghosts included; the caller's until the field is unregistered */
+  int dtype;   /* mh_dtype */
+  int ndim;
+  int order;                       /* mh_order: what 0 strides mean, and in which order the script sees the dims */
+  int64_t extent[MH_MAX_DIMS];     /* ghosts included */
+  int64_t stride[MH_MAX_DIMS];     /* in elements; all 0: packed */
+  int64_t ghost_low[MH_MAX_DIMS];  /* rows before the owned ones, along each dim */
+  int64_t ghost_high[MH_MAX_DIMS]; /* and after them */
+  int64_t begin[MH_MAX_DIMS];      /* index in the whole field of the first owned row */
+  int64_t global[MH_MAX_DIMS];     /* extents of the whole field; all 0: what the boxes of all ranks cover */
+} mh_block;
+
+/* Runs the script. Collective over the communicator. `session` is NULL where it fails. */
+mh_status mh_open(const mh_options* options, mh_session** session);
+/* Ends a session, also one that has failed; NULL is none. Collective. Before MPI_Finalize. */
+mh_status mh_close(mh_session* session);
+
+/* Shows the owned part of a block to the script as mh.host.fields[name], a ShardTensor over the caller's memory:
+   nothing is copied, now or later. The blocks of all ranks, one each, must form a grid. Again under the same name when
+   memory moved; with NULL for a block the name is unregistered, and what the script still holds of it must not be used.
+   Fields may be registered before or after the functions that use them. Collective. */
+mh_status mh_field(mh_session* session, const char* name, const mh_block* block);
+
+/* Calls the global function of the script with `n` numbers, and takes `m` numbers (or tensors of one element) of what
+   it returns. `in` may be NULL where n is 0, `out` where m is 0. An error that is alike on all ranks leaves the session
+   as it was; after any other it is of no further use, and only mh_close works. Collective. */
+mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out);
+
+/* Saves and restores what the script names in mh.host.state, as mh.checkpoint does: any number of ranks may load what
+   any other saved. Collective. */
+mh_status mh_save(mh_session* session, const char* path);
+mh_status mh_load(mh_session* session, const char* path);
+/* Returns when all ranks have come here. Collective. */
+mh_status mh_sync(mh_session* session);
+/* Writes what this rank knows into text[size]: version, ranks, fields with their cuts and addresses, and what was sent.
+   MH_USAGE when it does not fit. */
+mh_status mh_report(mh_session* session, char* text, size_t size);
+
+/* What went wrong in this thread's last call, "" after one that went well; never NULL. Valid until the next call. */
+const char* mh_error(void);
+/* MH_VERSION of the library. */
+int mh_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

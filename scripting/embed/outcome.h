@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lua.hpp>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/scripting/embed/moonhalo_c.h"
+
+namespace moonhalo::scripting {
+
+/// A failure with the status that the caller gets.
+class HostError : public std::runtime_error {
+ public:
+  HostError(mh_status status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  mh_status status() const { return status_; }
+
+ private:
+  mh_status status_;
+};
+
+/// How a call ended on one rank, or on all.
+struct Outcome {
+  mh_status status = MH_OK;
+  std::string text = {};
+  bool secondary = false;  ///< the rank only noticed that another one had failed
+  bool alike = true;       ///< all ranks ended in the same way
+};
+
+/// Runs `work`; every exception becomes an outcome. `lua` may be null.
+Outcome attempt(lua_State* lua, const std::function<void()>& work);
+
+/// What all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure that does
+/// not follow from another's. Collective over `control`; nothing that it sends is counted.
+Outcome agree(Communicator& control, const std::string& what, const Outcome& mine);
+
+}  // namespace moonhalo::scripting

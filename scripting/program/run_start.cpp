@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/program/run_start.h"
+
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+#include <ctime>
+#include <random>
+
+#include "moonhalo/scripting/core/calls.h"
+#include "moonhalo/scripting/core/lua_random.h"
+#include "moonhalo/scripting/core/values.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of
+/// a script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at
+/// its beginning, os.time.
+int shared_time(lua_State* lua) {
+  if (!lua_isnoneornil(lua, 1)) {
+    lua_pushvalue(lua, lua_upvalueindex(3));
+    lua_insert(lua, 1);
+    lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
+    return lua_gettop(lua);
+  }
+  const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
+  const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
+  push(lua,
+       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
+  return 1;
+}
+
+void share_time(lua_State* lua, int64_t start) {
+  lua_getglobal(lua, "os");
+  push(lua, start);
+  push(lua, std::chrono::steady_clock::now().time_since_epoch().count());
+  lua_getfield(lua, -3, "time");
+  lua_pushcclosure(lua, guard<shared_time>, 3);
+  lua_setfield(lua, -2, "time");
+  lua_pop(lua, 1);
+}
+
+}  // namespace
+
+RunStart RunStart::draw() {
+  std::random_device device;
+  return {static_cast<int64_t>(uint64_t{device()} << 32 | device()), std::time(nullptr)};
+}
+
+RunStart RunStart::agreed(Communicator& world) const {
+  at::Tensor numbers = at::empty({3}, at::kLong);
+  auto* data = numbers.mutable_data_ptr<int64_t>();
+  data[0] = entropy;
+  data[1] = time;
+  data[2] = log_error;
+  world.broadcast(numbers, 0);
+  return {data[0], data[1], data[2]};
+}
+
+void RunStart::enter(lua_State* lua, int ranks) const {
+  set_lua_entropy(lua, static_cast<uint64_t>(entropy));
+  if (ranks > 1) share_time(lua, time);
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HOST_H
+#define HOST_H
+
+#include <moonhalo/moonhalo_c.h>
+#include <mpi.h>
+
+/* The ranks of a host, as a grid of rows x columns with uneven blocks. */
+typedef struct {
+  MPI_Comm comm;
+  int rank, ranks;
+  int rows, columns; /* of the grid of ranks */
+  int row, column;   /* this rank's place */
+} host;
+
+extern const char* script;
+
+void expect(int condition, const char* what, int line);
+#define EXPECT(condition) expect((condition) != 0, #condition, __LINE__)
+/* Status, and the beginning of the message without the script's path. */
+void expect_error(mh_status status, mh_status wanted, const char* text, int line);
+#define EXPECT_ERROR(call, status, text) expect_error((call), (status), (text), __LINE__)
+
+void divide(host* h, MPI_Comm comm);
+/* Owned rows [*begin, *begin + result) of `total`, for block `place` of `blocks`: the first has twice its share. */
+int share(int total, int blocks, int place, int* begin);
+mh_session* open_session(const host* h, const char* settings);
+double call1(mh_session* session, const char* function, double in);
+
+/* A field of rows x columns with ghosts of 2 and 1 rows, 1 and 3 columns, whose rows have 5 more elements between them.
+ */
+typedef struct {
+  double* memory;
+  int64_t count, pitch, height, width; /* height, width: owned */
+  mh_block block;
+} padded;
+padded make_padded(const host* h, int rows, int columns);
+double* at(const padded* p, int64_t i, int64_t j); /* owned element */
+int64_t changed_outside(const padded* p);          /* elements of ghosts and padding that are not -7 */
+
+void test_fields(const host* h);
+void test_errors(const host* h);
+void test_faults(const host* h);
+void test_sessions(const host* h);
+void test_state(const host* h, const char* folder);
+
+#endif

@@ -1,0 +1,73 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What host.c opens: functions for its cases. X15
+local mh = require "moonhalo"
+
+local config = mh.config {lr = 0.05}
+local fields = mh.host.fields
+
+mh.manual_seed(3)
+local weight = (mh.rand({1, 1, 3, 3}, {dtype = "float64"}) - 0.5):requires_grad_()
+local optimizer = mh.optim.Adam({weight}, {lr = config.lr})
+mh.host.state = {optimizer = optimizer, weight = weight, steps = 0}
+
+function nothing() end
+
+function half(x) return (x or 0) / 2 end
+
+--- Weighted sum over the whole of a field of any number of dims: it tells every element's place.
+function checksum(name_code)
+  local u = fields[string.char(name_code)]
+  local total = 0 * u
+  for dim = 0, u:dim() - 1 do
+    local shape = {}
+    for d = 0, u:dim() - 1 do shape[d + 1] = d == dim and u:size(d) or 1 end
+    total = total + u * (mh.arange(u:size(dim), {dtype = "float64"}):reshape(shape) + 1) * (dim + 1)
+  end
+  return total:sum(), u:dim(), u:size(0), u:size(-1)
+end
+
+function add(name_code, value) fields[string.char(name_code)]:add_(value) end
+
+function train()
+  local u = fields.u:unsqueeze(0):unsqueeze(0)
+  optimizer:zero_grad()
+  local loss = mh.mse_loss(mh.conv2d(u, mh.host.state.weight, nil, {padding = 1}), 0.5 * u)
+  loss:backward()
+  optimizer:step()
+  mh.host.state.steps = mh.host.state.steps + 1
+  return loss
+end
+
+function learned() return mh.host.state.weight:detach():abs():sum(), mh.host.state.steps, config.lr end
+
+function draw() return mh.rand({1}, {dtype = "float64"}) end
+
+function seed(number) mh.manual_seed(number) end
+
+function bytes() return mh.comm_stats().bytes end
+
+-- ---- Mistakes and faults ------------------------------------------------------------------------------------------
+
+function fails() error("the pressure is negative") end
+
+function fails_on_rank_1()
+  if mh.rank() == 1 then error("rank 1 alone has failed") end
+  return fields.u:sum()
+end
+
+function fails_before_others_come()
+  if mh.rank() == 1 then error("rank 1 alone has failed") end
+  local deadline = os.clock() + 0.3
+  while os.clock() < deadline do end
+  return fields.u:sum()
+end
+
+function out_of_memory() return mh.zeros({1 << 40}) end
+
+function leaves() os.exit(5) end
+
+function reads_unknown() return fields.uu end
+
+function text() return "3 apples" end
+
+function parts_ways() return mh.rank() == 0 and fields.u:sum() or fields.u:mean() end

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts of memory, seen by the script in place (X15). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+
+static double value(int64_t i, int64_t j, int64_t k) { return (double)(1000 * i + 31 * j + k % 11); }
+
+/* What the script's checksum gives for extents n of a field with `value`, dims in the script's order. */
+static double wanted(const int64_t* n, int reversed) {
+  double sum = 0;
+  int64_t a, b, c;
+  for (a = 0; a < n[0]; ++a) {
+    for (b = 0; b < n[1]; ++b) {
+      for (c = 0; c < n[2]; ++c) {
+        const double v = reversed ? value(c, b, a) : value(a, b, c);
+        sum += v * (double)(1 * (a + 1) + 2 * (b + 1) + 3 * (c + 1));
+      }
+    }
+  }
+  return sum;
+}
+
+/* A block of a field of 7 x 5 x 4, cut over the first two dims, with ghosts of 1 and 2 everywhere. order: as mh_order. */
+static void check_layout(const host* h, mh_session* session, int order, const char* name) {
+  const int64_t whole[3] = {7, 5, 4};
+  int64_t owned[3], i, j, k;
+  double *memory, out[4], in = name[0];
+  int begin[3] = {0, 0, 0}, d;
+  mh_block block;
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.dtype = MH_FLOAT64;
+  block.ndim = 3;
+  block.order = order;
+  owned[0] = share(7, h->rows, h->row, &begin[0]);
+  owned[1] = share(5, h->columns, h->column, &begin[1]);
+  owned[2] = 4;
+  for (d = 0; d < 3; ++d) {
+    block.extent[d] = owned[d] + 3;
+    block.ghost_low[d] = 1;
+    block.ghost_high[d] = 2;
+    block.begin[d] = begin[d];
+    block.global[d] = whole[d];
+  }
+  memory = (double*)calloc((size_t)(block.extent[0] * block.extent[1] * block.extent[2]), sizeof(double));
+  for (i = 0; i < owned[0]; ++i) {
+    for (j = 0; j < owned[1]; ++j) {
+      for (k = 0; k < owned[2]; ++k) {
+        const int64_t place = order == MH_LAST_FASTEST
+                                  ? ((i + 1) * block.extent[1] + j + 1) * block.extent[2] + k + 1
+                                  : ((k + 1) * block.extent[1] + j + 1) * block.extent[0] + i + 1;
+        memory[place] = value(begin[0] + i, begin[1] + j, k);
+      }
+    }
+  }
+  block.data = memory;
+  EXPECT(mh_field(session, name, &block) == MH_OK);
+  EXPECT(mh_call(session, "checksum", 1, &in, 4, out) == MH_OK);
+  const int64_t n[3] = {order == MH_LAST_FASTEST ? 7 : 4, 5, order == MH_LAST_FASTEST ? 4 : 7};
+  EXPECT(out[0] == wanted(n, order == MH_FIRST_FASTEST));
+  EXPECT(out[1] == 3 && out[2] == (double)n[0] && out[3] == (double)n[2]);
+  EXPECT(mh_field(session, name, NULL) == MH_OK);
+  free(memory);
+}
+
+/* The script writes where the solver reads; ghosts and padding stay as they were; nothing was copied. */
+static void check_in_place(const host* h, mh_session* session) {
+  padded p = make_padded(h, 13, 11);
+  const double in[2] = {'u', 0.25};
+  const double first = *at(&p, 0, 0), last = *at(&p, p.height - 1, p.width - 1);
+  char report[4000], address[64];
+  double before = 0, after = 0;
+  EXPECT(mh_call(session, "bytes", 0, NULL, 1, &before) == MH_OK);
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "add", 2, in, 0, NULL) == MH_OK);
+  EXPECT(mh_call(session, "bytes", 0, NULL, 1, &after) == MH_OK);
+  EXPECT(after == before); /* registering and writing send nothing */
+  EXPECT(*at(&p, 0, 0) == first + 0.25 && *at(&p, p.height - 1, p.width - 1) == last + 0.25);
+  EXPECT(changed_outside(&p) == 0);
+
+  EXPECT(mh_report(session, report, sizeof(report)) == MH_OK);
+  snprintf(address, sizeof(address), "at %p", (void*)at(&p, 0, 0));
+  EXPECT(strstr(report, address) != NULL);
+  EXPECT_ERROR(mh_report(session, report, 10), MH_USAGE, "the text does not fit");
+
+  /* The solver goes on in its memory, and the script sees it; then the memory moves. */
+  {
+    const double u = 'u';
+    double sum = 0, next[4], moved_sum[4];
+    padded moved;
+    *at(&p, 0, 0) += 1;
+    EXPECT(mh_call(session, "checksum", 1, &u, 4, next) == MH_OK);
+    EXPECT(next[0] > sum);
+    moved = make_padded(h, 13, 11);
+    EXPECT(mh_field(session, "u", &moved.block) == MH_OK);
+    memset(p.memory, 0, sizeof(double) * (size_t)p.count);
+    EXPECT(mh_call(session, "checksum", 1, &u, 4, moved_sum) == MH_OK);
+    EXPECT(moved_sum[0] != next[0] && moved_sum[0] > 0);
+    EXPECT(mh_field(session, "u", NULL) == MH_OK);
+    free(moved.memory);
+  }
+  free(p.memory);
+}
+
+/* Ranks that stand in the grid in columns, and ranks without rows. */
+static void check_places(const host* h, mh_session* session) {
+  double data[64], out[4];
+  const double in = 'c';
+  mh_block block;
+  int k;
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.dtype = MH_FLOAT64;
+  block.ndim = 1;
+  block.data = data;
+  /* The last rank owns the first rows. */
+  block.extent[0] = h->rank + 1;
+  for (k = h->ranks - 1; k > h->rank; --k) block.begin[0] += k + 1;
+  for (k = 0; k <= h->rank; ++k) data[k] = (double)(block.begin[0] + k);
+  EXPECT(mh_field(session, "c", &block) == MH_OK);
+  EXPECT(mh_call(session, "checksum", 1, &in, 4, out) == MH_OK);
+  {
+    double sum = 0;
+    const int n = h->ranks * (h->ranks + 1) / 2;
+    for (k = 0; k < n; ++k) sum += (double)k * (k + 1);
+    EXPECT(out[0] == sum && out[2] == n);
+  }
+  /* All but the first and the last own nothing. */
+  block.begin[0] = h->rank == 0 ? 0 : 3;
+  block.extent[0] = h->rank == 0 ? 3 : h->rank == h->ranks - 1 ? 4 : 0;
+  for (k = 0; k < block.extent[0]; ++k) data[k] = (double)(block.begin[0] + k);
+  if (block.extent[0] == 0) block.data = NULL;
+  EXPECT(mh_field(session, "c", &block) == MH_OK);
+  EXPECT(mh_call(session, "checksum", 1, &in, 4, out) == MH_OK);
+  EXPECT(out[0] == (h->ranks == 1 ? 0 + 2 + 6 : 0 + 2 + 6 + 12 + 20 + 30 + 42));
+  EXPECT(mh_field(session, "c", NULL) == MH_OK);
+}
+
+void test_fields(const host* h) {
+  mh_session* session = open_session(h, "lr=0.125");
+  double out[3];
+  EXPECT(mh_version() == MH_VERSION);
+  EXPECT(mh_sync(session) == MH_OK);
+  EXPECT(mh_call(session, "nothing", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(call1(session, "half", 3) == 1.5);
+  EXPECT(mh_call(session, "learned", 0, NULL, 3, out) == MH_OK && out[2] == 0.125);
+  check_layout(h, session, MH_LAST_FASTEST, "c");
+  check_layout(h, session, MH_FIRST_FASTEST, "f");
+  check_in_place(h, session);
+  check_places(h, session);
+  EXPECT(mh_close(session) == MH_OK);
+}

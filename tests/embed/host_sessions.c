@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several sessions, many sessions, and what outlives one (X15). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+
+static double draw(mh_session* session) {
+  double out = 0;
+  EXPECT(mh_call(session, "draw", 0, NULL, 1, &out) == MH_OK);
+  return out;
+}
+
+/* Each draws its own random numbers, whoever else has a session. */
+static void beside_one_another(const host* h) {
+  mh_session *a = open_session(h, NULL), *b = open_session(h, NULL);
+  const double seed = 7;
+  double first[2], second;
+  EXPECT(mh_call(a, "seed", 1, &seed, 0, NULL) == MH_OK);
+  EXPECT(mh_call(b, "seed", 1, &seed, 0, NULL) == MH_OK);
+  first[0] = draw(a);
+  first[1] = draw(a);
+  EXPECT(first[0] == draw(b));
+  second = draw(a);
+  EXPECT(mh_close(a) == MH_OK);
+  EXPECT(first[1] == draw(b) && second == draw(b));
+  EXPECT(mh_close(b) == MH_OK);
+}
+
+/* Half of the ranks have a session of their own. */
+static void of_some_ranks(const host* h) {
+  MPI_Comm part;
+  host half;
+  MPI_Comm_split(h->comm, h->rank % 2, h->rank, &part);
+  divide(&half, part);
+  if (h->rank % 2 == 0) {
+    padded p = make_padded(&half, 13, 11);
+    mh_session* session = open_session(&half, NULL);
+    EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+    EXPECT(call1(session, "train", 0) > 0);
+    EXPECT(mh_close(session) == MH_OK);
+    free(p.memory);
+  }
+  MPI_Comm_free(&part);
+  MPI_Barrier(h->comm);
+}
+
+static void of_one_rank(void) {
+  mh_session* session = NULL;
+  mh_options options = MH_OPTIONS;
+  options.script = script;
+  EXPECT(mh_open(&options, &session) == MH_OK);
+  EXPECT(call1(session, "half", 5) == 2.5);
+  EXPECT(mh_close(session) == MH_OK);
+}
+
+static void from_fortran_handle(const host* h) {
+  mh_session* session = NULL;
+  mh_options options = MH_OPTIONS;
+  const int handle = (int)MPI_Comm_c2f(h->comm);
+  options.script = script;
+  options.mpi_fcomm = &handle;
+  EXPECT(mh_open(&options, &session) == MH_OK);
+  EXPECT(mh_call(session, "nothing", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_close(session) == MH_OK);
+}
+
+void test_sessions(const host* h) {
+  int i;
+  beside_one_another(h);
+  of_some_ranks(h);
+  of_one_rank();
+  from_fortran_handle(h);
+  for (i = 0; i < 100; ++i) EXPECT(mh_close(open_session(h, NULL)) == MH_OK);
+}
+
+/* Saved and restored: the same weights as without the interruption. `folder` is shared by runs of several numbers of
+   ranks: what one saved the next one loads. */
+void test_state(const host* h, const char* folder) {
+  padded p = make_padded(h, 13, 11);
+  mh_session *session = open_session(h, NULL), *again;
+  double before[2], after[2], loss = 0, resumed = 0;
+  int i;
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  for (i = 0; i < 3; ++i) EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_save(session, folder) == MH_OK);
+  EXPECT(mh_call(session, "learned", 0, NULL, 2, before) == MH_OK && before[1] == 3);
+  EXPECT(mh_call(session, "train", 0, NULL, 1, &loss) == MH_OK);
+
+  again = open_session(h, NULL);
+  EXPECT(mh_field(again, "u", &p.block) == MH_OK);
+  EXPECT(mh_load(again, folder) == MH_OK);
+  EXPECT(mh_call(again, "learned", 0, NULL, 2, after) == MH_OK);
+  EXPECT(before[0] == after[0] && after[1] == 3);
+  EXPECT(mh_call(again, "train", 0, NULL, 1, &resumed) == MH_OK && fabs(resumed - loss) <= 1e-13 * loss);
+  EXPECT(mh_close(session) == MH_OK && mh_close(again) == MH_OK);
+  free(p.memory);
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of a solver with ghosts, as ShardTensors over its memory (X15).
+#include "moonhalo/engine/tensor/host_block.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// This rank's block of a [7, 9] field on a 2 x 2 mesh, with ghosts of 1 and 2 rows, 3 and 0 columns.
+struct Solver {
+  explicit Solver(const DeviceMesh& mesh) {
+    const int64_t row = mesh.coordinate(0), column = mesh.coordinate(1);
+    begin = {row * 4, column * 7};
+    owned = {row == 0 ? 4 : 3, column == 0 ? 7 : 2};
+    memory = at::full({owned[0] + 3, owned[1] + 3}, -1, at::kDouble);
+    interior().copy_(part(at::arange(63, at::kDouble).reshape({7, 9})));
+  }
+  at::Tensor part(const at::Tensor& full) const {
+    return full.narrow(0, begin[0], owned[0]).narrow(1, begin[1], owned[1]);
+  }
+  at::Tensor interior() const { return memory.narrow(0, 1, owned[0]).narrow(1, 3, owned[1]); }
+  Block block() const {
+    return {memory.data_ptr(), at::kDouble, memory.sizes().vec(), {}, {1, 3}, {2, 0}, begin, {7, 9}};
+  }
+  std::vector<int64_t> begin, owned;
+  at::Tensor memory;
+};
+
+TEST(X15_HostBlock, IsTheFieldInPlace) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    Solver solver(*mesh);
+    const at::Tensor full = at::arange(63, at::kDouble).reshape({7, 9});
+
+    at::Tensor field = as_shard_tensor(solver.block(), mesh);
+    field.mul_(2);
+
+    EXPECT_EQ(to_local(field).data_ptr(), solver.interior().data_ptr());
+    EXPECT_TRUE(at::equal(full_tensor(field), 2 * full));
+    EXPECT_TRUE(at::equal(solver.interior(), solver.part(2 * full)));
+    EXPECT_EQ((solver.memory == -1).sum().item<int64_t>(), solver.memory.numel() - solver.interior().numel());
+  });
+}
+
+TEST(X15_HostBlock, TrainsAsThePlainFieldDoes) {
+  const at::Tensor full = at::arange(63, at::kDouble).reshape({1, 1, 7, 9}).sin();
+  at::Tensor kernel = at::arange(9, at::kDouble).reshape({1, 1, 3, 3}).cos().requires_grad_();
+  at::conv2d(full, kernel, {}, 1, 1).square().sum().backward();
+  on_mesh({2, 2}, [&](const MeshPtr& mesh) {
+    Solver solver(*mesh);
+    solver.interior().copy_(solver.part(full[0][0]));
+    at::Tensor own_kernel = kernel.detach().clone().requires_grad_();
+
+    const at::Tensor field = as_shard_tensor(solver.block(), mesh);
+    at::conv2d(field.unsqueeze(0).unsqueeze(0), own_kernel, {}, 1, 1).square().sum().backward();
+
+    EXPECT_TRUE(at::allclose(own_kernel.grad(), kernel.grad(), 1e-12));
+  });
+}
+
+TEST(X15_HostBlock, RefusesWhatDoesNotFit) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const Solver solver(*mesh);
+    const auto message = [&](auto change) {
+      Block block = solver.block();
+      change(block);
+      return message_of([&] { as_shard_tensor(block, mesh); });
+    };
+    const bool last = mesh->rank() == 3;
+    EXPECT_THAT(message([](Block& b) { b.begin = {0}; }), HasSubstr("block: begin has 1 numbers, extent has 2"));
+    EXPECT_THAT(message([&](Block& b) {
+                  if (last) b.data = nullptr;
+                }),
+                HasSubstr("block: no memory"));
+    EXPECT_THAT(message([&](Block& b) {
+                  if (last) b.ghost_high = {50, 0};
+                }),
+                HasSubstr("block: the ghosts of dim 0"));
+    EXPECT_THAT(message([](Block& b) { b.stride = {-4, 1}; }), HasSubstr("block: stride -4 along dim 0"));
+    EXPECT_THAT(message([](Block& b) { b.global = {8, 9}; }), HasSubstr("boxes: nobody owns rows 7 to 8 of dim 0"));
+    EXPECT_THAT(message([&](Block& b) {
+                  if (last) b.dtype = at::kFloat;
+                }),
+                HasSubstr("block: ranks 0 and 3 want different dtypes"));
+  });
+}
+
+TEST(X15_HostBlock, RefusesAMeshOfAnotherShapeOrOrder) {
+  on_mesh({4}, [](const MeshPtr& line) {
+    const MeshPtr mesh = init_device_mesh(line->group(), "cpu", {2, 2});
+    const Solver solver(*mesh);
+    EXPECT_THAT(message_of([&] { as_shard_tensor(solver.block(), line); }),
+                HasSubstr("boxes: they are not the blocks of mesh(4"));
+    // Ranks in columns.
+    Block turned = solver.block();
+    const int64_t row = mesh->coordinate(1), column = mesh->coordinate(0);
+    turned.begin = {row * 4, column * 7};
+    turned.extent = {row == 0 ? 7 : 6, column == 0 ? 10 : 5};
+    EXPECT_THAT(message_of([&] { as_shard_tensor(turned, mesh); }),
+                HasSubstr("by rank, in row-major order, number 0, 2, 1, 3"));
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
