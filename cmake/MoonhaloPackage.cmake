@@ -1,5 +1,5 @@
-# Install rules and the CMake package: find_package(moonhalo) gives moonhalo::moonhalo and moonhalo::c, find_package(moonhalo
-# COMPONENTS c) the latter alone, which needs neither LibTorch's headers nor C++.
+# Install rules and the CMake package: find_package(moonhalo) gives moonhalo::moonhalo, moonhalo::c and
+# moonhalo::fortran; find_package(moonhalo COMPONENTS c) the latter two, which need neither LibTorch's headers nor C++.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
@@ -8,7 +8,7 @@ if(TARGET moonhalo_cli)
   install(TARGETS moonhalo_cli)
 endif()
 # Headers: these with all that they include, nothing else.
-set(public_headers moonhalo.h mpi_communicator.h moonhalo_c.h version.h)
+set(public_headers moonhalo.h mpi_communicator.h moonhalo_c.h session.h version.h)
 set(unread ${public_headers})
 while(unread)
   list(POP_FRONT unread header)
@@ -30,7 +30,8 @@ endforeach()
 list(LENGTH public_headers public_header_count)
 message(STATUS "${public_header_count} public headers")
 install(EXPORT moonhaloTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
-install(TARGETS moonhalo_c EXPORT moonhaloCTargets)
+install(TARGETS moonhalo_c moonhalo_fortran EXPORT moonhaloCTargets)
+install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
 install(EXPORT moonhaloCTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
 configure_package_config_file(cmake/moonhaloConfig.cmake.in "${PROJECT_BINARY_DIR}/generated/moonhaloConfig.cmake"
                               INSTALL_DESTINATION "${package_dir}")

@@ -1,0 +1,250 @@
+! SPDX-License-Identifier: Apache-2.0
+!> Moonhalo inside a simulation code, from Fortran: moonhalo_c.h with arrays of any rank and kind, in place.
+!>
+!>     type(mh_session) :: session
+!>     call mh_open(session, 'surrogate.lua', comm)                  ! integer or type(MPI_Comm); without it one rank
+!>     call mh_field(session, 'u', u, ghosts=[1, 1], begin=[i0, j0]) ! once: the script sees mh.host.fields.u
+!>     call mh_call(session, 'train', [dt], out)                     ! function train(dt) ... return loss end
+!>
+!> With stat= a subroutine returns the status of moonhalo_c.h, and mh_error() says more; without it an error ends the
+!> program by error stop with that message. Fields see their dims reversed in the script: u(i, j) is u[j][i] there.
+!> Give whole arrays, not sections: a compiler may copy a section into a temporary.
+module moonhalo
+  use, intrinsic :: iso_c_binding
+  implicit none
+  private
+  public :: mh_session, mh_open, mh_close, mh_field, mh_unregister, mh_call, mh_save, mh_load, mh_sync, mh_report, mh_error
+
+  integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
+    MH_UNSUPPORTED = 5, MH_INTERNAL = 6
+
+  type :: mh_session
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type mh_session
+
+  interface
+    integer(c_int) function c_open(script, comm, settings, timeout, session) bind(c, name='moonhalo_open')
+      import
+      character(kind=c_char), intent(in) :: script(*)
+      type(c_ptr), value :: comm, settings
+      real(c_double), value :: timeout
+      type(c_ptr), intent(out) :: session
+    end function c_open
+    integer(c_int) function c_field(session, name, array, ghost_low, ghost_high, begin, global) &
+        bind(c, name='moonhalo_field_of_array')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      type(*), dimension(..), intent(inout), target, asynchronous :: array
+      integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
+    end function c_field
+    integer(c_int) function c_register(session, name, block) bind(c, name='mh_field')
+      import
+      type(c_ptr), value :: session, block
+      character(kind=c_char), intent(in) :: name(*)
+    end function c_register
+    integer(c_int) function c_call(session, function, n, in, m, out) bind(c, name='mh_call')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: function(*)
+      integer(c_int), value :: n, m
+      real(c_double), intent(in) :: in(*)
+      real(c_double), intent(inout) :: out(*)
+    end function c_call
+    integer(c_int) function c_save(session, path) bind(c, name='mh_save')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: path(*)
+    end function c_save
+    integer(c_int) function c_load(session, path) bind(c, name='mh_load')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: path(*)
+    end function c_load
+    integer(c_int) function c_sync(session) bind(c, name='mh_sync')
+      import
+      type(c_ptr), value :: session
+    end function c_sync
+    integer(c_int) function c_close(session) bind(c, name='mh_close')
+      import
+      type(c_ptr), value :: session
+    end function c_close
+    integer(c_int) function c_report(session, text, size) bind(c, name='mh_report')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(out) :: text(*)
+      integer(c_size_t), value :: size
+    end function c_report
+    type(c_ptr) function c_error() bind(c, name='mh_error')
+      import
+    end function c_error
+    integer(c_size_t) function c_strlen(text) bind(c, name='strlen')
+      import
+      type(c_ptr), value :: text
+    end function c_strlen
+  end interface
+
+contains
+
+  !> Runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08, which holds one.
+  subroutine mh_open(session, script, comm, settings, timeout, stat)
+    type(mh_session), intent(out) :: session
+    character(*), intent(in) :: script
+    type(*), intent(in), optional, target :: comm
+    character(*), intent(in), optional :: settings      !< 'lr=1e-3 width=16'
+    real(c_double), intent(in), optional :: timeout     !< longest silence of a rank in seconds
+    integer, intent(out), optional :: stat
+    character(kind=c_char, len=:), allocatable, target :: text
+    type(c_ptr) :: where_comm, where_settings
+    real(c_double) :: limit
+
+    where_comm = c_null_ptr
+    if (present(comm)) where_comm = c_loc(comm)
+    where_settings = c_null_ptr
+    if (present(settings)) then
+      text = settings // c_null_char
+      where_settings = c_loc(text)
+    end if
+    limit = 0
+    if (present(timeout)) limit = timeout
+    call finish(c_open(script // c_null_char, where_comm, where_settings, limit, session%handle), stat)
+  end subroutine mh_open
+
+  !> Ends the session; before MPI_Finalize. Collective.
+  subroutine mh_close(session, stat)
+    type(mh_session), intent(inout) :: session
+    integer, intent(out), optional :: stat
+    type(c_ptr) :: handle
+
+    handle = session%handle
+    session%handle = c_null_ptr
+    call finish(c_close(handle), stat)
+  end subroutine mh_close
+
+  !> Shows the owned part of a whole array to the script. Lists have one number for each dim of the array. Collective.
+  subroutine mh_field(session, name, array, ghosts, ghosts_high, begin, global, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    type(*), dimension(..), intent(inout), target, asynchronous :: array
+    integer, intent(in), optional :: ghosts(:)       !< rows before the owned ones, and after them unless
+    integer, intent(in), optional :: ghosts_high(:)  !< these are given
+    integer, intent(in), optional :: begin(:)        !< index in the whole field of the first owned row, from 1
+    integer, intent(in), optional :: global(:)       !< extents of the whole field
+    integer, intent(out), optional :: stat
+    integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
+
+    low = 0
+    first = 1
+    whole = 0
+    if (present(ghosts)) low(:min(15, size(ghosts))) = ghosts(:min(15, size(ghosts)))
+    high = low
+    if (present(ghosts_high)) high(:min(15, size(ghosts_high))) = ghosts_high(:min(15, size(ghosts_high)))
+    if (present(begin)) first(:min(15, size(begin))) = begin(:min(15, size(begin)))
+    if (present(global)) whole(:min(15, size(global))) = global(:min(15, size(global)))
+    call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole), stat)
+  end subroutine mh_field
+
+  !> Takes the name from the script; before the array is deallocated. Collective.
+  subroutine mh_unregister(session, name, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: stat
+
+    call finish(c_register(session%handle, name // c_null_char, c_null_ptr), stat)
+  end subroutine mh_unregister
+
+  !> Calls a function of the script with the numbers `in`, and takes as many as `out` has. Collective.
+  subroutine mh_call(session, function, in, out, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: function
+    real(c_double), intent(in), optional :: in(:)
+    real(c_double), intent(out), optional :: out(:)
+    integer, intent(out), optional :: stat
+    real(c_double), allocatable :: given(:), taken(:)
+    integer(c_int) :: status
+
+    allocate(given(0))
+    if (present(in)) given = in
+    if (present(out)) then
+      allocate(taken(size(out)), source=0.0_c_double)
+    else
+      allocate(taken(0))
+    end if
+    status = c_call(session%handle, function // c_null_char, size(given, kind=c_int), given, size(taken, kind=c_int), taken)
+    if (present(out)) out = taken
+    call finish(status, stat)
+  end subroutine mh_call
+
+  !> Saves what the script names in mh.host.state. Collective.
+  subroutine mh_save(session, path, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: path
+    integer, intent(out), optional :: stat
+
+    call finish(c_save(session%handle, path // c_null_char), stat)
+  end subroutine mh_save
+
+  !> Restores it. Collective.
+  subroutine mh_load(session, path, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: path
+    integer, intent(out), optional :: stat
+
+    call finish(c_load(session%handle, path // c_null_char), stat)
+  end subroutine mh_load
+
+  !> Returns when all ranks have come here. Collective.
+  subroutine mh_sync(session, stat)
+    type(mh_session), intent(in) :: session
+    integer, intent(out), optional :: stat
+
+    call finish(c_sync(session%handle), stat)
+  end subroutine mh_sync
+
+  !> What this rank knows of the session, padded with blanks.
+  subroutine mh_report(session, text, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(out) :: text
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: buffer(len(text) + 1)
+    integer :: i
+    integer(c_int) :: status
+
+    buffer = c_null_char
+    status = c_report(session%handle, buffer, size(buffer, kind=c_size_t))
+    text = ''
+    do i = 1, len(text)
+      if (buffer(i) == c_null_char) exit
+      text(i:i) = buffer(i)
+    end do
+    call finish(status, stat)
+  end subroutine mh_report
+
+  !> What went wrong in the last call, '' after one that went well.
+  function mh_error() result(text)
+    character(:), allocatable :: text
+    character(kind=c_char), pointer :: letters(:)
+    type(c_ptr) :: where_text
+    integer :: i
+
+    where_text = c_error()
+    call c_f_pointer(where_text, letters, [c_strlen(where_text)])
+    allocate(character(size(letters)) :: text)
+    do i = 1, size(letters)
+      text(i:i) = letters(i)
+    end do
+  end function mh_error
+
+  subroutine finish(status, stat)
+    integer(c_int), intent(in) :: status
+    integer, intent(out), optional :: stat
+
+    if (present(stat)) then
+      stat = status
+    else if (status /= MH_OK) then
+      error stop 'moonhalo: ' // mh_error()
+    end if
+  end subroutine finish
+
+end module moonhalo

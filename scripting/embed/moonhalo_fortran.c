@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What moonhalo.f90 needs of C: arrays of any rank and kind, by the descriptor of the compiler that compiles it. Compiled
+   with the program, because every Fortran compiler has a descriptor of its own. */
+#include <ISO_Fortran_binding.h>
+#include <moonhalo/moonhalo_c.h>
+#include <string.h>
+
+static int dtype_of(CFI_type_t type) {
+  if (type == CFI_type_float) return MH_FLOAT32;
+  if (type == CFI_type_double) return MH_FLOAT64;
+  if (type == CFI_type_int32_t) return MH_INT32;
+  if (type == CFI_type_int64_t) return MH_INT64;
+  if (type == CFI_type_float_Complex) return MH_COMPLEX64;
+  if (type == CFI_type_double_Complex) return MH_COMPLEX128;
+  return -1;
+}
+
+/* Lists have one number for each dim of the array; `begin` counts from 1; a global extent of 0 is not given. */
+mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cdesc_t* array, const int64_t* ghost_low,
+                                  const int64_t* ghost_high, const int64_t* begin, const int64_t* global) {
+  mh_block block;
+  int d;
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.data = array->base_addr;
+  block.dtype = dtype_of(array->type);
+  block.ndim = array->rank;
+  block.order = MH_FIRST_FASTEST;
+  for (d = 0; d < array->rank && d < MH_MAX_DIMS; ++d) {
+    block.extent[d] = array->dim[d].extent;
+    block.stride[d] = array->dim[d].sm / (CFI_index_t)array->elem_len;
+    block.ghost_low[d] = ghost_low[d];
+    block.ghost_high[d] = ghost_high[d];
+    block.begin[d] = begin[d] - 1;
+    block.global[d] = global[d];
+  }
+  return mh_field(session, name, &block);
+}
+
+/* MH_OPTIONS, whose layout Fortran need not know. `settings` and `comm` may be NULL. */
+mh_status moonhalo_open(const char* script, const int* comm, const char* settings, double timeout_s, mh_session** session) {
+  mh_options options = MH_OPTIONS;
+  options.script = script;
+  options.mpi_fcomm = comm;
+  options.settings = settings;
+  options.timeout_s = timeout_s;
+  return mh_open(&options, session);
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host in C++11 without LibTorch (X15):  mpirun -n N embed_session SCRIPT
+#include <moonhalo/session.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+void expect(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "not so: %s\n", what);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+mh_status failure(moonhalo::Session& session, const char* function, const char* text) {
+  try {
+    session.call(function);
+  } catch (const moonhalo::SessionError& error) {
+    expect(std::strstr(error.what(), text) != nullptr, text);
+    return error.status();
+  }
+  return MH_OK;
+}
+
+void run(MPI_Comm comm, const char* script) {
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  std::vector<double> u(6, rank);
+  mh_options options = MH_OPTIONS;
+  options.script = script;
+  options.mpi_comm = &comm;
+  mh_block block{};
+  block.size = sizeof(block);
+  block.data = u.data();
+  block.dtype = MH_FLOAT64;
+  block.ndim = 1;
+  block.extent[0] = 6;
+  block.begin[0] = 6 * rank;
+
+  moonhalo::Session first(options);
+  moonhalo::Session session = std::move(first);
+  session.field("u", block);
+  session.call("add", {'u', 0.5});
+  session.sync();
+  expect(u[5] == rank + 0.5, "the script wrote into the vector");
+  expect(session.call("half", {3}, 1)[0] == 1.5, "a number in and out");
+  expect(failure(session, "fails", "the pressure is negative") == MH_SCRIPT, "an error of the script is thrown");
+  session.unregister("u");
+  expect(failure(session, "trian", "did you mean 'train'?") == MH_USAGE, "the status is kept");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  run(MPI_COMM_WORLD, argc > 1 ? argv[1] : "");
+  MPI_Finalize();
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Installs Moonhalo into a new folder, builds the solvers of examples/embed and a project in C against it, and runs these under
+mpirun: their numbers must agree to 12 digits over numbers of ranks and languages (X15).
+usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
+
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+DIGITS = 1e-12
+RANKS = (1, 2, 3, 4)
+
+
+def run(*command, **options):
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{done.stdout}\nstatus {done.returncode} from {' '.join(map(str, command))}")
+    return done.stdout
+
+
+def numbers(output):
+    """The last word of every line that ends in a number with an exponent."""
+    words = [line.split()[-1] for line in output.splitlines() if line.strip()]
+    return [float(word) for word in words if "e" in word.lower() and word[0].isdigit()]
+
+
+def build(cmake, source, folder, prefix):
+    run(cmake, "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
+    run(cmake, "--build", folder)
+
+
+def main(cmake, build_folder, source, mpiexec):
+    work = Path(build_folder).resolve() / "embed_test"
+    shutil.rmtree(work, ignore_errors=True)
+    prefix = work / "prefix"
+    run(cmake, "--install", build_folder, "--prefix", prefix)
+    build(cmake, Path(source) / "tests/package/c", work / "c", prefix)
+    print(run(work / "c/c_consumer").strip())
+
+    build(cmake, Path(source) / "examples/embed", work / "examples", prefix)
+    script = Path(source) / "examples/embed/surrogate.lua"
+    languages = [name for name in ("heat_c", "heat_fortran") if (work / "examples" / name).exists()]
+    if "heat_fortran" not in languages:
+        print("skipped: heat_fortran, because there is no Fortran compiler (Debian: gfortran)")
+    expected = None
+    for language in languages:
+        for ranks in RANKS:
+            found = numbers(run(mpiexec, "-n", ranks, work / "examples" / language, script))
+            print(f"{language} on {ranks} ranks: " + " ".join(f"{number:.12e}" for number in found), flush=True)
+            expected = expected or found
+            if len(found) != 3 or not all(math.isclose(a, b, rel_tol=DIGITS) for a, b in zip(found, expected)):
+                sys.exit("these differ from the first")
+    shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
