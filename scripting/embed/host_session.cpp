@@ -112,16 +112,18 @@ void HostSession::enter() {
   active = this;
 }
 
+Outcome HostSession::check_thread(const std::string& what) const {
+  if (thread_ == std::this_thread::get_id()) return {};
+  return {MH_USAGE,
+          what + ": called from another thread than the one that opened the session\n  fix   call it from that thread"};
+}
+
 Outcome HostSession::together(const std::string& what, const std::function<void()>& work) {
-  if (thread_ != std::this_thread::get_id()) {
-    return {
-        MH_USAGE,
-        what + ": called from another thread than the one that opened the session\n  fix   call it from that thread"};
-  }
+  if (const Outcome here = check_thread(what); here.status != MH_OK) return here;
   if (!ended_.empty())
     return {MH_RANK_LOST,
             what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
-  Outcome mine = attempt(state_.get(), [&] {
+  Outcome mine = attempt([&] {
     enter();
     work();
   });
@@ -129,7 +131,7 @@ Outcome HostSession::together(const std::string& what, const std::function<void(
   if (mine.status != MH_OK && processes != nullptr) processes->part();
   const Outcome all = agree(*control_, what, mine);
   if (all.status == MH_OK) return all;
-  if (state_ != nullptr) attempt(nullptr, [&] { run_in_lua(discard_files); });
+  if (state_ != nullptr) attempt([&] { run_in_lua(discard_files); });
   if (processes != nullptr && all.alike) processes->come_back();
   if (!all.alike || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
   return all;
@@ -144,9 +146,15 @@ void HostSession::run_in_lua(c10::function_ref<void(lua_State*)> work) {
   const ScriptWarnings warnings(lua);
   const c10::AutoGradMode gradients(true);  // whatever the host is doing
   Run run{work};
+  context(lua).rank_was_lost = false;
   lua_pushcfunction(lua, run_work);
   lua_pushlightuserdata(lua, &run);
-  call_traced(lua, 1, 0);
+  try {
+    call_traced(lua, 1, 0);
+  } catch (const LuaError& error) {
+    if (context(lua).rank_was_lost) throw CommError(error.what());
+    throw;
+  }
   if (run.error) std::rethrow_exception(run.error);
 }
 

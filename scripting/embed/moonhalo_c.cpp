@@ -39,27 +39,28 @@ constexpr int version_number(const char* text) {
 }
 static_assert(version_number(moonhalo::kVersion) == MH_VERSION);
 
-constexpr const char* kNoMemory = "no memory for the message of an error";
-
 std::string& last_error() {
   static thread_local std::string text;
   return text;
 }
-thread_local bool message_lost = false;
+thread_local const char* instead_of_text = nullptr;  // where a message could not be made
 
 /// What every function returns. `work` gives an Outcome.
 template <class Work>
 mh_status guarded(const Work& work) noexcept {
-  message_lost = false;
+  instead_of_text = nullptr;
   try {
     Outcome outcome;
-    const Outcome local = attempt(nullptr, [&] { outcome = work(); });
+    const Outcome local = attempt([&] { outcome = work(); });
     const Outcome& result = local.status != MH_OK ? local : outcome;
     last_error() = result.text;
     return result.status;
-  } catch (...) {  // memory for the message, or what is no std::exception: nothing may reach C
-    message_lost = true;
+  } catch (const std::bad_alloc&) {
+    instead_of_text = "no memory for the message of an error";
     return MH_MEMORY;
+  } catch (...) {  // nothing may reach C
+    instead_of_text = "an exception that is no std::exception";
+    return MH_INTERNAL;
   }
 }
 
@@ -168,9 +169,10 @@ mh_status mh_open(const mh_options* options, mh_session** session) {
 }
 
 mh_status mh_close(mh_session* session) {
-  return guarded([&]() -> Outcome {
-    delete session;
-    return {};
+  return guarded([&] {
+    const Outcome outcome = session == nullptr ? Outcome{} : session->check_thread("mh_close");
+    if (outcome.status == MH_OK) delete session;
+    return outcome;
   });
 }
 
@@ -228,7 +230,7 @@ mh_status mh_report(mh_session* session, char* text, size_t size) {
   });
 }
 
-const char* mh_error(void) { return message_lost ? kNoMemory : last_error().c_str(); }
+const char* mh_error(void) { return instead_of_text != nullptr ? instead_of_text : last_error().c_str(); }
 
 int mh_version(void) { return version_number(moonhalo::kVersion); }
 

@@ -13,7 +13,6 @@
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/script_exit.h"
-#include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {
@@ -53,8 +52,7 @@ Outcome first_failure(const std::vector<std::string>& all) {
 
 }  // namespace
 
-Outcome attempt(lua_State* lua, const std::function<void()>& work) {
-  if (lua != nullptr) context(lua).rank_was_lost = false;
+Outcome attempt(const std::function<void()>& work) {
   try {
     work();
   } catch (const HostError& error) {
@@ -64,8 +62,7 @@ Outcome attempt(lua_State* lua, const std::function<void()>& work) {
   } catch (const ScriptExit& exit) {
     return {MH_SCRIPT, "the script called os.exit(" + std::to_string(exit.status()) + ")"};
   } catch (const LuaError& error) {
-    if (lua == nullptr || !context(lua).rank_was_lost) return failure(MH_SCRIPT, error.what());
-    return {MH_RANK_LOST, error.what(), /*secondary=*/true};
+    return failure(MH_SCRIPT, error.what());
   } catch (const CommError& error) {
     return {MH_RANK_LOST, error.what(), /*secondary=*/true};
   } catch (const c10::OutOfMemoryError& error) {
@@ -88,7 +85,7 @@ Outcome agree(Communicator& control, const std::string& what, const Outcome& min
   const CallScope scope(tag_of(what), "a session's call", describe);
   const Uncounted uncounted;
   Outcome verdict;
-  const Outcome met = attempt(nullptr, [&] {
+  const Outcome met = attempt([&] {
     at::Tensor worst = at::full({1}, static_cast<int64_t>(mine.status), at::kLong);
     control.all_reduce(worst, ReduceOp::kMax);
     if (worst.item<int64_t>() != MH_OK) verdict = first_failure(control.all_gather_strings(pack(mine)));

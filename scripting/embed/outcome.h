@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lua.hpp>
-
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -30,8 +28,8 @@ struct Outcome {
   bool alike = true;       ///< all ranks ended in the same way
 };
 
-/// Runs `work`; every exception becomes an outcome. `lua` may be null.
-Outcome attempt(lua_State* lua, const std::function<void()>& work);
+/// Runs `work`; every exception becomes an outcome.
+Outcome attempt(const std::function<void()>& work);
 
 /// What all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure that does
 /// not follow from another's. Collective over `control`; nothing that it sends is counted.

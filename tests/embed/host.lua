@@ -2,7 +2,9 @@
 -- What host.c opens: functions for its cases. X15
 local mh = require "moonhalo"
 
-local config = mh.config {lr = 0.05}
+local config = mh.config {lr = 0.05, failing_rank = -1}
+if mh.rank() == config.failing_rank then error("this rank cannot start") end
+mh.barrier()
 local fields = mh.host.fields
 
 mh.manual_seed(3)

@@ -105,7 +105,7 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT_ERROR(mh_call(session, "half", -1, &out, 1, &out), MH_USAGE, "negative counts");
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are wanted");
   EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is no number");
-  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:51: the pressure is negative");
+  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:53: the pressure is negative");
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "leaves", 0, NULL, 0, NULL), MH_SCRIPT, "the script called os.exit(5)");
   EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT, "no field 'uu' was registered; did you mean 'u'?");
@@ -166,7 +166,20 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   free(p.memory);
 }
 
+/* One rank cannot run the script, while others wait in it. */
+static void one_rank_cannot_start(const host* h) {
+  mh_session* session = NULL;
+  mh_options options = MH_OPTIONS;
+  options.script = script;
+  options.mpi_comm = &h->comm;
+  options.settings = "failing_rank=1";
+  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "this rank cannot start\n  rank  1 of ");
+  EXPECT(session == NULL);
+  expect_alike(h);
+}
+
 void test_faults(const host* h) {
+  one_rank_cannot_start(h);
   ranks_part(h);
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "rank 1 alone has failed");
   one_rank_fails(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed");

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -48,6 +49,9 @@ void run(MPI_Comm comm, const char* script) {
   expect(u[5] == rank + 0.5, "the script wrote into the vector");
   expect(session.call("half", {3}, 1)[0] == 1.5, "a number in and out");
   expect(failure(session, "fails", "the pressure is negative") == MH_SCRIPT, "an error of the script is thrown");
+  std::thread([&] {
+    expect(failure(session, "half", "called from another thread") == MH_USAGE, "another thread may not call");
+  }).join();
   session.unregister("u");
   expect(failure(session, "trian", "did you mean 'train'?") == MH_USAGE, "the status is kept");
 }
