@@ -18,6 +18,8 @@ module moonhalo
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
 
+  character(:), allocatable :: problem  ! what is wrong with this side of a call
+
   type :: mh_session
     private
     type(c_ptr) :: handle = c_null_ptr
@@ -134,15 +136,19 @@ contains
     integer, intent(out), optional :: stat
     integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
 
-    low = 0
-    first = 1
-    whole = 0
-    if (present(ghosts)) low(:min(15, size(ghosts))) = ghosts(:min(15, size(ghosts)))
+    problem = ''
+    call take(low, 0, 'ghosts', rank(array), ghosts)
     high = low
-    if (present(ghosts_high)) high(:min(15, size(ghosts_high))) = ghosts_high(:min(15, size(ghosts_high)))
-    if (present(begin)) first(:min(15, size(begin))) = begin(:min(15, size(begin)))
-    if (present(global)) whole(:min(15, size(global))) = global(:min(15, size(global)))
-    call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole), stat)
+    if (present(ghosts_high)) call take(high, 0, 'ghosts_high', rank(array), ghosts_high)
+    call take(first, 1, 'begin', rank(array), begin)
+    call take(whole, 0, 'global', rank(array), global)
+    if (problem == '') then
+      call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole), stat)
+    else if (present(stat)) then
+      stat = MH_USAGE
+    else
+      error stop 'moonhalo: ' // problem
+    end if
   end subroutine mh_field
 
   !> Takes the name from the script; before the array is deallocated. Collective.
@@ -228,6 +234,11 @@ contains
     type(c_ptr) :: where_text
     integer :: i
 
+    if (allocated(problem)) then
+      text = problem
+      if (text /= '') return
+      deallocate(text)
+    end if
     where_text = c_error()
     call c_f_pointer(where_text, letters, [c_strlen(where_text)])
     allocate(character(size(letters)) :: text)
@@ -236,10 +247,29 @@ contains
     end do
   end function mh_error
 
+  !> `given`, which has a number for each dim of the array, or `otherwise`.
+  subroutine take(values, otherwise, name, dims, given)
+    integer(c_int64_t), intent(out) :: values(15)
+    integer, intent(in) :: otherwise, dims
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: given(:)
+    character(80) :: text
+
+    values = otherwise
+    if (.not. present(given)) return
+    if (size(given) == dims) then
+      values(:dims) = given
+    else
+      write (text, '(3a, i0, a, i0)') 'mh_field: ', name, ' has ', size(given), ' numbers, the array is of rank ', dims
+      problem = trim(text)
+    end if
+  end subroutine take
+
   subroutine finish(status, stat)
     integer(c_int), intent(in) :: status
     integer, intent(out), optional :: stat
 
+    problem = ''
     if (present(stat)) then
       stat = status
     else if (status /= MH_OK) then

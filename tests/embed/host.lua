@@ -28,7 +28,7 @@ function checksum(name_code)
   return total:sum(), u:dim(), u:size(0), u:size(-1)
 end
 
-function add(name_code, value) fields[string.char(name_code)]:add_(value) end
+function add(name_code, value) fields[string.char(name_code)]:add_(math.tointeger(value) or value) end
 
 function train()
   local u = fields.u:unsqueeze(0):unsqueeze(0)

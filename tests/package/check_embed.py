@@ -32,6 +32,16 @@ def build(cmake, source, folder, prefix):
     run(cmake, "--build", folder)
 
 
+def check_fortran(cmake, source, work, prefix, mpiexec):
+    build(cmake, source / "tests/package/fortran", work / "fortran", prefix)
+    program = [work / "fortran/fortran_consumer", source / "tests/embed/host.lua"]
+    for ranks in (1, 3):
+        run(mpiexec, "-n", ranks, *program)
+    failed = subprocess.run([mpiexec, "-n", "2", *map(str, program), "fail"], capture_output=True, text=True)
+    if failed.returncode == 0 or "ERROR STOP moonhalo: " not in failed.stderr or "the pressure is negative" not in failed.stderr:
+        sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
+
+
 def main(cmake, build_folder, source, mpiexec):
     work = Path(build_folder).resolve() / "embed_test"
     shutil.rmtree(work, ignore_errors=True)
@@ -43,8 +53,10 @@ def main(cmake, build_folder, source, mpiexec):
     build(cmake, Path(source) / "examples/embed", work / "examples", prefix)
     script = Path(source) / "examples/embed/surrogate.lua"
     languages = [name for name in ("heat_c", "heat_fortran") if (work / "examples" / name).exists()]
-    if "heat_fortran" not in languages:
-        print("skipped: heat_fortran, because there is no Fortran compiler (Debian: gfortran)")
+    if "heat_fortran" in languages:
+        check_fortran(cmake, Path(source), work, prefix, mpiexec)
+    else:
+        print("skipped: Fortran, because there is no compiler for it (Debian: gfortran)")
     expected = None
     for language in languages:
         for ranks in RANKS:

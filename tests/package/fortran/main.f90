@@ -1,0 +1,84 @@
+! SPDX-License-Identifier: Apache-2.0
+! Arrays of several ranks and kinds from Fortran, by the script of tests/embed (X15):  mpirun -n N fortran_consumer SCRIPT
+! Any second argument makes the last call fail without stat=.
+program consumer
+  use mpi
+  use moonhalo
+  use, intrinsic :: iso_fortran_env, only: real32, real64, int64
+  implicit none
+  type(mh_session) :: session
+  real(real64), target, asynchronous :: u(0:4, 3, 2)
+  real(real32), target, asynchronous :: s(4)
+  integer(int64), target, asynchronous :: n(2, 2)
+  character(1000) :: script
+  character(4000) :: report
+  real(real64) :: out(4), wanted
+  integer :: error, rank, ranks, stat, i, j, k
+
+  call MPI_Init(error)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
+  call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
+  call get_command_argument(1, script)
+  call mh_open(session, 'no_such_file.lua', MPI_COMM_WORLD, stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), 'cannot read the script') > 0, 'a missing script')
+  call mh_open(session, trim(script), MPI_COMM_WORLD, settings='lr=0.5', timeout=30.0_real64)
+
+  ! Cut over the last dim; ghosts around the first. u(i, j, k) is [k][j][i] in the script.
+  u = -1
+  do k = 1, 2
+    do j = 1, 3
+      do i = 1, 3
+        u(i, j, k) = 100 * (2 * rank + k) + 10 * j + i
+      end do
+    end do
+  end do
+  call mh_field(session, 'u', u, ghosts=[1, 0, 0], begin=[1, 1, 2 * rank + 1], global=[3, 3, 2 * ranks])
+  call mh_call(session, 'checksum', [real(ichar('u'), real64)], out)
+  wanted = 0
+  do k = 1, 2 * ranks
+    do j = 1, 3
+      do i = 1, 3
+        wanted = wanted + (100 * k + 10 * j + i) * (1.0_real64 * k + 2 * j + 3 * i)
+      end do
+    end do
+  end do
+  call expect(out(1) == wanted .and. out(2) == 3 .and. out(3) == 2 * ranks .and. out(4) == 3, 'the field of rank 3')
+  call mh_call(session, 'add', [real(ichar('u'), real64), 0.5_real64])
+  call expect(u(1, 1, 1) == 100 * (2 * rank + 1) + 11.5_real64 .and. all(u(0, :, :) == -1) .and. all(u(4, :, :) == -1), &
+    'the array was written in place')
+
+  s = 1.5
+  call mh_field(session, 's', s, begin=[4 * rank + 1])
+  call mh_call(session, 'add', [real(ichar('s'), real64), 1.0_real64])
+  call expect(all(s == 2.5), 'single precision')
+  n = 7
+  call mh_field(session, 'n', n, begin=[1, 2 * rank + 1])
+  call mh_call(session, 'add', [real(ichar('n'), real64), 2.0_real64])
+  call expect(all(n == 9), 'integers')
+
+  call mh_report(session, report)
+  call expect(index(report, 'field u') > 0 .and. index(report, 'field s') > 0, 'the report')
+  call mh_field(session, 'v', u, ghosts=[1, 0], stat=stat)
+  call expect(stat == MH_USAGE .and. mh_error() == 'mh_field: ghosts has 2 numbers, the array is of rank 3', 'a list too short')
+  call mh_call(session, 'half', [3.0_real64], out(1:1), stat)
+  call expect(stat == MH_OK .and. out(1) == 1.5_real64 .and. mh_error() == '', 'no error is left over')
+  call mh_call(session, 'trian', stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), "did you mean 'train'?") > 0, 'a missing function')
+  call mh_unregister(session, 'u')
+  call mh_call(session, 'train', stat=stat)
+  call expect(stat == MH_SCRIPT .and. index(mh_error(), "no field 'u' was registered") > 0, 'an unregistered field')
+  call mh_sync(session)
+  if (command_argument_count() > 1) call mh_call(session, 'fails')
+  call mh_close(session)
+  call MPI_Finalize(error)
+
+contains
+
+  subroutine expect(condition, what)
+    logical, intent(in) :: condition
+    character(*), intent(in) :: what
+
+    if (.not. condition) error stop 'not so: ' // what // '; ' // mh_error()
+  end subroutine expect
+
+end program consumer
