@@ -12,7 +12,7 @@
 #include "moonhalo/io/checkpoint_folder.h"
 #include "moonhalo/io/checkpoint_read.h"
 #include "moonhalo/io/checkpoint_write.h"
-#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/bind/named_tensors.h"
 
 namespace moonhalo::scripting {
 
@@ -74,16 +74,7 @@ int make_writer(lua_State* lua) {
 
 /// writer:add(name, {{name, tensor}, ...})
 int writer_add(lua_State* lua) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 3));
-  for (lua_Integer i = 1; i <= count; ++i) {
-    lua_rawgeti(lua, 3, i);
-    lua_rawgeti(lua, -1, 1);
-    lua_rawgeti(lua, -2, 2);
-    tensors.emplace_back(check_string(lua, -2), check_tensor(lua, -1));
-    lua_pop(lua, 3);
-  }
-  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors);
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), check_named_tensors(lua, 3));
   return 0;
 }
 

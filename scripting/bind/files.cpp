@@ -10,6 +10,7 @@
 #include "moonhalo/io/new_file.h"
 #include "moonhalo/io/png.h"
 #include "moonhalo/io/safetensors.h"
+#include "moonhalo/scripting/bind/named_tensors.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -55,16 +56,6 @@ int is_empty(lua_State* lua) {
   return 1;
 }
 
-/// _files.remove(who, path): a file, or a folder with all that is in it; no error when nothing is there.
-int remove(lua_State* lua) {
-  const std::string who = check_string(lua, 1), path = check_string(lua, 2);
-  std::error_code error;
-  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return 0;
-  fs::remove_all(path, error);
-  TORCH_CHECK(!error, who, ": cannot remove '", path, "': ", error.message(), io::disk_remedy(error.value()));
-  return 0;
-}
-
 /// _files.write(who, path, text): the file appears under its name when it is complete and on disk.
 int write(lua_State* lua) {
   const std::string text = check_string(lua, 3);
@@ -72,18 +63,6 @@ int write(lua_State* lua) {
   file.write(text.data(), text.size());
   file.finish();
   return 0;
-}
-
-/// _files.rename(who, from, to), of files and folders
-int rename(lua_State* lua) {
-  io::give_name(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3));
-  return 0;
-}
-
-/// _files.exchange(who, one, other) -> false where the file system cannot exchange the names of two folders
-int exchange(lua_State* lua) {
-  push(lua, io::exchange_names(check_string(lua, 1), check_string(lua, 2), check_string(lua, 3)));
-  return 1;
 }
 
 /// Rank 0's text on every rank. Collective.
@@ -125,20 +104,29 @@ int write_png(lua_State* lua) {
   return 0;
 }
 
-/// safetensors.save(path, {{name, tensor}, ...}, metadata)
-int save_safetensors(lua_State* lua) {
-  const std::string path = check_string(lua, 1);
-  if (!lua_istable(lua, 2)) argument_error(lua, 2, "a list of {name, tensor}");
+}  // namespace
+
+std::vector<std::pair<std::string, at::Tensor>> check_named_tensors(lua_State* lua, int index) {
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a list of {name, tensor}");
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
   for (lua_Integer i = 1; i <= count; ++i) {
-    lua_rawgeti(lua, 2, i);
-    if (!lua_istable(lua, -1)) argument_error(lua, 2, "a list of {name, tensor}");
+    lua_rawgeti(lua, index, i);
+    if (!lua_istable(lua, -1)) argument_error(lua, index, "a list of {name, tensor}");
     lua_rawgeti(lua, -1, 1);
     lua_rawgeti(lua, -2, 2);
     tensors.emplace_back(check_string(lua, -2), check_tensor(lua, -1));
     lua_pop(lua, 3);
   }
+  return tensors;
+}
+
+namespace {
+
+/// safetensors.save(path, {{name, tensor}, ...}, metadata)
+int save_safetensors(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  const auto tensors = check_named_tensors(lua, 2);
   std::map<std::string, std::string> metadata;
   if (!is_nil(lua, 3)) {
     if (!lua_istable(lua, 3)) argument_error(lua, 3, "a table of texts");
@@ -177,13 +165,8 @@ const luaL_Reg file_functions[] = {
 };
 // What only the embedded Lua files call.
 const luaL_Reg internals[] = {
-    {"resolve", guard<resolve>},
-    {"is_empty", guard<is_empty>},
-    {"remove", guard<remove>},
-    {"write", guard<write>},
-    {"rename", guard<rename>},
-    {"exchange", guard<exchange>},
-    {"on_first_rank", guard<on_first_rank>},
+    {"resolve", guard<resolve>}, {"is_empty", guard<is_empty>},
+    {"write", guard<write>},     {"on_first_rank", guard<on_first_rank>},
     {nullptr, nullptr},
 };
 const luaL_Reg safetensors_functions[] = {

@@ -163,7 +163,7 @@ end
 function tests.test_what_a_killed_save_left_is_found_and_cleaned_up()
   local path = folder("killed")
   local partial, replaced = path .. ".partial", path .. ".replaced"
-  for _, name in ipairs {path, partial, replaced} do mh._files.remove("test", name) end
+  for _, name in ipairs {path, partial, replaced} do mh._checkpoint_files.discard("test", name) end
   local function make(name, step)
     mh.checkpoint.save(name, {step = step, x = mh.full({3}, step)})
   end
@@ -185,11 +185,10 @@ function tests.test_what_a_killed_save_left_is_found_and_cleaned_up()
   expect(5, false, true, true)
   make(replaced, 3)  -- in two steps, after them
   expect(6, true, false, true)
-  mh._files.remove("test", partial .. "/checkpoint.json")
   mh.files.make_folder(partial .. "/half")  -- while the folder was written, or removed
   expect(7, true, true, false)
 
-  mh._files.remove("test", path)
+  mh._checkpoint_files.discard("test", path)
   mh.files.make_folder(partial)
   testing.assert_error(function() mh.checkpoint.load(path) end,
     "is no checkpoint (it has no checkpoint.json)\n  have  '" .. partial .. "', which a save left unfinished")
@@ -199,7 +198,7 @@ end
 
 function tests.test_names_of_folders()
   local path = folder("name")
-  for _, name in ipairs {path, path .. "_link", path .. "_other"} do mh._files.remove("test", name) end
+  for _, name in ipairs {path, path .. "_link", path .. "_other"} do mh._checkpoint_files.discard("test", name) end
   mh.checkpoint.save(path .. "/", {step = 1})
   testing.assert_equal(exists(path .. "/checkpoint.json", path .. "/.partial"), {true, false})
   testing.assert_equal(mh.checkpoint.load(path .. "//").step, 1)

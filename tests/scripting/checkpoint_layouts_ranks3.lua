@@ -226,7 +226,7 @@ end
 
 function tests.test_X12_a_save_in_the_background_is_of_the_moment_of_the_call()
   local path = folder("background")
-  on_first(function() mh._files.remove("test", path) end)
+  on_first(function() mh._checkpoint_files.discard("test", path) end)
   local x = mh.distribute_tensor(mh.zeros{300, 70}, mesh, {S(0)})
   for step = 1, 3 do
     x:fill_(step)
@@ -255,7 +255,7 @@ end
 
 function tests.test_latest_and_keep()
   local run = folder("run")
-  on_first(function() mh._files.remove("test", run) end)
+  on_first(function() mh._checkpoint_files.discard("test", run) end)
   testing.assert_equal(mh.checkpoint.latest(run), nil)
   mh.checkpoint.save(run .. "/best", {step = 0})
   for _, step in ipairs {9, 10, 11, 8} do mh.checkpoint.save(run .. "/step" .. step, {step = step}, {keep = 2, async = step == 10}) end
