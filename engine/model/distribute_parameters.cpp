@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
@@ -78,22 +79,37 @@ at::Tensor with_gradient(const at::Tensor& tensor, const Placements& placements)
   return same;
 }
 
-}  // namespace
-
-Placements inherit_block_sizes(Placements placements, const ShardSpec& spec) {
-  for (int64_t d = 0; d < spec.ndim(); ++d) {
-    std::vector<int64_t> mesh_dims;
-    bool open = true;
-    for (size_t m = 0; m < placements.size(); ++m) {
-      if (!placements[m].is_shard() || (placements[m].dim != d && placements[m].dim != d - spec.ndim())) continue;
-      mesh_dims.push_back(static_cast<int64_t>(m));
-      open = open && placements[m].sizes.empty();
-    }
-    if (open && !mesh_dims.empty() && spec.cut(d).mesh_dims == mesh_dims)
-      placements[mesh_dims.back()].sizes = spec.cut(d).sizes;
-  }
-  return placements;
+// Collective: block sizes that `placements` leaves open are exchanged.
+at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
+                             const std::string& where) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor value = block.detach();
+  if (value.device().type() != at::Device(mesh->device_type()).type())
+    value = value.to(at::Device(mesh->device_type()));
+  return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
 }
+
+using PlanOfTensor = std::unordered_map<const void*, const ModulePlan::Tensor*>;
+
+// The plan of every tensor. A shared one has the entry that is listed.
+PlanOfTensor plans_of_shared(const std::vector<PlannedTensor>& tensors, const MeshPtr& mesh, bool is_model_sharded) {
+  PlanOfTensor plans;
+  for (const PlannedTensor& one : tensors) {
+    if (!one.tensor.defined()) continue;
+    const ModulePlan::Tensor*& plan = plans[one.tensor.unsafeGetTensorImpl()];
+    const auto differ = [&](const Placements& a, const Placements& b) {
+      if (is_model_sharded) return a != b;
+      return make_spec(mesh, one.tensor.sizes(), a) != make_spec(mesh, one.tensor.sizes(), b);
+    };
+    const bool both = plan != nullptr && plan->listed && one.plan.listed;
+    TORCH_CHECK_VALUE(!both || !differ(plan->placements, one.plan.placements), "parallelize_module: '", one.name,
+                      "' is shared with another module, whose entry in the plan differs");
+    if (plan == nullptr || (one.plan.listed && !plan->listed)) plan = &one.plan;
+  }
+  return plans;
+}
+
+}  // namespace
 
 at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Placements& placements,
                         std::optional<int64_t> src) {
@@ -118,13 +134,46 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
   return placed.requires_grad_(tensor.requires_grad());
 }
 
-at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
-                             const std::string& where) {
-  const c10::AutoGradMode no_grad(false);
-  at::Tensor value = block.detach();
-  if (value.device().type() != at::Device(mesh->device_type()).type())
-    value = value.to(at::Device(mesh->device_type()));
-  return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
+Placements inherit_block_sizes(Placements placements, const ShardSpec& spec) {
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    std::vector<int64_t> mesh_dims;
+    bool open = true;
+    for (size_t m = 0; m < placements.size(); ++m) {
+      if (!placements[m].is_shard() || (placements[m].dim != d && placements[m].dim != d - spec.ndim())) continue;
+      mesh_dims.push_back(static_cast<int64_t>(m));
+      open = open && placements[m].sizes.empty();
+    }
+    if (open && !mesh_dims.empty() && spec.cut(d).mesh_dims == mesh_dims)
+      placements[mesh_dims.back()].sizes = spec.cut(d).sizes;
+  }
+  return placements;
+}
+
+std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& tensors, const MeshPtr& mesh,
+                                              std::optional<int64_t> src_data_rank, bool is_model_sharded) {
+  const PlanOfTensor wanted = plans_of_shared(tensors, mesh, is_model_sharded);
+  const auto place = [&](const at::Tensor& tensor, const std::string& name, const Placements& placements) {
+    if (is_model_sharded && !is_shard_tensor(tensor))
+      return adopt_local_block(tensor, mesh, placements, "parallelize_module: '" + name + "'");
+    return place_tensor(tensor, mesh, placements, src_data_rank);
+  };
+  std::unordered_map<const void*, at::Tensor> placed;
+  std::vector<at::Tensor> result;
+  for (const PlannedTensor& one : tensors) {
+    if (!one.tensor.defined()) {
+      result.emplace_back();
+      continue;
+    }
+    const ModulePlan::Tensor& plan = *wanted.at(one.tensor.unsafeGetTensorImpl());
+    at::Tensor& leaf = placed[one.tensor.unsafeGetTensorImpl()];
+    if (!leaf.defined() && (plan.listed || !is_shard_tensor(one.tensor))) {
+      leaf = place(one.tensor, one.name, plan.placements);
+      if (one.tensor.grad().defined()) leaf.mutable_grad() = place(one.tensor.grad(), one.name, plan.placements);
+      if (plan.gradient) place_gradient(leaf, *plan.gradient);
+    }
+    result.push_back(leaf);
+  }
+  return result;
 }
 
 void place_gradient(const at::Tensor& leaf, const Placements& placements) {

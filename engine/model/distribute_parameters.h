@@ -22,10 +22,25 @@ Placements inherit_block_sizes(Placements placements, const ShardSpec& spec);
 at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Placements& placements,
                         std::optional<int64_t> src);
 
-/// A rank's own block of a parameter or buffer as a ShardTensor leaf with the same requires_grad. Collective: block
-/// sizes that `placements` leaves open are exchanged. `where` names the tensor in errors.
-at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const Placements& placements,
-                             const std::string& where);
+/// A parameter or buffer of a model, and what a plan says of it.
+struct PlannedTensor {
+  std::string name;  ///< in the model, such as "blocks.0.weight"; for errors
+  at::Tensor tensor;
+  ModulePlan::Tensor plan;
+};
+
+/// The ShardTensor leaves that take the place of a model's tensors, in order, with the same requires_grad. Undefined
+/// where a tensor stays as it is: one that is undefined, and a ShardTensor that the plan does not list.
+///
+/// Other ShardTensors are redistributed; of deferred tensors (deferred.h) only the owned block is made. A tensor that
+/// stands in several places is placed once, as the entry says that the plan lists. A gradient that a tensor has goes
+/// with it.
+///   src_data_rank     mesh rank whose tensors count; without it every rank cuts its own copy, which must be equal, and
+///                     nothing is sent
+///   is_model_sharded  every rank's tensors are its blocks, cut as the plan says; nothing is sent but block sizes
+/// Collective over the mesh. ValueError, before anything moves, where two listed entries of one tensor differ.
+std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& tensors, const MeshPtr& mesh,
+                                              std::optional<int64_t> src_data_rank, bool is_model_sharded);
 
 /// From now on the gradient of this ShardTensor leaf comes back with `placements` (Replicate: reduced at once). Block
 /// sizes that they leave open are the leaf's. Nothing for a leaf that needs no gradient.

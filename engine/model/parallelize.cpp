@@ -6,7 +6,6 @@
 
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -163,8 +162,7 @@ class Parallelizer {
     plans_ = resolve(plan, facts_, *mesh_, options_.unmatched);
     // Everything is checked before anything changes.
     for (size_t i = 0; i < modules_.size(); ++i) check(i);
-    for (size_t i = 0; i < modules_.size(); ++i) settle(i);
-    for (size_t i = 0; i < modules_.size(); ++i) place(i);
+    distribute();
     for (size_t i = 0; i < modules_.size(); ++i) {
       remember(std::make_shared<Activations>(Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs,
                                                          plans_[i].outputs, i == 0,
@@ -199,48 +197,34 @@ class Parallelizer {
     }
   }
 
-  // A tensor that two modules share is placed as the one says that the plan lists.
-  void settle(size_t i) {
-    for (auto& [name, slot] : tensors_of(*modules_[i])) {
-      if (!slot->defined()) continue;
-      const ModulePlan::Tensor& plan = plans_[i].tensors.at(name);
-      const ModulePlan::Tensor*& wanted = wanted_[slot->unsafeGetTensorImpl()];
-      const bool differ = wanted != nullptr && wanted->listed && plan.listed &&
-                          (options_.is_model_sharded ? wanted->placements != plan.placements
-                                                     : make_spec(mesh_, slot->sizes(), wanted->placements) !=
-                                                           make_spec(mesh_, slot->sizes(), plan.placements));
-      TORCH_CHECK_VALUE(!differ, "parallelize_module: '", full_name(i, name), "' is shared with another module, whose entry ",
-                        "in the plan differs");
-      if (wanted == nullptr || plan.listed) wanted = &plan;
-    }
-  }
-
-  void place(size_t i) {
-    std::vector<at::Tensor*> members;
-    if (!find_members(*modules_[i], members)) {  // its tensors stay plain
-      for (auto& [name, slot] : tensors_of(*modules_[i])) materialize_in_place(*slot);
-      return;
-    }
-    for (auto& [name, slot] : tensors_of(*modules_[i])) {
-      if (!slot->defined() || made_.count(slot->unsafeGetTensorImpl())) continue;
-      const ModulePlan::Tensor& wanted = *wanted_.at(slot->unsafeGetTensorImpl());
-      if (is_shard_tensor(*slot) && !wanted.listed) continue;
-      const at::Tensor old = *slot;
-      at::Tensor& placed = placed_[old.unsafeGetTensorImpl()];
-      if (!placed.defined()) {
-        placed =
-            options_.is_model_sharded && !is_shard_tensor(old)
-                ? adopt_local_block(old, mesh_, wanted.placements, "parallelize_module: '" + full_name(i, name) + "'")
-                : place_tensor(old, mesh_, wanted.placements, options_.src_data_rank);
-        if (wanted.gradient) place_gradient(placed, *wanted.gradient);
-        made_.insert(placed.unsafeGetTensorImpl());
-        olds_.push_back(old);
+  void distribute() {
+    std::vector<PlannedTensor> planned;
+    std::vector<std::pair<size_t, at::Tensor*>> slots;  // where the planned tensors are registered, and in which module
+    std::vector<at::Tensor*> plain;                     // of modules whose tensors stay plain
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      std::vector<at::Tensor*> members;
+      const bool known = find_members(*modules_[i], members);
+      for (const auto& [name, slot] : tensors_of(*modules_[i])) {
+        if (!known) {
+          plain.push_back(slot);
+        } else if (slot->defined()) {
+          planned.push_back({full_name(i, name), *slot, plans_[i].tensors.at(name)});
+          slots.emplace_back(i, slot);
+        }
       }
-      *slot = placed;
+    }
+    const std::vector<at::Tensor> placed =
+        distribute_parameters(planned, mesh_, options_.src_data_rank, options_.is_model_sharded);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      if (!placed[s].defined()) continue;
+      std::vector<at::Tensor*> members;
+      find_members(*modules_[slots[s].first], members);
       for (at::Tensor* member : members) {
-        if (member->is_same(old)) *member = placed;
+        if (member->is_same(planned[s].tensor)) *member = placed[s];
       }
+      *slots[s].second = placed[s];
     }
+    for (at::Tensor* slot : plain) materialize_in_place(*slot);
   }
 
   MeshPtr mesh_;
@@ -248,10 +232,6 @@ class Parallelizer {
   std::vector<std::shared_ptr<nn::Module>> modules_;
   std::vector<ModuleFacts> facts_;
   std::vector<ModulePlan> plans_;
-  std::unordered_map<const void*, const ModulePlan::Tensor*> wanted_;
-  std::unordered_map<const void*, at::Tensor> placed_;
-  std::unordered_set<const void*> made_;
-  std::vector<at::Tensor> olds_;  // alive, so that no address is used twice
 };
 
 }  // namespace

@@ -22,20 +22,17 @@ class AnyModule;
 namespace moonhalo {
 
 struct ParallelizeOptions {
-  /// Mesh rank whose parameters count. Without it every rank cuts its own copy, which must be equal, and nothing is
-  /// sent.
-  std::optional<int64_t> src_data_rank = 0;
+  std::optional<int64_t> src_data_rank = 0;  ///< as in distribute_parameters
   Unmatched unmatched = Unmatched::kError;
-  /// Every rank's tensors are its blocks of the model's tensors, cut as the plan says; nothing is sent but block sizes.
-  bool is_model_sharded = false;
+  bool is_model_sharded = false;  ///< as in distribute_parameters
   /// Tensors that `zeros`, `rand` and the like (factory_capture.h) make within the root's forward become ShardTensors
   /// with these placements. Without it they stay plain. Takes effect in `moonhalo::call` of the root.
   std::optional<FactoryPlan> factory = {};
 };
 
 /// Divides a torch::nn model over a mesh, in place, and returns the same pointer. Collective over the mesh; make
-/// optimizers afterwards. Every parameter and buffer becomes a ShardTensor, cut as the plan says or replicated. A
-/// second call warns and changes nothing.
+/// optimizers afterwards. Every parameter and buffer becomes a ShardTensor, cut as the plan says or replicated, with
+/// its gradient if it has one. A second call warns and changes nothing.
 ///
 /// The member variables of LibTorch's layers (`weight`, `bias`, running statistics, attention's projections) are
 /// replaced along with the registered tensors. A class of yours keeps its tensors plain, which act as replicated ones,

@@ -170,24 +170,33 @@ int move_all(lua_State* lua) {
   return 1;
 }
 
-/// place_tensor(tensor, mesh, placements, src or nil): collective over the mesh.
-int place(lua_State* lua) {
-  push(lua, place_tensor(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
-                         is_nil(lua, 4) ? std::nullopt : std::optional(check_int(lua, 4))));
+/// distribute_parameters({{name =, tensor =, plan = {placements =, listed =, gradient =}}, ...}, mesh, src or nil,
+/// is_model_sharded): a list of new tensors, false where one stays. Collective over the mesh.
+int distribute_all(lua_State* lua) {
+  std::vector<PlannedTensor> tensors;
+  each(lua, 1, [&] {
+    PlannedTensor one{read_field(lua, "name", check_string), read_field(lua, "tensor", check_tensor), {}};
+    push_field(lua, "plan");
+    one.plan.placements = read_field(lua, "placements", check_placements);
+    one.plan.listed = read_field(lua, "listed", check_bool);
+    push_field(lua, "gradient");
+    if (!is_nil(lua, -1)) one.plan.gradient = check_placements(lua, -1);
+    lua_pop(lua, 2);
+    tensors.push_back(std::move(one));
+  });
+  const auto placed =
+      distribute_parameters(tensors, check_object<DeviceMesh>(lua, 2),
+                            is_nil(lua, 3) ? std::nullopt : std::optional(check_int(lua, 3)), check_bool(lua, 4));
+  lua_createtable(lua, static_cast<int>(placed.size()), 0);
+  for (size_t i = 0; i < placed.size(); ++i) {
+    if (placed[i].defined()) {
+      push(lua, placed[i]);
+    } else {
+      lua_pushboolean(lua, 0);
+    }
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
   return 1;
-}
-
-/// place_shard(block, mesh, placements, where): collective over the mesh.
-int place_own_shard(lua_State* lua) {
-  push(lua, adopt_local_block(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
-                              check_string(lua, 4)));
-  return 1;
-}
-
-/// place_gradient(leaf, placements)
-int place_gradient_of(lua_State* lua) {
-  place_gradient(check_tensor(lua, 1), check_placements(lua, 2));
-  return 0;
 }
 
 /// factory_plan's table at `index`: true, or placements by name. Nothing for nil and false.
@@ -233,11 +242,9 @@ const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"load_plan", guard<load_plan_file>},
                                {"match_names", guard<match>},
-                               {"place_tensor", guard<place>},
+                               {"distribute_parameters", guard<distribute_all>},
                                {"warn", guard<warn>},
                                {"move_arguments", guard<move_all>},
-                               {"place_shard", guard<place_own_shard>},
-                               {"place_gradient", guard<place_gradient_of>},
                                {"check_factories", guard<check_factory_names>},
                                {"capture_factories", guard<capture_factories>},
                                {nullptr, nullptr}};

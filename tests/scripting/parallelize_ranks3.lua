@@ -296,9 +296,14 @@ function tests.test_shared_parameters_stay_shared()
   local net = mlp(6)
   net.fc2.weight = net.fc1.weight
   net.fc1.bias:requires_grad_(false)
+  net(mh.ones({2, 6}, {dtype = net.fc1.weight.dtype})):sum():backward()
+  local gradient = net.fc1.weight.grad
   mh.parallelize_module(net, mesh, {parameter = {["fc2.weight"] = {S(1)}}})
 
   testing.assert_equal(rawequal(net.fc1.weight, net.fc2.weight), true)
+  testing.assert_close(net.fc1.weight.grad:full_tensor(), gradient)
+  testing.assert_equal(net.fc1.bias.grad, nil)
+  testing.assert_equal(#net:parameters(), 3)
   testing.assert_equal(where(net.fc1.weight) .. tostring(net.fc1.bias.requires_grad), "S(1)false")
   net = mlp(6)
   net.fc2.weight = net.fc1.weight

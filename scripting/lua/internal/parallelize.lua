@@ -54,53 +54,24 @@ end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
 
-local function same_placements(a, b)
-  for i, placement in ipairs(a) do
-    if placement ~= b[i] then return false end
-  end
-  return #a == #b
-end
-
 --- Replaces parameters and buffers; a tensor in several modules stays one, placed as the entry says that lists it.
 --- `sharded`: every rank's tensors are its blocks.
 local function place_tensors(modules, resolved, mesh, src, sharded)
-  local function place(tensor, plan, name)
-    if sharded and not tensor:is_shard_tensor() then
-      return plans.place_shard(tensor, mesh, plan.placements, "parallelize_module: '" .. name .. "'")
-    end
-    return plans.place_tensor(tensor, mesh, plan.placements, src)
-  end
-  local kWhole = {}
-  for i = 1, mesh.ndim do kWhole[i] = mh.Replicate() end
-  local wanted, order = {}, {}
+  local kWhole = {placements = {}, listed = false}
+  for i = 1, mesh.ndim do kWhole.placements[i] = mh.Replicate() end
+  local slots = {}
   for i, entry in ipairs(modules) do
     for _, slot in ipairs(slots_of(entry.module)) do
-      local plan = resolved and resolved[i].tensors[slot.name] or {placements = kWhole, listed = false}
-      local before = wanted[slot.tensor]
-      if before and before.listed and plan.listed and not same_placements(before.placements, plan.placements) then
-        fail(("parallelize_module: '%s' is shared with another module, whose entry in the plan differs"):format(
-          path(entry.name, slot.name)))
-      end
-      if not before or plan.listed and not before.listed then wanted[slot.tensor] = plan end
-      slot.owner, slot.path = entry.module, path(entry.name, slot.name)
-      order[#order + 1] = slot
+      slots[#slots + 1] = {name = path(entry.name, slot.name), tensor = slot.tensor, owner = entry.module,
+        registry = slot.registry, key = slot.name, plan = resolved and resolved[i].tensors[slot.name] or kWhole}
     end
   end
-  local placed = {}
-  for _, slot in ipairs(order) do
-    local old, plan = slot.tensor, wanted[slot.tensor]
-    if plan.listed or not old:is_shard_tensor() then
-      if not placed[old] then
-        local new = place(old, plan, slot.path)
-        if slot.registry == "_parameters" then
-          local gradient = old.grad
-          new = base.Parameter(new, new.requires_grad)
-          if gradient then new.grad = place(gradient, plan, slot.path) end
-          if plan.gradient then plans.place_gradient(new, plan.gradient) end
-        end
-        placed[old] = new
-      end
-      rawget(slot.owner, slot.registry)[slot.name] = placed[old]
+  local shared = {}
+  for i, placed in ipairs(plans.distribute_parameters(slots, mesh, src, sharded or false)) do
+    local slot = slots[i]
+    if placed then
+      shared[slot.tensor] = shared[slot.tensor] or (slot.registry == "_parameters" and base.as_parameter(placed) or placed)
+      rawget(slot.owner, slot.registry)[slot.key] = shared[slot.tensor]
     end
   end
 end

@@ -14,13 +14,18 @@ local kParameters = setmetatable({}, {__mode = "k"})
 
 local function is_module(value) return type(value) == "table" and kInstances[value] == true end
 
+--- Has modules take this very tensor for a parameter, whether it requires a gradient or not.
+local function as_parameter(tensor)
+  kParameters[tensor] = true
+  return tensor
+end
+
 --- A tensor that a module trains: a leaf that requires a gradient unless told otherwise.
 local function Parameter(tensor, requires_grad)
   if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. type(tensor)) end
   local parameter = tensor:detach()
   if requires_grad ~= false then parameter:requires_grad_(true) end
-  kParameters[parameter] = true
-  return parameter
+  return as_parameter(parameter)
 end
 
 local function is_parameter(value)
@@ -479,4 +484,4 @@ for name, method in pairs(Module) do
   if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, kInstances) end
 end
 
-return {Module = Module, Parameter = Parameter, is_module = is_module, is_class = is_class}
+return {Module = Module, Parameter = Parameter, as_parameter = as_parameter, is_module = is_module, is_class = is_class}

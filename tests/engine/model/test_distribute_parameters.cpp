@@ -29,6 +29,56 @@ TEST(KeepSizes, CountsNegativeDimsAndLeavesGivenSizes) {
   });
 }
 
+using Planned = ModulePlan::Tensor;
+
+TEST(DistributeParameters, V02_AGradientGoesWithItsTensor) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor weight = make_tensor({7, 2}, 1).requires_grad_(), bias = make_tensor({7}, 2);
+    weight.mutable_grad() = make_tensor({7, 2}, 3);
+    const Placements uneven{shard(0, {1, 5, 1})};
+    for (const bool blocks : {false, true}) {
+      List own{weight, bias, at::Tensor()};
+      if (blocks) {
+        for (at::Tensor& tensor : own) {
+          if (tensor.defined()) tensor = to_local(shard_of(tensor, mesh, uneven)).detach();
+        }
+        own[0].requires_grad_().mutable_grad() = to_local(shard_of(weight.grad(), mesh, uneven));
+      }
+
+      const List placed = distribute_parameters(
+          {{"weight", own[0], Planned{uneven}}, {"bias", own[1], Planned{uneven}}, {"none", own[2], Planned{uneven}}},
+          mesh, 0, blocks);
+
+      ASSERT_EQ(placed.size(), 3U);
+      EXPECT_EQ(spec(placed[0]), make_spec(mesh, {7, 2}, uneven));
+      EXPECT_TRUE(placed[0].requires_grad() && placed[0].is_leaf());
+      EXPECT_EQ(difference(full_tensor(placed[0].detach()), weight.detach(), 0), "");
+      ASSERT_TRUE(placed[0].grad().defined());
+      EXPECT_EQ(spec(placed[0].grad()), spec(placed[0]));
+      EXPECT_EQ(difference(full_tensor(placed[0].grad()), weight.grad(), 0), "");
+      EXPECT_FALSE(placed[1].requires_grad() || placed[1].grad().defined() || placed[2].defined());
+    }
+  });
+}
+
+TEST(DistributeParameters, V02_ASharedTensorStaysOneAsTheListedEntrySays) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const at::Tensor tied = make_tensor({4, 6}, 1), sharded = shard_of(make_tensor({4}, 2), mesh, {shard(0)});
+    const Planned silent{{replicate()}, {}, false}, rows{{shard(0)}, {}, true}, columns{{shard(1)}, {}, true};
+
+    const List placed = distribute_parameters(
+        {{"a", tied, silent}, {"b", tied, columns}, {"c", sharded, silent}, {"d", tied, silent}}, mesh, 0, false);
+
+    EXPECT_TRUE(placed[0].is_same(placed[1]) && placed[0].is_same(placed[3]));
+    EXPECT_EQ(spec(placed[0]), make_spec(mesh, {4, 6}, {shard(1)}));
+    EXPECT_FALSE(placed[2].defined());  // it has a cut, of which the plan says nothing
+    EXPECT_THAT(message_of([&] {
+                  distribute_parameters({{"a", tied, rows}, {"b", tied, columns}}, mesh, 0, false);
+                }),
+                HasSubstr("'b' is shared with another module, whose entry in the plan differs"));
+  });
+}
+
 // One message may hold gradients of one type and one reduction only.
 TEST(FinishGradSync, TypesAndReductionsStayApart) {
   on_mesh({2}, [](const MeshPtr& mesh) {
