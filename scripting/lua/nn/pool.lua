@@ -18,35 +18,36 @@ local function repr_of(names)
   end
 end
 
-local function max_pool(dims)
-  local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
-  local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
-  local spec = signature(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1}, {"return_indices", false},
-    {"ceil_mode", false}})
-  local class = Module:extend(name)
-  function class:init(...)
-    self:_keep(spec, read(spec, ...))
-    self.stride = self.stride or self.kernel_size
-  end
-  --- The largest values, and with return_indices where in space they stood.
-  function class:forward(x)
-    local pool_of = self.return_indices and with_indices or op
-    return pool_of(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
-  end
-  class.extra_repr = repr_of {"kernel_size", "stride", "padding", "dilation", "ceil_mode"}
-  pool[name] = class
-end
-
-local function avg_pool(dims)
-  local name, op = "AvgPool" .. dims .. "d", mh["avg_pool" .. dims .. "d"]
-  local entries = {"kernel_size", optional "stride", {"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}}
-  if dims > 1 then entries[#entries + 1] = optional "divisor_override" end
+--- A class whose fields `entries` name; where no stride is given, windows lie side by side.
+local function pool_class(name, entries)
   local spec = signature(name, entries)
   local class = Module:extend(name)
   function class:init(...)
     self:_keep(spec, read(spec, ...))
     self.stride = self.stride or self.kernel_size
   end
+  pool[name] = class
+  return class
+end
+
+local function max_pool(dims)
+  local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
+  local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
+  local class = pool_class(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1}, {"return_indices", false},
+    {"ceil_mode", false}})
+  --- The largest values, and with return_indices where in space they stood.
+  function class:forward(x)
+    local pool_of = self.return_indices and with_indices or op
+    return pool_of(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+  end
+  class.extra_repr = repr_of {"kernel_size", "stride", "padding", "dilation", "ceil_mode"}
+end
+
+local function avg_pool(dims)
+  local name, op = "AvgPool" .. dims .. "d", mh["avg_pool" .. dims .. "d"]
+  local entries = {"kernel_size", optional "stride", {"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}}
+  if dims > 1 then entries[#entries + 1] = optional "divisor_override" end
+  local class = pool_class(name, entries)
   function class:forward(x)
     if dims == 1 then
       return op(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
@@ -54,7 +55,6 @@ local function avg_pool(dims)
     return op(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
   end
   class.extra_repr = repr_of {"kernel_size", "stride", "padding"}
-  pool[name] = class
 end
 
 local function adaptive(kind, dims)
