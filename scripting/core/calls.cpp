@@ -43,12 +43,20 @@ int traced_message(lua_State* lua) {
 AfterCalls::AfterCalls(Seen seen) : seen_(std::move(seen)), before_(std::exchange(after_calls, &seen_)) {}
 AfterCalls::~AfterCalls() { after_calls = before_; }
 
+std::string with_whole_path(std::string message, const char* source) {
+  constexpr size_t kKept = LUA_IDSIZE - 1 - 3;  // the end of a longer path, after "..."
+  const std::string path = *source == '@' ? source + 1 : "";
+  if (path.size() <= kKept || !message.starts_with("...")) return message;
+  if (message.compare(3, kKept, path, path.size() - kKept) == 0) message.replace(0, 3 + kKept, path);
+  return message;
+}
+
 std::string script_position(lua_State* lua) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(lua, level, &frame); ++level) {
     lua_getinfo(lua, "Sl", &frame);
     if (frame.currentline <= 0 || is_embedded_chunk(frame.source)) continue;
-    return std::string(frame.short_src) + ":" + std::to_string(frame.currentline) + ": ";
+    return with_whole_path(frame.short_src, frame.source) + ":" + std::to_string(frame.currentline) + ": ";
   }
   return "";
 }

@@ -18,6 +18,10 @@ int guard(lua_State* lua) {
 /// lua_pcall with a traceback; an error is thrown as LuaError, so C++ code can call Lua functions.
 void call_traced(lua_State* lua, int arguments, int results);
 
+/// A message that begins with a file's name, of which Lua kept the last 56 bytes ("...ts/run.lua:3: "), with the whole
+/// path where that is the file of `source` ("@path", as in lua_Debug).
+std::string with_whole_path(std::string message, const char* source);
+
 /// "script.lua:12: " of the innermost script line that is running, "" when there is none.
 std::string script_position(lua_State* lua);
 

@@ -71,8 +71,18 @@ void add_place(lua_State* lua, std::string& message) {
   if (message.find(kModuleLine) == std::string::npos) message += module_place(lua);
 }
 
+/// Names the file in full where it is one of the running functions.
+void name_whole_path(lua_State* lua, std::string& message) {
+  lua_Debug frame;
+  for (int level = 0; message.starts_with("...") && level < kMostFrames && lua_getstack(lua, level, &frame); ++level) {
+    lua_getinfo(lua, "S", &frame);
+    message = with_whole_path(std::move(message), frame.source);
+  }
+}
+
 /// The script's line and a remedy for what Lua itself found in Moonhalo's own files.
 void explain(lua_State* lua, std::string& message) {
+  name_whole_path(lua, message);
   if (message.ends_with("a nil value (local 'self')"))
     message += "\n  fix   write a colon, not a dot, before the method's name: object:method(...)";
   if (message.ends_with("(number expected, got Tensor)")) message += "\n  fix   x:item() gives the number of a tensor";

@@ -339,7 +339,7 @@ void run_script(lua_State* lua, int results) {
   const Context& run = context(lua);
   if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
   if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
-    const std::string message = lua_tostring(lua, -1);
+    const std::string message = with_whole_path(lua_tostring(lua, -1), ("@" + run.script).c_str());
     lua_pop(lua, 1);
     throw LuaError(message + syntax_hint(message, source_line(message)));
   }
