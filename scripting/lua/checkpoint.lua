@@ -251,7 +251,7 @@ function checkpoint.load(path, into, options)
     elseif object ~= nil then
       objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else
-      rest[key] = {value, names}
+      rest[key] = {optimizers.as_state_dict(value), names}
     end
   end
   for _, list in ipairs {objects, steps} do  -- those that may still refuse come first

@@ -45,7 +45,7 @@ function optimizers.pack(optimizer, modules, tensors)
   for _, group in ipairs(dict.param_groups) do
     for i, position in ipairs(group.params) do group.params[i] = names[position] end
   end
-  return {name = dict.name, param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2), state = state}
+  return {name = dict.name, by = "name", param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2), state = state}
 end
 
 local function is_list(value) return type(value) == "table" and (next(value) == nil or #value > 0) end
@@ -87,6 +87,20 @@ function optimizers.by_position(optimizer, modules, value, options)
       or ("the optimizer has no '%s'"):format(table.concat(more, "', '"))
     fail("load_state_dict: " .. problem .. "\n  fix   load it together with the modules saved beside it; with strict = false "
       .. "states of other parameters are left out, and what has none starts anew")
+  end
+  return {name = value.name, param_groups = value.param_groups, state = state}
+end
+
+--- A saved entry as state_dict() of the optimizer would give it, where it is an optimizer's: for callers who load without
+--- one and pass the state on themselves.
+function optimizers.as_state_dict(value)
+  if type(value) ~= "table" or value.by ~= "name" or type(value.state) ~= "table" or not is_list(value.param_groups) then return value end
+  local state, count = {}, 0
+  for _, group in ipairs(value.param_groups) do
+    for i, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do
+      count = count + 1
+      state[count], group.params[i] = value.state[name] or {}, count
+    end
   end
   return {name = value.name, param_groups = value.param_groups, state = state}
 end
