@@ -16,6 +16,7 @@
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/comm/uncounted.h"
 
 namespace moonhalo {
@@ -166,6 +167,8 @@ void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) 
   if (mine.before_collective) mine.before_collective();
   if (mine.uncounted > 0) return;
   mine.bytes_sent += bytes;
+  const bool reduces = kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter;
+  note_traffic(reduces ? Traffic::kAllReduce : Traffic::kOther);
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;
   count.messages += messages;

@@ -29,6 +29,7 @@ TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& de
                      {},
                      bytes,
                      decision.plan.gathered,
+                     notes_.seen(),
                      std::move(events_),
                      halo_times() - before_};
   for (const Decision::Move& move : decision.moves) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 
@@ -19,6 +20,7 @@ class TracedCall {
   HaloEvents events_;
   HaloTimes before_ = halo_times();
   RecordHalo recording_{&events_};
+  TrafficNotes notes_;
 };
 
 }  // namespace moonhalo

@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
@@ -58,6 +59,7 @@ at::Tensor laid_out_as(const at::Tensor& whole, at::Tensor fetched) {
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
                     const c10::IValue* arguments, Carried& sharing) {
   if (!tensor.defined()) return tensor;
+  const TrafficScope moving(Traffic::kInputs);
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
     install_gradient_hook(tensor);
@@ -213,7 +215,7 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
                                       : wrap(std::move(local), outputs[index]);
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
   impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
-  if (call.views) call.views->mark(impl, decision.plan.copies_view);
+  if (call.views) call.views->mark(impl, decision.plan.breaks_alias);
   return result;
 }
 
@@ -427,7 +429,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   if (rule == nullptr && facts.pointwise && !facts.random) rule = pointwise;
   if (rule != nullptr) {
     if (auto made = rule->plan(call)) {
-      if (made->run || !made->edits.empty()) undivide(*rule, call, *made);
+      if (made->run || !made->argument_overrides.empty()) undivide(*rule, call, *made);
       return std::move(*made);
     }
   }
@@ -451,7 +453,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   if (decision.plan.run && halo_options().keep) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, sharing);
-  for (const auto& [arg, value] : decision.plan.edits) stack[base + arg.index] = value;
+  for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
   if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {
     run_locally(decision, op, stack);

@@ -52,6 +52,7 @@ struct TraceRecord {
   std::vector<std::string> inputs, outputs;
   int64_t bytes = 0;
   bool gathered = false;
+  Traffic traffic = Traffic::kNone;  ///< why bytes were sent or received
   /// The order in which edges were sent, computing was done and edges had arrived, of this call and what it called; and
   /// the times of those exchanges.
   HaloEvents halo = {};

@@ -91,7 +91,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   gives_out =
       std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
   // A rule named without an overload speaks of results that are made, not of out= tensors that are given.
-  if (rule && gives_out && rule->op == name) rule = nullptr;
+  if (rule && gives_out && std::count(rule->op.begin(), rule->op.end(), name) > 0) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);

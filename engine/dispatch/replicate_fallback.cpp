@@ -41,7 +41,7 @@ Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallba
                               "gather its tensors");
   Plan plan;
   plan.gathered = true;
-  plan.copies_view = facts.view;
+  plan.breaks_alias = facts.view;
   std::vector<std::pair<Arg, SpecPtr>> targets;
   for (const TensorArgument& slot : call.slots()) {
     if (!slot.spec) {

@@ -6,7 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <map>
+#include <deque>
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
@@ -15,8 +15,8 @@
 namespace moonhalo {
 namespace {
 
-std::map<std::string, Rule, std::less<>>& registry() {
-  static std::map<std::string, Rule, std::less<>> rules;
+std::map<std::string, const Rule*, std::less<>>& registry() {
+  static std::map<std::string, const Rule*, std::less<>> rules;
   return rules;
 }
 
@@ -41,23 +41,23 @@ at::Tensor on_meta(const TensorArgument& slot) {
 }  // namespace
 
 Register::Register(std::initializer_list<Rule> rules) {
+  static std::deque<Rule> kept;
   for (const Rule& rule : rules) {
-    const auto [known, added] = registry().emplace(std::string(rule.op), rule);
-    TORCH_INTERNAL_ASSERT(added, "two rules claim ", rule.op, ": in ", known->second.file, " and in ", rule.file);
+    kept.push_back(rule);
+    for (const std::string_view op : rule.op) {
+      const auto [known, added] = registry().emplace(std::string(op), &kept.back());
+      TORCH_INTERNAL_ASSERT(added, "two rules claim ", op, ": in ", known->second->file, " and in ", rule.file);
+    }
   }
 }
 
 const Rule* find_rule(const c10::OperatorName& name) {
   auto found = registry().find(full_name(name));
   if (found == registry().end()) found = registry().find(name.name);
-  return found == registry().end() ? nullptr : &found->second;
+  return found == registry().end() ? nullptr : found->second;
 }
 
-std::vector<Rule> all_rules() {
-  std::vector<Rule> rules;
-  for (const auto& [op, rule] : registry()) rules.push_back(rule);
-  return rules;
-}
+const std::map<std::string, const Rule*, std::less<>>& all_rules() { return registry(); }
 
 const at::Tensor& LocalCall::tensor(Arg arg) {
   static const at::Tensor undefined;

@@ -6,12 +6,15 @@
 
 #include <functional>
 #include <initializer_list>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -93,8 +96,8 @@ class OpCall {
   const Stack& stack_;               // valid while planning only
 };
 
-/// The local call, for run functions: the operator's arguments as local tensors (redistributed as planned, edits
-/// applied), which it replaces by the local results.
+/// The local call, for run functions: the operator's arguments as local tensors (redistributed as planned, with the
+/// argument overrides of the plan), which it replaces by the local results.
 class LocalCall {
  public:
   /// `stack` ends with the arguments.
@@ -139,21 +142,29 @@ struct Plan {
   /// By result, lists flattened. Null: the result is passed on as it is (undefined, or a plain tensor).
   /// An empty vector: every tensor result is replicated with the shape that comes out.
   std::vector<SpecPtr> outputs;
-  std::vector<std::pair<Arg, c10::IValue>> edits = {};  ///< non-tensor arguments replaced for the local call
-  Run run = {};                                         ///< default: the operator itself on the local tensors
-  bool copies_view = false;  ///< a view operator whose result does not alias its input (writes to either are carried
-                             ///< over: view_copies.h)
-  bool gathered = false;     ///< made by the fallback, because no rule covers the call
+  std::vector<std::pair<Arg, c10::IValue>> argument_overrides = {};  ///< non-tensor arguments of the local call
+  Run run = {};               ///< default: the operator itself on the local tensors
+  bool breaks_alias = false;  ///< a view operator whose result does not alias its input (writes to either are carried
+                              ///< over: view_tracking.h)
+  bool gathered = false;      ///< made by the fallback, because no rule covers the call
 };
 
-/// One rule. `op` names an operator: "aten::sum" claims every overload, "aten::sum.dim_IntList" just one (stronger).
+/// The operators of a rule: one name, or a list of them.
+struct OperatorNames : std::vector<std::string_view> {
+  OperatorNames(const char* name) : vector{name} {}
+  OperatorNames(std::string_view name) : vector{name} {}
+  OperatorNames(std::initializer_list<std::string_view> names) : vector(names) {}
+};
+
+/// One rule. `op` names operators: "aten::sum" claims every overload, "aten::sum.dim_IntList" just one (stronger).
 /// `plan` is pure: facts in, plan out, the same on every rank. It may throw ValueError / NotImplementedError with the
 /// house's message. Returning std::nullopt passes the call to the fallback (gather, or refuse).
 struct Rule {
-  std::string_view op;
-  std::optional<Plan> (*plan)(const OpCall& call) = nullptr;
-  std::string_view source = "";    ///< where the semantics are defined
-  std::string_view supports = "";  ///< in words, for `moonhalo ops`
+  OperatorNames op;
+  std::function<std::optional<Plan>(const OpCall& call)> plan;
+  std::string_view source = "PyTorch";  ///< where the semantics are defined
+  std::string_view supports = "";       ///< in words, for `moonhalo ops`
+  Traffic traffic = Traffic::kNone;     ///< what `run` of its plans may move; inputs move as any plan says
   const char* file = __builtin_FILE();
 };
 
@@ -161,8 +172,9 @@ struct Rule {
 struct Register {
   Register(std::initializer_list<Rule> rules);
 };
+/// Null where no rule claims the operator. Rules live as long as the program.
 const Rule* find_rule(const c10::OperatorName& name);
-/// Every rule, sorted by operator.
-std::vector<Rule> all_rules();
+/// Every operator that a rule names, sorted, and its rule.
+const std::map<std::string, const Rule*, std::less<>>& all_rules();
 
 }  // namespace moonhalo

@@ -52,9 +52,9 @@ SpecPtr undivided(const SpecPtr& spec) {
 
 void run_as(Plan& plan, Plan other, const OpCall& call) {
   if (!same_inputs(plan, other, call) || !same_outputs(plan, other, call)) return;
-  plan.edits = std::move(other.edits);
+  plan.argument_overrides = std::move(other.argument_overrides);
   plan.run = std::move(other.run);
-  plan.copies_view = other.copies_view;
+  plan.breaks_alias = other.breaks_alias;
 }
 
 }  // namespace moonhalo

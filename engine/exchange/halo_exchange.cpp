@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 
 namespace moonhalo {
@@ -156,6 +157,7 @@ void HaloExchange::start(bool asynchronous) {
   }
   take_kept();
   if (moves()) {
+    const TrafficScope moving(Traffic::kHalo);
     tensor_options_ = requests_[0].given.options();
     for (const Request& request : requests_) {
       TORCH_INTERNAL_ASSERT(request.given.scalar_type() == requests_[0].given.scalar_type(), "one exchange of several dtypes");

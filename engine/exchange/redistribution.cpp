@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/redistribution_plan.h"
 
 namespace moonhalo {
@@ -157,6 +158,7 @@ at::Tensor Redistribution::all_reduced(const at::Tensor& local, const Reduce& re
 }
 
 Redistribution::Pending Redistribution::start(const at::Tensor& local) const {
+  const TrafficScope moving(Traffic::kRedistribute);
   Pending pending;
   pending.block_ = reduces_.empty() ? local : reduced(local);
   pending.seed_ = seed_;

@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
@@ -103,6 +104,7 @@ void Sharing::prepare(const at::Tensor& tensor, bool writes, const c10::Operator
 }
 
 void Sharing::tell_of_writes() {
+  const TrafficScope moving(Traffic::kInputs);
   for (const at::Tensor& tensor : written) {
     ShardTensorImpl& impl = *shard_impl(tensor);
     block_was_written(impl.local());

@@ -24,7 +24,7 @@ class ViewTrace {
   /// `tensor` is a ShardTensor, summed up if it was a Partial that nobody shares; the call is given `moved`, cut as
   /// `wanted` says, or the tensor's own block if that is undefined.
   void read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted);
-  /// `copies`: the plan says so (Plan::copies_view).
+  /// `copies`: the plan says so (Plan::breaks_alias).
   void mark(ShardTensorImpl& result, bool copies);
 
  private:

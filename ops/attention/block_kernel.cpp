@@ -92,9 +92,9 @@ at::Tensor over_groups(const at::Tensor& t, int64_t heads) {
   return t.size(1) == heads ? t : t.unflatten(1, {heads, t.size(1) / heads}).sum(2);
 }
 
-// Where scores are held
+// Kernels that hold scores
 
-// What at::dropout multiplies with: 1 / (1 - p) where a uniform number is below 1 - p.
+// The factors of at::dropout: 1 / (1 - p) where a uniform number is below 1 - p.
 at::Tensor noise_of(const AttentionCall& call, at::IntArrayRef shape, at::ScalarType type, int64_t query, int64_t key) {
   const at::Tensor noise = at::empty(shape, type);
   const int64_t lines = shape[0] * shape[1], rows = shape[2], keys = shape[3];
@@ -213,7 +213,7 @@ void AttentionSums::add(int64_t row, const at::Tensor& more, const at::Tensor& m
   at::Tensor sums = logsumexp.narrow(2, row, rows);
   const at::Tensor other = more_logsumexp.to(sums.scalar_type());
   const at::Tensor top = at::maximum(sums, other);
-  // Where nothing has been seen both are exp(-inf). Weights that sum to 1 whatever the rounding of the logarithms.
+  // Both are exp(-inf) if nothing has been seen. The weights sum to 1 however the logarithms were rounded.
   const at::Tensor finite = top.masked_fill(top.eq(kUnseen), 0);
   const at::Tensor a = (sums - finite).exp_(), b = (other - finite).exp_(), all = a + b;
   const at::Tensor divisor = all.masked_fill(all.eq(0), 1);

@@ -23,7 +23,7 @@ std::vector<int> mask_axes(const SpecPtr& mask, const SpecPtr& query) {
   return axes;
 }
 
-// What is the same forward and backward: nothing random, four dims, and heads that match one to one.
+// The axes of both directions: nothing random, four dims, and heads that match one to one.
 std::optional<Axes> attention_axes(const OpCall& call) {
   if (call.value("dropout_p").toDouble() != 0) return std::nullopt;
   const SpecPtr query = call.spec("query"), key = call.spec("key"), value = call.spec("value");
@@ -87,13 +87,9 @@ const char* const kBatchAndHeads =
     "them)";
 
 const Register rules{
-    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu",
-     .plan = plan_forward,
-     .source = "PyTorch scaled_dot_product_attention",
-     .supports = kBatchAndHeads},
+    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu", .plan = plan_forward, .supports = kBatchAndHeads},
     {.op = "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
      .plan = plan_backward,
-     .source = "PyTorch scaled_dot_product_attention",
      .supports = kBatchAndHeads},
 };
 

@@ -7,12 +7,13 @@
 #include <numeric>
 #include <utility>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 
 namespace moonhalo {
 namespace {
 
-// Whose results are addends: of a tensor of cuts `spec`, over the mesh dims `summed` that do not cut it.
+// The spec of addends: cut as `spec` is, and to be summed over the mesh dims `summed`, which do not cut it.
 SpecPtr sums_over(const SpecPtr& spec, const std::vector<int64_t>& summed) {
   Layout layout = spec->layout();
   for (const int64_t m : summed) {
@@ -35,7 +36,7 @@ std::vector<int64_t> lines_of(const ShardSpec& query) {
   return lines;
 }
 
-// Of what has one number for all features of a query.
+// The elements of a tensor that has one number for all features of a query.
 double even_sums(double query, int64_t features) { return query / static_cast<double>(std::max<int64_t>(1, features)); }
 
 // Some output of which `delta` is the sum of its products with `grad_output`, row by row: all that the derivative of
@@ -50,7 +51,7 @@ at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delt
   return (unit * (delta.unsqueeze(-1) / divisor / length.masked_fill(length.eq(0), 1))).to(grad_output.scalar_type());
 }
 
-// Where all members hold the keys `own`: those beside its queries for each.
+// All members hold the keys `own`. Each takes those that stand beside its queries.
 std::vector<Interval> keys_beside(const std::vector<Interval>& queries, const Interval& own) {
   std::vector<int64_t> order(queries.size());
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -105,7 +106,7 @@ void AttentionRing::ring_members() {
   }
 }
 
-// Who computes what, forward and backward.
+// Divides the work among the ranks, forward and backward.
 void AttentionRing::partition_work() {
   const ShardSpec &query = *specs_.query, &key = *specs_.key;
   const int64_t rows = query.ndim() - 2;
@@ -151,7 +152,7 @@ void AttentionRing::choose_result_specs() {
 
 // Steps
 
-struct AttentionRing::Traffic {
+struct AttentionRing::Messages {
   const std::vector<int>& members;
   bool packs;
   std::vector<Message> sends = {}, receives = {};
@@ -172,11 +173,11 @@ struct AttentionRing::Traffic {
   }
 };
 
-AttentionRing::Traffic AttentionRing::traffic() const {
+AttentionRing::Messages AttentionRing::messages() const {
   return {members_, !specs_.query->mesh()->group().takes_strided()};
 }
 
-// What a rank holds, in four dims; the last three only backward.
+// The blocks that a rank holds, in four dims; the last three only backward.
 struct AttentionRing::Blocks {
   at::Tensor query, key, value, mask, shift, grad_output, delta, logsumexp;
   int64_t query_begin, key_begin;
@@ -224,7 +225,7 @@ struct AttentionRing::Step {
 };
 
 void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& b, Step& state,
-                                    Traffic& t) const {
+                                    Messages& t) const {
   const int64_t next = next_rank(step), previous = previous_rank(step);
   if (!everywhere_) {
     const Interval wanted = work.seen(work.local_queries(me_, next), next),
@@ -245,18 +246,19 @@ void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, con
   }
 }
 
-void AttentionRing::rotate(const std::function<void(int64_t, Traffic&)>& inputs,
+void AttentionRing::rotate(const std::function<void(int64_t, Messages&)>& inputs,
                            const std::function<void(int64_t)>& compute,
-                           const std::function<void(int64_t, Traffic&)>& results,
+                           const std::function<void(int64_t, Messages&)>& results,
                            const std::function<void(int64_t)>& arrived) const {
   const int64_t size = work_->size();
   if (size == 1) return compute(0);
+  const TrafficScope moving(Traffic::kRing);
   Communicator& group = specs_.query->mesh()->group();
   for (int64_t s = 0; s <= size; ++s) {
     WorkPtr under_way;
     const bool asks = s + 1 < size, returns = s >= 2;
     if (asks || returns) {
-      Traffic t = traffic();
+      Messages t = messages();
       if (asks) inputs(s + 1, t);
       if (returns) results(s - 1, t);
       under_way = group.exchange_async(std::move(t.sends), std::move(t.receives));
@@ -309,7 +311,7 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     }
     for (at::Tensor* used : {&step.key, &step.value, &step.query}) used->reset();
   };
-  const auto results = [&](int64_t s, Traffic& t) {
+  const auto results = [&](int64_t s, Messages& t) {
     Step& step = steps[s];
     const int64_t next = next_rank(s);
     for (const at::Tensor& result : step.visiting_results) {
@@ -327,13 +329,14 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     }
     steps[s] = {};
   };
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
+  rotate([&](int64_t s, Messages& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
   merge(sums.output, sums.logsumexp);
   return {sums.output.to(query.scalar_type()).reshape(specs_.output->local_shape()),
           sums.logsumexp.reshape(specs_.logsumexp->local_shape())};
 }
 
 void AttentionRing::merge(at::Tensor& output, at::Tensor& logsumexp) const {
+  const TrafficScope moving(Traffic::kAllReduce);
   for (const int64_t m : merged_) {
     Communicator& group = specs_.query->mesh()->group(m);
     at::Tensor all = at::empty({group.size() * logsumexp.numel()}, logsumexp.options());
@@ -403,7 +406,7 @@ struct AttentionRing::Backward {
     for (at::Tensor* used : {&step.key, &step.value, &step.query, &step.grad_output, &step.delta, &step.logsumexp})
       used->reset();
   }
-  void exchange_results(int64_t s, Traffic& t) {
+  void exchange_results(int64_t s, Messages& t) {
     Step& step = steps[s];
     const int64_t next = ring.next_rank(s), previous = ring.previous_rank(s);
     if (step.visiting_results[0].defined()) t.send(previous, step.visiting_results[0]);
@@ -446,8 +449,8 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
   if (wants_mask) own.mask = Backward::zeros_of(b.mask);
   pass.steps.resize(work.size());
 
-  rotate([&](int64_t s, Traffic& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
-         [&](int64_t s) { pass.compute(s); }, [&](int64_t s, Traffic& t) { pass.exchange_results(s, t); },
+  rotate([&](int64_t s, Messages& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
+         [&](int64_t s) { pass.compute(s); }, [&](int64_t s, Messages& t) { pass.exchange_results(s, t); },
          [&](int64_t s) { pass.add_returned(s); });
 
   Gradients gradients{own.query.to(query.scalar_type()).reshape(query.sizes()),

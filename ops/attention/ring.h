@@ -51,20 +51,20 @@ class AttentionRing {
                      const at::Tensor& logsumexp, uint64_t dropout_key, bool wants_mask) const;
 
  private:
-  struct Traffic;
+  struct Messages;
   struct Step;
   struct Blocks;
   struct Backward;
   void ring_members();
   void partition_work();
   void choose_result_specs();
-  Traffic traffic() const;
+  Messages messages() const;
   Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask) const;
   void exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& blocks, Step& state,
-                       Traffic& traffic) const;
-  void rotate(const std::function<void(int64_t step, Traffic&)>& inputs,
+                       Messages& messages) const;
+  void rotate(const std::function<void(int64_t step, Messages&)>& inputs,
               const std::function<void(int64_t step)>& compute,
-              const std::function<void(int64_t step, Traffic&)>& results,
+              const std::function<void(int64_t step, Messages&)>& results,
               const std::function<void(int64_t step)>& arrived) const;
   void merge(at::Tensor& output, at::Tensor& logsumexp) const;
   /// Whether the mask is cut along the keys, as they are.

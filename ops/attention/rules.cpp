@@ -217,13 +217,19 @@ void meet(torch::Library& library) { library.impl("scaled_dot_product_attention"
 const MeetAboveAutograd met(&meet);
 
 constexpr const char* kSource = "PyTorch scaled_dot_product_attention; Liu et al., Ring Attention, 2023";
-constexpr const char* kSupports =
-    "batch, heads, queries, keys cut, uneven, by several mesh dims: keys go round, or queries, "
-    "whatever is less; causal work balanced";
+constexpr const char* kSupports = "batch, heads, queries, keys cut, uneven, by several mesh dims; causal work balanced";
 
 const Register rules{
-    {.op = "moonhalo::attention", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "moonhalo::attention_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
+    {.op = "moonhalo::attention",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kRing | Traffic::kAllReduce},
+    {.op = "moonhalo::attention_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kRing | Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -112,38 +112,30 @@ std::optional<Plan> plan_resize(const OpCall& call) {
   return plan;
 }
 
-const char* const kMoves = "any cut, Partial kept; nothing moves";
+const char* const kStays = "any cut, Partial kept";
 
 const Register rules{
-    {.op = "aten::clone", .plan = plan_clone, .source = "PyTorch clone", .supports = kMoves},
-    {.op = "aten::lift", .plan = plan_clone, .source = "PyTorch lift", .supports = kMoves},
-    {.op = "aten::lift_fresh", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
-    {.op = "aten::lift_fresh_copy", .plan = plan_clone, .source = "PyTorch lift_fresh", .supports = kMoves},
-    {.op = "aten::_to_copy",
-     .plan = plan_to_copy,
-     .source = "PyTorch Tensor.to",
-     .supports = "any cut; Partial kept between floating types"},
+    {.op = {"aten::clone", "aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"},
+     .plan = plan_clone,
+     .supports = kStays},
+    {.op = "aten::_to_copy", .plan = plan_to_copy, .supports = "any cut; Partial kept between floating types"},
     {.op = "aten::copy_",
      .plan = plan_copy,
-     .source = "PyTorch copy_",
      .supports = "any cut on either side, plain tensors too; the written one keeps its cut"},
-    {.op = "aten::fill_", .plan = plan_fill, .source = "PyTorch fill_", .supports = "any cut"},
-    {.op = "aten::fill", .plan = plan_filled, .source = "PyTorch fill", .supports = "any cut"},
-    {.op = "aten::zero", .plan = plan_zero, .source = "PyTorch zeros_like", .supports = kMoves},
-    {.op = "aten::zero_", .plan = plan_zero, .source = "PyTorch zero_", .supports = kMoves},
+    {.op = "aten::fill_", .plan = plan_fill, .supports = "any cut"},
+    {.op = "aten::fill", .plan = plan_filled, .supports = "any cut"},
+    {.op = {"aten::zero", "aten::zero_"}, .plan = plan_zero, .supports = kStays},
     {.op = "aten::_local_scalar_dense",
      .plan = plan_item,
-     .source = "PyTorch item",
      .supports = "any placement; collective where it is cut or Partial"},
-    {.op = "aten::equal", .plan = plan_compare, .source = "PyTorch equal", .supports = "any cut; collective"},
+    {.op = "aten::equal", .plan = plan_compare, .supports = "any cut", .traffic = Traffic::kAllReduce},
     {.op = "aten::allclose",
      .plan = plan_compare,
-     .source = "PyTorch allclose",
-     .supports = "any cut of tensors of one shape; collective"},
-    {.op = "aten::is_same_size", .plan = plan_is_same_size, .source = "PyTorch is_same_size", .supports = "any cut"},
-    {.op = "aten::set_", .plan = refuse_new_storage, .supports = "refused"},
+     .supports = "any cut of tensors of one shape",
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::is_same_size", .plan = plan_is_same_size, .supports = "any cut"},
+    {.op = {"aten::set_", "aten::resize_as_"}, .plan = refuse_new_storage, .supports = "refused"},
     {.op = "aten::resize_", .plan = plan_resize, .supports = "to the same shape; others are refused"},
-    {.op = "aten::resize_as_", .plan = refuse_new_storage, .supports = "refused"},
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ std::optional<Plan> plan_new(const OpCall& call) {
   const auto shape = call.integers("size");
   const SpecPtr result = like_where_equal(call.spec("self"), shape);
   Plan plan = unary_plan(call, nullptr, {result});
-  plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
+  plan.argument_overrides = {{call.arg("size"), int_list(result->local_shape())}};
   return plan;
 }
 
@@ -47,7 +47,8 @@ std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
     next *= std::max<int64_t>(1, result->local_shape()[*d]);
   }
   Plan plan = unary_plan(call, nullptr, {result});
-  plan.edits = {{call.arg("size"), int_list(result->local_shape())}, {call.arg("stride"), int_list(local_stride)}};
+  plan.argument_overrides = {{call.arg("size"), int_list(result->local_shape())},
+                             {call.arg("stride"), int_list(local_stride)}};
   return plan;
 }
 
@@ -55,18 +56,13 @@ const char* const kLike = "any cut, which the result keeps";
 const char* const kNew = "any cut, which the result keeps in dims of equal extent";
 
 const Register rules{
-    {.op = "aten::empty_like", .plan = plan_like, .source = "PyTorch empty_like", .supports = kLike},
-    {.op = "aten::zeros_like", .plan = plan_like, .source = "PyTorch zeros_like", .supports = kLike},
-    {.op = "aten::ones_like", .plan = plan_like, .source = "PyTorch ones_like", .supports = kLike},
-    {.op = "aten::full_like", .plan = plan_like, .source = "PyTorch full_like", .supports = kLike},
-    {.op = "aten::new_empty", .plan = plan_new, .source = "PyTorch Tensor.new_empty", .supports = kNew},
-    {.op = "aten::new_zeros", .plan = plan_new, .source = "PyTorch Tensor.new_zeros", .supports = kNew},
-    {.op = "aten::new_ones", .plan = plan_new, .source = "PyTorch Tensor.new_ones", .supports = kNew},
-    {.op = "aten::new_full", .plan = plan_new, .source = "PyTorch Tensor.new_full", .supports = kNew},
-    {.op = "aten::new_empty_strided",
-     .plan = plan_new_empty_strided,
-     .source = "PyTorch Tensor.new_empty_strided",
+    {.op = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"},
+     .plan = plan_like,
+     .supports = kLike},
+    {.op = {"aten::new_empty", "aten::new_zeros", "aten::new_ones", "aten::new_full"},
+     .plan = plan_new,
      .supports = kNew},
+    {.op = "aten::new_empty_strided", .plan = plan_new_empty_strided, .supports = kNew},
 };
 
 }  // namespace

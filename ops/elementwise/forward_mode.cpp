@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward-mode derivatives ask of a tensor and its tangent. LibTorch keeps a tangent in the memory layout of its
-// tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and the dims
+// Operators of forward-mode derivatives on a tensor and its tangent. LibTorch keeps a tangent in the memory layout of
+// its tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and the dims
 // that are not cut in the same order in memory. Every rank must come to the same answer.
-// What is met above autograd (products of more than two dims, einsum, circular padding) sets the tangents of its
-// results itself: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
+// Operators met above autograd (products of more than two dims, einsum, circular padding) set the tangents of their
+// results themselves: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
 #include <ATen/ATen.h>
 
 #include "moonhalo/ops/support/spec_edits.h"
@@ -49,19 +49,11 @@ std::optional<Plan> plan_zeros(const OpCall& call) {
   return plan;
 }
 
-const char* const kSource = "PyTorch forward-mode automatic differentiation";
-
 const Register rules{
-    {.op = "aten::_fw_primal", .plan = plan_alias, .source = kSource, .supports = "any placement"},
-    {.op = "aten::_make_dual",
-     .plan = plan_alias,
-     .source = kSource,
-     .supports = "any placement; a tangent takes the cut of its tensor"},
-    {.op = "aten::_has_same_storage_numel", .plan = plan_same_storage, .source = kSource, .supports = "any placement"},
-    {.op = "aten::_new_zeros_with_same_feature_meta",
-     .plan = plan_zeros,
-     .source = kSource,
-     .supports = "any placement"},
+    {.op = "aten::_fw_primal", .plan = plan_alias, .supports = "any placement"},
+    {.op = "aten::_make_dual", .plan = plan_alias, .supports = "any placement; a tangent takes the cut of its tensor"},
+    {.op = "aten::_has_same_storage_numel", .plan = plan_same_storage, .supports = "any placement"},
+    {.op = "aten::_new_zeros_with_same_feature_meta", .plan = plan_zeros, .supports = "any placement"},
 };
 
 }  // namespace

@@ -95,19 +95,15 @@ std::optional<Plan> plan_unscale(const OpCall& call) {
 constexpr auto* kSource = "PyTorch fused optimizers";
 constexpr auto* kSupports = "any cut of every tensor; states of a parameter's own cut do not move";
 
-constexpr Rule step(std::string_view op) {
-  return {.op = op, .plan = plan_step, .source = kSource, .supports = kSupports};
-}
-
 const Register rules{
-    step("aten::_fused_adam_"),
-    step("aten::_fused_adamw_"),
-    step("aten::_fused_sgd_"),
-    step("aten::_fused_adagrad_"),
+    {.op = {"aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"},
+     .plan = plan_step,
+     .supports = kSupports,
+     .traffic = Traffic::kRedistribute},
     {.op = "aten::_amp_foreach_non_finite_check_and_unscale_",
      .plan = plan_unscale,
-     .source = "PyTorch GradScaler",
-     .supports = "any cut; one all-reduce of one number"},
+     .supports = "any cut",
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

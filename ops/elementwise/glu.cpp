@@ -94,12 +94,12 @@ std::optional<Plan> plan_glu_jvp(const OpCall& call) {
   return plan;
 }
 
-const char* const kAny = "any cut; along the dim each rank fetches the two runs of rows it needs";
+const char* const kAny = "any cut";
 
 const Register rules{
-    {.op = "aten::glu", .plan = plan_glu, .source = "PyTorch glu", .supports = kAny},
-    {.op = "aten::glu_backward", .plan = plan_glu_backward, .source = "PyTorch glu", .supports = kAny},
-    {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .source = "PyTorch glu", .supports = kAny},
+    {.op = "aten::glu", .plan = plan_glu, .supports = kAny, .traffic = Traffic::kHalo},
+    {.op = "aten::glu_backward", .plan = plan_glu_backward, .supports = kAny, .traffic = Traffic::kHalo},
+    {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .supports = kAny, .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ bool among(std::string_view name, const std::array<std::string_view, N>& names) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// How each tensor may stay a sum that is still to be reduced.
+// Which tensors may stay sums that are still to be reduced.
 std::vector<PartialUse> linearity(const OpCall& call) {
   const std::string name = call.name();
   static constexpr std::array<std::string_view, 5> kSums = {"aten::add.Tensor", "aten::sub.Tensor", "aten::add_.Tensor",
@@ -85,10 +85,12 @@ std::optional<Plan> plan(const OpCall& call) {
   return made;
 }
 
-const Register rules{{.op = "moonhalo::pointwise",
-                      .plan = plan,
-                      .source = "at::Tag::pointwise; broadcasting as in PyTorch",
-                      .supports = "any cut, broadcasting, in place; sums and scalings keep Partial"}};
+const Register rules{
+    {.op = "moonhalo::pointwise",
+     .plan = plan,
+     .source = "at::Tag::pointwise; broadcasting as in PyTorch",
+     .supports = "any cut, broadcasting, in place; sums and scalings keep Partial"},
+};
 
 }  // namespace
 }  // namespace moonhalo

@@ -103,16 +103,17 @@ std::optional<Plan> plan_of(const OpCall& call) {
   return plan_fft(call, kKind);
 }
 
-constexpr auto* kSource = "PyTorch torch.fft";
 constexpr auto* kSupports =
-    "any dims, norm and cut; cut dims are transformed on pencils and come back in their cut, a dim "
-    "whose extent changes "
-    "with its blocks' boundaries at the same place of the domain";
+    "any dims, norm and cut, which results keep; a dim whose extent changes with its blocks' boundaries at the same "
+    "place of the domain";
 
 const Register rules{
-    {.op = "aten::_fft_c2c", .plan = plan_of<Kind::kComplex>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_fft_r2c", .plan = plan_of<Kind::kFromReal>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_fft_c2r", .plan = plan_of<Kind::kToReal>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_fft_c2c", .plan = plan_of<Kind::kComplex>, .supports = kSupports, .traffic = Traffic::kRedistribute},
+    {.op = "aten::_fft_r2c",
+     .plan = plan_of<Kind::kFromReal>,
+     .supports = kSupports,
+     .traffic = Traffic::kRedistribute},
+    {.op = "aten::_fft_c2r", .plan = plan_of<Kind::kToReal>, .supports = kSupports, .traffic = Traffic::kRedistribute},
 };
 
 }  // namespace

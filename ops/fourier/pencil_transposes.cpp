@@ -33,7 +33,7 @@ double moved(const ShardSpec& from, const ShardSpec& to) {
   return count;
 }
 
-// What all ranks do while the one with the largest block transforms it along `dims`.
+// The work of all ranks while the one with the largest block transforms it along `dims`.
 double work(const ShardSpec& spec, const Dims& dims) {
   double most = 0;
   for (int64_t rank = 0; rank < spec.mesh()->size(); ++rank) most = std::max(most, overlap(spec, spec, rank));
@@ -52,7 +52,7 @@ class Search {
   }
 
  private:
-  // What can be transformed while `spec` holds.
+  // The dims that can be transformed while `spec` holds.
   Dims possible(const ShardSpec& spec, const Dims& remaining) const {
     const int64_t special = transform_.special;
     const auto whole = [&](int64_t d) { return spec.cut(d).sizes.size() <= 1; };

@@ -204,16 +204,18 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   return plan;
 }
 
-const char* const kGet = "any cut; rows of a cut dim come from their owners; a mask beside other indices gathers";
+const char* const kGet = "any cut; a mask beside other indices gathers";
 const char* const kPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
 
 const Register rules{
-    {.op = "aten::index.Tensor", .plan = plan_index, .source = "PyTorch advanced indexing", .supports = kGet},
-    {.op = "aten::_unsafe_index.Tensor", .plan = plan_index, .source = "PyTorch advanced indexing", .supports = kGet},
-    {.op = "aten::index_put_", .plan = plan_index_put, .source = "PyTorch index_put_", .supports = kPut},
-    {.op = "aten::index_put", .plan = plan_index_put, .source = "PyTorch index_put", .supports = kPut},
-    {.op = "aten::_index_put_impl_", .plan = plan_index_put, .source = "PyTorch index_put_", .supports = kPut},
-    {.op = "aten::_unsafe_index_put", .plan = plan_index_put, .source = "PyTorch index_put", .supports = kPut},
+    {.op = {"aten::index.Tensor", "aten::_unsafe_index.Tensor"},
+     .plan = plan_index,
+     .supports = kGet,
+     .traffic = Traffic::kDataDependent},
+    {.op = {"aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"},
+     .plan = plan_index_put,
+     .supports = kPut,
+     .traffic = Traffic::kDataDependent},
 };
 
 }  // namespace

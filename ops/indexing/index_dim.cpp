@@ -195,34 +195,22 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   return plan;
 }
 
-const char* const kGet = "any cut; rows of a cut dim come from their owners";
+const char* const kGet = "any cut";
 const char* const kPut = "any cut; each rank writes the rows it owns";
 
 const Register rules{
-    {.op = "aten::index_select", .plan = plan_index_select, .source = "PyTorch index_select", .supports = kGet},
-    {.op = "aten::gather", .plan = plan_gather, .source = "PyTorch gather", .supports = kGet},
-    {.op = "aten::index_add", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
-    {.op = "aten::index_add_", .plan = plan_index_write, .source = "PyTorch index_add", .supports = kPut},
-    {.op = "aten::index_copy", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
-    {.op = "aten::index_copy_", .plan = plan_index_write, .source = "PyTorch index_copy", .supports = kPut},
-    {.op = "aten::index_fill.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
-    {.op = "aten::index_fill.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
-    {.op = "aten::index_fill_.int_Scalar", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
-    {.op = "aten::index_fill_.int_Tensor", .plan = plan_index_write, .source = "PyTorch index_fill", .supports = kPut},
-    {.op = "aten::index_reduce", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
-    {.op = "aten::index_reduce_", .plan = plan_index_write, .source = "PyTorch index_reduce", .supports = kPut},
-    {.op = "aten::scatter.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter_.value_reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter_.src", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter_.value", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter_.reduce", .plan = plan_scatter, .source = "PyTorch scatter", .supports = kPut},
-    {.op = "aten::scatter_add", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
-    {.op = "aten::scatter_add_", .plan = plan_scatter, .source = "PyTorch scatter_add", .supports = kPut},
-    {.op = "aten::scatter_reduce.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
-    {.op = "aten::scatter_reduce_.two", .plan = plan_scatter, .source = "PyTorch scatter_reduce", .supports = kPut},
+    {.op = "aten::index_select", .plan = plan_index_select, .supports = kGet},
+    {.op = "aten::gather", .plan = plan_gather, .supports = kGet},
+    {.op = {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
+            "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_fill_.int_Scalar",
+            "aten::index_fill_.int_Tensor", "aten::index_reduce", "aten::index_reduce_"},
+     .plan = plan_index_write,
+     .supports = kPut},
+    {.op = {"aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce",
+            "aten::scatter_.value_reduce", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_.reduce",
+            "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+     .plan = plan_scatter,
+     .supports = kPut},
 };
 
 }  // namespace

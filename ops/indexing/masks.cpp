@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mask picks: masked_select, nonzero, x[mask], and their inverses masked_scatter and x[mask] = values.
+// Elements that a mask picks: masked_select, nonzero, x[mask], and the inverses masked_scatter and x[mask] = values.
 //
-// How many elements come out depends on the values, so the results are cut unevenly, by counts that the ranks exchange:
+// The number of elements depends on the values, so results are cut unevenly, by counts that the ranks exchange:
 //
 //     mask   |1 0 1 1|0 1 0|      x[mask]   |x0 x2 x3|x5|
 //
 // Elements stand in row-major order, so a tensor that is cut in an inner dim is first cut in its first dim instead.
-// What is written keeps its own cut, whatever that is: then the place of each true element among all is counted.
+// A tensor that is written keeps its own cut. Then the place of each true element among all is counted.
 #include "moonhalo/ops/indexing/masks.h"
 
 #include <ATen/ATen.h>
@@ -144,6 +144,7 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
 at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const ShardSpec& mask, const Cut& cut,
                      const std::vector<int64_t>& counts) {
   const DeviceMesh& mesh = *mask.mesh();
+  const TrafficScope moving(Traffic::kDataDependent);
   const IntervalMap map(source, [&](int64_t rank) {
     const int64_t block = block_of(mesh, cut, rank);
     const int64_t start = std::accumulate(counts.begin(), counts.begin() + block, int64_t{0});
@@ -200,20 +201,16 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
 const char* const kCounts = "any cut; results are cut by counts, a cut of an inner dim moves to the first";
 
 const Register rules{
-    {.op = "aten::masked_select", .plan = plan_masked_select, .source = "PyTorch masked_select", .supports = kCounts},
-    {.op = "aten::nonzero", .plan = plan_nonzero, .source = "PyTorch nonzero", .supports = kCounts},
+    {.op = "aten::masked_select", .plan = plan_masked_select, .supports = kCounts, .traffic = Traffic::kDataDependent},
+    {.op = "aten::nonzero", .plan = plan_nonzero, .supports = kCounts, .traffic = Traffic::kDataDependent},
     {.op = "aten::nonzero_static",
      .plan = plan_nonzero_static,
-     .source = "PyTorch nonzero_static",
-     .supports = "any cut; the result stays a sum"},
-    {.op = "aten::masked_scatter",
+     .supports = "any cut; the result stays a sum",
+     .traffic = Traffic::kDataDependent},
+    {.op = {"aten::masked_scatter", "aten::masked_scatter_"},
      .plan = plan_masked_scatter,
-     .source = "PyTorch masked_scatter",
-     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs"},
-    {.op = "aten::masked_scatter_",
-     .plan = plan_masked_scatter,
-     .source = "PyTorch masked_scatter",
-     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs"},
+     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs",
+     .traffic = Traffic::kDataDependent},
 };
 
 }  // namespace

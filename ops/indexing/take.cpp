@@ -96,16 +96,8 @@ std::optional<Plan> plan_put(const OpCall& call) {
 const Register rules{
     {.op = "aten::take",
      .plan = plan_take,
-     .source = "PyTorch take",
      .supports = "any cut; the elements found are summed up, or the tensor is gathered if that moves less"},
-    {.op = "aten::put",
-     .plan = plan_put,
-     .source = "PyTorch put_",
-     .supports = "any cut; each rank writes what it owns"},
-    {.op = "aten::put_",
-     .plan = plan_put,
-     .source = "PyTorch put_",
-     .supports = "any cut; each rank writes what it owns"},
+    {.op = {"aten::put", "aten::put_"}, .plan = plan_put, .supports = "any cut; each rank writes what it owns"},
 };
 
 }  // namespace

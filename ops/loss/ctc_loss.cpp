@@ -82,7 +82,7 @@ std::optional<Plan> plan_ctc(const OpCall& call) {
   if (!plan.outputs[0]->has_cut()) return plan;
   plan.run = [=, alpha = plan.outputs[1]->local_shape(), at_log_probs = call.arg("log_probs")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_log_probs);
-    // As wide as the longest target of all ranks needs; the rest is never read.
+    // The table is as wide as the longest target of all ranks needs; the rest is never read.
     at::Tensor table = at::zeros(alpha, x.options());
     if (x.numel() == 0) return call.give(at::zeros({0}, x.options()), table);
     localize(call, mine);

@@ -24,7 +24,7 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
   const auto narrow = [](const TensorArgument& slot) { return wide_type(slot.dtype) != slot.dtype; };
   if (std::any_of(call.slots().begin(), call.slots().end(), narrow)) {
     // A sum may leave the range of half precision where the mean does not.
-    plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::None)}};
+    plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::None)}};
     plan.run = [count](LocalCall& call) {
       call.run();
       const at::Tensor loss = call.result();
@@ -32,7 +32,7 @@ std::optional<Plan> plan_elementwise(const OpCall& call) {
     };
     return plan;
   }
-  plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   plan.run = [count](LocalCall& call) {
     call.run();
     call.give(call.result().div(count));
@@ -45,7 +45,7 @@ std::optional<Plan> plan_elementwise_backward(const OpCall& call) {
   Plan plan = solve(call, broadcast_axes(call));
   if (call.integer("reduction") != at::Reduction::Mean) return plan;
   const int64_t count = call.spec("self")->global_numel();
-  plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   plan.run = [count, at_grad_output = call.arg("grad_output")](LocalCall& call) {
     c10::IValue& gradient = call.value(at_grad_output);
     gradient = gradient.toTensor().div(count);
@@ -113,10 +113,10 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
   return at::where(mine, target - classes.begin, kIgnored).masked_fill_(wrong, classes.all);
 }
 
-// Where classes are cut, the local call sees its own targets only.
+// If classes are cut, the local call sees its own targets only.
 Run with_own_target(const OpCall& call, const ShardSpec& scores, Plan& plan, Run run) {
   if (!scores.is_cut(class_dim(scores))) return run;
-  plan.edits.emplace_back(call.arg("ignore_index"), kIgnored);
+  plan.argument_overrides.emplace_back(call.arg("ignore_index"), kIgnored);
   return [run = std::move(run), classes = classes_of(scores), ignore_index = call.integer("ignore_index"),
           at_target = call.arg("target")](LocalCall& call) {
     c10::IValue& target = call.value(at_target);
@@ -144,7 +144,7 @@ std::optional<Plan> plan_nll(const OpCall& call) {
   if (group.alone()) return plan;
   const bool mean = reduction == at::Reduction::Mean;
   if (mean) plan.outputs = {replicated(call.mesh(), {}), replicated(call.mesh(), {})};
-  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  if (mean) plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   const auto run = [=, at_self = call.arg("self"), at_target = call.arg("target")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
@@ -187,27 +187,28 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
 
 constexpr auto* kSource = "PyTorch losses; means by the global count";
 constexpr auto* kAny = "any cut; sums and means stay Partial(sum)";
-constexpr auto* kClasses = "any cut, classes too; mean: one all-reduce of two numbers";
+constexpr auto* kClasses = "any cut, classes too";
 
 const Register rules{
-    {.op = "aten::mse_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::huber_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::smooth_l1_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::soft_margin_loss", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::binary_cross_entropy", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::binary_cross_entropy_with_logits", .plan = plan_elementwise, .source = kSource, .supports = kAny},
-    {.op = "aten::mse_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
-    {.op = "aten::huber_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
-    {.op = "aten::smooth_l1_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
-    {.op = "aten::soft_margin_loss_backward", .plan = plan_elementwise_backward, .source = kSource, .supports = kAny},
-    {.op = "aten::binary_cross_entropy_backward",
+    {.op = {"aten::mse_loss", "aten::huber_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss",
+            "aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits"},
+     .plan = plan_elementwise,
+     .source = kSource,
+     .supports = kAny},
+    {.op = {"aten::mse_loss_backward", "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
+            "aten::soft_margin_loss_backward", "aten::binary_cross_entropy_backward"},
      .plan = plan_elementwise_backward,
      .source = kSource,
      .supports = kAny},
-    {.op = "aten::nll_loss_forward", .plan = plan_nll, .source = kSource, .supports = kClasses},
-    {.op = "aten::nll_loss2d_forward", .plan = plan_nll, .source = kSource, .supports = kClasses},
-    {.op = "aten::nll_loss_backward", .plan = plan_nll_backward, .source = kSource, .supports = "any cut"},
-    {.op = "aten::nll_loss2d_backward", .plan = plan_nll_backward, .source = kSource, .supports = "any cut"},
+    {.op = {"aten::nll_loss_forward", "aten::nll_loss2d_forward"},
+     .plan = plan_nll,
+     .source = kSource,
+     .supports = kClasses,
+     .traffic = Traffic::kAllReduce},
+    {.op = {"aten::nll_loss_backward", "aten::nll_loss2d_backward"},
+     .plan = plan_nll_backward,
+     .source = kSource,
+     .supports = "any cut"},
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ RowLoss row_loss(const OpCall& call) {
   if (loss.ndim == 2) loss.rows = scores->global_shape()[0];
   loss.axes.kinds = {AxisKind::kKeep};
   for (const TensorArgument& slot : call.slots()) {
-    // What is no tensor of rows is a vector of class weights or a single number.
+    // A tensor without rows is a vector of class weights or a single number.
     const bool of_rows = slot.spec && slot.spec->ndim() > 0 && loss.ndim == 2 &&
                          (slot.spec->ndim() == 2 || slot.arg == call.arg("target") ||
                           (call.has("grad_output") && slot.arg == call.arg("grad_output")));
@@ -50,7 +50,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   if (marks) plan.outputs.push_back(plan.inputs[call.slot("target")]);
   if (!plan.inputs[call.slot("self")]->has_cut()) return plan;
   const bool mean = reduction == at::Reduction::Mean;
-  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  if (mean) plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   plan.run = [=, rows = loss.rows, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
@@ -72,7 +72,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   Plan plan = solve(call, loss.axes);
   if (!plan.outputs[0]->has_cut()) return plan;
   const bool mean = call.integer("reduction") == at::Reduction::Mean;
-  if (mean) plan.edits = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
+  if (mean) plan.argument_overrides = {{call.arg("reduction"), static_cast<int64_t>(at::Reduction::Sum)}};
   plan.run = [=, rows = loss.rows, at_self = call.arg("self"),
               at_grad_output = call.arg("grad_output")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
@@ -87,21 +87,11 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 constexpr auto* kSupports = "any cut of the rows; sums and means stay Partial(sum)";
 
 const Register rules{
-    {.op = "aten::multi_margin_loss",
+    {.op = {"aten::multi_margin_loss", "aten::multilabel_margin_loss_forward"},
      .plan = plan_forward,
-     .source = "PyTorch multi_margin_loss",
      .supports = kSupports},
-    {.op = "aten::multi_margin_loss_backward",
+    {.op = {"aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward"},
      .plan = plan_backward,
-     .source = "PyTorch multi_margin_loss",
-     .supports = kSupports},
-    {.op = "aten::multilabel_margin_loss_forward",
-     .plan = plan_forward,
-     .source = "PyTorch multilabel_margin_loss",
-     .supports = kSupports},
-    {.op = "aten::multilabel_margin_loss_backward",
-     .plan = plan_backward,
-     .source = "PyTorch multilabel_margin_loss",
      .supports = kSupports},
 };
 

@@ -242,15 +242,21 @@ constexpr const char* kSupports =
     "uneven, empty, thinner than the window";
 
 const Register rules{
-    {.op = "moonhalo::neighborhood_attention", .plan = plan_forward, .source = kSource, .supports = kSupports},
+    {.op = "moonhalo::neighborhood_attention",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "moonhalo::neighborhood_attention_backward",
      .plan = plan_backward,
      .source = kSource,
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "moonhalo::neighborhood_attention_double_backward",
      .plan = plan_second,
      .source = kSource,
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -204,27 +204,20 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch BatchNorm, SyncBatchNorm; Ioffe, Szegedy 2015";
-constexpr auto* kSupports =
-    "any cut: batch, channels, space; exact global statistics, two small all-reduces (backward: "
-    "one)";
-
-constexpr Rule forward(std::string_view op) {
-  return {.op = op, .plan = plan_forward, .source = kSource, .supports = kSupports};
-}
-constexpr Rule backward(std::string_view op) {
-  return {.op = op, .plan = plan_backward, .source = kSource, .supports = kSupports};
-}
+constexpr auto* kSupports = "any cut: batch, channels, space; exact global statistics";
 
 const Register rules{
-    forward("aten::native_batch_norm"),
-    forward("aten::_native_batch_norm_legit"),
-    forward("aten::_native_batch_norm_legit_no_training"),
-    forward("aten::_batch_norm_with_update"),
-    forward("aten::_batch_norm_no_update"),
-    forward("aten::cudnn_batch_norm"),
-    backward("aten::native_batch_norm_backward"),
-    backward("aten::batch_norm_backward"),
-    backward("aten::cudnn_batch_norm_backward"),
+    {.op = {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_no_training",
+            "aten::_batch_norm_with_update", "aten::_batch_norm_no_update", "aten::cudnn_batch_norm"},
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce | Traffic::kRedistribute},
+    {.op = {"aten::native_batch_norm_backward", "aten::batch_norm_backward", "aten::cudnn_batch_norm_backward"},
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce | Traffic::kRedistribute},
 };
 
 }  // namespace

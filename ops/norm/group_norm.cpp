@@ -58,7 +58,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   Plan plan = solve(call, group->axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
   if (samples_are_whole(*spec)) {
-    plan.edits = {{call.arg("N"), spec->local_shape()[0]}};
+    plan.argument_overrides = {{call.arg("N"), spec->local_shape()[0]}};
     plan.run = run_contiguous;
     return plan;
   }
@@ -86,7 +86,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const auto mask = wanted_gradients(call);
   plan.outputs = masked(mask, {spec, affine, affine});
   if (samples_are_whole(*spec)) {
-    plan.edits = {{call.arg("N"), spec->local_shape()[0]}};
+    plan.argument_overrides = {{call.arg("N"), spec->local_shape()[0]}};
     plan.run = run_contiguous;
     return plan;
   }
@@ -108,12 +108,19 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch GroupNorm; Wu, He 2018";
-constexpr auto* kSupports =
-    "any cut, also through a group; one all-reduce of [2, N, groups] (float64: two of half that)";
+constexpr auto* kSupports = "any cut, also through a group";
 
 const Register rules{
-    {.op = "aten::native_group_norm", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "aten::native_group_norm_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::native_group_norm",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::native_group_norm_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

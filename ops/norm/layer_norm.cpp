@@ -184,15 +184,31 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch LayerNorm; Ba, Kiros, Hinton 2016";
-constexpr auto* kSupports = "any cut; over cut normalized dims exact moments in two small all-reduces";
+constexpr auto* kSupports = "any cut; exact moments over cut normalized dims";
 constexpr auto* kRmsSource = "PyTorch RMSNorm; Zhang, Sennrich 2019";
-constexpr auto* kRmsSupports = "any cut; over cut normalized dims one small all-reduce";
+constexpr auto* kRmsSupports = "any cut";
 
 const Register rules{
-    {.op = "aten::native_layer_norm", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "aten::native_layer_norm_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_fused_rms_norm", .plan = plan_rms_forward, .source = kRmsSource, .supports = kRmsSupports},
-    {.op = "aten::_fused_rms_norm_backward", .plan = plan_rms_backward, .source = kRmsSource, .supports = kRmsSupports},
+    {.op = "aten::native_layer_norm",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::native_layer_norm_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::_fused_rms_norm",
+     .plan = plan_rms_forward,
+     .source = kRmsSource,
+     .supports = kRmsSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::_fused_rms_norm_backward",
+     .plan = plan_rms_backward,
+     .source = kRmsSource,
+     .supports = kRmsSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -65,11 +65,19 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch weight_norm; Salimans, Kingma 2016";
-constexpr auto* kSupports = "any cut; one all-reduce of a number per slice";
+constexpr auto* kSupports = "any cut";
 
 const Register rules{
-    {.op = "aten::_weight_norm_interface", .plan = plan_forward, .source = kSource, .supports = kSupports},
-    {.op = "aten::_weight_norm_interface_backward", .plan = plan_backward, .source = kSource, .supports = kSupports},
+    {.op = "aten::_weight_norm_interface",
+     .plan = plan_forward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::_weight_norm_interface_backward",
+     .plan = plan_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

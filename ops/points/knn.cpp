@@ -144,7 +144,7 @@ Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& ind
   return at::empty(with_rows(query, {indices.size(-1), points.size(-1)}), query.options());
 }
 
-// Of query and points: which gradients are wanted. The other one is undefined.
+// Which gradients are wanted, of query and of points. The other one is undefined.
 using Wanted = std::array<bool, 2>;
 
 Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
@@ -214,7 +214,7 @@ struct Offsets : torch::autograd::Function<Offsets> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (!grads[0].defined()) return variable_list(3);
     const auto saved = context->get_saved_variables();
-    // Of the points only their shape and cut are used: without history, so that none is made up.
+    // Only the shape and cut of the points are used. Without history, no gradient is made up for them.
     auto [query, points] = call_offsets_backward(grads[0], saved[0].detach(), saved[1], wanted_of(context));
     return {query, points, Tensor()};
   }

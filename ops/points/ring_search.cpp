@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/ops/points/arguments.h"
 
 namespace moonhalo {
@@ -52,6 +53,7 @@ NeighborLists PointRound::search(const at::Tensor& query, const at::Tensor& poin
 NeighborLists PointRound::pass_points(const at::Tensor& query, at::Tensor block) const {
   NeighborLists lists = lists_for(query);
   const auto count = static_cast<int64_t>(blocks_.size());
+  const TrafficScope moving(Traffic::kRing);
   const int from = holders_[(own_ + 1) % count], to = holders_[(own_ + count - 1) % count];
   for (int64_t step = 0; step < count; ++step) {
     const int64_t held = (own_ + step) % count;
@@ -73,6 +75,7 @@ NeighborLists PointRound::pass_points(const at::Tensor& query, at::Tensor block)
 }
 
 NeighborLists PointRound::pass_queries(const at::Tensor& query, const at::Tensor& block) const {
+  const TrafficScope moving(Traffic::kRing);
   const auto count = static_cast<int64_t>(blocks_.size());
   std::vector<at::Tensor> asked(count);
   Messages sends, receives;

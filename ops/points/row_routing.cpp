@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -194,6 +195,7 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
   numbers_ = at::full(indices.sizes(), asked.numel(), at::kLong).masked_scatter_(valid, place);
 
   Communicator& group = mesh_->group();
+  const TrafficScope moving(Traffic::kDataDependent);
   const auto [lowest, highest] = range_of(indices);
   const at::Tensor counts =
       at::cat({at::bincount(at::floor_divide(asked, stride), {}, ranks), at::tensor({lowest, highest}, at::kLong)});
@@ -213,6 +215,7 @@ at::Tensor PointRoute::travel(const at::Tensor& rows, bool home) const {
   const int64_t features = rows.size(1);
   const auto &from = home ? asks_ : serves_, &to = home ? serves_ : asks_;
   at::Tensor arrived = at::empty({c10::sum_integers(to), features}, rows.options());
+  const TrafficScope moving(Traffic::kDataDependent);
   mesh_->group().all_to_all(rows.contiguous(), times(from, features), arrived, times(to, features));
   return arrived;
 }

@@ -98,19 +98,29 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
 }
 
 constexpr const char* kAny = "any cut of batch, queries and points; cut coordinates are gathered";
-constexpr const char* kRows = "any cut; only rows that are asked for travel";
+constexpr const char* kRows = "any cut";
 
 const Register rules{
-    {.op = "moonhalo::knn", .plan = plan_knn, .source = "at::cdist and topk", .supports = kAny},
+    {.op = "moonhalo::knn",
+     .plan = plan_knn,
+     .source = "at::cdist and topk",
+     .supports = kAny,
+     .traffic = Traffic::kRing},
     {.op = "moonhalo::radius_search",
      .plan = plan_radius,
      .source = "PyTorch3D ball_query, nearest first",
-     .supports = kAny},
-    {.op = "moonhalo::neighbor_offsets", .plan = plan_offsets, .source = "PyTorch index and sub", .supports = kRows},
+     .supports = kAny,
+     .traffic = Traffic::kRing},
+    {.op = "moonhalo::neighbor_offsets",
+     .plan = plan_offsets,
+     .source = "PyTorch index and sub",
+     .supports = kRows,
+     .traffic = Traffic::kDataDependent},
     {.op = "moonhalo::neighbor_offsets_backward",
      .plan = plan_offsets_backward,
      .source = "its adjoint",
-     .supports = kRows},
+     .supports = kRows,
+     .traffic = Traffic::kDataDependent},
 };
 
 }  // namespace

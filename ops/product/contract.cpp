@@ -150,10 +150,12 @@ at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at
   return out;
 }
 
-const Register rules{{.op = "moonhalo::contract",
-                      .plan = plan_contract,
-                      .source = "PyTorch einsum of two operands",
-                      .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"}};
+const Register rules{
+    {.op = "moonhalo::contract",
+     .plan = plan_contract,
+     .source = "PyTorch einsum of two operands",
+     .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"},
+};
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def(

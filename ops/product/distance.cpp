@@ -82,7 +82,7 @@ std::optional<Plan> plan_cdist_backward(const OpCall& call) {
   rows.axes.outputs = {rows.first};
   rows.axes.output_shapes = {rows.first_shape};
   Plan plan = solve(call, rows.axes);
-  // Of nothing LibTorch's kernel gives a gradient without the batch dims.
+  // For an empty tensor LibTorch's kernel gives a gradient without the batch dims.
   plan.run = [spec = plan.outputs[0], at_x2 = call.arg("x2"), at_x1 = call.arg("x1")](LocalCall& call) {
     const at::Tensor x1 = call.tensor(at_x1), x2 = call.tensor(at_x2);
     if (x1.numel() > 0 && x2.numel() > 0) return call.run();
@@ -206,24 +206,15 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
 constexpr auto* kRows = "any cut of batch and rows; cut features are gathered";
 
 const Register rules{
-    {.op = "aten::_cdist_forward", .plan = plan_cdist, .source = "PyTorch cdist", .supports = kRows},
-    {.op = "aten::_euclidean_dist", .plan = plan_cdist, .source = "PyTorch cdist", .supports = kRows},
+    {.op = {"aten::_cdist_forward", "aten::_euclidean_dist"}, .plan = plan_cdist, .supports = kRows},
     {.op = "aten::_cdist_backward",
      .plan = plan_cdist_backward,
-     .source = "PyTorch cdist",
      .supports = "any cut; a cut of the second rows leaves sums"},
     {.op = "aten::_pdist_forward",
      .plan = plan_pdist,
-     .source = "PyTorch pdist",
      .supports = "rows are gathered, their pairs are cut as the rows were"},
-    {.op = "aten::_pdist_backward",
-     .plan = plan_pdist_backward,
-     .source = "PyTorch pdist",
-     .supports = "pairs cut as the rows are; leaves sums"},
-    {.op = "aten::renorm",
-     .plan = plan_renorm,
-     .source = "PyTorch renorm",
-     .supports = "any cut; one all-reduce of a number per slice"},
+    {.op = "aten::_pdist_backward", .plan = plan_pdist_backward, .supports = "pairs cut as the rows are; leaves sums"},
+    {.op = "aten::renorm", .plan = plan_renorm, .supports = "any cut", .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

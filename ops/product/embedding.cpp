@@ -67,7 +67,6 @@ const Register rules{
      .supports = "any cut of table and indices"},
     {.op = "aten::embedding_dense_backward",
      .plan = plan_embedding_backward,
-     .source = "PyTorch embedding",
      .supports = "any cut of the gradient; scale_grad_by_freq gathers the indices"},
 };
 

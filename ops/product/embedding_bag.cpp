@@ -105,19 +105,20 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
 
 using Planner = std::optional<Plan> (*)(const OpCall& call);
 
-constexpr Rule rule(std::string_view op, Planner plan, std::string_view supports) {
-  return {.op = op, .plan = plan, .source = "PyTorch embedding_bag", .supports = supports};
-}
-
 constexpr auto* kColumns = "any cut of columns; cut words, indices and offsets are gathered";
 
 const Register rules{
-    rule("aten::_embedding_bag", plan_forward, kColumns),
-    rule("aten::_embedding_bag_forward_only", plan_forward, kColumns),
-    rule("aten::_embedding_bag_backward", plan_backward, kColumns),
-    rule("aten::_embedding_bag_dense_backward", plan_backward, kColumns),
-    rule("aten::_embedding_bag_per_sample_weights_backward", plan_weights_backward, "any cut of columns; leaves sums"),
-    rule("aten::embedding_renorm_", plan_renorm, "any cut of the table"),
+    {.op = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}, .plan = plan_forward, .supports = kColumns},
+    {.op = {"aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward"},
+     .plan = plan_backward,
+     .supports = kColumns},
+    {.op = "aten::_embedding_bag_per_sample_weights_backward",
+     .plan = plan_weights_backward,
+     .supports = "any cut of columns; leaves sums"},
+    {.op = "aten::embedding_renorm_",
+     .plan = plan_renorm,
+     .supports = "any cut of the table",
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

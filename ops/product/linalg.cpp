@@ -6,6 +6,7 @@
 #include <string>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/ops/support/letters.h"
 #include "moonhalo/ops/support/reductions.h"
 
 namespace moonhalo {
@@ -13,62 +14,17 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// Dims behind the batch dims, a letter each: "mn,k->mn". 'k' is the lesser of m and n where no input names it, '?' a
-// right-hand side of n or [n, k], '0' an empty vector. Without an arrow the operator's own shape function is asked.
-struct Batched {
-  std::string_view op, dims;
-};
-
-constexpr Batched kBatched[] = {
-    {"aten::cholesky", "nn->nn"},
-    {"aten::cholesky_inverse", "nn->nn"},
-    {"aten::cholesky_solve", "nk,nn->nk"},
-    {"aten::_cholesky_solve_helper", "nk,nn->nk"},
-    {"aten::linalg_cholesky_ex", "nn"},
-    {"aten::linalg_inv_ex", "nn"},
-    {"aten::_linalg_det", "nn"},
-    {"aten::_linalg_slogdet", "nn"},
-    {"aten::_linalg_solve_ex", "nn,?"},
-    {"aten::linalg_solve_triangular", "nn,pq->pq"},
-    {"aten::triangular_solve", "nk,nn"},
-    {"aten::linalg_lu_factor_ex", "mn"},
-    {"aten::linalg_lu", "mn"},
-    {"aten::linalg_lu_solve", "nn,n,pq"},
-    {"aten::lu_unpack", "mn,k"},
-    {"aten::linalg_ldl_factor_ex", "nn"},
-    {"aten::linalg_ldl_solve", "nn,n,nk"},
-    {"aten::linalg_qr", "mn"},
-    {"aten::geqrf", "mn->mn,k"},
-    {"aten::linalg_householder_product", "mn,k->mn"},
-    {"aten::ormqr", "mn,k,pq->pq"},
-    {"aten::_linalg_svd", "mn"},
-    {"aten::_linalg_eigh", "nn"},
-    {"aten::linalg_eig", "nn->n,nn"},
-    {"aten::_linalg_eigvals", "nn->n"},
-    {"aten::linalg_matrix_exp", "nn->nn"},
-    {"aten::linalg_pinv.atol_rtol_tensor", "mn,,->nm"},
-};
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (size_t end; (end = text.find(',')) != std::string_view::npos; text.remove_prefix(end + 1)) {
-    parts.push_back(text.substr(0, end));
-  }
-  parts.push_back(text);
-  return parts;
-}
-
-// As LibTorch tells a batch of vectors from matrices.
+// LibTorch tells a batch of vectors from matrices in this way.
 bool is_vector(const ShardSpec& matrix, const ShardSpec& right) {
   const Shape &a = matrix.global_shape(), &b = right.global_shape();
   return b.size() == 1 || (b.size() + 1 == a.size() && std::equal(b.begin(), b.end(), a.begin()));
 }
 
-// Batch dims, behind which every tensor has its own.
+// Batch dims, behind which every tensor has its own, a letter each: "mn,k". 'k' is the lesser of m and n where no input
+// names it, '?' a right-hand side of n or [n, k], '0' an empty vector.
 class Batch {
  public:
-  Batch(const OpCall& call, std::string_view dims) : call_(call) {
-    const auto parts = split(dims);
+  Batch(const OpCall& call, const std::vector<std::string_view>& parts) : call_(call) {
     for (size_t s = 0; s < call.slots().size(); ++s) {
       const SpecPtr& spec = call.slots()[s].spec;
       cores_.push_back(!spec             ? 0
@@ -81,10 +37,8 @@ class Batch {
       TORCH_CHECK_VALUE(count >= 0, call.name(), ": a tensor of ", spec->ndim(), " dims where one of at least ",
                         cores_.back(), " is expected\n  have  ", call.describe());
       widen(Shape(spec->global_shape().begin(), spec->global_shape().begin() + count));
-      for (int64_t d = 0; parts[s] != "?" && d < cores_.back(); ++d) {
-        letters_ += parts[s][d];
-        extents_.push_back(spec->global_shape()[count + d]);
-      }
+      for (int64_t d = 0; parts[s] != "?" && d < cores_.back(); ++d)
+        extents_.meet(parts[s][d], spec->global_shape()[count + d]);
     }
   }
 
@@ -131,31 +85,24 @@ class Batch {
   }
 
   int64_t extent(char letter) const {
-    const size_t at = letters_.find(letter);
-    if (at != std::string::npos) return extents_[at];
-    return std::min(extent('m'), extent('n'));
+    return extents_.has(letter) ? extents_.at(letter) : std::min(extents_.at('m'), extents_.at('n'));
   }
 
   const OpCall& call_;
   Shape shape_;
   std::vector<int64_t> cores_;  // per slot: dims behind the batch
-  std::string letters_;
-  Shape extents_;
+  LetterExtents extents_;
 };
 
-std::optional<Plan> plan_batched(const OpCall& call) {
-  const auto* found = std::find_if(std::begin(kBatched), std::end(kBatched), [&](const Batched& b) {
-    return b.op == call.name() || b.op == call.op.operator_name().name;
-  });
-  TORCH_INTERNAL_ASSERT(found != std::end(kBatched), "no batch dims of ", call.name());
-  const size_t arrow = found->dims.find("->");
+// Without an arrow the operator's own shape function is asked.
+std::optional<Plan> plan_batched(const OpCall& call, const Letters& dims) {
   std::vector<Shape> results;
-  if (arrow == std::string_view::npos) {
+  if (!dims.outputs) {
     for (auto& shape : call.output_shapes()) results.push_back(shape.value_or(Shape{0}));
-    return Batch(call, found->dims).plan(results);
+    return Batch(call, dims.inputs).plan(results);
   }
-  const Batch batch(call, found->dims.substr(0, arrow));
-  for (const auto letters : split(found->dims.substr(arrow + 2))) results.push_back(batch.result(letters));
+  const Batch batch(call, dims.inputs);
+  for (const auto letters : *dims.outputs) results.push_back(batch.result(letters));
   return batch.plan(results);
 }
 
@@ -169,7 +116,7 @@ std::optional<Plan> plan_lstsq(const OpCall& call) {
   }
   const bool vector = is_vector(*a, *b);
   const int64_t m = a->global_shape()[a->ndim() - 2], n = a->global_shape().back();
-  const Batch batch(call, vector ? "mn,m" : "mn,mk");
+  const Batch batch(call, {"mn", vector ? "m" : "mk"});
   const Shape none{0}, solution = batch.result(vector ? "n" : "nk");
   const bool residuals = driver == "gels" && m > n;
   return batch.plan({solution, residuals ? batch.result(vector ? "" : "k") : none,
@@ -203,53 +150,37 @@ std::optional<Plan> plan_cross(const OpCall& call) {
   return solve(call, axes);
 }
 
-constexpr auto* kSource = "PyTorch linalg";
-constexpr auto* kSupports = "any cut of the batch; cut matrix dims are gathered";
-
-constexpr Rule rule(std::string_view op) {
-  return {.op = op, .plan = plan_batched, .source = kSource, .supports = kSupports};
+Rule batch_rule(OperatorNames op, std::string_view dims) {
+  return {.op = std::move(op),
+          .plan = [dims = Letters(dims)](const OpCall& call) { return plan_batched(call, dims); },
+          .supports = "any cut of the batch; cut matrix dims are gathered"};
 }
 
 const Register rules{
-    rule(kBatched[0].op),
-    rule(kBatched[1].op),
-    rule(kBatched[2].op),
-    rule(kBatched[3].op),
-    rule(kBatched[4].op),
-    rule(kBatched[5].op),
-    rule(kBatched[6].op),
-    rule(kBatched[7].op),
-    rule(kBatched[8].op),
-    rule(kBatched[9].op),
-    rule(kBatched[10].op),
-    rule(kBatched[11].op),
-    rule(kBatched[12].op),
-    rule(kBatched[13].op),
-    rule(kBatched[14].op),
-    rule(kBatched[15].op),
-    rule(kBatched[16].op),
-    rule(kBatched[17].op),
-    rule(kBatched[18].op),
-    rule(kBatched[19].op),
-    rule(kBatched[20].op),
-    rule(kBatched[21].op),
-    rule(kBatched[22].op),
-    rule(kBatched[23].op),
-    rule(kBatched[24].op),
-    rule(kBatched[25].op),
-    rule(kBatched[26].op),
+    batch_rule({"aten::cholesky", "aten::cholesky_inverse", "aten::linalg_matrix_exp"}, "nn->nn"),
+    batch_rule({"aten::cholesky_solve", "aten::_cholesky_solve_helper"}, "nk,nn->nk"),
+    batch_rule({"aten::linalg_cholesky_ex", "aten::linalg_inv_ex", "aten::_linalg_det", "aten::_linalg_slogdet",
+                "aten::linalg_ldl_factor_ex", "aten::_linalg_eigh"},
+               "nn"),
+    batch_rule("aten::_linalg_solve_ex", "nn,?"),
+    batch_rule("aten::linalg_solve_triangular", "nn,pq->pq"),
+    batch_rule("aten::triangular_solve", "nk,nn"),
+    batch_rule({"aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd"}, "mn"),
+    batch_rule("aten::linalg_lu_solve", "nn,n,pq"),
+    batch_rule("aten::lu_unpack", "mn,k"),
+    batch_rule("aten::linalg_ldl_solve", "nn,n,nk"),
+    batch_rule("aten::geqrf", "mn->mn,k"),
+    batch_rule("aten::linalg_householder_product", "mn,k->mn"),
+    batch_rule("aten::ormqr", "mn,k,pq->pq"),
+    batch_rule("aten::linalg_eig", "nn->n,nn"),
+    batch_rule("aten::_linalg_eigvals", "nn->n"),
+    batch_rule("aten::linalg_pinv.atol_rtol_tensor", "mn,,->nm"),
     {.op = "aten::linalg_lstsq",
      .plan = plan_lstsq,
-     .source = kSource,
      .supports = "any cut of the batch with gels and gelsy; otherwise gathered"},
-    {.op = "aten::_linalg_check_errors", .plan = plan_check_errors, .source = kSource, .supports = "any cut"},
-    {.op = "aten::linalg_cross",
-     .plan = plan_cross,
-     .source = "PyTorch linalg.cross",
-     .supports = "any cut of the other dims"},
+    {.op = "aten::_linalg_check_errors", .plan = plan_check_errors, .supports = "any cut"},
+    {.op = "aten::linalg_cross", .plan = plan_cross, .supports = "any cut of the other dims"},
 };
-
-static_assert(std::size(kBatched) == 27, "every entry is registered");
 
 }  // namespace
 }  // namespace moonhalo

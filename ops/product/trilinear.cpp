@@ -62,10 +62,9 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
   return plan;
 }
 
-const Register rules{{.op = "aten::_trilinear",
-                      .plan = plan_trilinear,
-                      .source = "PyTorch bilinear",
-                      .supports = "any cut; a cut of a summed dim leaves sums"}};
+const Register rules{
+    {.op = "aten::_trilinear", .plan = plan_trilinear, .supports = "any cut; a cut of a summed dim leaves sums"},
+};
 
 }  // namespace
 }  // namespace moonhalo

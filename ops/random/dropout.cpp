@@ -55,9 +55,8 @@ std::optional<Plan> plan_rrelu(const OpCall& call) {
 }
 
 const Register rules{
-    {.op = "aten::native_dropout", .plan = plan_native_dropout, .source = "PyTorch dropout", .supports = kAnyCut},
-    {.op = "aten::rrelu_with_noise", .plan = plan_rrelu, .source = "PyTorch rrelu", .supports = kAnyCut},
-    {.op = "aten::rrelu_with_noise_", .plan = plan_rrelu, .source = "PyTorch rrelu", .supports = kAnyCut},
+    {.op = "aten::native_dropout", .plan = plan_native_dropout, .supports = kAnyCut},
+    {.op = {"aten::rrelu_with_noise", "aten::rrelu_with_noise_"}, .plan = plan_rrelu, .supports = kAnyCut},
 };
 
 }  // namespace

@@ -239,11 +239,11 @@ const char* const kRows =
     "any cut; rows stay cut, the last dim is gathered; the same numbers for any cut and any number of ranks";
 
 const Register rules{
-    {.op = "aten::poisson", .plan = plan_sample<poisson>, .source = "PyTorch poisson", .supports = kAnyCut},
-    {.op = "aten::_standard_gamma", .plan = plan_sample<gamma>, .source = "PyTorch Gamma", .supports = kAnyCut},
-    {.op = "aten::binomial", .plan = plan_binomial, .source = "PyTorch binomial", .supports = kAnyCut},
-    {.op = "aten::_sample_dirichlet", .plan = plan_dirichlet, .source = "PyTorch Dirichlet", .supports = kRows},
-    {.op = "aten::multinomial", .plan = plan_multinomial, .source = "PyTorch multinomial", .supports = kRows},
+    {.op = "aten::poisson", .plan = plan_sample<poisson>, .supports = kAnyCut},
+    {.op = "aten::_standard_gamma", .plan = plan_sample<gamma>, .supports = kAnyCut},
+    {.op = "aten::binomial", .plan = plan_binomial, .supports = kAnyCut},
+    {.op = "aten::_sample_dirichlet", .plan = plan_dirichlet, .supports = kRows},
+    {.op = "aten::multinomial", .plan = plan_multinomial, .supports = kRows},
 };
 
 }  // namespace

@@ -115,13 +115,29 @@ std::optional<Plan> plan_aminmax(const OpCall& call) {
 }
 
 constexpr auto* kSource = "PyTorch max, argmax, aminmax; ties go to the first, NaN wins";
-constexpr auto* kSupports = "any cut; indices are global; one all-reduce of values, one of indices";
+constexpr auto* kSupports = "any cut; indices are global";
 
 const Register rules{
-    {.op = "aten::max.dim", .plan = plan_with_indices<ReduceOp::kMax>, .source = kSource, .supports = kSupports},
-    {.op = "aten::min.dim", .plan = plan_with_indices<ReduceOp::kMin>, .source = kSource, .supports = kSupports},
-    {.op = "aten::argmax", .plan = plan_arg<ReduceOp::kMax>, .source = kSource, .supports = kSupports},
-    {.op = "aten::argmin", .plan = plan_arg<ReduceOp::kMin>, .source = kSource, .supports = kSupports},
+    {.op = "aten::max.dim",
+     .plan = plan_with_indices<ReduceOp::kMax>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::min.dim",
+     .plan = plan_with_indices<ReduceOp::kMin>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::argmax",
+     .plan = plan_arg<ReduceOp::kMax>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::argmin",
+     .plan = plan_arg<ReduceOp::kMin>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
     {.op = "aten::aminmax", .plan = plan_aminmax, .source = kSource, .supports = "any cut; Partial(min), Partial(max)"},
 };
 

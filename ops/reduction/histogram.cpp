@@ -18,7 +18,7 @@ struct Range {
   std::vector<double> low, high;  // one per column
 };
 
-// Of the columns of all ranks' `x` [rows, columns].
+// The range of each column of all ranks' `x` [rows, columns].
 Range global_range(const at::Tensor& x, const CutGroup& group) {
   at::Tensor low, high;
   if (x.size(0) > 0) {
@@ -56,8 +56,8 @@ std::optional<Plan> plan_histc(const OpCall& call) {
   return plan;
 }
 
-// How `self` [rows..., columns] and its weights are held: an element is counted once, so all cuts of rows will do; the
-// coordinates of a point stay together. The first output holds the counts.
+// `self` [rows..., columns] and its weights keep any cut of rows, for an element is counted once. The coordinates of a
+// point stay together. The first output holds the counts.
 Plan plan_rows(const OpCall& call, bool columns) {
   Axes axes;
   const auto rows = static_cast<int>(call.spec("self")->ndim()) - (columns ? 1 : 0);
@@ -142,7 +142,7 @@ std::optional<Plan> plan_histogram(const OpCall& call) {
   return plan;
 }
 
-// As many counts as the greatest number of all ranks asks for.
+// There are as many counts as the greatest number of all ranks asks for.
 std::optional<Plan> plan_bincount(const OpCall& call) {
   Axes axes;
   axes.kinds = {AxisKind::kReduce};
@@ -178,24 +178,20 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
 constexpr auto* kSupports = "any cut; counts stay sums, a range that is not given is the global one";
 
 const Register rules{
-    {.op = "aten::histc", .plan = plan_histc, .source = "PyTorch histc", .supports = kSupports},
-    {.op = "aten::histogram", .plan = plan_histogram<false>, .source = "PyTorch histogram", .supports = kSupports},
+    {.op = "aten::histc", .plan = plan_histc, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::histogram", .plan = plan_histogram<false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
     {.op = "aten::_histogramdd_bin_edges",
      .plan = plan_histogram<true>,
-     .source = "PyTorch histogramdd",
-     .supports = "any cut but of the coordinates"},
-    {.op = "aten::_histogramdd_from_bin_cts",
+     .supports = "any cut but of the coordinates",
+     .traffic = Traffic::kAllReduce},
+    {.op = {"aten::_histogramdd_from_bin_cts", "aten::_histogramdd_from_bin_tensors"},
      .plan = plan_histogram<true>,
-     .source = "PyTorch histogramdd",
-     .supports = "any cut but of the coordinates; counts stay sums"},
-    {.op = "aten::_histogramdd_from_bin_tensors",
-     .plan = plan_histogram<true>,
-     .source = "PyTorch histogramdd",
-     .supports = "any cut but of the coordinates; counts stay sums"},
+     .supports = "any cut but of the coordinates; counts stay sums",
+     .traffic = Traffic::kAllReduce},
     {.op = "aten::bincount",
      .plan = plan_bincount,
-     .source = "PyTorch bincount",
-     .supports = "any cut; counts stay sums"},
+     .supports = "any cut; counts stay sums",
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

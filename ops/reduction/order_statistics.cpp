@@ -66,11 +66,11 @@ std::optional<Plan> plan_median(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut; eight all-reduces of 256 counts";
+constexpr auto* kSupports = "any cut";
 
 const Register rules{
-    {.op = "aten::median", .plan = plan_median<false>, .source = "PyTorch median", .supports = kSupports},
-    {.op = "aten::nanmedian", .plan = plan_median<true>, .source = "PyTorch nanmedian", .supports = kSupports},
+    {.op = "aten::median", .plan = plan_median<false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::nanmedian", .plan = plan_median<true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -47,15 +47,15 @@ std::optional<Plan> plan_scan(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut; along a cut dim the totals of the blocks travel";
+constexpr auto* kSupports = "any cut";
 
 const Register rules{
-    {.op = "aten::cumsum", .plan = plan_scan<Scan::kSum>, .source = "PyTorch cumsum", .supports = kSupports},
-    {.op = "aten::cumprod", .plan = plan_scan<Scan::kProduct>, .source = "PyTorch cumprod", .supports = kSupports},
+    {.op = "aten::cumsum", .plan = plan_scan<Scan::kSum>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::cumprod", .plan = plan_scan<Scan::kProduct>, .supports = kSupports, .traffic = Traffic::kAllReduce},
     {.op = "aten::logcumsumexp",
      .plan = plan_scan<Scan::kLogSumExp>,
-     .source = "PyTorch logcumsumexp",
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -75,9 +75,9 @@ std::optional<Plan> plan_isin(const OpCall& call) {
 constexpr auto* kSupports = "any cut of the values; cut boundaries leave counts that add up";
 
 const Register rules{
-    {.op = "aten::searchsorted", .plan = plan_searchsorted, .source = "PyTorch searchsorted", .supports = kSupports},
-    {.op = "aten::bucketize", .plan = plan_bucketize, .source = "PyTorch bucketize", .supports = kSupports},
-    {.op = "aten::isin", .plan = plan_isin, .source = "PyTorch isin", .supports = "any cut of elements and of the set"},
+    {.op = "aten::searchsorted", .plan = plan_searchsorted, .supports = kSupports},
+    {.op = "aten::bucketize", .plan = plan_bucketize, .supports = kSupports},
+    {.op = "aten::isin", .plan = plan_isin, .supports = "any cut of elements and of the set"},
 };
 
 }  // namespace

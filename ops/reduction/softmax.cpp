@@ -65,18 +65,22 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch softmax, log_softmax";
-constexpr auto* kSupports = "any cut; along a cut dim one max and one sum all-reduce (backward: one sum)";
+constexpr auto* kSupports = "any cut";
 
 const Register rules{
-    {.op = "aten::_softmax", .plan = plan_softmax<false>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_safe_softmax",
+    {.op = {"aten::_softmax", "aten::_safe_softmax"},
      .plan = plan_softmax<false>,
-     .source = "PyTorch scaled_dot_product_attention",
-     .supports = kSupports},
-    {.op = "aten::_log_softmax", .plan = plan_softmax<true>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_softmax_backward_data", .plan = plan_backward<false>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_log_softmax_backward_data", .plan = plan_backward<true>, .source = kSource, .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::_log_softmax", .plan = plan_softmax<true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::_softmax_backward_data",
+     .plan = plan_backward<false>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::_log_softmax_backward_data",
+     .plan = plan_backward<true>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -78,20 +78,18 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kLines = "any cut; along a cut dim whole lines are gathered slice by slice and the results return";
+constexpr auto* kLines = "any cut";
 
 const Register rules{
-    {.op = "aten::topk",
-     .plan = plan_topk,
-     .source = "PyTorch topk",
-     .supports = "any cut; k candidates per block travel"},
-    {.op = "aten::sort", .plan = plan_lines<false>, .source = "PyTorch sort", .supports = kLines},
-    {.op = "aten::cummax", .plan = plan_lines<false>, .source = "PyTorch cummax", .supports = kLines},
-    {.op = "aten::cummin", .plan = plan_lines<false>, .source = "PyTorch cummin", .supports = kLines},
-    {.op = "aten::kthvalue", .plan = plan_lines<true>, .source = "PyTorch kthvalue", .supports = kLines},
-    {.op = "aten::median.dim", .plan = plan_lines<true>, .source = "PyTorch median", .supports = kLines},
-    {.op = "aten::nanmedian.dim", .plan = plan_lines<true>, .source = "PyTorch nanmedian", .supports = kLines},
-    {.op = "aten::mode", .plan = plan_lines<true>, .source = "PyTorch mode", .supports = kLines},
+    {.op = "aten::topk", .plan = plan_topk, .supports = "any cut", .traffic = Traffic::kRedistribute},
+    {.op = {"aten::sort", "aten::cummax", "aten::cummin"},
+     .plan = plan_lines<false>,
+     .supports = kLines,
+     .traffic = Traffic::kRedistribute},
+    {.op = {"aten::kthvalue", "aten::median.dim", "aten::nanmedian.dim", "aten::mode"},
+     .plan = plan_lines<true>,
+     .supports = kLines,
+     .traffic = Traffic::kRedistribute},
 };
 
 }  // namespace

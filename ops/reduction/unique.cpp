@@ -40,7 +40,7 @@ Found find_unique(const at::Tensor& x, const Unique& how) {
   return found;
 }
 
-// What is found in no rows.
+// The answer for no rows.
 Found nothing(const at::Tensor& x, const Unique& how) {
   const at::Tensor none = at::empty({0}, x.options().dtype(at::kLong));
   if (how.dim >= 0) return {x, none, none};
@@ -127,15 +127,21 @@ std::optional<Plan> plan_consecutive(const OpCall& call) {
                   {.consecutive = true, .inverse = call.flag("return_inverse"), .counts = call.flag("return_counts")});
 }
 
-constexpr auto* kSource = "PyTorch unique";
-constexpr auto* kSupports = "any cut; the sets of the blocks travel, places stay cut";
+constexpr auto* kSupports = "any cut; places stay cut";
 
 const Register rules{
-    {.op = "aten::_unique", .plan = plan_unique, .source = kSource, .supports = kSupports},
-    {.op = "aten::_unique2", .plan = plan_unique, .source = kSource, .supports = kSupports},
-    {.op = "aten::unique_dim", .plan = plan_unique_rows, .source = kSource, .supports = kSupports},
-    {.op = "aten::unique_dim_consecutive", .plan = plan_unique_rows, .source = kSource, .supports = kSupports},
-    {.op = "aten::unique_consecutive", .plan = plan_consecutive, .source = kSource, .supports = kSupports},
+    {.op = {"aten::_unique", "aten::_unique2"},
+     .plan = plan_unique,
+     .supports = kSupports,
+     .traffic = Traffic::kDataDependent},
+    {.op = {"aten::unique_dim", "aten::unique_dim_consecutive"},
+     .plan = plan_unique_rows,
+     .supports = kSupports,
+     .traffic = Traffic::kDataDependent},
+    {.op = "aten::unique_consecutive",
+     .plan = plan_consecutive,
+     .supports = kSupports,
+     .traffic = Traffic::kDataDependent},
 };
 
 }  // namespace

@@ -89,19 +89,15 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut; orders 0, 1 and infinite stay Partial, others one all-reduce";
+constexpr auto* kSupports = "any cut; orders 0, 1 and infinite stay Partial";
 
 const Register rules{
-    {.op = "aten::norm", .plan = plan_norm, .source = "PyTorch norm", .supports = kSupports},
-    {.op = "aten::linalg_vector_norm",
+    {.op = {"aten::norm", "aten::linalg_vector_norm"},
      .plan = plan_norm,
-     .source = "PyTorch linalg.vector_norm",
-     .supports = kSupports},
-    {.op = "aten::linalg__powsum",
-     .plan = plan_powers,
-     .source = "PyTorch linalg._powsum",
-     .supports = "any cut, stays Partial"},
-    {.op = "aten::logsumexp", .plan = plan_logsumexp, .source = "PyTorch logsumexp", .supports = "any cut"},
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::linalg__powsum", .plan = plan_powers, .supports = "any cut, stays Partial"},
+    {.op = "aten::logsumexp", .plan = plan_logsumexp, .supports = "any cut", .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/reductions.h"
 
@@ -15,6 +16,7 @@ GatheredLists all_gather_lists(const at::Tensor& mine, const MeshPtr& mesh, cons
     block = block * mesh->size(m) + mesh->coordinate(m);
   }
   if (blocks == 1) return {mine, 0};
+  const TrafficScope moving(Traffic::kDataDependent);
   Layout counted(mesh, {blocks});
   counted.cuts[0] = {mesh_dims, std::vector<int64_t>(blocks, 1)};
   at::Tensor counts = at::zeros({blocks}, at::kLong);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -54,6 +55,7 @@ int64_t block_of(const DeviceMesh& mesh, const Cut& cut, int64_t rank) {
 
 std::vector<int64_t> counts_of_blocks(const ShardSpec& spec, const Cut& cut, int64_t mine, at::Device device) {
   const DeviceMesh& mesh = *spec.mesh();
+  const TrafficScope moving(Traffic::kDataDependent);
   at::Tensor counts = at::zeros({static_cast<int64_t>(cut.sizes.size())}, at::dtype(at::kLong).device(device));
   counts[block_of(mesh, cut, mesh.rank())] = mine;
   for (const int64_t m : cut.mesh_dims) mesh.group(m).all_reduce(counts);
@@ -66,6 +68,7 @@ std::vector<int64_t> counts_of_blocks(const ShardSpec& spec, const Cut& cut, int
 // those of its own row so far, of the rows before it in the block, and of the blocks before it.
 TruePlaces true_places(const at::Tensor& mask, const ShardSpec& spec) {
   const DeviceMesh& mesh = *spec.mesh();
+  const TrafficScope moving(Traffic::kDataDependent);
   at::Tensor rows = mask.to(at::kLong), places = at::zeros_like(rows);
   for (int64_t d = spec.ndim() - 1; d >= 0; --d) {
     at::Tensor before = rows.cumsum(d) - rows;

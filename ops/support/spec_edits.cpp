@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/ops/support/spec_edits.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -47,7 +49,7 @@ Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> 
   plan.inputs = {wanted};
   plan.inputs.resize(call.slots().size());
   plan.outputs = std::move(outputs);
-  plan.copies_view = wanted && without_partial(wanted) != without_partial(call.slots().front().spec);
+  plan.breaks_alias = wanted && without_partial(wanted) != without_partial(call.slots().front().spec);
   return plan;
 }
 
@@ -90,6 +92,20 @@ std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>&
   }
   sizes.push_back(extent - begin);
   return sizes;
+}
+
+Cut cut_around(Cut picked, int64_t extent, int64_t start, int64_t step) {
+  if (!picked) return picked;
+  const int64_t length = c10::sum_integers(picked.sizes);
+  std::vector<int64_t> low, high;
+  int64_t rows = 0;
+  for (size_t i = 0; i + 1 < picked.sizes.size(); ++i) {
+    rows += picked.sizes[i];
+    low.push_back(rows == 0 ? 0 : start + (rows - 1) * step + 1);
+    high.push_back(rows == length ? extent : start + rows * step);
+  }
+  picked.sizes = nearly_balanced(extent, low, high);
+  return picked;
 }
 
 }  // namespace moonhalo

@@ -41,4 +41,8 @@ std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64
 /// 1) stays within [low[i], high[i]]; both are increasing and one shorter than the number of blocks.
 std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low, const std::vector<int64_t>& high);
 
+/// A cut of `extent` rows that leaves the rows start, start + step, ... where `picked`, a cut of these rows alone, has
+/// them. Of the cuts that do, the one nearest to balanced blocks.
+Cut cut_around(Cut picked, int64_t extent, int64_t start, int64_t step);
+
 }  // namespace moonhalo

@@ -111,13 +111,8 @@ std::optional<Plan> refuse(const OpCall& call) {
 }
 
 const Register rules{
-    {.op = "aten::as_strided",
+    {.op = {"aten::as_strided", "aten::as_strided_copy"},
      .plan = plan_as_strided,
-     .source = "PyTorch as_strided",
-     .supports = "strides that step along dims; whole dims keep their cut"},
-    {.op = "aten::as_strided_copy",
-     .plan = plan_as_strided,
-     .source = "PyTorch as_strided",
      .supports = "strides that step along dims; whole dims keep their cut"},
     {.op = "aten::as_strided_", .plan = refuse, .supports = "refused"},
 };

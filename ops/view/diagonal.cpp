@@ -32,8 +32,8 @@ Diagonal diagonal_of(const OpCall& call, int64_t ndim) {
   return diagonal;
 }
 
-// How the elements of the diagonal lie on the ranks. Whatever the order in which both cuts are nested, later blocks
-// hold later elements, for neither rows nor columns ever go back along the diagonal.
+// The cut of the diagonal. Whatever the order in which both cuts are nested, later blocks hold later elements, for
+// neither rows nor columns ever go back along the diagonal.
 Cut cut_of(const ShardSpec& self, const Diagonal& diagonal) {
   Cut cut;
   for (const int64_t d : {diagonal.dim1, diagonal.dim2}) {
@@ -75,19 +75,8 @@ SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal&
     if (d != diagonal.dim1 && d != diagonal.dim2) source[d] = next++;
   }
   const SpecPtr others = with_cuts_of(read, shape, source);
-  const int64_t last = read->ndim() - 1, length = read->global_shape()[last], rows = shape[diagonal.dim1];
-  Cut cut = read->cut(last);
-  if (cut) {
-    std::vector<int64_t> low, high;
-    int64_t end = 0;
-    for (size_t b = 0; b + 1 < cut.sizes.size(); ++b) {
-      end += cut.sizes[b];
-      low.push_back(end == 0 ? 0 : diagonal.first_row() + end);
-      high.push_back(end == length ? rows : diagonal.first_row() + end);
-    }
-    cut.sizes = nearly_balanced(rows, low, high);
-  }
-  return with_cut(others, diagonal.dim1, std::move(cut), rows);
+  const int64_t last = read->ndim() - 1, rows = shape[diagonal.dim1];
+  return with_cut(others, diagonal.dim1, cut_around(read->cut(last), rows, diagonal.first_row(), 1), rows);
 }
 
 std::optional<Plan> plan_diagonal(const OpCall& call) {
@@ -95,7 +84,7 @@ std::optional<Plan> plan_diagonal(const OpCall& call) {
   const auto shape = *call.output_shapes()[0];
   const Diagonal diagonal = diagonal_of(call, self->ndim());
   Plan plan = unary_plan(call, self, {read_spec(self, shape, diagonal)});
-  plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  plan.argument_overrides = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
   return plan;
 }
 
@@ -105,8 +94,8 @@ std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
   const Diagonal diagonal = diagonal_of(call, static_cast<int64_t>(shape.size()));
   const SpecPtr result = written_spec(grad, shape, diagonal);
   Plan plan = unary_plan(call, grad, {result});
-  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())},
-                {call.arg("offset"), c10::IValue(diagonal.local_offset(*result))}};
+  plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())},
+                             {call.arg("offset"), c10::IValue(diagonal.local_offset(*result))}};
   return plan;
 }
 
@@ -117,7 +106,7 @@ std::optional<Plan> plan_diagonal_scatter(const OpCall& call) {
   Plan plan = unary_plan(call, self, {self});
   const int src = call.slot("src");
   plan.inputs[src] = read_spec(self, call.slots()[src].spec->global_shape(), diagonal);
-  plan.edits = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
+  plan.argument_overrides = {{call.arg("offset"), c10::IValue(diagonal.local_offset(*self))}};
   return plan;
 }
 
@@ -178,25 +167,20 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
 void meet(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
 const MeetAboveAutograd met(&meet);
 
-const char* const kAny = "any cut, of the two dims too; nothing moves";
-const char* const kSource = "PyTorch diagonal";
+const char* const kAny = "any cut, of the two dims too";
 
 const Register rules{
-    {.op = "aten::diagonal", .plan = plan_diagonal, .source = kSource, .supports = kAny},
-    {.op = "aten::diagonal_copy", .plan = plan_diagonal, .source = kSource, .supports = kAny},
+    {.op = {"aten::diagonal", "aten::diagonal_copy"}, .plan = plan_diagonal, .supports = kAny},
     {.op = "aten::diagonal_backward",
      .plan = plan_diagonal_backward,
-     .source = kSource,
      .supports = "any cut; one of the diagonal becomes one of the first dim"},
     {.op = "aten::diagonal_scatter",
      .plan = plan_diagonal_scatter,
-     .source = "PyTorch diagonal_scatter",
      .supports = "any cut; what is scattered is cut to fit"},
     {.op = "aten::diag_embed",
      .plan = plan_diag_embed,
-     .source = "PyTorch diag_embed",
      .supports = "any cut; one of the last dim becomes one of the first of both dims"},
-    {.op = "aten::trace", .plan = plan_trace, .source = "PyTorch trace", .supports = "any cut; the result stays a sum"},
+    {.op = "aten::trace", .plan = plan_trace, .supports = "any cut; the result stays a sum"},
 };
 
 }  // namespace

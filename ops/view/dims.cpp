@@ -88,7 +88,7 @@ std::optional<Plan> plan_expand(const OpCall& call) {
   const SpecPtr result = with_cuts_of(wanted, shape, source);
   Plan plan = unary_plan(call, wanted, {result});
   if (call.name() == "aten::expand_copy") {
-    plan.edits = {{call.arg("size"), int_list(result->local_shape())}};
+    plan.argument_overrides = {{call.arg("size"), int_list(result->local_shape())}};
   } else {
     // Called as a function: a list unpacked from the stack costs more than the view.
     plan.run = [result, at_self = call.arg("self")](LocalCall& call) {
@@ -112,7 +112,7 @@ std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   const auto shape = *call.output_shapes()[0];
   const SpecPtr wanted = without_cuts(self, {self->ndim() - 1});
   Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, all_dims(self->ndim() - 1))});
-  if (plan.copies_view) {
+  if (plan.breaks_alias) {
     plan.run = [at_self = call.arg("self")](LocalCall& call) {
       at::Tensor pairs = call.tensor(at_self);
       if (!pairs.is_contiguous()) tell_copied(pairs = pairs.contiguous());
@@ -127,7 +127,7 @@ template <at::Tensor (*physical)(const at::Tensor&)>
 std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   const SpecPtr self = resolve_nonlinear(call.spec("self"));
   Plan plan = unary_plan(call, self, {self});
-  plan.copies_view = true;
+  plan.breaks_alias = true;
   plan.run = [at_self = call.arg("self")](LocalCall& call) {
     at::Tensor result = physical(call.tensor(at_self));
     tell_copied(result, physical,
@@ -137,51 +137,27 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   return plan;
 }
 
-const char* const kAny = "any cut; nothing moves";
+const char* const kAny = "any cut";
 
 const Register rules{
-    {.op = "aten::permute", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
-    {.op = "aten::permute_copy", .plan = plan_permute, .source = "PyTorch permute", .supports = kAny},
-    {.op = "aten::transpose.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
-    {.op = "aten::transpose_copy.int", .plan = plan_transpose, .source = "PyTorch transpose", .supports = kAny},
-    {.op = "aten::t", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
-    {.op = "aten::t_copy", .plan = plan_transpose, .source = "PyTorch t", .supports = kAny},
-    {.op = "aten::alias", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
-    {.op = "aten::alias_copy", .plan = plan_same, .source = "PyTorch alias", .supports = kAny},
-    {.op = "aten::detach", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
-    {.op = "aten::detach_copy", .plan = plan_same, .source = "PyTorch detach", .supports = kAny},
-    {.op = "aten::unsqueeze", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
-    {.op = "aten::unsqueeze_copy", .plan = plan_unsqueeze, .source = "PyTorch unsqueeze", .supports = kAny},
-    {.op = "aten::squeeze", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
-    {.op = "aten::squeeze_copy", .plan = plan_squeeze, .source = "PyTorch squeeze", .supports = kAny},
-    {.op = "aten::expand", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
-    {.op = "aten::expand_copy", .plan = plan_expand, .source = "PyTorch expand", .supports = kAny},
-    {.op = "aten::view_as_real", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
-    {.op = "aten::view_as_real_copy", .plan = plan_view_as_real, .source = "PyTorch view_as_real", .supports = kAny},
-    {.op = "aten::view_as_complex_copy",
+    {.op = {"aten::permute", "aten::permute_copy"}, .plan = plan_permute, .supports = kAny},
+    {.op = {"aten::transpose.int", "aten::transpose_copy.int", "aten::t", "aten::t_copy"},
+     .plan = plan_transpose,
+     .supports = kAny},
+    {.op = {"aten::alias", "aten::alias_copy", "aten::detach", "aten::detach_copy"},
+     .plan = plan_same,
+     .supports = kAny},
+    {.op = {"aten::unsqueeze", "aten::unsqueeze_copy"}, .plan = plan_unsqueeze, .supports = kAny},
+    {.op = {"aten::squeeze", "aten::squeeze_copy"}, .plan = plan_squeeze, .supports = kAny},
+    {.op = {"aten::expand", "aten::expand_copy"}, .plan = plan_expand, .supports = kAny},
+    {.op = {"aten::view_as_real", "aten::view_as_real_copy"}, .plan = plan_view_as_real, .supports = kAny},
+    {.op = {"aten::view_as_complex_copy", "aten::view_as_complex"},
      .plan = plan_view_as_complex,
-     .source = "PyTorch view_as_complex",
      .supports = "any cut; one of the last dim is gathered"},
-    {.op = "aten::_conj_copy",
-     .plan = plan_lazy_bit<at::conj_physical>,
-     .source = "PyTorch conj",
-     .supports = "any cut"},
-    {.op = "aten::_neg_view_copy",
-     .plan = plan_lazy_bit<at::neg>,
-     .source = "PyTorch _neg_view",
-     .supports = "any cut"},
-    {.op = "aten::view_as_complex",
-     .plan = plan_view_as_complex,
-     .source = "PyTorch view_as_complex",
-     .supports = "any cut; one of the last dim is gathered"},
-    {.op = "aten::_conj",
-     .plan = plan_lazy_bit<at::conj_physical>,
-     .source = "PyTorch conj",
-     .supports = "any cut; carried out at once"},
-    {.op = "aten::_neg_view",
-     .plan = plan_lazy_bit<at::neg>,
-     .source = "PyTorch _neg_view",
-     .supports = "any cut; carried out at once"},
+    {.op = "aten::_conj_copy", .plan = plan_lazy_bit<at::conj_physical>, .supports = "any cut"},
+    {.op = "aten::_neg_view_copy", .plan = plan_lazy_bit<at::neg>, .supports = "any cut"},
+    {.op = "aten::_conj", .plan = plan_lazy_bit<at::conj_physical>, .supports = "any cut; carried out at once"},
+    {.op = "aten::_neg_view", .plan = plan_lazy_bit<at::neg>, .supports = "any cut; carried out at once"},
 };
 
 }  // namespace

@@ -157,9 +157,8 @@ std::optional<Plan> plan_stack(const OpCall& call) {
 const Register rules{
     {.op = "aten::cat",
      .plan = plan_cat,
-     .source = "PyTorch cat",
      .supports = "any cut; along a cut dim rows move only where the blocks of the pieces interleave"},
-    {.op = "aten::stack", .plan = plan_stack, .source = "PyTorch stack", .supports = "any cut"},
+    {.op = "aten::stack", .plan = plan_stack, .supports = "any cut"},
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Boundary boundary)
                       " goes more than once round the ", extent, " rows of dim ", d, "\n  have  ", call.describe(),
                       "\n  fix   pad by at most the extent of the dim");
     const int64_t result = extent + margins.before[d] + margins.after[d];
-    // Of two or three dims LibTorch lets some be cropped to nothing, but not all.
+    // LibTorch lets some of two or three dims be cropped to nothing, but not all.
     rows_left |= result > 0;
     TORCH_CHECK_VALUE(extent > 0 && result >= 0 && (rows_left || i + 1 < padded), call.name(), ": nothing is left of the ",
                       extent, " rows of dim ", d, "\n  have  ", call.describe());
@@ -192,7 +192,7 @@ at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes, at
 }
 
 at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
-  // Where PyTorch crops it goes round what is left, not round the whole: left to its composite.
+  // When PyTorch crops, it goes round the rows that are left, not round all. Its composite does that.
   const bool crops = std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
   if (!is_shard_tensor(self) || crops) return at::native::_pad_circular_symint(self, pad);
   return pad_circular(self, C10_AS_INTARRAYREF_SLOW(pad));
@@ -211,31 +211,35 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 constexpr auto kReflect = plan_pad<Boundary::kReflect>, kReflectBack = plan_pad_backward<Boundary::kReflect>;
 constexpr auto kRepeat = plan_pad<Boundary::kReplicate>, kRepeatBack = plan_pad_backward<Boundary::kReplicate>;
-const char* const kReflection = "PyTorch ReflectionPad";
-const char* const kReplication = "PyTorch ReplicationPad";
-const char* const kAny = "any cut; only rows beyond the ends are fetched";
+const char* const kAny = "any cut";
 
 const Register rules{
     {.op = "moonhalo::pad_circular",
      .plan = plan_pad<Boundary::kCircular>,
      .source = "PyTorch pad, circular",
-     .supports = kAny},
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
     {.op = "moonhalo::pad_circular_backward",
      .plan = plan_circular_backward,
      .source = "PyTorch pad, circular",
-     .supports = kAny},
-    {.op = "aten::reflection_pad1d", .plan = kReflect, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad2d", .plan = kReflect, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad3d", .plan = kReflect, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad1d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad2d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
-    {.op = "aten::reflection_pad3d_backward", .plan = kReflectBack, .source = kReflection, .supports = kAny},
-    {.op = "aten::replication_pad1d", .plan = kRepeat, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad2d", .plan = kRepeat, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad3d", .plan = kRepeat, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad1d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad2d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
-    {.op = "aten::replication_pad3d_backward", .plan = kRepeatBack, .source = kReplication, .supports = kAny},
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"},
+     .plan = kReflect,
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
+     .plan = kReflectBack,
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"},
+     .plan = kRepeat,
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
+     .plan = kRepeatBack,
+     .supports = kAny,
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -107,21 +107,12 @@ std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
 const char* const kChannels = "any cut; one of the channels is gathered and made again";
 
 const Register rules{
-    {.op = "aten::channel_shuffle",
+    {.op = {"aten::channel_shuffle", "aten::native_channel_shuffle"},
      .plan = plan_channel_shuffle,
-     .source = "PyTorch channel_shuffle",
      .supports = kChannels},
-    {.op = "aten::native_channel_shuffle",
-     .plan = plan_channel_shuffle,
-     .source = "PyTorch channel_shuffle",
-     .supports = kChannels},
-    {.op = "aten::pixel_shuffle",
-     .plan = plan_shuffle,
-     .source = "PyTorch pixel_shuffle",
-     .supports = "any cut; one of the channels is gathered"},
+    {.op = "aten::pixel_shuffle", .plan = plan_shuffle, .supports = "any cut; one of the channels is gathered"},
     {.op = "aten::pixel_unshuffle",
      .plan = plan_unshuffle,
-     .source = "PyTorch pixel_unshuffle",
      .supports = "any cut; boundaries move to multiples of the factor, one of the channels is gathered"},
 };
 

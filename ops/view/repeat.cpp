@@ -159,7 +159,7 @@ std::optional<Plan> plan_rot90(const OpCall& call) {
   return plan;
 }
 
-// What one block of a padded dim keeps of its own rows, and how much stands on either side.
+// The rows that one block of a padded dim keeps, and how many stand on either side.
 struct Side {
   int64_t first = 0, rows = 0, before = 0, after = 0;
 };
@@ -219,22 +219,18 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
 const Register rules{
     {.op = "aten::repeat",
      .plan = plan_repeat,
-     .source = "PyTorch Tensor.repeat",
-     .supports = "any cut; blocks of a repeated cut dim grow alike"},
+     .supports = "any cut; blocks of a repeated cut dim grow alike",
+     .traffic = Traffic::kHalo},
     {.op = "aten::repeat_interleave.Tensor",
      .plan = plan_repeat_counts,
-     .source = "PyTorch repeat_interleave",
      .supports = "the counts are gathered; rows are then picked as index_select does"},
     {.op = "aten::roll",
      .plan = plan_roll,
-     .source = "PyTorch roll",
-     .supports = "any cut; without dims a tensor of several dims is gathered"},
-    {.op = "aten::flip", .plan = plan_flip, .source = "PyTorch flip", .supports = "any cut"},
-    {.op = "aten::rot90", .plan = plan_rot90, .source = "PyTorch rot90", .supports = "any cut"},
-    {.op = "aten::constant_pad_nd",
-     .plan = plan_constant_pad,
-     .source = "PyTorch constant_pad_nd",
-     .supports = "any cut; the outer blocks grow or shrink, nothing moves"},
+     .supports = "any cut; without dims a tensor of several dims is gathered",
+     .traffic = Traffic::kHalo},
+    {.op = "aten::flip", .plan = plan_flip, .supports = "any cut", .traffic = Traffic::kHalo},
+    {.op = "aten::rot90", .plan = plan_rot90, .supports = "any cut", .traffic = Traffic::kHalo},
+    {.op = "aten::constant_pad_nd", .plan = plan_constant_pad, .supports = "any cut; the outer blocks grow or shrink"},
 };
 
 }  // namespace

@@ -66,8 +66,8 @@ void edit_rows(const OpCall& call, Plan& plan, const SpecPtr& spec, int64_t dim,
   if (!spec->is_cut(dim)) return;
   const int64_t begin = spec->offsets()[dim];
   const Interval local = within(range, begin, begin + spec->local_shape()[dim]);
-  plan.edits.emplace_back(call.arg("start"), c10::IValue(local.begin));
-  plan.edits.emplace_back(call.arg("end"), c10::IValue(local.end));
+  plan.argument_overrides.emplace_back(call.arg("start"), c10::IValue(local.begin));
+  plan.argument_overrides.emplace_back(call.arg("end"), c10::IValue(local.end));
 }
 
 std::optional<Plan> plan_slice(const OpCall& call) {
@@ -81,21 +81,10 @@ std::optional<Plan> plan_slice(const OpCall& call) {
   return plan;
 }
 
-// The cut of the sliced tensor is not known. Every boundary that keeps the gradient's rows in place is right; of those
-// the one nearest to balanced blocks is taken, which is the very cut wherever that was balanced.
+// The cut of the sliced tensor is not known. Any that keeps the gradient's rows in place is right; the one nearest to
+// balanced blocks is the very cut wherever that was balanced.
 SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const StridedRows& range) {
-  Cut cut = grad->cut(dim);
-  if (cut) {
-    std::vector<int64_t> low, high;
-    int64_t rows = 0;
-    for (size_t i = 0; i + 1 < cut.sizes.size(); ++i) {
-      rows += cut.sizes[i];
-      low.push_back(rows == 0 ? 0 : range.start + (rows - 1) * range.step + 1);
-      high.push_back(rows == range.length ? shape[dim] : range.start + rows * range.step);
-    }
-    cut.sizes = nearly_balanced(shape[dim], low, high);
-  }
-  return with_cut(grad, dim, std::move(cut), shape[dim]);
+  return with_cut(grad, dim, cut_around(grad->cut(dim), shape[dim], range.start, range.step), shape[dim]);
 }
 
 std::optional<Plan> plan_slice_backward(const OpCall& call) {
@@ -105,7 +94,7 @@ std::optional<Plan> plan_slice_backward(const OpCall& call) {
   const StridedRows range = rows_of(call, shape[dim]);
   const SpecPtr result = unsliced(grad, shape, dim, range);
   Plan plan = unary_plan(call, grad, {result});
-  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
+  plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   edit_rows(call, plan, result, dim, range);
   return plan;
 }
@@ -179,7 +168,7 @@ std::optional<Plan> plan_select(const OpCall& call) {
   if (!self->is_cut(dim)) return plan;
   const int64_t index = call.integer("index");
   plan.run = fetch_row(call.arg("self"), self, dim, index < 0 ? index + self->global_shape()[dim] : index);
-  plan.copies_view = true;
+  plan.breaks_alias = true;
   return plan;
 }
 
@@ -192,7 +181,7 @@ std::optional<Plan> plan_select_backward(const OpCall& call) {
   for (int64_t d = 0; d < ndim; ++d) source[d] = d == dim ? -1 : d - (d > dim);
   const SpecPtr result = with_cuts_of(grad, shape, source);
   Plan plan = unary_plan(call, grad, {result});
-  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
+  plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   return plan;
 }
 
@@ -257,39 +246,26 @@ std::optional<Plan> plan_split(const OpCall& call) {
   return plan;
 }
 
-const char* const kTorch = "PyTorch indexing and slicing";
 const char* const kStays = "any cut; along a cut dim each rank keeps its rows";
 
 const Register rules{
-    {.op = "aten::slice.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
-    {.op = "aten::slice_copy.Tensor", .plan = plan_slice, .source = kTorch, .supports = kStays},
-    {.op = "aten::slice_backward", .plan = plan_slice_backward, .source = kTorch, .supports = kStays},
-    {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .source = kTorch, .supports = kStays},
-    {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .source = kTorch, .supports = kStays},
-    {.op = "aten::select.int",
+    {.op = {"aten::slice.Tensor", "aten::slice_copy.Tensor"}, .plan = plan_slice, .supports = kStays},
+    {.op = "aten::slice_backward", .plan = plan_slice_backward, .supports = kStays},
+    {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .supports = kStays},
+    {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .supports = kStays},
+    {.op = {"aten::select.int", "aten::select_copy.int"},
      .plan = plan_select,
-     .source = kTorch,
-     .supports = "any cut; a row of a cut dim is sent by its owner"},
-    {.op = "aten::select_copy.int",
-     .plan = plan_select,
-     .source = kTorch,
-     .supports = "any cut; a row of a cut dim is sent by its owner"},
-    {.op = "aten::select_backward", .plan = plan_select_backward, .source = kTorch, .supports = "any cut"},
-    {.op = "aten::select_scatter", .plan = plan_select_scatter, .source = kTorch, .supports = "any cut"},
-    {.op = "aten::unbind.int",
+     .supports = "any cut",
+     .traffic = Traffic::kHalo},
+    {.op = "aten::select_backward", .plan = plan_select_backward, .supports = "any cut"},
+    {.op = "aten::select_scatter", .plan = plan_select_scatter, .supports = "any cut"},
+    {.op = {"aten::unbind.int", "aten::unbind_copy.int"},
      .plan = plan_unbind,
-     .source = kTorch,
      .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
-    {.op = "aten::unbind_copy.int",
-     .plan = plan_unbind,
-     .source = kTorch,
-     .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
-    {.op = "aten::split_copy.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::split_with_sizes_copy", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::unsafe_split.Tensor", .plan = plan_split, .source = kTorch, .supports = kStays},
-    {.op = "aten::unsafe_split_with_sizes", .plan = plan_split, .source = kTorch, .supports = kStays},
+    {.op = {"aten::split_copy.Tensor", "aten::split_with_sizes_copy", "aten::split.Tensor", "aten::split_with_sizes",
+            "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"},
+     .plan = plan_split,
+     .supports = kStays},
 };
 
 }  // namespace

@@ -14,17 +14,14 @@ std::optional<Plan> plan_triangle(const OpCall& call) {
   TORCH_CHECK_VALUE(ndim >= 2, call.name(), ": a tensor of ", ndim, " dims has no diagonal\n  have  ", call.describe());
   Plan plan = unary_plan(call, self, {self});
   const int64_t shift = self->offsets()[ndim - 2] - self->offsets()[ndim - 1];
-  plan.edits = {{call.arg("diagonal"), c10::IValue(call.integer("diagonal") + shift)}};
+  plan.argument_overrides = {{call.arg("diagonal"), c10::IValue(call.integer("diagonal") + shift)}};
   return plan;
 }
 
-const char* const kAny = "any cut; nothing moves";
+const char* const kAny = "any cut";
 
 const Register rules{
-    {.op = "aten::tril", .plan = plan_triangle, .source = "PyTorch tril", .supports = kAny},
-    {.op = "aten::tril_", .plan = plan_triangle, .source = "PyTorch tril", .supports = kAny},
-    {.op = "aten::triu", .plan = plan_triangle, .source = "PyTorch triu", .supports = kAny},
-    {.op = "aten::triu_", .plan = plan_triangle, .source = "PyTorch triu", .supports = kAny},
+    {.op = {"aten::tril", "aten::tril_", "aten::triu", "aten::triu_"}, .plan = plan_triangle, .supports = kAny},
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   const SpecPtr result = windows_spec(self, shape, windows);
   Plan plan = unary_plan(call, self, {result});
   if (!self->is_cut(windows.dim)) return plan;
-  plan.copies_view = true;
+  plan.breaks_alias = true;
   plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape(),
               at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor rows = gather(*map, call.tensor(at_self), 0, halo_cache_of_argument(at_self.index));
@@ -115,9 +115,9 @@ std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   if (windows.size == 0) return std::nullopt;
   const SpecPtr result = rows_spec(grad, shape, windows);
   Plan plan = unary_plan(call, grad, {result});
-  plan.edits = {{call.arg("input_sizes"), int_list(result->local_shape())}};
+  plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   if (!grad->is_cut(windows.dim)) return plan;
-  plan.edits.clear();
+  plan.argument_overrides.clear();
   plan.run = [map = map_of(result, grad, windows), windows, at_grad_in = call.arg("grad_in")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_grad_in);
     const auto& rows = map->needed_shape();
@@ -130,13 +130,11 @@ std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   return plan;
 }
 
-const char* const kSource = "PyTorch Tensor.unfold";
-const char* const kAny = "any cut; along the dim only rows that windows share are fetched";
+const char* const kAny = "any cut";
 
 const Register rules{
-    {.op = "aten::unfold", .plan = plan_unfold, .source = kSource, .supports = kAny},
-    {.op = "aten::unfold_copy", .plan = plan_unfold, .source = kSource, .supports = kAny},
-    {.op = "aten::unfold_backward", .plan = plan_unfold_backward, .source = kSource, .supports = kAny},
+    {.op = {"aten::unfold", "aten::unfold_copy"}, .plan = plan_unfold, .supports = kAny, .traffic = Traffic::kHalo},
+    {.op = "aten::unfold_backward", .plan = plan_unfold_backward, .supports = kAny, .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -155,9 +155,9 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
   std::vector<int64_t> source = all_dims(self->ndim());
   if (resized) source[last] = -1;
   Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, source)});
-  if (plan.copies_view || resized) {
+  if (plan.breaks_alias || resized) {
     // Bytes are regrouped along the last dim, which therefore has to be dense.
-    plan.copies_view = true;
+    plan.breaks_alias = true;
     plan.run = [at_self = call.arg("self"), at_dtype = call.arg("dtype")](LocalCall& call) {
       const at::Tensor dense = call.tensor(at_self).clone(at::MemoryFormat::Contiguous);
       const auto dtype = call.value(at_dtype).toScalarType();
@@ -168,19 +168,15 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
   return plan;
 }
 
-const char* const kSource = "PyTorch Tensor.view";
-const char* const kSupports =
-    "any cut; nothing moves when block boundaries fall on rows of the outermost dim of a group, "
-    "else they are moved there";
+const char* const kSupports = "any cut; block boundaries are moved to rows of the outermost dim of a group";
 
 const Register rules{
-    {.op = "aten::view", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::view.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
-    {.op = "aten::view_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::view_copy.dtype", .plan = plan_view_dtype, .source = kSource, .supports = "any cut off the last dim"},
-    {.op = "aten::_reshape_copy", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::_unsafe_view", .plan = plan_view, .source = kSource, .supports = kSupports},
-    {.op = "aten::_reshape_alias", .plan = plan_view, .source = kSource, .supports = kSupports},
+    {.op = {"aten::view", "aten::view_copy", "aten::_reshape_copy", "aten::_unsafe_view", "aten::_reshape_alias"},
+     .plan = plan_view,
+     .supports = kSupports},
+    {.op = {"aten::view.dtype", "aten::view_copy.dtype"},
+     .plan = plan_view_dtype,
+     .supports = "any cut off the last dim"},
 };
 
 }  // namespace

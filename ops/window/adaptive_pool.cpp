@@ -110,7 +110,7 @@ std::optional<Plan> plan_average(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.input};
   plan.outputs = {p.output};
-  plan.edits.emplace_back(call.arg("output_size"), int_list(p.kernel_size));
+  plan.argument_overrides.emplace_back(call.arg("output_size"), int_list(p.kernel_size));
   plan.run = [p, at_self = call.arg("self")](LocalCall& call) {
     at::Tensor x = call.tensor(at_self);
     if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(at_self.index));
@@ -234,30 +234,29 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSource = "PyTorch adaptive pooling";
 constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .source = kSource, .supports = kSupports},
+    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .supports = kSupports, .traffic = Traffic::kHalo},
     {.op = "aten::_adaptive_avg_pool2d_backward",
      .plan = plan_average_backward<2>,
-     .source = kSource,
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::_adaptive_avg_pool3d_backward",
      .plan = plan_average_backward<3>,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .source = kSource, .supports = kSupports},
-    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .source = kSource, .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
+    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .supports = kSupports, .traffic = Traffic::kHalo},
     {.op = "aten::adaptive_max_pool2d_backward",
      .plan = plan_max_backward<2>,
-     .source = kSource,
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::adaptive_max_pool3d_backward",
      .plan = plan_max_backward<3>,
-     .source = kSource,
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -408,32 +408,27 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr Rule one_way(std::string_view op) {
-  return {.op = op, .plan = plan_forward, .source = "PyTorch convolution", .supports = "as convolution, with a batch"};
-}
-
 const Register rules{
     {.op = "aten::convolution",
      .plan = plan_forward,
-     .source = "PyTorch convolution",
      .supports = "1-3 spatial dims, any kernel, stride, dilation, padding, groups, transposed; "
                  "cuts of batch, channels "
-                 "and space"},
-    {.op = "aten::_convolution", .plan = plan_forward, .source = "PyTorch _convolution", .supports = "as convolution"},
+                 "and space",
+     .traffic = Traffic::kHalo},
+    {.op = "aten::_convolution", .plan = plan_forward, .supports = "as convolution", .traffic = Traffic::kHalo},
     {.op = "aten::convolution_backward",
      .plan = plan_backward,
-     .source = "PyTorch convolution_backward",
-     .supports = "as convolution; gradients of weight and bias stay sums over the mesh"},
-    one_way("aten::_slow_conv2d_forward"),
-    one_way("aten::slow_conv3d_forward"),
-    one_way("aten::slow_conv_dilated2d"),
-    one_way("aten::slow_conv_dilated3d"),
-    one_way("aten::slow_conv_transpose2d"),
-    one_way("aten::slow_conv_transpose3d"),
+     .supports = "as convolution; gradients of weight and bias stay sums over the mesh",
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::_slow_conv2d_forward", "aten::slow_conv3d_forward", "aten::slow_conv_dilated2d",
+            "aten::slow_conv_dilated3d", "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d"},
+     .plan = plan_forward,
+     .supports = "as convolution, with a batch",
+     .traffic = Traffic::kHalo},
     {.op = "aten::_slow_conv2d_backward.output_mask",
      .plan = plan_backward,
-     .source = "PyTorch convolution_backward",
-     .supports = "as convolution_backward, with a batch"},
+     .supports = "as convolution_backward, with a batch",
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

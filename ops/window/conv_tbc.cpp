@@ -52,7 +52,7 @@ const MeetAboveAutograd met(&meet);
 constexpr auto* kSupports = "any cut of batch and output channels; others are gathered";
 
 const Register rules{
-    {.op = "aten::conv_tbc", .plan = plan_conv_tbc, .source = "PyTorch conv_tbc", .supports = kSupports},
+    {.op = "aten::conv_tbc", .plan = plan_conv_tbc, .supports = kSupports},
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.inputs = {intern(in)};
   plan.outputs = {intern(std::move(out))};
   const auto halo = window_map(plan.inputs[0], intern(std::move(plane)), s.windows);
-  if (halo) plan.edits.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
+  if (halo) plan.argument_overrides.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
   plan.run = [halo, shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
     at::Tensor x = call.tensor(at_self);
     if (halo) x = gather(*halo, x);
@@ -153,8 +153,8 @@ std::optional<Plan> plan_fold(const OpCall& call) {
     return plan;
   }
   const std::vector<int64_t> extended = halo->needed_shape();
-  plan.edits.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
-  plan.edits.emplace_back(call.arg("output_size"), int_list({extended[last], extended[last + 1]}));
+  plan.argument_overrides.emplace_back(call.arg("padding"), int_list({0, s.windows[1].padding}));
+  plan.argument_overrides.emplace_back(call.arg("output_size"), int_list({extended[last], extended[last + 1]}));
   plan.run = [halo, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
     if (x.numel() == 0) {
@@ -170,12 +170,12 @@ std::optional<Plan> plan_fold(const OpCall& call) {
 const Register rules{
     {.op = "aten::im2col",
      .plan = plan_unfold,
-     .source = "PyTorch unfold (sliding blocks)",
-     .supports = "any window; cuts of batch, channels and rows, a cut of the last dim moves to the rows"},
+     .supports = "any window; cuts of batch, channels and rows, a cut of the last dim moves to the rows",
+     .traffic = Traffic::kHalo},
     {.op = "aten::col2im",
      .plan = plan_fold,
-     .source = "PyTorch fold",
-     .supports = "any window; cuts of batch, channels and columns, at whole rows of windows"},
+     .supports = "any window; cuts of batch, channels and columns, at whole rows of windows",
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -92,19 +92,12 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch grid_sample";
 constexpr auto* kSupports = "any cut of batch, channels and the grid; a cut of the input's space is gathered";
 
 const Register rules{
-    {.op = "aten::grid_sampler_2d", .plan = plan_grid_sampler, .source = kSource, .supports = kSupports},
-    {.op = "aten::grid_sampler_3d", .plan = plan_grid_sampler, .source = kSource, .supports = kSupports},
-    {.op = "aten::grid_sampler_2d_backward",
+    {.op = {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, .plan = plan_grid_sampler, .supports = kSupports},
+    {.op = {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"},
      .plan = plan_grid_sampler_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::grid_sampler_3d_backward",
-     .plan = plan_grid_sampler_backward,
-     .source = kSource,
      .supports = kSupports},
 };
 

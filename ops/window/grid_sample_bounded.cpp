@@ -298,11 +298,19 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
 }
 
 constexpr const char* kSource = "PyTorch grid_sample";
-constexpr const char* kSupports = "any cut; only what the stated displacement can reach travels";
+constexpr const char* kSupports = "any cut";
 
 const Register rules{
-    {.op = "moonhalo::grid_sample", .plan = plan_sample, .source = kSource, .supports = kSupports},
-    {.op = "moonhalo::grid_sample_backward", .plan = plan_sample_backward, .source = kSource, .supports = kSupports},
+    {.op = "moonhalo::grid_sample",
+     .plan = plan_sample,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kHalo | Traffic::kAllReduce},
+    {.op = "moonhalo::grid_sample_backward",
+     .plan = plan_sample_backward,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kHalo | Traffic::kAllReduce},
 };
 
 }  // namespace

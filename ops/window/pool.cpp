@@ -314,7 +314,7 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   Plan plan;
   plan.inputs = {p.output, nullptr, p.output};  // only the shape of self is read
   plan.outputs = {p.input};
-  plan.edits.emplace_back(call.arg("padding"), int_list(p.local_padding));
+  plan.argument_overrides.emplace_back(call.arg("padding"), int_list(p.local_padding));
   plan.run = [local = p.local, indices = call.arg("indices")](LocalCall& call) {
     const at::Tensor x = local.like_extended(call.tensor(local.self));
     if (local.empty()) {
@@ -335,7 +335,7 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
 // Arguments of the local kernel: it sums or averages full windows; windows that hang over an edge
 // are divided by their own size afterwards.
 void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
-  plan.edits.emplace_back(call.arg("padding"), int_list(p.local_padding));
+  plan.argument_overrides.emplace_back(call.arg("padding"), int_list(p.local_padding));
   if (!p.local.halo || call.given("divisor_override")) return;
   const bool include_pad = call.flag("count_include_pad");
   int64_t full = 1;
@@ -344,7 +344,7 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
     full *= window.kernel;
     alike &= include_pad || window.padding == 0;
   }
-  plan.edits.emplace_back(call.arg("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
+  plan.argument_overrides.emplace_back(call.arg("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
   if (alike) return;
   const int64_t first = p.output->ndim() - static_cast<int64_t>(p.local.windows.size());
   for (size_t i = 0; i < p.local.windows.size(); ++i) {
@@ -416,26 +416,26 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
 constexpr const char* kSupports = "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
 
 const Register rules{
-    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .source = "PyTorch max_pool2d", .supports = kSupports},
-    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .source = "PyTorch max_pool3d", .supports = kSupports},
+    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .supports = kSupports, .traffic = Traffic::kHalo},
     {.op = "aten::max_pool2d_with_indices_backward",
      .plan = plan_max_backward<2>,
-     .source = "PyTorch max_pool2d",
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::max_pool3d_with_indices_backward",
      .plan = plan_max_backward<3>,
-     .source = "PyTorch max_pool3d",
-     .supports = kSupports},
-    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .source = "PyTorch avg_pool2d", .supports = kSupports},
-    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .source = "PyTorch avg_pool3d", .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
+    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .supports = kSupports, .traffic = Traffic::kHalo},
     {.op = "aten::avg_pool2d_backward",
      .plan = plan_average_backward<2>,
-     .source = "PyTorch avg_pool2d",
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::avg_pool3d_backward",
      .plan = plan_average_backward<3>,
-     .source = "PyTorch avg_pool3d",
-     .supports = kSupports},
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

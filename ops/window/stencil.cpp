@@ -186,11 +186,19 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 }
 
 constexpr const char* kSource = "B. Fornberg, Mathematics of Computation 51, 1988";
-constexpr const char* kSupports = "any cut, kept; only rows between the lowest and highest offset travel";
+constexpr const char* kSupports = "any cut, kept";
 
 const Register rules{
-    {.op = "moonhalo::stencil", .plan = plan_stencil<false>, .source = kSource, .supports = kSupports},
-    {.op = "moonhalo::stencil_backward", .plan = plan_stencil<true>, .source = kSource, .supports = kSupports},
+    {.op = "moonhalo::stencil",
+     .plan = plan_stencil<false>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
+    {.op = "moonhalo::stencil_backward",
+     .plan = plan_stencil<true>,
+     .source = kSource,
+     .supports = kSupports,
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

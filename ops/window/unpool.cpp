@@ -84,24 +84,12 @@ std::optional<Plan> plan_unpool(const OpCall& call) {
 constexpr auto* kSupports = "any cut of batch and channels; a cut of space is gathered";
 
 const Register rules{
-    {.op = "aten::fractional_max_pool2d",
-     .plan = plan_fractional<2>,
-     .source = "PyTorch fractional_max_pool2d",
-     .supports = kSupports},
-    {.op = "aten::fractional_max_pool3d",
-     .plan = plan_fractional<3>,
-     .source = "PyTorch fractional_max_pool3d",
-     .supports = kSupports},
-    {.op = "aten::fractional_max_pool2d_backward",
-     .plan = plan_fractional_backward<2>,
-     .source = "PyTorch fractional_max_pool2d",
-     .supports = kSupports},
-    {.op = "aten::fractional_max_pool3d_backward",
-     .plan = plan_fractional_backward<3>,
-     .source = "PyTorch fractional_max_pool3d",
-     .supports = kSupports},
-    {.op = "aten::max_unpool2d", .plan = plan_unpool<2>, .source = "PyTorch max_unpool2d", .supports = kSupports},
-    {.op = "aten::max_unpool3d", .plan = plan_unpool<3>, .source = "PyTorch max_unpool3d", .supports = kSupports},
+    {.op = "aten::fractional_max_pool2d", .plan = plan_fractional<2>, .supports = kSupports},
+    {.op = "aten::fractional_max_pool3d", .plan = plan_fractional<3>, .supports = kSupports},
+    {.op = "aten::fractional_max_pool2d_backward", .plan = plan_fractional_backward<2>, .supports = kSupports},
+    {.op = "aten::fractional_max_pool3d_backward", .plan = plan_fractional_backward<3>, .supports = kSupports},
+    {.op = "aten::max_unpool2d", .plan = plan_unpool<2>, .supports = kSupports},
+    {.op = "aten::max_unpool3d", .plan = plan_unpool<3>, .supports = kSupports},
 };
 
 }  // namespace

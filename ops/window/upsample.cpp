@@ -383,44 +383,27 @@ std::optional<Plan> plan_upsample(const OpCall& call) {
   Resampling r = resampling_of(call, kBackward);
   return Plan{.inputs = {kBackward ? r.output : r.input},
               .outputs = {kBackward ? r.input : r.output},
-              .edits = r.edits,
+              .argument_overrides = r.edits,
               .run = [r](LocalCall& call) { return kBackward ? r.backward(call) : r.forward(call); }};
 }
 
-template <bool kBackward = false>
-constexpr Rule rule(std::string_view op) {
-  return {.op = op,
-          .plan = plan_upsample<kBackward>,
-          .source = "PyTorch interpolate",
-          .supports = "any sizes; cuts of batch, channels and space"};
-}
-constexpr auto* back = rule<true>;
-
 const Register rules{
-    rule("aten::upsample_nearest1d"),
-    rule("aten::upsample_nearest2d"),
-    rule("aten::upsample_nearest3d"),
-    rule("aten::_upsample_nearest_exact1d"),
-    rule("aten::_upsample_nearest_exact2d"),
-    rule("aten::_upsample_nearest_exact3d"),
-    rule("aten::upsample_linear1d"),
-    rule("aten::upsample_bilinear2d"),
-    rule("aten::upsample_trilinear3d"),
-    rule("aten::upsample_bicubic2d"),
-    rule("aten::_upsample_bilinear2d_aa"),
-    rule("aten::_upsample_bicubic2d_aa"),
-    back("aten::upsample_nearest1d_backward"),
-    back("aten::upsample_nearest2d_backward"),
-    back("aten::upsample_nearest3d_backward"),
-    back("aten::_upsample_nearest_exact1d_backward"),
-    back("aten::_upsample_nearest_exact2d_backward"),
-    back("aten::_upsample_nearest_exact3d_backward"),
-    back("aten::upsample_linear1d_backward"),
-    back("aten::upsample_bilinear2d_backward"),
-    back("aten::upsample_trilinear3d_backward"),
-    back("aten::upsample_bicubic2d_backward"),
-    back("aten::_upsample_bilinear2d_aa_backward"),
-    back("aten::_upsample_bicubic2d_aa_backward"),
+    {.op = {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
+            "aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
+            "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",
+            "aten::upsample_bicubic2d", "aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa"},
+     .plan = plan_upsample<false>,
+     .supports = "any sizes; cuts of batch, channels and space",
+     .traffic = Traffic::kHalo},
+    {.op = {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward",
+            "aten::upsample_nearest3d_backward", "aten::_upsample_nearest_exact1d_backward",
+            "aten::_upsample_nearest_exact2d_backward", "aten::_upsample_nearest_exact3d_backward",
+            "aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward",
+            "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward",
+            "aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward"},
+     .plan = plan_upsample<true>,
+     .supports = "any sizes; cuts of batch, channels and space",
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -189,7 +189,7 @@ int set_halo_function(lua_State* lua) {
 /// One call as {op, inputs = {"Shard(0, {3, 6}) -> Replicate()", ...}, outputs = {...}, bytes, gathered, halo =
 /// {"start", "interior", "finish", "edges"}, halo_seconds, halo_waited, module = "blocks.0.fc1"}.
 void push_record(lua_State* lua, const TraceRecord& record, const std::optional<std::string>& module) {
-  lua_createtable(lua, 0, 9);
+  lua_createtable(lua, 0, 10);
   push(lua, record.op);
   lua_setfield(lua, -2, "op");
   push(lua, record.inputs);
@@ -198,6 +198,8 @@ void push_record(lua_State* lua, const TraceRecord& record, const std::optional<
   lua_setfield(lua, -2, "outputs");
   push(lua, record.bytes);
   lua_setfield(lua, -2, "bytes");
+  push(lua, to_string(record.traffic));
+  lua_setfield(lua, -2, "traffic");
   push(lua, record.gathered);
   lua_setfield(lua, -2, "gathered");
   push(lua, record.halo);
@@ -214,8 +216,9 @@ void push_record(lua_State* lua, const TraceRecord& record, const std::optional<
 
 /// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order, and a
 /// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, the
-/// bytes that this rank sent, in which order edges left, the interior was computed and edges arrived, and the path of
-/// the module whose forward called it ("" is the one that the script called; nil outside of modules, as in a backward).
+/// bytes that this rank sent and why (`traffic`: "halo, all_reduce"), in which order edges left, the interior was
+/// computed and edges arrived, and the path of the module whose forward called it ("" is the one that the script
+/// called; nil outside of modules, as in a backward).
 int op_trace(lua_State* lua) {
   std::vector<TraceRecord> records;
   Dispatch& dispatch = Dispatch::of_this_thread();

@@ -23,13 +23,12 @@ std::string file_of(const Rule& rule) {
 
 int list_rules() {
   size_t width = 0;
-  const std::vector<Rule> rules = all_rules();
-  for (const Rule& rule : rules) width = std::max(width, rule.op.size());
-  for (const Rule& rule : rules) {
-    std::printf("%-*s  %-34s %s\n", static_cast<int>(width), std::string(rule.op).c_str(), file_of(rule).c_str(),
-                std::string(rule.supports).c_str());
+  for (const auto& [op, rule] : all_rules()) width = std::max(width, op.size());
+  for (const auto& [op, rule] : all_rules()) {
+    std::printf("%-*s  %-34s %-24s %s\n", static_cast<int>(width), op.c_str(), file_of(*rule).c_str(),
+                to_string(rule->traffic).c_str(), std::string(rule->supports).c_str());
   }
-  std::printf("%zu rules; operators without one are gathered, or refused (mh.set_fallback)\n", rules.size());
+  std::printf("%zu operators; operators without one are gathered, or refused (mh.set_fallback)\n", all_rules().size());
   return kDone;
 }
 
@@ -64,7 +63,8 @@ int show_operator(const std::string& name) {
                   c10::toString(facts.functional->operator_name()).c_str());
     } else if (rule) {
       std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
-      if (!rule->source.empty()) std::printf("    source: %s\n", std::string(rule->source).c_str());
+      std::printf("    moves:  %s, once its tensors are cut as it needs\n", to_string(rule->traffic).c_str());
+      std::printf("    source: %s\n", std::string(rule->source).c_str());
     } else {
       std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes ? made_of(op)
                                        : facts.random ? "refused: no rule for this random operator"

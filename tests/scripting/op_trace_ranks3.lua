@@ -27,6 +27,17 @@ function tests.test_op_trace_tells_what_was_chosen()
   testing.assert_equal(records[#records].bytes > 0, true) -- item sums up
 end
 
+function tests.test_S29_op_trace_tells_why_data_moved()
+  local x = mh.distribute_tensor(mh.ones({9, 4}), mesh, {S(0)})
+  local y = mh.distribute_tensor(mh.ones({9, 4}), mesh, {S(1)})
+
+  local _, records = mh.op_trace(function() local _ = x:roll(1, 0), x:cumsum(0), x:sort(0), x + y, x + x end)
+
+  local why = {}
+  for i, record in ipairs(records) do why[i] = record.traffic end
+  testing.assert_equal(table.concat(why, "; "), "halo; all_reduce; redistribute; inputs; none")
+end
+
 function tests.test_comm_stats_by_operator()
   local x = mh.distribute_tensor(mh.ones({9, 4}), mesh, {S(0)})
   mh.comm_stats{reset = true}

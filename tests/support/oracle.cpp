@@ -10,8 +10,10 @@
 #include <mutex>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
 #include "tests/support/named_cases.h"
 #include "tests/support/ranks.h"
 #include "tests/support/refusals.h"
@@ -145,6 +147,28 @@ void compare_cuts(const std::vector<at::Tensor>& inputs, const std::vector<bool>
   }
 }
 
+class Tracing {
+ public:
+  explicit Tracing(std::vector<TraceRecord>* calls) : before_(std::exchange(Dispatch::of_this_thread().trace, calls)) {}
+  ~Tracing() { Dispatch::of_this_thread().trace = before_; }
+  Tracing(const Tracing&) = delete;
+
+ private:
+  std::vector<TraceRecord>* before_;
+};
+
+// What moved in a call is what its rule declares. What has no rule is gathered.
+void compare_traffic(const std::vector<TraceRecord>& calls, std::ostream& out) {
+  for (const TraceRecord& call : calls) {
+    if (call.gathered) continue;
+    const size_t dot = call.op.find('.');
+    const Rule* rule = find_rule({call.op.substr(0, dot), dot == std::string::npos ? "" : call.op.substr(dot + 1)});
+    const Traffic declared = rule != nullptr ? rule->traffic : Traffic::kNone;
+    if (const Traffic more = call.traffic - (declared | Traffic::kInputs); more != Traffic::kNone)
+      out << call.op << " moved " << to_string(more) << ", its rule declares " << to_string(declared) << "\n";
+  }
+}
+
 }  // namespace
 
 at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype) {
@@ -248,12 +272,15 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
       tensors.push_back(tensor.requires_grad_(wanted[t][i]));
     }
 
+    std::vector<TraceRecord> calls;
+    const Tracing tracing(&calls);
     const Outcome actual =
         run(tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
           const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
           return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements()) : full;
         });
 
+    compare_traffic(calls, out);
     compare("result", actual.results, expected[t].results, options.tolerance, out);
     compare("gradient", actual.gradients, expected[t].gradients, options.tolerance, out);
     compare("second gradient", actual.second_gradients, expected[t].second_gradients, options.tolerance, out);

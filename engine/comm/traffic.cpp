@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/traffic.h"
+
+#include <utility>
+
+#include "moonhalo/engine/base/rank_context.h"
+
+namespace moonhalo {
+namespace {
+
+struct Notes {
+  Traffic scope = Traffic::kNone, seen = Traffic::kNone;
+};
+
+const RankLocal<Notes> notes;
+
+constexpr std::pair<Traffic, const char*> kNames[] = {
+    {Traffic::kInputs, "inputs"},
+    {Traffic::kHalo, "halo"},
+    {Traffic::kAllReduce, "all_reduce"},
+    {Traffic::kRedistribute, "redistribute"},
+    {Traffic::kRing, "ring"},
+    {Traffic::kDataDependent, "data_dependent"},
+    {Traffic::kOther, "other"},
+};
+
+}  // namespace
+
+std::string to_string(Traffic traffic) {
+  std::string text;
+  for (const auto& [flag, name] : kNames) {
+    if ((flag - traffic) == Traffic::kNone) text += (text.empty() ? "" : ", ") + std::string(name);
+  }
+  return text.empty() ? "none" : text;
+}
+
+TrafficScope::TrafficScope(Traffic traffic) : outermost_(notes->scope == Traffic::kNone) {
+  if (outermost_) notes->scope = traffic;
+}
+
+TrafficScope::~TrafficScope() {
+  if (outermost_) notes->scope = Traffic::kNone;
+}
+
+TrafficNotes::TrafficNotes() : before_(std::exchange(notes->seen, Traffic::kNone)) {}
+TrafficNotes::~TrafficNotes() { notes->seen = notes->seen | before_; }
+Traffic TrafficNotes::seen() const { return notes->seen; }
+
+void note_traffic(Traffic traffic) {
+  Notes& mine = *notes;
+  mine.seen = mine.seen | (mine.scope == Traffic::kNone ? traffic : mine.scope);
+}
+
+}  // namespace moonhalo
