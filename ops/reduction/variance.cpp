@@ -44,10 +44,22 @@ std::optional<Plan> plan_moments(const OpCall& call) {
 constexpr auto* kSupports = "any cut, any correction";
 
 const Register rules{
-    {.op = "aten::var.correction", .plan = plan_moments<false, false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::std.correction", .plan = plan_moments<true, false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::var_mean.correction", .plan = plan_moments<false, true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::std_mean.correction", .plan = plan_moments<true, true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::var.correction",
+     .plan = plan_moments<false, false>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::std.correction",
+     .plan = plan_moments<true, false>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::var_mean.correction",
+     .plan = plan_moments<false, true>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::std_mean.correction",
+     .plan = plan_moments<true, true>,
+     .supports = kSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace
