@@ -11,7 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-/// Nothing where one of the filters is unknown here.
+/// Returns nothing where one of the filters is unknown here.
 std::optional<std::vector<Codec>> read_codecs(hid_t list, const h5::Where& where) {
   std::vector<Codec> codecs;
   const int count = h5::checked(where, "read its filters", [&] { return H5Pget_nfilters(list); });

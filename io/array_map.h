@@ -24,21 +24,21 @@ struct ArrayMap {
   size_t chunk_bytes() const;
 };
 
-/// Where one chunk lies in the file.
+/// The place of one chunk in the file.
 struct StoredChunk {
   uint64_t offset = 0;
   uint64_t bytes = 0;    ///< 0: it was never written
   uint32_t skipped = 0;  ///< codecs that were not applied to it, by bit
 };
 
-/// Of a dataset in chunks that all went through codecs known here, whose elements lie in the file as `memory` lies in
-/// memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its creation list.
+/// The map of a dataset in chunks that all went through codecs known here, whose elements lie in the file as `memory`
+/// lies in memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its creation list.
 std::optional<ArrayMap> read_map(hid_t dataset, hid_t list, hid_t memory, const h5::Where& where);
 
 /// `chunk`: its number along every dim. A few microseconds; HDF5 keeps what it has read of the index.
 StoredChunk find_chunk(hid_t dataset, const ArrayMap& map, const std::vector<int64_t>& chunk, const h5::Where& where);
 
-/// How chunks divide one dim of a selection:
+/// Shows how chunks divide one dim of a selection:
 ///
 ///     chunks of 4     |0 1 2 3|4 5 6 7|8 9 . .|
 ///     slice 2:10:3        0     1       2            rows 0, 1 and 2 of the selection: cells [0, 1), [1, 2), [2, 3)

@@ -57,7 +57,7 @@ bool exceeds_int64(const Attribute& attribute, const Where& where) {
                      [](uint64_t value) { return value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()); });
 }
 
-/// Nothing for a type that has no AttributeValue.
+/// Returns nothing for a type that has no AttributeValue.
 std::optional<AttributeValue> read_value(const Attribute& attribute, const Where& where) {
   if (attribute.count == 0) return std::vector<std::string>{};
   const auto kind = checked(where, "read an attribute's type", [&] { return H5Tget_class(attribute.type.get()); });

@@ -25,7 +25,7 @@ namespace h5 {
 /// Names in order, without those that HDF5 and NetCDF-4 keep for themselves (CLASS, DIMENSION_LIST,
 /// _Netcdf4Dimid, ...).
 std::vector<std::string> attribute_names(hid_t object, const Where& where);
-/// Nothing when there is none of that name. TypeError for types with no AttributeValue (compounds,
+/// Returns nothing when there is none of that name. TypeError for types with no AttributeValue (compounds,
 /// references).
 std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name, const Where& where);
 /// All that have an AttributeValue.
@@ -39,7 +39,7 @@ std::vector<std::string> dimension_names(hid_t dataset, const std::string& name,
 
 }  // namespace h5
 
-/// As text for people: `K`, `3.5`, `[1, 2]`.
+/// Writes the value for people: `K`, `3.5`, `[1, 2]`.
 std::string to_string(const AttributeValue& value);
 
 }  // namespace moonhalo::io

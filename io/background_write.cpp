@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kWho = "checkpoint.save";
 constexpr const char* kUnfinished = "checkpoint.json.unfinished";
 
-/// What this rank's last save used, for the next one: touching new memory costs more than copying.
+/// Memory that this rank's last save used is kept for the next one: touching new memory costs more than copying.
 at::Tensor& spare_buffer() {
   thread_local at::Tensor spare;
   return spare;
@@ -89,7 +89,7 @@ bool BackgroundWrite::everybody_is_done() const {
 }
 
 void BackgroundWrite::put_in_place() {
-  // Of the threads that see that all are done, one can do this.
+  // One of the threads that see that all are done can do this.
   if (std::rename(inside(kUnfinished).c_str(), inside(kCheckpointFile).c_str()) != 0) return;
   for (int rank = 0; rank < ranks_; ++rank) std::remove(done_file(rank).c_str());
   put_checkpoint_in_place(kWho, path_);

@@ -28,7 +28,7 @@ class BackgroundWrite {
   void add(int64_t file, int64_t offset, const char* data, int64_t bytes);
   /// `text` becomes checkpoint.json (rank 0's; others give nothing).
   void start(std::string text);
-  /// Whether the thread of this rank has ended.
+  /// True if the thread of this rank has ended.
   bool is_done() const { return done_; }
   /// Waits for the thread of this rank; throws what it failed of.
   void join();

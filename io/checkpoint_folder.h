@@ -14,7 +14,7 @@ namespace moonhalo::io {
 
 constexpr const char* kCheckpointFile = "checkpoint.json";
 
-/// Whether a folder is a complete checkpoint.
+/// True if a folder is a complete checkpoint.
 bool is_checkpoint(const std::string& who, const std::string& folder);
 
 /// The newest complete one of the folders of `path` that may be there.

@@ -25,7 +25,7 @@ constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is ex
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
-/// Whether a file's bytes can go where the tensor lies.
+/// True if a file's bytes can go where the tensor lies.
 bool takes_bytes(const at::Tensor& target, const StoredTensor& tensor) {
   return target.is_cpu() && target.is_contiguous() && target.scalar_type() == tensor.dtype && !target.is_conj() &&
          !target.is_neg();

@@ -40,7 +40,7 @@ class CheckpointReader {
   /// header was read.
   void finish();
 
-  /// What this rank has read from the files.
+  /// The tensors that this rank has read from the files.
   int64_t bytes_read() const { return bytes_read_; }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace moonhalo::io {
 
-/// How the stored elements of a selection become those that were asked for.
+/// Makes the elements that were asked for of the stored ones of a selection.
 struct Conversion {
   at::ScalarType stored, dtype;
   std::optional<Decoder> decoder;

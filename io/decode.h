@@ -10,7 +10,7 @@
 
 namespace moonhalo::io {
 
-/// How stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
+/// Says how stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
 /// NetCDF users' guide: value = stored * scale_factor + add_offset; NaN where stored equals
 /// _FillValue or any missing_value, or lies outside valid_min .. valid_max or valid_range. Those
 /// attributes speak of stored numbers, except a floating-point valid_range of packed integers,

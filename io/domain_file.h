@@ -33,7 +33,7 @@ struct OpenOptions {
 };
 
 struct ReadOptions {
-  /// Of the result; the stored one (or, with decode, the decoded one) when absent.
+  /// The dtype of the result; the stored one (or, with decode, the decoded one) when absent.
   std::optional<at::ScalarType> dtype = {};
   /// Apply scale_factor, add_offset, _FillValue, missing_value and valid_range: NaN where a value
   /// is missing. See io/decode.h.

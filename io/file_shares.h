@@ -10,8 +10,8 @@
 
 namespace moonhalo::io {
 
-// Which rank writes, or reads, which part of a ShardTensor that lies whole and row-major in a file. Pure: decided from
-// specs, which all ranks hold, so nothing is negotiated.
+// Says which rank writes, or reads, which part of a ShardTensor that lies whole and row-major in a file. Pure: decided
+// from specs, which all ranks hold, so nothing is negotiated.
 
 constexpr int64_t kSmallBytes = 64 << 10;  ///< less is no work to share
 constexpr int64_t kShortRun = 32 << 10;    ///< runs of bytes that a disk takes badly

@@ -20,7 +20,7 @@ namespace moonhalo::io {
 
 enum class Mode : uint8_t { kRead, kWrite, kAppend };
 
-/// What a File and its Datasets share: the open HDF5 file, and for files being written the
+/// The state that a File and its Datasets share: the open HDF5 file, and for files being written the
 /// unfinished copy.
 ///
 ///     "w"  a new file  out.h5.unfinished-HOST-XXXX  --- close(): flush, fsync, rename --->  out.h5

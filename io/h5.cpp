@@ -49,7 +49,7 @@ herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
   return 0;
 }
 
-/// What HDF5 said, the cause first; of a long story the beginning and the end.
+/// Returns what HDF5 said, the cause first; of a long text the beginning and the end.
 std::string error_stack() {
   std::vector<std::string> lines;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &lines);

@@ -13,7 +13,7 @@
 /// rest of io needs.
 namespace moonhalo::io::h5 {
 
-/// What a call was about, for its error message: `read: dataset "air" of file "air.nc": ...`.
+/// Says what a call was about, for its error message: `read: dataset "air" of file "air.nc": ...`.
 struct Where {
   std::string op;
   std::string file;

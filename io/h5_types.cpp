@@ -49,7 +49,7 @@ std::optional<at::ScalarType> float_type(hid_t type) {
   return std::nullopt;
 }
 
-/// As h5py stores complex numbers: a compound of two equal floats, "r" and "i".
+/// h5py stores complex numbers so: a compound of two equal floats, "r" and "i".
 std::optional<at::ScalarType> complex_type(hid_t type) {
   const Scope scope;
   if (H5Tget_nmembers(type) != 2 || H5Tget_member_index(type, "r") != 0 || H5Tget_member_index(type, "i") != 1) {
@@ -118,7 +118,7 @@ hid_t native_id(at::ScalarType dtype) {
   }
 }
 
-/// How a tensor of that dtype lies in memory; any dtype that scalar_type may give.
+/// Describes how a tensor of that dtype lies in memory; any dtype that scalar_type may give.
 Handle layout_of(at::ScalarType dtype, const Where& where) {
   if (dtype == at::kHalf) return small_float(5, 15, where);
   if (dtype == at::kBFloat16) return small_float(8, 127, where);

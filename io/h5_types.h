@@ -16,11 +16,11 @@ namespace moonhalo::io::h5 {
 std::optional<at::ScalarType> scalar_type(hid_t type, const Where& where);
 /// "float32", "int16", "bool", or for types without a dtype "string", "compound", ...
 std::string type_name(hid_t type, const Where& where);
-/// As PyTorch writes it: "float32", "uint8", "bool".
+/// The name in PyTorch's spelling: "float32", "uint8", "bool".
 std::string dtype_name(at::ScalarType dtype);
 
 /// The HDF5 type of a tensor's memory and of datasets written from it. TypeError for what HDF5
-/// files of ours do not hold (complex, quantized, bfloat16).
+/// Moonhalo's files do not hold (complex, quantized, bfloat16).
 Handle tensor_type(at::ScalarType dtype, const Where& where);
 /// The type that values of `file_type` have in the memory of a tensor of its scalar_type: native
 /// byte order.

@@ -85,7 +85,7 @@ const IoPlan::Part& IoPlan::part(const Dim& dim, int64_t rank) const {
   return dim.parts[dim.cut() ? static_cast<size_t>(spec_->block_index(dim.spec_dim, rank)) : 0];
 }
 
-/// Of the ranks that would read the same cells: which one this is, and how many there are.
+/// Counts the ranks that would read the same cells: which one this is, and how many there are.
 std::pair<int64_t, int64_t> IoPlan::turn(int64_t rank) const {
   int64_t mine = 0, all = 1;
   for (const Dim& dim : dims_) {
@@ -160,7 +160,7 @@ void IoPlan::choose_rounds(size_t element_size) {
     while (dim->round_cells > 1 && round_bytes(element_size) > kRoundBytes && largest_share() > 1) {
       dim->follows = false;  // in a part of the dim only some ranks would read
       dim->round_cells = (dim->round_cells + 1) / 2;
-      // As many for every rank, where that does not make it longer.
+      // Every rank reads as many, where that does not make it longer.
       const int64_t ranks = turn(0).second;
       if (dim->round_cells > ranks) dim->round_cells -= dim->round_cells % ranks;
     }

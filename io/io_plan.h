@@ -12,8 +12,8 @@ namespace moonhalo::io {
 /// `owned` rows of a dim that is cut, with their halo.
 Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, int64_t extent);
 
-/// Who reads which chunk of a selection that every rank takes a block of. A pure function of facts that all ranks hold,
-/// and small: what a rank reads follows from its number.
+/// Decides which rank reads which chunk of a selection that every rank takes a block of. A pure function of facts that
+/// all ranks hold, and small: what a rank reads follows from its number.
 ///
 ///     chunks      | 0 : 64 steps, each one chunk that covers height and width                 |
 ///     blocks      Shard(1): every rank needs a part of every chunk
@@ -25,8 +25,8 @@ Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, in
 class IoPlan {
  public:
   static constexpr double kWorthIt = 1.3;
-  /// What a rank holds beside its result in a round: what it has read, sends, receives and was sent. Where chunks are
-  /// larger, that of one chunk.
+  /// The bytes that a rank holds beside its result in a round: what it has read, sends, receives and was sent. Where
+  /// chunks are larger, that of one chunk.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
   /// `spec`: of the selection, whose dropped dims it does not have.

@@ -5,7 +5,7 @@
 
 namespace moonhalo::io {
 
-/// What reading datasets has cost this rank (the thread that asks) so far.
+/// Counts what reading datasets has cost this rank (the thread that asks) so far.
 struct IoStats {
   int64_t asked = 0;      ///< bytes of the elements that reads asked for, which is bytes_read()
   int64_t stored = 0;     ///< bytes taken from files by positioned reads: plain data, and chunks as they are stored

@@ -27,7 +27,7 @@ std::string in_words(double bytes) {
   return text.data();
 }
 
-/// What the system could hand out now: free memory, caches that it can empty, and swap.
+/// Returns what the system could hand out now: free memory, caches that it can empty, and swap.
 double available_bytes() {
   std::ifstream file("/proc/meminfo");
   std::string name, rest;

@@ -12,7 +12,7 @@ namespace moonhalo::io {
 /// some kB of a file may claim any number of elements, and a system that hands out more memory than it has kills who
 /// uses it.
 at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where& where);
-/// The same for `count` elements of `element_size` bytes that somebody else will make room for.
+/// The same for `count` elements of `element_size` bytes that other code will make room for.
 void check_room(const h5::Where& where, at::IntArrayRef shape, double element_size);
 
 }  // namespace moonhalo::io

@@ -7,9 +7,9 @@
 
 namespace moonhalo::io::h5 {
 
-/// Which other files a file may lead to: those of its folder and below, or any where the caller allowed it. A file from
-/// elsewhere could show what it likes as its data: external raw storage every file that the user may read, link and
-/// virtual dataset every HDF5 file. Raw storage has no folder (HDF5 looks in the current one) and is refused as a
+/// Says which other files a file may lead to: those of its folder and below, or any where the caller allowed it. A file
+/// from elsewhere could show what it likes as its data: external raw storage every file that the user may read, link
+/// and virtual dataset every HDF5 file. Raw storage has no folder (HDF5 looks in the current one) and is refused as a
 /// whole.
 class Reach {
  public:

@@ -17,7 +17,7 @@
 namespace moonhalo::io {
 namespace {
 
-/// What all ranks must hold alike, as one number: all that plans are made from.
+/// Returns as one number what all ranks must hold alike: all that plans are made from.
 class Fingerprint {
  public:
   void add(int64_t value) { hash_ = (hash_ ^ static_cast<uint64_t>(value)) * 1099511628211ull; }  // FNV-1a

@@ -14,7 +14,7 @@
 
 namespace moonhalo::io {
 
-/// What a dataset's header says, read once.
+/// The facts of a dataset's header, read once.
 struct DatasetInfo {
   std::string name;  ///< path in the file, without a leading slash
   std::vector<int64_t> shape;
@@ -57,7 +57,7 @@ class Reader {
   /// that do not fit `dtype` are a ValueError.
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
 
-  /// Whether chunks are decoded here. Of a file that is being written HDF5 alone knows what it holds.
+  /// True if chunks are decoded here. Only HDF5 knows what a file holds that is being written.
   static bool decodes(const FileState& file, const DatasetInfo& info) { return info.map && file.descriptor() >= 0; }
   /// The cells of a grid over the dataset, dense in `out`, as the dataset's own dtype. Where decodes().
   void read_cells(const ChunkGrid& grid, const Box& cells, void* out);

@@ -43,8 +43,8 @@ struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;            ///< in the order of the header
   std::map<std::string, std::string> metadata;  ///< without the note about complex tensors
 };
-/// What stands before the data. Lays the tensors one behind the other: sets their begin and end. Errors as of
-/// save_safetensors.
+/// Makes the header, which stands before the data. Lays the tensors one behind the other: sets their begin and end.
+/// Errors as of save_safetensors.
 std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std::string, std::string> metadata = {});
 
 /// The text of a file's header as it stands there, and the size of the file, which say all that has to be checked.

@@ -38,7 +38,7 @@ struct ScatterOptions {
 /// dims each their own.
 ///
 ///     file   |0 1 2 3 4 5 6 7 8|       Shard(0, {4, 3, 2})
-///     reads   rank 0 |1    |2          nobody holds another's rows
+///     reads   rank 0 |1    |2          no rank holds another's rows
 ///
 /// Collective over the mesh. Every rank opens the file itself and passes the same selection. Throws
 /// on every rank alike: ValueError for placements that do not fit, selections that differ between

@@ -9,7 +9,7 @@
 
 namespace moonhalo::io {
 
-/// What is taken of one dimension: elements begin, begin + step, ... (count of them). An index in
+/// The part that is taken of one dimension: elements begin, begin + step, ... (count of them). An index in
 /// place of a slice takes one element and drops the dimension.
 struct Slice {
   int64_t begin = 0;

@@ -72,7 +72,7 @@ UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where) 
     TORCH_CHECK(file.descriptor() >= 0 || error == EEXIST, where.to_string(), ": cannot create \"", name, "\"\n  have  ",
                 std::strerror(error), disk_remedy(error));
     if (file.descriptor() < 0) continue;
-    // Where the file system has no locks, nobody can take ours for dead either.
+    // Where the file system has no locks, no process can take ours for dead either.
     while (flock(file.descriptor(), LOCK_SH) != 0 && errno == EINTR) continue;
     struct stat now {};
     const bool removed = fstat(file.descriptor(), &now) == 0 && now.st_nlink == 0;  // before it was locked

@@ -32,7 +32,7 @@ struct UnfinishedFile {
 };
 
 /// Makes PATH.unfinished-HOST-RANDOM, empty and locked, and removes those of PATH that dead writers of this host left:
-/// nobody holds their lock. Those of other hosts stay, since some network file systems lock within a host only.
+/// no process holds their lock. Those of other hosts stay, since some network file systems lock within a host only.
 UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where);
 
 }  // namespace moonhalo::io

@@ -10,7 +10,7 @@ struct WriteStatus {
   int error = 0;
 };
 
-/// File access through a driver of ours that writes as the default one does until a write fails (a
+/// File access through a driver that writes as the default one does until a write fails (a
 /// full disk). From then on it drops what it is given and reports success: HDF5 1.10 cannot close a
 /// file whose metadata it failed to write, and crashes at the end of the program. The failure
 /// stands in `status`, which must outlive the file; ask it after every operation and after closing.

@@ -21,7 +21,7 @@ h5::Where about(const char* op, const std::string& path, const std::string& data
   return {op, path, "dataset \"" + dataset + "\""};
 }
 
-/// Of about a MiB, cut in the leading dims: what is read together stays together.
+/// Chunks have about a MiB and are cut in the leading dims: what is read together stays together.
 std::vector<int64_t> default_chunks(at::IntArrayRef shape, int64_t element_size) {
   std::vector<int64_t> chunks = shape.vec();
   int64_t bytes = element_size;
@@ -36,7 +36,7 @@ std::vector<int64_t> default_chunks(at::IntArrayRef shape, int64_t element_size)
   return chunks;
 }
 
-/// How the dataset lies in the file; empty datasets and scalars cannot be chunked.
+/// Decides how the dataset lies in the file; empty datasets and scalars cannot be chunked.
 h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, const h5::Where& where) {
   h5::Handle list = h5::property_list(H5P_DATASET_CREATE, where);
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
@@ -99,7 +99,7 @@ std::string normalized(const std::string& path) {
   return result;
 }
 
-/// What a link leads to elsewhere would be changed in place, without the copy that a failure leaves untouched.
+/// A file that a link leads to would be changed in place, without the copy that a failure leaves untouched.
 void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where) {
   TORCH_CHECK_VALUE(h5::lies_in(file, object, where), where.to_string(), ": it lies in another file\n  have  a link that leads there",
                     "\n  fix   open that file for writing");

@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// How autograd's graph holds its nodes: shared_ptr up to LibTorch 2.11, intrusive_ptr in 2.15.
+/// Autograd's graph holds its nodes by shared_ptr up to LibTorch 2.11, by intrusive_ptr in 2.15.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
 template <typename Node, typename Pointer>

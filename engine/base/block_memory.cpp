@@ -15,7 +15,7 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 
 at::Tensor empty_block(at::IntArrayRef shape, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) return at::empty(shape, options);
-  // What at::empty comes to, without a way through the dispatcher.
+  // Does what at::empty comes to, without a way through the dispatcher.
   at::Tensor block = at::detail::empty_cpu(shape, options);
   if (block.nbytes() < kLargeBytes) return block;
   const auto address = reinterpret_cast<uintptr_t>(block.mutable_data_ptr());

@@ -5,9 +5,9 @@
 
 namespace moonhalo {
 
-/// As at::empty, for blocks that are written once from end to end: large ones on the CPU ask for huge pages, where the
-/// system gives them on request. Touching 64 MiB of new memory page by page costs several times as much as copying 64
-/// MiB.
+/// Like at::empty, for blocks that are written once from end to end: large ones on the CPU ask for huge pages, where
+/// the system gives them on request. Touching 64 MiB of new memory page by page costs several times as much as copying
+/// 64 MiB.
 at::Tensor empty_block(at::IntArrayRef shape, const at::TensorOptions& options);
 
 /// A contiguous copy in such memory.

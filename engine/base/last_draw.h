@@ -5,7 +5,7 @@
 
 namespace moonhalo {
 
-/// What the random operators of this thread drew last: how many there were, and the last one's key (ElementRandom).
+/// The last draws of this thread: how many random operators there were, and the last one's key (ElementRandom).
 struct LastDraw {
   uint64_t count = 0, key = 0;
 };

@@ -5,9 +5,9 @@
 
 namespace moonhalo {
 
-/// Whether a plain tensor's memory does not hold its values: LibTorch has put off a conjugation (x.conj()), a negation
+/// True if a plain tensor's memory does not hold its values: LibTorch has put off a conjugation (x.conj()), a negation
 /// (imag(x.conj())) or zeros (what several derivatives make). Blocks of ShardTensors and what travels never are:
-/// whoever reads their memory would miss it.
+/// code that reads their memory would miss it.
 inline bool is_lazy(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kLazy(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});

@@ -13,7 +13,7 @@ namespace moonhalo {
 /// RankLocal objects, each in the file that it belongs to.
 class RankContext {
  public:
-  /// Of the calling thread.
+  /// The context of the calling thread.
   static RankContext& current() { return of_thread_ != nullptr ? *of_thread_ : begin(); }
   ~RankContext();
   RankContext() = default;

@@ -9,7 +9,7 @@ namespace moonhalo {
 class Communicator;
 
 /// ValueError on every rank of `world`, naming two that differ, unless all give the same `setting`: "OP: ranks 0 and 2
-/// want different SETTINGS". Collective; in a world of one, or a fake one, nobody is there to differ.
+/// want different SETTINGS". Collective; in a world of one, or a fake one, no rank is there to differ.
 void check_same_on_all_ranks(Communicator& world, const char* op, const char* settings, const std::string& setting);
 
 /// Runs `work` on this rank and throws on every rank alike when it failed on any: the message of the first failing

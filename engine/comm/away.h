@@ -13,7 +13,7 @@ class Communicator;
 /// backends.
 void set_away(Communicator& world, const std::vector<int>& ranks, bool away);
 
-/// Whether the ranks of this group of threads have parted ways, or were aborted: it is of no further use.
+/// True if the ranks of this group of threads have parted ways, or were aborted: it is of no further use.
 bool is_broken(Communicator& world);
 
 /// Communicators of processes whose ranks can part for a while. This rank's call has failed: until come_back it takes

@@ -14,7 +14,7 @@
 
 namespace moonhalo {
 
-/// How values of several ranks become one. `avg` divides the sum by the number of ranks.
+/// The ways in which values of several ranks become one. `avg` divides the sum by the number of ranks.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };
 const char* name(ReduceOp op);
 /// "sum" | "avg" | "max" | "min" | "product"; ValueError otherwise.
@@ -27,9 +27,9 @@ struct Message {
   at::Tensor data;
 };
 
-/// What a communicator has moved so far. Bytes and messages are what left this rank, counted as if every part went
-/// straight to the rank that needs it (all_reduce: reduce-scatter, then all-gather), so they are the same for every
-/// backend. A group of one moves nothing and counts nothing.
+/// Counts what a communicator has moved so far. Bytes and messages are what left this rank, counted as if every part
+/// went straight to the rank that needs it (all_reduce: reduce-scatter, then all-gather), so they are the same for
+/// every backend. A group of one moves nothing and counts nothing.
 struct CommStats {
   enum Kind { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kKinds };
   struct Count {
@@ -54,7 +54,7 @@ class Work {
 };
 using WorkPtr = std::unique_ptr<Work>;
 
-/// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or nobody (fake).
+/// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or none (fake).
 ///
 /// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to
 /// send calls exchange with empty lists); the threads backend checks it. Tensors are contiguous (exchange,
@@ -70,9 +70,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   /// "threads" | "mpi" | "nccl" | "fake"
   virtual const char* backend() const = 0;
-  /// Nothing is computed or sent: ranks are planned for, or looked at alone.
+  /// True if nothing is computed or sent: ranks are planned for, or looked at alone.
   bool is_fake() const;
-  /// Whether exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
+  /// True if exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
   /// unpacked.
   virtual bool takes_strided() const { return false; }
 
@@ -122,7 +122,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual std::shared_ptr<Communicator> do_split(int color, int key) = 0;
   /// Throws CommError once the world has been aborted. Called before every verb, also in a group of one.
   virtual void check_alive() const {}
-  /// Whether tensors on `device` can be sent as they are.
+  /// True if tensors on `device` can be sent as they are.
   virtual bool takes(at::Device device) const { return device.is_cpu(); }
 
   std::shared_ptr<CommStats> shared_stats() const { return stats_; }
@@ -138,7 +138,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-/// A rank was lost, timed out or asked everybody to stop.
+/// A rank was lost, timed out or asked all ranks to stop.
 class CommError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

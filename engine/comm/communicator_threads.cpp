@@ -161,7 +161,7 @@ class ThreadExchange final : public Work {
     hub_->check(rank_, "exchange");
   }
 
-  // After an error the caller may free its buffers, so nobody may still read them.
+  // After an error the caller may free its buffers, so no rank may still read them.
   void withdraw() {
     for (const Send& send : sends_) {
       int posted = Envelope::kPosted;
@@ -233,7 +233,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
     if (small) copy_in(mine, data);
     meet();
     if (small) return reduce_elements(op, data.scalar_type(), inputs(0, 0), data.numel(), data.mutable_data_ptr());
-    // Each rank reduces its own share of the elements and writes it into everybody's tensor: read once, same bits.
+    // Each rank reduces its own share of the elements and writes it into all ranks' tensors: read once, same bits.
     const int64_t n = data.numel();
     const int64_t begin = n * rank() / size();
     const int64_t end = n * (rank() + 1) / size();

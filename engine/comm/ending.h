@@ -7,7 +7,7 @@ namespace moonhalo {
 
 class Communicator;
 
-/// How processes end that lost another rank: exit status of the program, and of what waits for others outside of any
+/// Processes that lost another rank end so: exit status of the program, and of what waits for others outside of any
 /// verb.
 inline constexpr int kRankLostStatus = 3;
 

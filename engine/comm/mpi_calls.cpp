@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTellTag = 3, kVerdictTag = 4;
-// How long ranks that found calls to differ wait to hear each other's.
+// The time that ranks which found calls to differ wait to hear each other's.
 constexpr std::chrono::seconds kHearWithin{5};
 
 uint64_t message_tag(int from, int to, uint64_t index, uint64_t bytes, at::ScalarType dtype) {
@@ -37,7 +37,7 @@ uint64_t tag_of_call(const VerbCall& call) {
 
 uint64_t total(const std::vector<uint64_t>& words) { return std::accumulate(words.begin(), words.end(), uint64_t{0}); }
 
-// What a rank tells of its call: its tag, what it sends to and receives from each rank, and the text.
+// A rank tells this of its call: its tag, what it sends to and receives from each rank, and the text.
 std::string pack(uint64_t tag, const std::vector<uint64_t>& sent, const std::vector<uint64_t>& received,
                  const std::string& text) {
   std::string packed(reinterpret_cast<const char*>(&tag), sizeof(tag));
@@ -107,8 +107,8 @@ MpiGroup::MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id
   world_->group_ids.push_back(id_);
 }
 
-// MPI may still write to the words of a check that never ended. Messages that nobody took would be taken for those of
-// the next group that gets the same number from MPI, so what is not at rest is given up.
+// MPI may still write to the words of a check that never ended. Messages that were not taken would be taken for those
+// of the next group that gets the same number from MPI, so what is not at rest is given up.
 MpiGroup::~MpiGroup() {
   if (broken() || !checks_.empty()) new CommHandle(comm_);
   for (auto& check : checks_) static_cast<void>(check.release());

@@ -15,7 +15,7 @@
 
 namespace moonhalo {
 
-/// A communicator of ours. The caller may finalise MPI before the last of us is gone.
+/// A communicator that Moonhalo made. The caller may finalise MPI before the last of us is gone.
 struct OwnedComm {
   explicit OwnedComm(MPI_Comm comm);
   ~OwnedComm();
@@ -24,7 +24,7 @@ struct OwnedComm {
 };
 using CommHandle = std::shared_ptr<OwnedComm>;
 
-/// What all groups that were split from one communicator share.
+/// The state that all groups split from one communicator share.
 struct MpiWorld {
   CommHandle comm;
   std::shared_ptr<MpiLeaving> leaving;
@@ -70,7 +70,7 @@ class MpiGroup {
   void begin(const VerbCall& call) { begin(call, MpiTraffic(0)); }
   /// Number of the call begun last.
   uint64_t number() const { return calls_; }
-  /// Whether all ranks are known to make the calls up to `number`. ValueError, on all ranks alike, when they do not.
+  /// True if all ranks are known to make the calls up to `number`. ValueError, on all ranks alike, when they do not.
   bool settled(uint64_t number);
   bool broken() const { return !broken_.empty(); }
   /// CommError when a rank has ended that will never make call `number`.

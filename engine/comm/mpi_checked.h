@@ -5,7 +5,7 @@
 
 namespace moonhalo {
 
-/// What waits for ranks that may still start or work on their own has so many times the time limit of a verb.
+/// A wait for ranks that may still start or work on their own has so many times the time limit of a verb.
 inline constexpr int kPatience = 10;
 
 /// CommError with MPI's own text unless `code` is success.

@@ -15,7 +15,7 @@
 
 namespace moonhalo {
 
-/// Ranks that end tell the others of it, so that nobody waits for them. When MPI is finalised (by us or by the caller)
+/// Ranks that end tell the others of it, so that no rank waits for them. When MPI is finalised (by us or by the caller)
 /// each rank sends a note: its rank, its exit status and how many calls it has made in each group. (A rank that parts
 /// for a while sends one of the groups of that world.) Notes go along a binomial tree that starts at their sender;
 /// ranks pass them on while they wait for something, and until all have ended. That is waited for kPatience times as
@@ -41,7 +41,7 @@ class MpiLeaving {
   /// A rank that has ended, or has parted in this `absence`, and never makes call number `call` of `group`; -1 if there
   /// is none.
   int gone(uint64_t group, uint64_t call, uint64_t absence) const;
-  /// Of a rank that has ended, 0 of others; of the first one that ended with another status than 0.
+  /// The status of a rank that has ended, else 0; the status of the first rank that ended with another than 0.
   int status(int rank) const { return ended_.count(rank) == 0 ? 0 : ended_.at(rank).status; }
   int status() const;
   MpiStuck& stuck() { return *stuck_; }

@@ -13,7 +13,7 @@
 
 namespace moonhalo {
 
-/// MPI_Init_thread, unless somebody has called it; MPI is then finalised at exit. A rank that exits with a status other
+/// MPI_Init_thread, unless it has been called; MPI is then finalised at exit. A rank that exits with a status other
 /// than 0 gives the others some seconds to end as well, then it aborts them: none waits for what it will never do.
 void start_mpi();
 

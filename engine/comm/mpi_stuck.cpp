@@ -60,7 +60,7 @@ std::string MpiStuck::look(Clock::duration waited, const std::function<std::stri
   finish_sends();
   std::string verdict;
   for (int from = 0; receive(0, kVerdictTag, verdict, &from);) {
-    // Of an earlier wait it means nothing any more.
+    // The note of an earlier wait means nothing any more.
     if (verdict.compare(0, sizeof(wait_), number_text(wait_)) == 0) return verdict.substr(sizeof(wait_));
   }
   return "";

@@ -12,9 +12,9 @@
 
 namespace moonhalo {
 
-/// Finds that all processes wait for each other to begin a call, in different groups, so that none can go on. Whoever
-/// has waited for a second tells rank 0, and again when it goes on; when all that have not ended wait and nothing has
-/// been heard for a second of looking, rank 0 tells all what they wait in.
+/// Finds that all processes wait for each other to begin a call, in different groups, so that none can go on. A rank
+/// that has waited for a second tells rank 0, and again when it goes on; when all that have not ended wait and nothing
+/// has been heard for a second of looking, rank 0 tells all what they wait in.
 class MpiStuck {
  public:
   MpiStuck(MPI_Comm comm, std::function<bool(int)> has_ended);

@@ -9,7 +9,7 @@
 namespace moonhalo {
 
 /// Finds that all rank threads wait for each other, in different groups or calls, so that none can go on. A rank that
-/// has waited for a while enters; as long as nobody enters or leaves, nobody runs, and once each has looked again and
+/// has waited for a while enters; as long as no rank enters or leaves, no rank runs, and once each has looked again and
 /// found nothing to go on with, nothing ever will come. Slow path only.
 class StuckRanks {
  public:
@@ -20,7 +20,7 @@ class StuckRanks {
   void leave(int rank);
   /// Counts enters and leaves. To be read before the rank looks again whether it may go on.
   uint64_t generation();
-  /// What all ranks were found to wait in while this one did; "" unless they were stuck.
+  /// Returns what all ranks were found to wait in while this one did; "" unless they were stuck.
   std::string verdict(int rank);
   /// The rank has looked since `generation` was read and cannot go on. What all ranks wait in, for each of them, when
   /// all that have not `ended` are stuck; else "".

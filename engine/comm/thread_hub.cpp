@@ -65,7 +65,7 @@ bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, b
         if (ready()) return true;
         pause_briefly();
       }
-      // Whoever is waited for may have lost its core to this rank.
+      // A rank that is waited for may have lost its core to this rank.
       if (time > kYieldAfter) sched_yield();
     }
   }
@@ -325,7 +325,7 @@ void ThreadHub::meet(int rank, uint64_t phase, const char* verb, std::chrono::mi
   if (reason.empty() && !broken() && !world_->aborted.load())
     reason = why_given_up(rank, verb, timeout, missing(), describe);
 
-  // Give up only if the others have not come in the meantime; afterwards nobody can.
+  // Give up only if the others have not come in the meantime; afterwards no rank can.
   keep_reason(reason, mismatch);
   uint64_t now = arrivals_.load();
   while ((now & ~kBroken) < target) {

@@ -22,7 +22,7 @@ namespace moonhalo {
 
 class Communicator;
 
-/// Where one rank thread sleeps until another changes something that it waits for. Spins first, if there is a core for
+/// Lets one rank thread sleep until another changes something that it waits for. Spins first, if there is a core for
 /// every rank, since a message between running threads takes less time than falling asleep.
 class Parker {
  public:
@@ -37,18 +37,18 @@ class Parker {
   std::atomic<int> sleepers_{0};
 };
 
-/// What all groups split from one set of rank threads share.
+/// The state that all groups split from one set of rank threads share.
 struct ThreadWorld {
   explicit ThreadWorld(int ranks);
 
   void abort(const std::string& reason);
   void end_rank(int rank);
-  /// While away a rank counts as ended: nobody waits for it.
+  /// While away a rank counts as ended: no rank waits for it.
   void set_away(int rank, bool away);
   std::string abort_reason();
 
   const int size;
-  /// Whether there are cores enough for every rank to spin.
+  /// True if there are cores enough for every rank to spin.
   const bool spin;
   std::vector<Parker> parkers;
   std::vector<std::atomic<bool>> ended;
@@ -62,8 +62,8 @@ struct ThreadWorld {
   std::string reason_;
 };
 
-/// One message on its way from a sender's buffer to a receiver's. Whoever claims it first, the receiver by copying or
-/// the sender by withdrawing (after an error), decides.
+/// One message on its way from a sender's buffer to a receiver's. The side that claims it first, the receiver by
+/// copying or the sender by withdrawing (after an error), decides.
 struct Envelope {
   enum State { kPosted, kClaimed, kDelivered, kWithdrawn };
   at::Tensor data;
@@ -91,8 +91,8 @@ class Channel {
 
 class ThreadHub;
 
-/// What a rank says about the collective call that it is in, for the others to read: sizes to be compared, and where
-/// its data lies (small data is copied in, so that nobody needs to wait until everybody has read it).
+/// A rank's notes about the collective call that it is in, for the others to read: sizes to be compared, and where
+/// its data lies (small data is copied in, so that no rank needs to wait until all have read it).
 struct alignas(64) CollectiveSlot {
   static constexpr size_t kInlineBytes = 2048;
   uint64_t call = 0;
@@ -103,7 +103,7 @@ struct alignas(64) CollectiveSlot {
   CallMark mark;
   int64_t elements = 0;
   std::vector<int64_t> counts;
-  /// Of all_to_all, where they differ from rank to rank.
+  /// The counts of all_to_all, which differ from rank to rank.
   std::vector<int64_t> send_counts;
   std::vector<int64_t> receive_counts;
   const void* in = nullptr;
@@ -117,13 +117,13 @@ struct alignas(64) CollectiveSlot {
 /// The meeting place of one group of rank threads.
 ///
 /// A collective call is one or two phases: `meet` (each has posted its slot) and, where others' buffers were read or
-/// written in place, `leave` (nobody reads mine any more). `meet` gives up on timeout, abort, or an ended rank;
+/// written in place, `leave` (no rank reads mine any more). `meet` gives up on timeout, abort, or an ended rank;
 /// then the group is broken for good, and no late rank can still meet. `leave` never gives up: every rank is known to
-/// be in the same copy. Slots alternate between two sets: a set is reused two phases later, after everybody has left
+/// be in the same copy. Slots alternate between two sets: a set is reused two phases later, after all ranks have left
 /// it.
 class ThreadHub {
  public:
-  /// What the calling rank is in, asked for when it has waited for long or calls differ.
+  /// Describes the call that the rank is in; asked for when it has waited for long or calls differ.
   using Describe = c10::function_ref<std::string()>;
 
   ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks);
@@ -150,7 +150,7 @@ class ThreadHub {
   /// Makes every present and later call in this group throw: ValueError where the ranks made calls that do not fit
   /// together (`mismatch`), else CommError. The first reason is kept.
   void fail(const std::string& reason, bool mismatch);
-  /// What all ranks of a phase in which calls differ say of theirs. Every one of them must call it; once.
+  /// Returns what all ranks of a phase in which calls differ say of theirs. Every one of them must call it; once.
   std::vector<std::string> tell_all(int rank, Describe describe);
   /// Tells what this rank is in, and gives what `other` said that it is in, if it is still in call number `call`, and
   /// waits or has found a difference too; else "".

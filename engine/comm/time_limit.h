@@ -16,8 +16,8 @@ std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& tex
 /// "5 s", for messages.
 std::string seconds_text(std::chrono::milliseconds time);
 
-/// How long communicators wait that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else 10
-/// minutes.
+/// The time limit of communicators that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else
+/// 10 minutes.
 std::chrono::milliseconds default_time_limit();
 class DefaultTimeLimit {
  public:
@@ -60,12 +60,12 @@ class WithoutTimeLimit {
   WithoutTimeLimit(const WithoutTimeLimit&) = delete;
 };
 
-/// How long this thread has waited. Between two looks at most a second counts: a job that was suspended as a whole
-/// lives on.
+/// Measures how long this thread has waited. Between two looks at most a second counts: a job that was suspended as a
+/// whole lives on.
 class WaitingTime {
  public:
   std::chrono::steady_clock::duration look();
-  /// Of the limit, as of the last look; 0 or less when it is over.
+  /// The part of the limit that was left at the last look; 0 or less when it is over.
   std::chrono::steady_clock::duration left(std::chrono::milliseconds limit) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace moonhalo {
 
-/// Why data moves between ranks, as flags. Rules declare what their calls move (Rule::traffic) and communicators note
-/// what did, so that tests can compare the two.
+/// The reasons why data moves between ranks, as flags. Rules declare what their calls move (Rule::traffic) and
+/// communicators note what did, so that tests can compare the two.
 enum class Traffic : uint8_t {
   kNone = 0,
   kInputs = 1,        ///< tensors that a call is given, to the cuts that it needs, and what it wrote to their originals
@@ -19,7 +19,7 @@ enum class Traffic : uint8_t {
   kOther = 64,          ///< outside a TrafficScope; no rule declares it
 };
 constexpr Traffic operator|(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) | uint8_t(b)); }
-/// What `a` has and `b` lacks.
+/// The flags that `a` has and `b` lacks.
 constexpr Traffic operator-(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) & ~uint8_t(b)); }
 
 /// "halo, all_reduce"; "none".

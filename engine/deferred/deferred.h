@@ -40,14 +40,14 @@ class DeferredInit {
   std::shared_ptr<void> tape_;
 };
 
-/// What `make()` makes, with deferred tensors.
+/// Returns what `make()` makes, with deferred tensors.
 template <typename Make>
 auto deferred_init(Make&& make, int64_t min_numel = DeferredInit::kMinNumel) {
   const DeferredInit scope(min_numel);
   return std::forward<Make>(make)();
 }
 
-/// What `make()` makes on the mesh: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. Any
+/// Returns `make()`, on the mesh: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. Any
 /// factory of LibTorch; of those that DeferredInit names only the owned block is made. Collective, as materialize is.
 template <typename Make>
 at::Tensor make_on_mesh(const MeshPtr& mesh, const std::vector<Placement>& placements, Make&& make);

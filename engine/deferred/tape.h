@@ -14,8 +14,8 @@
 
 namespace moonhalo {
 
-/// What was done to deferred tensors, in order, to be done again. Values are numbered; each has a meta tensor, whose
-/// storage says which values share memory.
+/// Records what was done to deferred tensors, in order, to do it again. Values are numbered; each has a meta tensor,
+/// whose storage says which values share memory.
 class DeferredTape {
  public:
   struct Result {

@@ -89,7 +89,7 @@ class Solver {
   }
 
   // A product whose sum runs over a dim that one factor alone is cut along: rather than to gather that factor, or to
-  // add whole results, it may pay to cut it along another of its dims, the longest that nobody has cut.
+  // add whole results, it may pay to cut it along another of its dims, the longest that is not cut.
   void offer_exchanges() {
     const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), PartialUse::kOneFactor);
     if (factors < 2) return;
@@ -228,7 +228,7 @@ class Solver {
     return specs;
   }
 
-  // What is made of stored tensors alone is stored as they are (a weight's transpose, an optimizer's averages).
+  // A result of stored tensors alone is stored as they are (a weight's transpose, an optimizer's averages).
   uint64_t stored_results(const std::vector<SpecPtr>& inputs) const {
     if (fixed_spec_) return fixed_spec_->layout().stored;
     uint64_t stored = 0, cut = 0;

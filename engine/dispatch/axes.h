@@ -8,14 +8,14 @@
 
 namespace moonhalo {
 
-/// What cutting an axis does to the results.
+/// Says what cutting an axis does to the results.
 enum class AxisKind : uint8_t {
   kKeep,    ///< the axis is in the results: they are cut alike
   kReduce,  ///< the axis is summed (or max'ed, ...) away: a cut leaves the results Partial(reduce)
   kUncut,   ///< the operator needs the whole axis on one rank
 };
 
-/// How a slot may stay Partial.
+/// Says how a slot may stay Partial.
 enum class PartialUse : uint8_t {
   kResolve,    ///< must be resolved first
   kOneFactor,  ///< linear in this tensor alone (a product): one Partial input at a time, the results become Partial

@@ -7,7 +7,7 @@
 
 namespace moonhalo {
 
-/// What the call is given, for the text of an error: "[8, 8] on mesh(3: x): Shard(0)", one for each ShardTensor.
+/// Lists the call's arguments for the text of an error: "[8, 8] on mesh(3: x): Shard(0)", one for each ShardTensor.
 std::string inputs_text(const Decision& decision);
 
 /// Lives while one traced call is carried out, and tells what became of it.

@@ -138,7 +138,7 @@ bool is_zero(const c10::IValue& value) {
   return value.isScalar() && value.toScalar().toComplexDouble() == c10::complex<double>(0);
 }
 
-// Arguments whose values are not read, or not wholly: memory that nobody wrote yet may stand there.
+// Arguments whose values are not read, or not wholly: they may be memory that was not written yet.
 bool may_hold_anything(const c10::OperatorHandle& op, int arg, const c10::IValue* arguments) {
   static const std::unordered_set<std::string> overwritten = {"copy",
                                                               "_foreach_copy",
@@ -216,7 +216,7 @@ void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c1
   Comparison comparison{
       .where = op.operator_name().name, .what = described(op, arg, item), .weight = weight != nullptr};
   if (meeting.count > 2) comparison.sample = meeting.count;
-  // What is wrong stays wrong: the next call must not slip through.
+  // A difference stays wrong: the next call must not slip through.
   const uint64_t next = std::exchange(meeting.next, meeting.count + 1);
   compare_values(values, *mesh, comparison);
   meeting.next = next;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls have in common that share a decision.
+// The key of a decision: calls of equal keys share it.
 #include <c10/util/bit_cast.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace moonhalo {
 namespace {
 
-// What an item of a key is; how many words tell its value follows from that (and, for texts and lists, from the first
+// Says what an item of a key is; the number of its words follows from that (and, for texts and lists, from the first
 // of them), so that two keys are equal only where all facts are.
 enum Kind : uint64_t {
   kUndefined,
@@ -65,7 +65,7 @@ class KeyWriter {
 
   void finish() { key_.words[at_] = static_cast<int64_t>(kinds_); }
 
-  // What the key leaves out but results depend on: origins of tensors, unread numbers.
+  // Adds what the key leaves out but results depend on: origins of tensors, unread numbers.
   uint64_t origins() const { return origins_; }
   uint64_t first_origin() const { return first_origin_; }
 

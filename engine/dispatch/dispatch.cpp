@@ -83,7 +83,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
   } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
              !impl->shares_block()) {
-    // What a view is made from is summed up first, so that both can be kept equal.
+    // The tensor that a view is made from is summed up first, so that both can be kept equal.
     const SpecPtr summed = without_partial(impl->spec());
     impl->replace(redistribute_local(impl->local(), impl->spec(), summed), summed);
     moved = redistribute_local(impl->local(), summed, move.wanted);
@@ -100,7 +100,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   }
   if (sharing.views) {
     const bool cut_anew = moved.defined() && impl->spec() != move.wanted;
-    // Of all ranks, this one may have had nothing to move.
+    // This rank alone may have had nothing to move.
     if (cut_anew && moved.is_alias_of(impl->local())) moved = copied_block(moved);
     sharing.views->read(tensor, cut_anew ? moved : at::Tensor(), move.wanted);
   }
@@ -108,8 +108,8 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   return impl->local();
 }
 
-// What localize gives for most tensors: a block that is read or written where it lies, and of which nobody else need
-// know.
+// The short way of localize for most tensors: a block that is read or written where it lies, and of which nothing else
+// need know.
 // Null where there is more to do.
 inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
   if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
@@ -219,7 +219,7 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
   return result;
 }
 
-// What the local call left on the stack becomes the results of the call.
+// Makes the results of the call of what the local call left on the stack.
 void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
                   WrittenTensors& written, Carried& call) {
   size_t next = 0;
@@ -307,7 +307,7 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
   carry_out(e, *made, op, stack);
 }
 
-// Of the tensor whose value an operator passes on: what copy_ reads, the first of others.
+// The origin of the tensor whose value an operator passes on: what copy_ reads, the first of others.
 uint64_t Dispatch::kept_origin(const OperatorFacts& facts, const Stack& stack) const {
   if (!facts.written[0]) return first_origin_;
   const c10::IValue& source = stack[stack.size() - facts.arguments + 1];
@@ -358,8 +358,8 @@ void Dispatch::reset_operator_counts() {
   for (auto& [name, entry] : entries_) entry->counts = {};
 }
 
-// What is written does not take part where it is not read, so results may be cut in any way: each is put where it
-// belongs.
+// A tensor that is written does not take part where it is not read, so results may be cut in any way: each is put where
+// it belongs.
 const Decision* Dispatch::find(Entry& entry) {
   const auto key = key_.get();
   if (entry.last != nullptr && key == at::IntArrayRef(entry.last->key)) return entry.last;

@@ -26,7 +26,7 @@ namespace moonhalo {
 
 class CallScope;
 
-/// How one kind of call is carried out, ready to run.
+/// The plan of one kind of call, ready to run.
 struct Decision {
   struct Move {  // per slot
     int arg = 0;
@@ -46,7 +46,7 @@ struct Decision {
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 
-/// What became of one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
+/// Describes one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
 struct TraceRecord {
   std::string op;
   std::vector<std::string> inputs, outputs;
@@ -102,7 +102,7 @@ class Dispatch {
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
   std::unordered_map<const void*, std::unique_ptr<Entry>> entries_;
-  // Of the operators called last, by address: a program has some dozens.
+  // The traits of the operators called last, by address: a program has some dozens.
   std::array<std::pair<const void*, Entry*>, 256> recent_{};
   // Scratch, as long as the longest key so far.
   struct Key {

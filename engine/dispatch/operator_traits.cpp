@@ -38,7 +38,7 @@ bool tensor_free(const c10::TypePtr& type) {
   return type->kind() != c10::TypeKind::TensorType && std::all_of(inner.begin(), inner.end(), tensor_free);
 }
 
-// What factories take beyond the arguments of their out= form: how the tensor is made.
+// Factories take these beyond the arguments of their out= form: they say how the tensor is made.
 bool tells_how_to_make(const c10::Argument& argument) {
   static constexpr std::array<std::string_view, 5> kNames = {"dtype", "layout", "device", "pin_memory",
                                                              "memory_format"};
@@ -151,7 +151,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
     functional_from.push_back(index ? *index : -1);
     takes_tensors |= !tensor_free(argument.type());
   }
-  // Numbers that are drawn for nobody's elements would be each rank's own.
+  // Numbers that are drawn for no element would be different on each rank.
   if (random && !takes_tensors) functional.reset();
 }
 

@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// What is known of an operator from its schema, its tags and the rules.
+/// Facts of an operator from its schema, its tags and the rules.
 struct OperatorFacts {
   explicit OperatorFacts(const c10::OperatorHandle& op);
 

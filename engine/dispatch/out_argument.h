@@ -20,7 +20,7 @@ void run_functional(const OperatorFacts& facts, Stack& stack);
 void write_result(const std::string& name, const at::Tensor& result, const at::Tensor& target, bool out);
 
 /// LibTorch's composites with an out= tensor resize it behind the dispatcher's back: then the sizes are not the spec's
-/// any more, and there is storage that nobody reads. Such a tensor becomes a replicated one of its new shape; what it
+/// any more, and there is storage that is not read. Such a tensor becomes a replicated one of its new shape; what it
 /// held is lost.
 /// No communication.
 void take_new_shape(ShardTensorImpl& impl);

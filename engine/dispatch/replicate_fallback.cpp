@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no rule covers: every rank gets the whole of every tensor and does the same work, or the call is refused.
+// Calls that no rule covers: every rank gets the whole of every tensor and does the same work, or the call is refused.
 #include "moonhalo/engine/dispatch/dispatch.h"
 
 namespace moonhalo {

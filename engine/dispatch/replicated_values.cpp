@@ -25,7 +25,7 @@ constexpr size_t kPiece = 4096, kUncut = size_t{1} << 20;
 constexpr int64_t kMostDims = 8;
 constexpr size_t kMostNamed = 8;
 
-// What ranks tell each other at first: fits every tensor.
+// Ranks tell each other this first: it has one size for every tensor.
 struct Claim {
   int64_t checksum = 0, call = 0, dtype = 0, ndim = 0;
   std::array<int64_t, kMostDims> sizes = {};

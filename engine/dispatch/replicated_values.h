@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// What is compared, and how it is called in messages: "WHERE: WHAT, a plain tensor, ...".
+/// The value that is compared, and its name in messages: "WHERE: WHAT, a plain tensor, ...".
 struct Comparison {
   std::string where, what;
   bool weight = false;

@@ -39,7 +39,7 @@ c10::IValue without_memory(const c10::IValue& value) {
   return value;
 }
 
-// What the operator makes of tensors of these strides; empty if LibTorch cannot tell.
+// Runs the operator on tensors of these strides; empty if LibTorch cannot tell.
 torch::jit::Stack results_without_memory(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                          size_t arguments) {
   torch::jit::Stack call;

@@ -73,7 +73,7 @@ Stack LocalCall::run_with(std::initializer_list<std::pair<Arg, c10::IValue>> val
 
 namespace {
 
-/// How tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
+/// Says how tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
 std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
   if (a.size() == b.size() && !a.ranks_of(b).empty())
     return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";

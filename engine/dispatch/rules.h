@@ -38,7 +38,7 @@ struct TensorArgument {
   at::ScalarType dtype = at::ScalarType::Float;
 };
 
-/// What a plan may read of a call: the operator, its non-tensor arguments and the specs of its tensors. No tensor data.
+/// Facts of a call for its plan: the operator, its non-tensor arguments and the specs of its tensors. No tensor data.
 class OpCall {
  public:
   OpCall(const c10::OperatorHandle& op, const Stack& stack);
@@ -54,7 +54,7 @@ class OpCall {
   /// The same, and false when the schema has none of them.
   Arg find(std::initializer_list<std::string_view> names) const;
   bool has(std::string_view argument) const { return static_cast<bool>(find({argument})); }
-  /// Whether the operator writes to an argument, by its schema.
+  /// True if the operator writes to an argument, by its schema.
   bool writes(Arg arg) const;
   bool writes(std::string_view argument) const { return writes(arg(argument)); }
 
@@ -64,7 +64,7 @@ class OpCall {
   /// Index into slots(), or -1.
   int slot(Arg arg, int item = -1) const;
   int slot(std::string_view argument, int item = -1) const { return slot(arg(argument), item); }
-  /// What is known of a tensor argument that is given.
+  /// The facts that are known of a tensor argument that is given.
   const TensorArgument& tensor(Arg arg) const { return slots_.at(slot(arg)); }
   const TensorArgument& tensor(std::string_view argument) const { return tensor(arg(argument)); }
 
@@ -134,7 +134,7 @@ class LocalCall {
 /// Carries out a local call. May communicate over the mesh of the plan's specs.
 using Run = std::function<void(LocalCall& call)>;
 
-/// How a call is carried out: what every tensor must look like first, what is run, and what the results are.
+/// Says how a call is carried out: what every tensor must look like first, what is run, and what the results are.
 /// Plans are cached by operator, specs, dtypes, the policy of output cuts (output_cut.h) and the non-tensor arguments
 /// (for operators tagged pointwise: without them), so a plan and its `run` may capture only those, never tensors.
 struct Plan {

@@ -64,7 +64,7 @@ void boxed(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack
   op.redispatchBoxed(keys & kBelow, stack);
 }
 
-// Of blocks as indices or values each rank would make another sparse tensor.
+// Each rank would make another sparse tensor of its block of indices or values.
 void refuse_to_make(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   if (keys.has(kShardKey)) refuse_layout(at::kSparse, {}, op.operator_name().name.c_str());
   op.redispatchBoxed(keys & kBelow, stack);

@@ -14,7 +14,7 @@ namespace moonhalo {
 /// arrives; both functions answer alike on every rank.
 class HaloCache {
  public:
-  /// What one rank received by one interval map: halo rows only.
+  /// The halo rows that one rank received by one interval map.
   struct Entry {
     std::shared_ptr<const IntervalMap::Key> key;
     uint32_t block_version = 0;     ///< of this rank's block when its rows left
@@ -23,7 +23,7 @@ class HaloCache {
   };
   virtual ~HaloCache() = default;
 
-  /// What was kept for an equal map, or null.
+  /// Returns the entry of an equal map, or null.
   virtual std::shared_ptr<const Entry> find(const IntervalMap& map) const = 0;
   /// A place for what this map will bring; null where nothing travels or is kept.
   virtual std::shared_ptr<Entry> keep(const IntervalMap& map) const = 0;

@@ -11,9 +11,9 @@
 
 namespace moonhalo {
 
-/// What several interval maps of one mesh move, in one exchange: each pair of ranks exchanges one message, however many
-/// maps, tensors and regions it carries. Gathers (owned rows to the ranks that need them) and their adjoints
-/// (gradients, added where the rows are owned) may travel together.
+/// Does the moves of several interval maps of one mesh in one exchange: each pair of ranks exchanges one message,
+/// however many maps, tensors and regions it carries. Gathers (owned rows to the ranks that need them) and their
+/// adjoints (gradients, added where the rows are owned) may travel together.
 ///
 ///     HaloExchange edges;
 ///     const size_t low = edges.add_gather(*low_map, x), high = edges.add_gather(*high_map, x);
@@ -42,7 +42,7 @@ class HaloExchange {
   void start(bool asynchronous = halo_overlaps());
   void wait();
 
-  /// Whether anything travels on any rank. The same answer on every rank.
+  /// True if anything travels on any rank. The same answer on every rank.
   bool moves() const;
   /// note_halo where something travels.
   void trace(const char* event) const;

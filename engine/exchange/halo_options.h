@@ -9,25 +9,25 @@ namespace moonhalo {
 
 class Communicator;
 
-/// How halos travel; the bits that arrive are the same.
+/// Says how halos travel; the bits that arrive are the same.
 enum class HaloBackend : uint8_t {
   kP2p,       ///< messages between the ranks that have something for each other, posted and waited for apart
   kAllToAll,  ///< one packed collective of all ranks of the mesh, which returns when everything has arrived
 };
 
 struct HaloOptions {
-  /// Whether operators compute what needs no neighbour while halos travel. Off: they wait first, and do the same
+  /// True if operators compute what needs no neighbour while halos travel. Off: they wait first, and do the same
   /// computations in the same order. With kAllToAll they always wait first.
   bool overlap = true;
   HaloBackend backend = HaloBackend::kP2p;
-  /// Whether edges that a tensor's reader received are kept with the tensor for its next readers (a convolution's
+  /// True if edges that a tensor's reader received are kept with the tensor for its next readers (a convolution's
   /// backward, a second branch), until it is written. Blocks must then be written through the ShardTensor alone: see
   /// halo_cache.h.
   bool keep = false;
   bool operator==(const HaloOptions&) const = default;
 };
 
-/// Of this thread (ranks may be threads), for all that an interval map moves; returns the setting before. Looked at
+/// Sets this thread's options (ranks may be threads) for all interval maps; returns those before. Looked at
 /// when data moves, so plans that were made before follow it. It must be the same on every rank: with `world` given the
 /// call is collective over it and throws ValueError on every rank, changing nothing, where they differ. Without, thread
 /// ranks in different back ends are told so by the communicator, ranks of MPI run into the time limit.
@@ -38,7 +38,7 @@ int64_t halo_setting();
 /// "p2p" | "all_to_all"
 const char* name(HaloBackend backend);
 
-/// Of all exchanges of this thread that moved something: how long they were under way (posted until arrived), and how
+/// Times of this thread's exchanges that moved something: how long they were under way (posted until arrived), and how
 /// much of that this rank did nothing but wait (or, where ranks are threads, copy).
 struct HaloTimes {
   int64_t exchanges = 0;
@@ -51,9 +51,9 @@ struct HaloTimes {
 };
 HaloTimes& halo_times();
 
-/// What one operator did in which order: "start" and "finish" of an exchange, and in between or after them what the
-/// operator says with note_halo ("interior", "edges"); "kept" where edges were not exchanged again. Empty where nothing
-/// was exchanged.
+/// Lists what one operator did in which order: "start" and "finish" of an exchange, and in between or after them what
+/// the operator says with note_halo ("interior", "edges"); "kept" where edges were not exchanged again. Empty where
+/// nothing was exchanged.
 using HaloEvents = std::vector<std::string>;
 /// Adds to the events that are being recorded on this thread, if any are.
 void note_halo(const char* event);

@@ -34,7 +34,7 @@ class Redistribution {
   /// Collective over the mesh if anything moves. May return `local` itself or a view of it.
   at::Tensor apply(const at::Tensor& local) const;
 
-  /// As apply, in two halves: what need not be summed travels in between.
+  /// Does apply in two halves: rows that need not be summed travel in between.
   class Pending;
   Pending start(const at::Tensor& local) const;
 

@@ -16,7 +16,7 @@ namespace {
 bool linear(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAvg; }
 bool commute(ReduceOp a, ReduceOp b) { return a == b || (linear(a) && linear(b)); }
 
-// Whether the order of reduction matters among the Partial dims.
+// True if the order of reduction matters among the Partial dims.
 bool order_matters(const ShardSpec& spec) {
   std::vector<ReduceOp> ops;
   for (const auto& op : spec.layout().partials) {
@@ -63,7 +63,7 @@ std::vector<int64_t> ranks_in_target(const ShardSpec& from, const ShardSpec& to)
   return ranks;
 }
 
-// What becomes of each mesh dim.
+// Decides what becomes of each mesh dim.
 void classify_mesh_dims(RedistributionPlan& plan) {
   const ShardSpec &from = *plan.from, &to = *plan.to;
   const DeviceMesh &mesh = *from.mesh(), &target = *to.mesh();
@@ -131,7 +131,7 @@ void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box
   share_evenly(box, ranks, kept);
 }
 
-// How the Partials that end are summed, and where the sums lie then.
+// Decides how the Partials that end are summed, and where the sums lie then.
 void plan_reduction(RedistributionPlan& plan) {
   if (plan.partial_reduced.empty()) return;
   const ShardSpec& from = *plan.from;
@@ -175,7 +175,7 @@ void choose_holders(RedistributionPlan& plan) {
   }
 }
 
-// What is left to be moved once the sums are made. Copies serve their own ranks.
+// Plans the moves that are left once the sums are made. Copies serve their own ranks.
 void plan_moves(RedistributionPlan& plan) {
   const DeviceMesh& mesh = *plan.from->mesh();
   plan.moves = plan.box_after_reduce != plan.box_wanted || !plan.partial_started.empty();

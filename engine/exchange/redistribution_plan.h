@@ -11,7 +11,7 @@
 
 namespace moonhalo {
 
-/// What a redistribution sums and moves, as all ranks know it. Mesh dims of one rank count as none.
+/// Says what a redistribution sums and moves, as all ranks know it. Mesh dims of one rank count as none.
 struct RedistributionPlan {
   SpecPtr from, to;
   std::vector<int64_t> rank_in_target;  ///< by rank of the mesh of `from`
@@ -38,7 +38,7 @@ struct RedistributionPlan {
   std::vector<int64_t> addend_holders() const;
   /// A rank's coordinates along partial_started.
   std::vector<int64_t> started_at(int64_t rank) const;
-  /// Whether `user` takes what it wants of the box of `owner`.
+  /// True if `user` takes what it wants of the box of `owner`.
   bool serves(int64_t owner, int64_t user) const;
   /// Several lines: the specs, the reductions, and per rank its boxes and whom it takes them from.
   std::string to_string() const;

@@ -8,7 +8,7 @@
 
 namespace moonhalo {
 
-/// Who started this process, as far as its environment tells, and which of how many it is.
+/// Says what started this process, as far as its environment tells, and which of how many it is.
 struct Launch {
   enum Kind { kSingle, kTorchrun, kOpenMpi, kPmi, kSlurm };
   Kind kind = kSingle;

@@ -115,7 +115,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
     world->abort("rank " + std::to_string(rank) + " failed: " + first_line(error));
   };
 
-  // Nobody begins before all have been started: where threads are short, nothing has been done.
+  // No rank begins before all have been started: where threads are short, nothing has been done.
   enum Gate { kWait, kGo, kNever };
   std::atomic<Gate> gate{kWait};
   const auto open = [&gate](Gate to) {

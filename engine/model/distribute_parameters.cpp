@@ -29,7 +29,7 @@ void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string
 }
 
 // `placements` for a slice, of a tensor that lives on a larger part of the mesh: what the slice lacks stays as it is.
-// Nothing for other tensors.
+// Returns nothing for other tensors.
 std::optional<Placements> on_larger_mesh(const Placements& placements, const MeshPtr& slice, const ShardSpec& own) {
   if (own.mesh() == slice || own.mesh()->ndim() <= slice->ndim()) return std::nullopt;
   const std::vector<int64_t> dims = dims_of_slice(*own.mesh(), *slice);

@@ -52,7 +52,7 @@ void place_gradient(const at::Tensor& leaf, const Placements& placements);
 /// moves. Differentiable.
 at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
                                  const std::string& where);
-/// As above for several; the messages of those that the plan calls async travel together.
+/// The same for several; the messages of those that the plan calls async travel together.
 std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
                                        const std::vector<ArgumentPlan>& plans, const std::string& where);
 

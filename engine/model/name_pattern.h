@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// Whether `name` fits a pattern with * (any text) and ? (any character), neither of which crosses a dot. Time: at most
+/// True if `name` fits a pattern with * (any text) and ? (any character), neither of which crosses a dot. Time: at most
 /// the product of the lengths.
 bool glob_fits(std::string_view pattern, std::string_view name);
 
@@ -40,7 +40,7 @@ class NamePattern {
  public:
   explicit NamePattern(const std::string& text);
   bool fits(const std::string& name) const;
-  /// Of two that fit, the larger one is meant.
+  /// The larger of two that fit is meant.
   std::pair<int, int64_t> weight() const { return {rank_, literals_}; }
 
  private:
@@ -50,7 +50,7 @@ class NamePattern {
   int64_t literals_ = 0;
 };
 
-/// Which of several patterns each of several names means.
+/// Finds which of several patterns each of several names means.
 struct NameMatches {
   struct Tie {
     int64_t name, first, second;  ///< two patterns that fit the name equally well

@@ -109,7 +109,7 @@ class RealPairs {
     return (all[into.unsafeGetTensorImpl()] = std::move(state)).get();
   }
 
-  // What was complex before is the same tensor again; what the step made becomes complex.
+  // A tensor that was complex before is the same one again; those that the step made become complex.
   static at::Tensor complex_of(const Pair& pair, const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     for (const Held& held : pair.state) {

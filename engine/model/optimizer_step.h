@@ -11,10 +11,10 @@ class Optimizer;
 
 namespace moonhalo {
 
-/// What `optimizer.step(closure)` does, and right for complex parameters, which LibTorch's own loops train wrongly
-/// (they square complex gradients): as in PyTorch's Python, a complex parameter is trained as the pairs of reals that
-/// it is stored as, through view_as_real of the parameter, its gradient and its state. Parameters are plain tensors or
-/// ShardTensors, each in its own cut.
+/// Does what `optimizer.step(closure)` does, and is right for complex parameters, which LibTorch's own loops train
+/// wrongly (they square complex gradients): as in PyTorch's Python, a complex parameter is trained as the pairs of
+/// reals that it is stored as, through view_as_real of the parameter, its gradient and its state. Parameters are plain
+/// tensors or ShardTensors, each in its own cut.
 ///
 /// Between steps the state is found under the complex parameter, complex and in its shape (LBFGS: real vectors, as in
 /// Python).

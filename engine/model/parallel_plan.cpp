@@ -149,7 +149,7 @@ class StyleResolver {
     Placement wanted = one(style_.desired_input_layouts, linear ? shard(-1) : replicate());
     for (const TensorFacts& tensor : module_.tensors) {
       if (!linear || tensor.name != "weight") continue;
-      // Features are cut as the weight is, so that nobody has to ask.
+      // Features are cut as the weight is, so that the plan need not say it.
       for (Placement* placement : {&input, &wanted}) {
         if (placement->is_shard() && placement->dim == -1 && placement->sizes.empty()) {
           placement->sizes = balanced_sizes(tensor.shape.at(1), mesh_.size(0));

@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// How a model is divided: data only, the same for Lua modules, torch::nn modules and JSON files.
+/// Says how a model is divided: data only, the same for Lua modules, torch::nn modules and JSON files.
 ///
 /// Names are dotted ("blocks.0.fc1"). A name in a plan is one of
 ///  - an exact name,
@@ -23,7 +23,7 @@ namespace moonhalo {
 /// differ are an error.
 using Placements = std::vector<Placement>;  ///< one per mesh dim
 
-/// What happens to one argument or result of a module on its way in or out.
+/// Says what happens to one argument or result of a module on its way in or out.
 struct ArgumentPlan {
   std::optional<Placements> plain = {};   ///< what a plain tensor is: every rank's block; replicated when absent
   std::optional<Placements> wanted = {};  ///< what it becomes; as it is when absent
@@ -42,7 +42,7 @@ struct SignaturePlan {
   bool operator==(const SignaturePlan&) const = default;
 };
 
-/// What is done to one module, in PyTorch's words and with its defaults. For a mesh of one dimension.
+/// Says what is done to one module, in PyTorch's words and with its defaults. For a mesh of one dimension.
 struct ParallelStyle {
   enum class Kind : uint8_t { kColwise, kRowwise, kSequence, kPrepareInput, kPrepareOutput, kCustom };
   using Layouts = std::vector<std::optional<Placement>>;
@@ -94,7 +94,7 @@ struct ModuleFacts {
 
 enum class Unmatched : uint8_t { kError, kWarn };
 
-/// What a plan says of one module.
+/// The part of a plan that one module gets.
 struct ModulePlan {
   struct Tensor {
     Placements placements;  ///< Replicate where the plan is silent
@@ -112,7 +112,7 @@ struct ModulePlan {
 std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
                                 const DeviceMesh& mesh, Unmatched unmatched = Unmatched::kError);
 
-/// What `resolved` says, as a plan without patterns and styles: every tensor that an entry named, every module whose
+/// Writes `resolved` as a plan without patterns and styles: every tensor that an entry named, every module whose
 /// arguments move. Custom styles are not in it.
 ParallelPlan spelt_out(const std::vector<ModulePlan>& resolved, const std::vector<ModuleFacts>& modules);
 

@@ -61,7 +61,7 @@ std::vector<detail::Members>& declared() {
   return all;
 }
 
-// Where else than in the registry a module keeps its tensors. False for a class that nobody described.
+// Finds the tensors that a module keeps outside the registry. False for a class that was not described.
 bool find_members(nn::Module& module, std::vector<at::Tensor*>& members) {
   bool known = members_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl, nn::Conv1dImpl,
                           nn::Conv2dImpl, nn::Conv3dImpl, nn::ConvTranspose1dImpl, nn::ConvTranspose2dImpl,

@@ -51,7 +51,8 @@ at::Tensor enter(const torch::nn::Module& module, const at::Tensor& input);
 at::Tensor leave(const torch::nn::Module& module, const at::Tensor& output);
 /// Puts what `place(name, tensor, is_parameter)` gives into the place of every parameter and buffer of `root` and
 /// below, and of the member variables that hold it; a tensor that several modules share is placed once.
-/// NotImplementedError, before anything changes, for a class that keeps tensors where nobody knows (declare_members).
+/// NotImplementedError, before anything changes, for a class that keeps tensors in undeclared members
+/// (declare_members).
 void replace_tensors(torch::nn::Module& root,
                      const std::function<at::Tensor(const std::string&, const at::Tensor&, bool)>& place);
 /// Null unless the module is a root that was parallelized with `factory`.

@@ -82,7 +82,7 @@ bool read_flag(const Json& value, const std::string& where) {
   return value.get<bool>();
 }
 
-// What may be said of one parameter or argument: placements alone, or an object with flags.
+// Reads one parameter's or argument's entry: placements alone, or an object with flags.
 ArgumentPlan read_entry(const Json& value, const std::vector<std::string>& keys, const std::string& where) {
   if (!value.is_object()) return {.wanted = read_placements(value, where)};
   check_keys(value, keys, where);
@@ -306,7 +306,7 @@ Json json_of(const ParallelStyle& style) {
 }  // namespace
 
 ParallelPlan parse_plan(const std::string& json, const std::string& source) {
-  // Of two equal keys JSON's readers take one or the other; whoever wrote both meant something else.
+  // JSON's readers take one or the other of two equal keys; a file with both means something else.
   std::vector<std::set<std::string>> keys;
   const auto refuse_twice = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();

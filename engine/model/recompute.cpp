@@ -42,7 +42,7 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 namespace impl = torch::autograd::impl;
 
-// What the second run must find as the first did
+// The second run must find these as the first did.
 
 struct AutocastSettings {
   static constexpr std::array<c10::DeviceType, 2> kDevices = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
@@ -104,7 +104,7 @@ class Under {
 
 // The segment's own graph
 
-// Where gradients leave the segment.
+// Gradients leave the segment here.
 struct Sink final : Node {
   variable_list apply(variable_list&&) override { return {}; }
   std::string name() const override { return "CheckpointSink"; }
@@ -178,7 +178,7 @@ Graph record(const Segment& segment, const variable_list& inputs) {
   graph.start = at::sequence_number::peek();
   graph.outputs = segment(graph.leaves);
   for (at::Tensor& output : graph.outputs) {
-    // What is handed through has no node of the segment yet.
+    // A tensor that is handed through has no node of the segment yet.
     if (output.defined() && output.requires_grad()) output = at::alias(output);
   }
   graph.cut_off();
@@ -215,7 +215,7 @@ struct SegmentNode final : Node {
     }
     variable_list results(num_outputs());
     if (roots.empty()) return results;
-    // Where each wanted gradient goes: to a leaf, or to what was captured in the first run.
+    // Each wanted gradient goes to a leaf, or to what was captured in the first run.
     std::vector<size_t> places;
     for (size_t i = 0; i < graph.leaves.size(); ++i) {
       if (!graph.leaves[i].defined() || !graph.leaves[i].requires_grad()) continue;

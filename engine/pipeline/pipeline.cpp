@@ -60,7 +60,7 @@ Tensors gradients_of(const Tensors& inputs) {
   return gradients;
 }
 
-/// What the next stage on the same rank gets: leaves of their own.
+/// Makes the leaves that the next stage on the same rank gets.
 Tensors leaves_of(const Tensors& tensors) {
   Tensors leaves;
   for (const at::Tensor& tensor : tensors)
@@ -265,7 +265,7 @@ void Pipeline::give(const StageCall& call, int64_t stages_on, Step& step, const 
   }
 }
 
-// As doubles, which hold every loss exactly.
+// Sends doubles, which hold every loss exactly.
 Tensors Pipeline::share_losses(const std::vector<Tensors>& losses) const {
   at::Tensor packed = at::zeros({micros_ + 1}, at::kDouble);
   auto* data = packed.mutable_data_ptr<double>();

@@ -28,10 +28,10 @@ struct PipelineOptions {
 ///     auto losses = pipeline.train_step(samples, loss);
 ///
 /// A stage is a function from tensors to tensors, which live on its ranks' slice (`mesh()`) or are plain, the same on
-/// all ranks of it. Stage s is on the ranks whose place along `dim` is s mod the number of them; nobody else calls it.
-/// What it gives goes block by block to the ranks of the next stage that have the same place in their slice: tensors of
-/// any number and shape, which may change from call to call, with gradients or without. Skip connections are tensors
-/// that stages hand on.
+/// all ranks of it. Stage s is on the ranks whose place along `dim` is s mod the number of them; other ranks do not
+/// call it. Its results go block by block to the ranks of the next stage that have the same place in their slice:
+/// tensors of any number and shape, which may change from call to call, with gradients or without. Skip connections are
+/// tensors that stages hand on.
 ///
 /// Random operators of stage s in micro-batch m draw from a generator that is seeded by s, m and a number which each
 /// step draws from default_generator(): the same on any number of ranks, one included.
@@ -75,7 +75,7 @@ class Pipeline {
   /// ranks look at more than their number. ValueError when they are not as many as micro-batches.
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss, const TrainOptions& options);
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss) { return train_step(samples, loss, {}); }
-  /// What the last stage gives for each sample, on all ranks. No gradients are recorded.
+  /// Returns on all ranks what the last stage gives for each sample. No gradients are recorded.
   std::vector<Tensors> infer_step(const std::vector<Tensors>& samples);
 
  private:

@@ -32,7 +32,7 @@ struct StageCall {
   std::string to_string() const;  ///< "F0.1"
 };
 
-/// What each rank does, in order.
+/// The calls of each rank, in order.
 using PipelineSchedule = std::vector<std::vector<StageCall>>;
 
 /// `stages` is a multiple of `ranks`, and equal to it for 1f1b on several ranks; any number of micro-batches.
@@ -42,7 +42,7 @@ PipelineSchedule make_forward_schedule(int64_t ranks, int64_t stages, int64_t mi
 /// A line for each rank.
 std::string to_string(const PipelineSchedule& schedule);
 
-/// What a schedule costs when a forward takes one unit of time, a backward two and a message none.
+/// The cost of a schedule when a forward takes one unit of time, a backward two and a message none.
 struct ScheduleCosts {
   int64_t time = 0;
   double bubble = 0;          ///< share of the ranks' time in which they wait

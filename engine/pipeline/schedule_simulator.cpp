@@ -14,7 +14,7 @@
 namespace moonhalo {
 namespace {
 
-/// What a call of one stage gives to the neighbouring stage.
+/// The message that a call of one stage sends to the neighbouring stage.
 struct SimulatedMessage {
   StageCall wanted_by;
   int64_t sent;
@@ -35,7 +35,7 @@ class Simulator {
         ranks_(static_cast<int64_t>(schedule.size())),
         state_(schedule.size()) {}
 
-  /// Goes on until nobody can, and tells who still wants to.
+  /// Goes on until no rank can, and returns the ranks that still want to.
   std::string run() {
     bool moved = true;
     while (moved) {

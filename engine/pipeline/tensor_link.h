@@ -17,9 +17,9 @@ namespace moonhalo {
 /// Tensors are plain, undefined, or ShardTensors that are not Partial, on a mesh of the same shape.
 class TensorList {
  public:
-  /// What leaves a rank.
+  /// The tensors that leave a rank.
   explicit TensorList(const std::vector<at::Tensor>& tensors);
-  /// What comes to a rank with slice `mesh`; `blocks` are to be filled.
+  /// The tensors that come to a rank with slice `mesh`; `blocks` are to be filled.
   TensorList(const std::vector<int64_t>& words, const MeshPtr& mesh);
 
   const std::vector<int64_t>& words() const { return words_; }
@@ -45,7 +45,7 @@ class TensorLink {
   TensorLink(CommunicatorPtr pair, int64_t capacity)
       : pair_(std::move(pair)), peer_(1 - pair_->rank()), capacity_(static_cast<size_t>(capacity)) {}
 
-  /// Waits until there is room for this list, not until it is taken. Nobody may write to the tensors until then.
+  /// Waits until there is room for this list, not until it is taken. The tensors must not be written until then.
   void send(const std::vector<at::Tensor>& tensors, const std::string& what);
   std::vector<at::Tensor> receive(const MeshPtr& mesh, const std::string& what);
   /// Returns when everything sent was taken.

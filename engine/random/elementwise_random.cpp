@@ -45,7 +45,7 @@ void carry_out(const c10::OperatorHandle& op, Stack& stack, size_t base) {
     if (written && !stack[base + i].toTensor().is_inference())
       stack[base + i].toTensor().unsafeGetTensorImpl()->bump_version();
   }
-  // What autograd would have to know of a write is said by copy_: the old value gets no gradient.
+  // copy_ tells autograd of the write: the old value gets no gradient.
   const at::Tensor target = in_place.defined() && differentiable ? in_place : at::Tensor();
   if (target.defined()) stack[base] = at::empty_like(target);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -97,7 +97,7 @@ at::Tensor& permuted(int64_t n, std::optional<at::Generator> generator, at::Tens
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
 
-// What draws numbers itself; the factories (rand, randn, randint, normal) and most kinds of dropout call these.
+// These draw numbers themselves; the factories (rand, randn, randint, normal) and most kinds of dropout call these.
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
   for (const char* name : {"uniform_",
                            "normal_",

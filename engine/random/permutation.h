@@ -12,7 +12,7 @@ namespace moonhalo {
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t key, uint64_t stream = 0);
-  /// What stands at `place`; IndexError outside of [0, size).
+  /// The number at `place`; IndexError outside of [0, size).
   int64_t operator()(int64_t place) const;
 
  private:

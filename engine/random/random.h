@@ -132,7 +132,7 @@ class ReplayedKey {
   std::optional<uint64_t> before_;
 };
 
-/// Where the elements of this rank's block stand in the global tensor: runs of neighbours.
+/// The places of this rank's elements in the global tensor, as runs of neighbours.
 class OwnedElements {
  public:
   explicit OwnedElements(const ShardSpec& spec);

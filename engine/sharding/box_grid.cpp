@@ -68,7 +68,8 @@ void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
                     "\n  have  it ends at ", end, "; global is ", global, kFix);
 }
 
-/// How many ranks own each block of the dim, along all others. Blocks of the same empty interval lie in one slab.
+/// The number of ranks that own each block of the dim, along all others. Blocks of the same empty interval lie in one
+/// slab.
 size_t ranks_per_block(const Slabs& slabs, size_t dim) {
   size_t count = 0, owner = 0;
   for (const auto& [rows, ranks] : slabs) {

@@ -15,7 +15,7 @@ struct OwnedBox {
   std::vector<int64_t> extent;
 };
 
-/// How the boxes of all ranks, one each, divide a field.
+/// Describes how the boxes of all ranks, one each, divide a field.
 struct BoxGrid {
   std::vector<int64_t> global;              ///< extents of the whole
   std::vector<std::vector<int64_t>> sizes;  ///< per dim, rows of each block in order
@@ -28,8 +28,8 @@ struct BoxGrid {
 };
 
 /// The grid that `boxes`, given by rank, form. `global` is empty where the boxes say how large the whole is. No
-/// communication. ValueError naming dim, ranks and rows when boxes overlap, leave rows to nobody, reach beyond `global`
-/// or form no grid. Empty boxes begin where their neighbour ends.
+/// communication. ValueError naming dim, ranks and rows when boxes overlap, leave rows to no rank, reach beyond
+/// `global` or form no grid. Empty boxes begin where their neighbour ends.
 BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& global);
 
 }  // namespace moonhalo

@@ -93,7 +93,7 @@ using MeshPtr = std::shared_ptr<DeviceMesh>;
 MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, std::vector<int64_t> shape,
                          std::vector<std::string> names = {});
 
-/// What init_device_mesh calls before it makes a mesh; one for the process (the dispatcher's).
+/// init_device_mesh calls this before it makes a mesh; one for the process (the dispatcher's).
 void set_mesh_hook(void (*before_mesh)());
 
 }  // namespace moonhalo

@@ -30,7 +30,7 @@ SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad, bool keep_sums) 
   return intern(std::move(layout));
 }
 
-// What a gradient becomes on its way into a leaf, or into a plain tensor that entered an operator with ShardTensors.
+// Changes a gradient on its way into a leaf, or into a plain tensor that entered an operator with ShardTensors.
 struct BoundaryHook final : torch::autograd::FunctionPreHook {
   using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
   explicit BoundaryHook(size_t index) : index(index) {}

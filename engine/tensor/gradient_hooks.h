@@ -29,7 +29,7 @@ void attach_backward(const at::Tensor& input, const at::Tensor& output,
                      std::function<at::Tensor(const at::Tensor&)> backward,
                      const std::function<at::Tensor(const at::Tensor&)>& forward = {});
 
-/// As `attach_backward` for an output whose input lives on another rank: the backward pass stops here, but takes part.
+/// Like `attach_backward`, for an output whose input another rank has: the backward pass stops here, but takes part.
 void attach_backward_sink(const at::Tensor& output, std::function<void(const at::Tensor&)> backward);
 
 }  // namespace moonhalo

@@ -32,7 +32,7 @@ struct Block {
 /// ValueError, on every rank alike, when the blocks contradict each other or are not the blocks of `mesh`.
 at::Tensor as_shard_tensor(const Block& block, const MeshPtr& mesh);
 
-/// What the ranks of `group` tell each other of their blocks: the grid that they form. Collective; errors as above.
+/// Returns the grid that the blocks of the ranks of `group` form. Collective; errors as above.
 BoxGrid gather_grid(const Block& block, Communicator& group);
 
 }  // namespace moonhalo

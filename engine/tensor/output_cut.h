@@ -11,18 +11,18 @@ namespace moonhalo {
 
 class Communicator;
 
-/// Where the outputs of a window operator (convolution, pooling, unfold, interpolation) go along a cut dim. Values do
-/// not depend on it, block sizes and halos do.
+/// Says where the outputs of a window operator (convolution, pooling, unfold, interpolation) go along a cut dim. Values
+/// do not depend on it, block sizes and halos do.
 enum class OutputCut : uint8_t {
   kGeometry,  ///< to the owner of the window's centre: the fewest bytes
   kKeep,  ///< stride 1: as many rows as each block of the input, the last one takes the difference; else as kGeometry
   kRebalance,  ///< balanced blocks: equal work behind uneven or strided windows, for wider halos
 };
 
-/// Of this thread (ranks may be threads); returns the setting before. Part of the key of cached decisions, so it may be
-/// changed from call to call; backward asks for it anew, and moves gradients where it differs from the forward call's.
-/// It must be the same on every rank: with `world` given the call is collective over it and throws ValueError on every
-/// rank, changing nothing, where they differ.
+/// Sets this thread's cut (ranks may be threads); returns the one before. Part of the key of cached decisions, so it
+/// may be changed from call to call; backward asks for it anew, and moves gradients where it differs from the forward
+/// call's. It must be the same on every rank: with `world` given the call is collective over it and throws ValueError
+/// on every rank, changing nothing, where they differ.
 OutputCut set_output_cut(OutputCut cut, Communicator* world = nullptr);
 OutputCut output_cut();
 /// "geometry" | "keep" | "rebalance"; ValueError with the nearest name otherwise.

@@ -21,7 +21,7 @@ const SpecPtr& spec(const at::Tensor& tensor);
 /// Makes a ShardTensor from each rank's block. Collective over the mesh: block sizes are exchanged once, and must form
 /// a grid (TORCH_CHECK_VALUE on every rank otherwise). Shard sizes in `placements` are not needed. Differentiable.
 at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements);
-/// As above for a known spec: no communication; the local shape must be the spec's.
+/// The same for a known spec: no communication; the local shape must be the spec's.
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// Cuts `full`, which only mesh rank `src` needs to hold (others may pass an undefined tensor), over the mesh.
@@ -29,7 +29,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 /// scatter_tensor.
 at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
                              int64_t src = 0);
-/// As distribute_tensor; gradients flow back to `source` on rank `src`.
+/// Like distribute_tensor; gradients flow back to `source` on rank `src`.
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           int64_t src = 0);
 
@@ -68,7 +68,7 @@ at::Tensor to_local(const at::Tensor& tensor);
 /// Block sizes per mesh dim: {mesh_dim -> sizes along the dim that it cuts}. No communication.
 std::map<int64_t, std::vector<int64_t>> sharding_sizes(const at::Tensor& tensor);
 
-/// What happens to operators that no rule covers: gathered to Replicate with one warning per operator, or refused.
+/// Operators that no rule covers are gathered to Replicate with one warning per operator, or refused.
 enum class Fallback : uint8_t { kReplicate, kError };
 /// Per thread (ranks may be threads); returns the previous setting.
 Fallback set_fallback(Fallback fallback);

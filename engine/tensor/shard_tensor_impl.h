@@ -11,7 +11,7 @@
 
 namespace moonhalo {
 
-/// How the engine holds a ShardTensor.
+/// The engine's form of a ShardTensor.
 struct ShardTensorImpl final : public c10::TensorImpl {
   ShardTensorImpl(at::Tensor local, SpecPtr spec);
 
@@ -22,14 +22,14 @@ struct ShardTensorImpl final : public c10::TensorImpl {
 
   /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
   void take_mode_of(const ShardTensorImpl& base);
-  /// Whether another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place.
+  /// True if another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place.
   /// Plain tensors that alias the block do not count, since one rank alone may hold them.
   bool shares_block() const { return sharers_.use_count() > 1; }
   void share_block(const ShardTensorImpl& other) const;
   /// The gradient hook of a leaf is in place (engine/tensor/gradient_hooks.h).
   bool guarded = false;
-  /// Which calls made the value, as a tag (engine/comm/call_tag.h): equal on all ranks that made the same calls. Goes
-  /// with every collective that works on the tensor, so that two tensors of one shape are not mixed up.
+  /// The calls that made the value, as a tag (engine/comm/call_tag.h): equal on all ranks that made the same calls.
+  /// Goes with every collective that works on the tensor, so that two tensors of one shape are not mixed up.
   uint64_t origin = 0;
 
   const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }

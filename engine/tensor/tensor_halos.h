@@ -23,7 +23,7 @@ namespace moonhalo {
 ///
 /// A block can be written without the ShardTensor's knowing: through to_local(), the tensor that from_local() took, or
 /// .data(). Other ranks cannot see that, so the rank that finds it when it would reuse throws ValueError. Writes
-/// through raw pointers are seen by nobody, as in autograd. Nothing is kept in inference mode and of inference tensors,
+/// through raw pointers are not seen, as in autograd. Nothing is kept in inference mode and of inference tensors,
 /// which count no versions.
 HaloCachePtr halo_cache_of_argument(int index);
 
@@ -43,9 +43,9 @@ class CurrentCall {
 };
 
 struct ShardTensorImpl;
-/// Of a ShardTensor that is given another block.
+/// Called for a ShardTensor that is given another block.
 void drop_halos(ShardTensorImpl& impl);
-/// Of a ShardTensor that an operator is about to write, on every rank: drops them, and moves the block's version, for
+/// For a ShardTensor that an operator will write, on every rank: drops them, and moves the block's version, for
 /// tensors that share the block but not the ShardTensor's counter (.data, and what operators make below autograd).
 void invalidate_halos(ShardTensorImpl& impl);
 

@@ -10,7 +10,7 @@ namespace moonhalo {
 class CopiedMemory;
 struct TensorHalos;
 
-/// What the engine remembers beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
+/// The engine's notes beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
 struct TensorNotes final : c10::BackendMeta {
   std::shared_ptr<TensorHalos> halos;    ///< of this object alone (tensor_halos.cpp)
   std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)

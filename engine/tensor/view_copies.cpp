@@ -17,7 +17,7 @@ namespace moonhalo {
 namespace {
 
 // Storages that were copied from, as long as a copy lives (which holds its original: no address comes back meanwhile).
-// Of the process, not of the thread: backward may run in another one.
+// One for the process, not for each thread: backward may run in another one.
 struct Watched {
   std::mutex mutex;
   std::unordered_map<const c10::StorageImpl*, std::weak_ptr<WriteCount>> counts;

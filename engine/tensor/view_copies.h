@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// How often the memory of a block was written by operators on ShardTensors. All ranks count alike.
+/// Counts how often operators on ShardTensors wrote the memory of a block. All ranks count alike.
 class WriteCount;
 
 /// A block that a view operator copied where it should have shared memory: a row that another rank owns, a cut that had
@@ -26,17 +26,17 @@ class WriteCount;
 /// something to write to is then known without asking who let go of what, which ranks may do at different times.
 class CopiedMemory {
  public:
-  /// What the copy should hold, from the original's block.
+  /// Returns what the copy should hold, from the original's block.
   using Read = std::function<at::Tensor(const at::Tensor& original)>;
   /// Puts what the copy holds into the original's block.
   using Write = std::function<void(const at::Tensor& copy, const at::Tensor& original)>;
 
-  /// Blocks of this rank. Without `read` and `write` nobody knows how, and what would need them is refused. `source`:
+  /// Blocks of this rank. Without `read` and `write` calls that would need them are refused. `source`:
   /// what the original is a copy of, or null.
   CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Write write, std::shared_ptr<CopiedMemory> source);
 
   /// Before the copy is read or written: copies again if the original was written since. Collective if it moves; all
-  /// ranks decide alike. NotImplementedError where nobody knows how to.
+  /// ranks decide alike. NotImplementedError where `read` or `write` is missing.
   void refresh(const ShardTensorImpl& reader, const std::string& op);
   /// NotImplementedError unless what is written to the copy can reach the original.
   void check_writable(const ShardTensorImpl& writer, const std::string& op) const;
@@ -57,7 +57,7 @@ const std::shared_ptr<CopiedMemory>& copied_memory(ShardTensorImpl& impl);
 /// Makes a ShardTensor's block ready to be read, and returns it; `op` is for messages.
 const at::Tensor& fresh_block(const at::Tensor& tensor, const char* op);
 
-/// Whether anybody would want to know that a block was written.
+/// True if writes to blocks are of interest to any copy or view.
 bool writes_are_counted();
 /// An operator has written this block.
 void block_was_written(const at::Tensor& block);
@@ -65,11 +65,11 @@ void block_was_written(const at::Tensor& block);
 /// For run functions of view operators that cannot view the block that they are given: `copy` has its shape and is
 /// viewed instead. Nothing happens in operators that make no views.
 void tell_copied(const at::Tensor& copy);
-/// Dims are merged: of a plain tensor with gaps, that would be no view but a copy (reshape), which nobody writes
+/// Dims are merged: of a plain tensor with gaps, that would be no view but a copy (reshape), which is not written
 /// through.
 /// `gaps`: this rank's block has some.
 void tell_merged(bool gaps);
-/// As tell_copied, of the input's own block, in a way of its own.
+/// Like tell_copied, of the input's own block, with its own `read` and `write`.
 void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
 
 }  // namespace moonhalo

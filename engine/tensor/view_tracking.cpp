@@ -23,7 +23,7 @@ const RankLocal<ViewTrace*> trace_of_rank;
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
 
-// Whether one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's
+// True if one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's
 // block is known.
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;

@@ -21,7 +21,7 @@ class ViewTrace {
   ~ViewTrace();
   ViewTrace(const ViewTrace&) = delete;
 
-  /// `tensor` is a ShardTensor, summed up if it was a Partial that nobody shares; the call is given `moved`, cut as
+  /// `tensor` is a ShardTensor, summed up if it was a Partial that is not shared; the call is given `moved`, cut as
   /// `wanted` says, or the tensor's own block if that is undefined.
   void read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted);
   /// `copies`: the plan says so (Plan::breaks_alias).
@@ -40,12 +40,12 @@ class ViewTrace {
   bool merged_ = false, gaps_ = false;
 };
 
-/// What one call needs to know of memory that tensors share.
+/// Tracks for one call the memory that tensors share.
 struct Sharing {
   std::optional<ViewTrace> views;  ///< of an operator that makes views
   c10::SmallVector<at::Tensor, 2> written;
 
-  /// Of a ShardTensor that has notes, or is to be written while writes are counted: a block that is a copy is read
+  /// For a ShardTensor that has notes, or is to be written while writes are counted: a block that is a copy is read
   /// again if it is old; what will be written is remembered.
   void prepare(const at::Tensor& tensor, bool writes, const c10::OperatorHandle& op);
   /// Once the operator has run: other tensors hear of what it wrote, originals of copies get it.

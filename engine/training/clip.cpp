@@ -39,7 +39,7 @@ MeshPtr common_mesh(const std::vector<at::Tensor>& gradients) {
   return mesh;
 }
 
-// How many ranks of `mesh` hold the same block.
+// The number of ranks of `mesh` hold the same block.
 int64_t copies_of(const at::Tensor& grad, const DeviceMesh& mesh) {
   if (!is_shard_tensor(grad)) return mesh.size();
   int64_t blocks = 1;
@@ -47,7 +47,7 @@ int64_t copies_of(const at::Tensor& grad, const DeviceMesh& mesh) {
   return mesh.size() / blocks;
 }
 
-// Of this rank's block: the sum of |x|^p, or the largest |x|, in float64.
+// Sums |x|^p over this rank's block, or takes the largest |x|, in float64.
 at::Tensor power_sum(const at::Tensor& grad, double p) {
   at::Tensor block = is_shard_tensor(grad) ? to_local(grad) : grad;
   if (block.numel() == 0) return at::zeros({}, block.options().dtype(at::kDouble));

@@ -111,7 +111,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
   Placements placements = own->placements();
   if (const auto dim = storage_dim(*own, ranks, options.min_numel)) {
     const int64_t rows = own->global_shape()[*dim];
-    // Of the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
+    // For the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
     const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
     placements[mesh_dim] = stored(*dim, level_sizes(rows, row_bytes, held_bytes->of(root, mesh_dim)));
   }

@@ -21,18 +21,18 @@ struct FullyShardOptions {
   int64_t min_numel = 1024;  ///< tensors of fewer elements are copied: their blocks would save less than they cost
 };
 
-/// What fully_shard makes of one parameter: a leaf of the mesh that `data` is a slice of (or is), with the same
+/// Makes one parameter of fully_shard: a leaf of the mesh that `data` is a slice of (or is), with the same
 /// requires_grad, kept in blocks over the last dim of `data` and copied over the others. What cuts it already (tensor
 /// parallelism) stays. The blocks are rows of dim 0, or of the longest dim that nothing cuts where dim 0 is cut or has
 /// fewer rows than there are ranks. Without such a dim, or with few elements, the parameter is copied. Rows are whole,
 /// so no block is padded; those left over go to the ranks that hold least of all parameters placed so far.
 ///
-/// Of copies that differ those at the first place of the dims of `data` count. A tensor that this mesh dim cuts already
+/// Where copies differ, those at the first place of the dims of `data` count. A tensor that this mesh dim cuts already
 /// is returned as it is. Collective over the whole mesh. `name` is for errors: ValueError for a tensor of another mesh.
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name);
 
-/// What replicate makes of a parameter or buffer, and fully_shard of a buffer: the same with a copy on all ranks of
+/// Makes a parameter or buffer of replicate, or a buffer of fully_shard: the same with a copy on all ranks of
 /// `data`.
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name);
 
@@ -41,10 +41,10 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
 /// local_batch makes them of each rank's own samples. Collective over the whole mesh. ValueError for a parameter that
 /// has a gradient already.
 void fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options = {});
-/// As fully_shard, with copies of all parameters.
+/// Like fully_shard, with copies of all parameters.
 void replicate(torch::nn::Module& module, const MeshPtr& data);
 
-/// Which dim of a tensor its blocks are rows of, if any: see store_parameter.
+/// The dim that a tensor's blocks are rows of, if any: see store_parameter.
 std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel);
 
 /// `rows` in blocks that differ by at most one; the longer ones go to the ranks that hold least. `held`: bytes by rank,

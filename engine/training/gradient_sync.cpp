@@ -26,7 +26,7 @@ struct PartialGrad {
   int64_t cut = 0;  // else the dim along which the leaf is cut there
 };
 
-// Whether the leaf's cut of a dim is that of this mesh dim alone, so that its blocks are rows of the gradient's.
+// True if the leaf's cut of a dim is that of this mesh dim alone, so that its blocks are rows of the gradient's.
 std::optional<int64_t> dim_cut_by(const ShardSpec& leaf, const ShardSpec& grad, int64_t mesh_dim) {
   for (int64_t d = 0; d < leaf.ndim(); ++d) {
     if (leaf.cut(d).mesh_dims == std::vector<int64_t>{mesh_dim} && !grad.is_cut(d)) return d;

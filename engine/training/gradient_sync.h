@@ -25,13 +25,13 @@ struct GradientSyncOptions {
 /// Optimizers do the same one by one when they meet a Partial, so this changes no result.
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options = {});
 
-/// Whether gradients of these leaves are reduced to their blocks as they come (true, as at first) or stay sums over the
-/// mesh dims that store the leaves, as they do anyway over those that replicate them: then the gradients of several
-/// backward passes add up without messages, whole on every rank, until finish_grad_sync. (Views resolve sums: gradients
-/// that pass through one, as those of biases do, are reduced on their way.) Every rank must say the same.
+/// Sets whether gradients of these leaves are reduced to their blocks as they come (true, as at first) or stay sums
+/// over the mesh dims that store the leaves, as they do anyway over those that replicate them: then the gradients of
+/// several backward passes add up without messages, whole on every rank, until finish_grad_sync. (Views resolve sums:
+/// gradients that pass through one, as those of biases do, are reduced on their way.) Every rank must say the same.
 void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync);
 
-/// Whether finish_grad_sync would have something to do.
+/// True if finish_grad_sync would have something to do.
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters);
 
 }  // namespace moonhalo

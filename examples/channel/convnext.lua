@@ -32,7 +32,7 @@ function ConvNeXt:init(options)
   self.leave = nn.Conv2d(options.width, options.channels, 1)
 end
 
---- What the field is to change by.
+--- The change of the field.
 function ConvNeXt:forward(x)
   local y = self.enter(x)
   for _, block in self.blocks:each() do y = block(y) end

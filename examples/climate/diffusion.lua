@@ -73,7 +73,7 @@ say("%d years of %d x %d; blocks of latitudes: %s", n, height, width, table.conc
 local net = DiffusionTransformer{channels = 2, out_channels = 1, size = {height, width}, patch = 2, dim = cfg.dim, heads = 4,
   depth = cfg.depth, window = 7}:to(cfg.dtype)
 
---- How much of a field and of noise a mixture of level 0 (the field) to 1 (noise) has; [batch, 1, 1, 1] each.
+--- The parts of field and noise in a mixture of level 0 (the field) to 1 (noise); [batch, 1, 1, 1] each.
 local function shares(levels)
   local angle = (levels * (math.pi / 2)):reshape{-1, 1, 1, 1}
   return angle:cos(), angle:sin()

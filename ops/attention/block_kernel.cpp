@@ -66,7 +66,7 @@ bool kernel_fits(const AttentionCall& call, const Piece& p, const at::Tensor& sh
   return !shift.defined() || rows_or_all(shift, p.row, p.rows).count_nonzero().item<int64_t>() == 0;
 }
 
-// The kernel has no mask beside the diagonal whose unseen rows could be told.
+// The kernel has no mask beside the diagonal that could say which rows are unseen.
 void join_diagonal(at::Tensor& mask, Piece& p) {
   if (!mask.defined() || !p.diagonal) return;
   mask = mask.masked_fill(above_diagonal(0, p.rows, p.keys), kUnseen);

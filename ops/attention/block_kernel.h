@@ -14,7 +14,7 @@ namespace moonhalo {
 /// A score of what is not seen, and the logsumexp of a query that sees nothing.
 inline constexpr double kUnseen = -std::numeric_limits<double>::infinity();
 
-/// What all blocks of one attention have in common. Rows of queries and keys are counted in the whole sequences.
+/// The settings of all blocks of one attention. Rows of queries and keys are counted in the whole sequences.
 struct AttentionCall {
   double scale = 1;
   bool is_causal = false;  ///< query i sees the keys 0 to i
@@ -25,12 +25,12 @@ struct AttentionCall {
   std::vector<int64_t> lines = {};
 };
 
-/// Where the first query and the first key of a block stand in the whole sequences.
+/// The places of a block's first query and first key in the whole sequences.
 struct AttentionPlace {
   int64_t query = 0, key = 0;
 };
 
-/// What the checks ask of a tensor: its global shape.
+/// The checks ask a tensor for its global shape.
 struct AttentionOperand {
   AttentionOperand(const at::Tensor& tensor) : shape(tensor.sizes()), type(tensor.scalar_type()) {}
   AttentionOperand(at::IntArrayRef global_shape, at::ScalarType dtype) : shape(global_shape), type(dtype) {}
@@ -38,18 +38,18 @@ struct AttentionOperand {
   at::IntArrayRef shape;
   at::ScalarType type;
 };
-/// What an attention of any kind asks of its tensors: two dims or more, one floating point type, features and numbers
-/// of rows that meet, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
+/// Checks what an attention of any kind asks of its tensors: two dims or more, one floating point type, features and
+/// numbers of rows that meet, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
 void check_attention_tensors(const char* name, const AttentionOperand& query, const AttentionOperand& key,
                              const AttentionOperand& value, const std::optional<AttentionOperand>& mask,
                              double dropout_p);
-/// What moonhalo::attention asks of them, which broadcasts only the mask.
+/// Checks what moonhalo::attention asks of them, which broadcasts only the mask.
 void check_attention(const AttentionOperand& query, const AttentionOperand& key, const AttentionOperand& value,
                      const std::optional<AttentionOperand>& mask, double dropout_p);
 /// The line "have" of such errors.
 std::string attention_shapes(const AttentionOperand& query, const AttentionOperand& key, const AttentionOperand& value,
                              const std::optional<AttentionOperand>& mask);
-/// Whether so many heads of keys divide those of queries.
+/// True if so many heads of keys divide those of queries.
 bool attention_groups_fit(int64_t heads, int64_t key_heads);
 
 /// float32 for reduced types, else the type itself: of logsumexp and of sums over blocks.
@@ -84,9 +84,9 @@ at::Tensor attention_mask_gradient(const at::Tensor& gradient, const at::Tensor&
 /// no longer tell three keys from five. Scores, and the logsumexp, of a query are therefore taken less its shift: the
 /// greatest number that the mask adds to a score that it sees, if that is finite and beyond 16 (else 0).
 ///
-/// That greatest number, of the keys of a block (`mask` as in `attend`, or undefined; a mask that broadcasts over keys
-/// stands at key 0): [.., .., rows or 1, 1] in the sum type, undefined without numbers to add. Whoever holds a mask cut
-/// along keys takes the greatest of all blocks.
+/// Returns that greatest number, of the keys of a block (`mask` as in `attend`, or undefined; a mask that broadcasts
+/// over keys stands at key 0): [.., .., rows or 1, 1] in the sum type, undefined without numbers to add. A rank with
+/// a mask cut along keys takes the greatest of all blocks.
 at::Tensor attention_peaks(bool is_causal, AttentionPlace place, const at::Tensor& query, const at::Tensor& mask);
 /// The shifts; undefined where all are 0.
 at::Tensor attention_shift(const at::Tensor& peaks);

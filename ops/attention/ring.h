@@ -67,7 +67,7 @@ class AttentionRing {
               const std::function<void(int64_t step, Messages&)>& results,
               const std::function<void(int64_t step)>& arrived) const;
   void merge(at::Tensor& output, at::Tensor& logsumexp) const;
-  /// Whether the mask is cut along the keys, as they are.
+  /// True if the mask is cut along the keys, as they are.
   bool cuts_mask_keys() const;
   at::Tensor mask_of(const at::Tensor& mask, const Interval& queries, const Interval& keys) const;
   /// The members s ahead, whose keys are used here in step s, and s behind, which use the keys of this one.

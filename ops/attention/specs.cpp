@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cuts the tensors of an attention are brought to.
+// Chooses the cuts that the tensors of an attention are brought to.
 #include "moonhalo/ops/attention/specs.h"
 
 #include <algorithm>

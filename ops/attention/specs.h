@@ -8,19 +8,19 @@
 
 namespace moonhalo {
 
-/// Who computes what among ranks of which each holds a block of queries and a block of keys.
+/// Divides the work among ranks of which each holds a block of queries and a block of keys.
 ///
 ///                keys of 0   1   2            x  computed by the owner of the queries: the keys travel
 ///     queries 0       x      .   .            o  computed by the owner of the keys: queries travel, results return
 ///     of      1       ox     x   .            .  masked (causal): neither computed nor sent
 ///             2       oo     ox  x
 ///
-/// Of the queries of i that see keys of j, the first are sent to j and the rest stay with i. Without causality a pair
+/// The first queries of i that see keys of j are sent to j, and the rest stay with i. Without causality a pair
 /// stays or is sent as a whole, whatever moves fewer elements. With it the ranks differ in work (of P equal blocks, the
-/// last has 2 P - 1 times the work of the first), so the busiest sends queries to the idlest, or no longer computes
-/// those of others, until all have their share, as nearly as whole rows allow. A rank's own queries against its own
-/// keys stay where they are, so a block of more than its share keeps that; and what does not relieve the busiest rank
-/// by 5 % is not done.
+/// last has 2 P - 1 times the work of the first), so the rank with the most sends to that with the least, or no longer
+/// computes those of others, until all have their share, as nearly as whole rows allow. A rank's own queries against
+/// its own keys stay where they are, so a block of more than its share keeps that; and what does not relieve the
+/// rank with the most by 5 % is not done.
 class AttentionWork {
  public:
   /// Elements that travel: for a query and its result if it is sent, for a row of keys and values if it is not.

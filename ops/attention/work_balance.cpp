@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AttentionWork: who computes which queries against which keys.
+// AttentionWork: which rank computes which queries against which keys.
 #include <algorithm>
 #include <numeric>
 
@@ -103,7 +103,7 @@ void AttentionWork::balance() {
   for (int64_t turn = 0; moved && turn < 8 * size() * size(); ++turn, loads = loads_of_all()) {
     std::iota(order.begin(), order.end(), int64_t{0});
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return loads[a] < loads[b]; });
-    // From the busiest that can give to the idlest that can take.
+    // Work moves from the rank with the most that can give to the rank with the least that can take.
     moved = false;
     for (int64_t b = size() - 1; b > 0 && !moved; --b) {
       for (int64_t a = 0; a < b && !moved; ++a) {
@@ -112,7 +112,7 @@ void AttentionWork::balance() {
       }
     }
   }
-  // All wait for the busiest: what does not relieve it is not worth sending.
+  // All wait for the rank with the most work: queries that do not relieve it are not worth sending.
   if (*std::max_element(loads.begin(), loads.end()) > 0.95 * most) split_ = before;
 }
 

@@ -24,7 +24,7 @@ std::optional<Plan> plan_to_copy(const OpCall& call) {
   return unary_plan(call, wanted, {wanted});
 }
 
-// Whoever is written keeps its spec; the source is cut, gathered or moved to fit.
+// The tensor that is written keeps its spec; the source is cut, gathered or moved to fit.
 std::optional<Plan> plan_copy(const OpCall& call) {
   call.output_shapes();
   const SpecPtr self = without_partial(call.spec("self"));

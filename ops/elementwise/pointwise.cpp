@@ -17,7 +17,7 @@ bool among(std::string_view name, const std::array<std::string_view, N>& names) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Which tensors may stay sums that are still to be reduced.
+// Says which tensors may stay sums that are still to be reduced.
 std::vector<PartialUse> linearity(const OpCall& call) {
   const std::string name = call.name();
   static constexpr std::array<std::string_view, 5> kSums = {"aten::add.Tensor", "aten::sub.Tensor", "aten::add_.Tensor",

@@ -24,7 +24,7 @@ struct PencilStage {
   std::vector<int64_t> dims;
 };
 
-/// How to get from `input` to `output` (of the same shape but for `special`; their cuts may differ there in block
+/// Finds a way from `input` to `output` (of the same shape but for `special`; their cuts may differ there in block
 /// sizes):
 /// the dims that are whole already are transformed where they are; for the others their cuts move to other dims and in
 /// the end back.

@@ -19,8 +19,8 @@ using Indices = c10::List<std::optional<at::Tensor>>;
 
 bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
 
-/// What the index tensors do to the dims: x of [a, b, c, d] indexed in dims 1 and 2 by tensors that broadcast to [i, j]
-/// gives [a, i, j, d]; in dims 0 and 2, which are not neighbours, [i, j, b, d].
+/// Says what the index tensors do to the dims: x of [a, b, c, d] indexed in dims 1 and 2 by tensors that broadcast to
+/// [i, j] gives [a, i, j, d]; in dims 0 and 2, which are not neighbours, [i, j, b, d].
 struct Pattern {
   std::vector<int64_t> indexed;      // dims of x
   std::vector<int64_t> others;       // the other dims, in order

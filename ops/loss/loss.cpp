@@ -61,7 +61,7 @@ std::optional<Plan> plan_elementwise_backward(const OpCall& call) {
 // Over cut batch and spatial dims every rank adds up its own points. Over a cut class dim a rank
 // serves the points whose class it holds; for all others it sees a target to be ignored.
 
-// Any negative number is nobody's class.
+// A negative number is no rank's class.
 constexpr int64_t kIgnored = -100;
 
 int64_t class_dim(const ShardSpec& scores) { return scores.ndim() == 1 ? 0 : 1; }

@@ -267,7 +267,7 @@ void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tens
   run(p);
 }
 
-// What the backward reads beside query, key and value, and the gradient that it writes per query.
+// The tensors that the backward reads beside query, key and value, and the gradient that it writes per query.
 void set_gradients(Problem& p, const at::Tensor& grad_output, const at::Tensor& grad_logsumexp,
                    const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& grad_query,
                    const NeighborhoodCall& call) {

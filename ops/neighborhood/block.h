@@ -31,7 +31,7 @@ struct NeighborhoodCall {
 NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key, at::IntArrayRef value,
                                     const Neighborhood& neighborhood, std::optional<double> scale,
                                     const std::string& blocks = "");
-/// What the checks of a call ask of one of its tensors: the global shape.
+/// The checks of a call ask each of its tensors for the global shape.
 struct NeighborhoodOperand {
   at::IntArrayRef shape;
   at::ScalarType type;
@@ -53,7 +53,7 @@ struct NeighborhoodExtra {
 /// Checks them against query and value. ValueError, TypeError, which begin with `op`.
 void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query, const NeighborhoodOperand& value,
                                at::ArrayRef<NeighborhoodExtra> extras);
-/// Of logsumexp.
+/// The dtype of logsumexp.
 at::ScalarType neighborhood_sum_type(at::ScalarType query);
 /// Uninitialised output and logsumexp of a forward call.
 std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query, const at::Tensor& value);
@@ -61,7 +61,7 @@ std::tuple<at::Tensor, at::Tensor> neighborhood_results(const at::Tensor& query,
 /// The keys [begin, end) of the dim that the windows of the queries [begin, end) reach; {0, 0} for no query.
 Interval keys_reached(const neighborhood::Axis& axis, const Interval& queries);
 
-/// How the kernels see a tensor of a block; `feature_dims` is 1, or 0 for logsumexp.
+/// Describes a tensor of a block to the kernels; `feature_dims` is 1, or 0 for logsumexp.
 neighborhood::Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims);
 
 /// Output and logsumexp of the queries of a block. `key` and `value` hold the rows that the call's axes say; at least
@@ -92,7 +92,7 @@ class NeighborhoodGradients {
   void add(const at::Tensor& grad_output, const at::Tensor& grad_logsumexp, const at::Tensor& query,
            const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& grad_query,
            const NeighborhoodCall& call);
-  /// Of key and value. Once.
+  /// Gives the gradients of key and value. Once.
   std::tuple<at::Tensor, at::Tensor> finish();
 
  private:
@@ -105,8 +105,8 @@ class NeighborhoodGradients {
   neighborhood::Problem problem_;     // of the last box
 };
 
-/// What both do around their kernels: results are made, and `run` fills them, unless there is no query. Its problem is
-/// without slabs and sums.
+/// Does what both need around their kernels: results are made, and `run` fills them, unless there is no query. Its
+/// problem is without slabs and sums.
 std::tuple<at::Tensor, at::Tensor> neighborhood_forward_by(const at::Tensor& query, const at::Tensor& key,
                                                            const at::Tensor& value, const NeighborhoodCall& call,
                                                            const std::function<void(neighborhood::Problem&)>& run);

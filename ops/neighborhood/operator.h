@@ -9,7 +9,7 @@
 
 namespace moonhalo {
 
-/// What a query sees, per spatial dim. One number (or an empty list, for the default) stands for all dims.
+/// Says what a query sees, per spatial dim. One number (or an empty list, for the default) stands for all dims.
 struct Neighborhood {
   std::vector<int64_t> window;  ///< keys per query along the dim, odd or even, at most the dim's extent / dilation
   std::vector<int64_t> stride = {1};      ///< so many neighbouring queries share a window; at most `window`

@@ -19,7 +19,7 @@ class NeighborhoodBlocks {
   /// `query` cuts all tensors; `whole` is the call in global terms. From facts that every rank holds.
   NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value);
 
-  /// Whether anything travels on any rank; if not, the blocks are wholes of their own. The same on every rank.
+  /// True if anything travels on any rank; if not, the blocks are wholes of their own. The same on every rank.
   bool exchanges() const { return !key_maps_.empty(); }
 
   struct Sources {  ///< the ShardTensors whose blocks key and value are

@@ -46,7 +46,7 @@ int64_t mesh_dims_used(const ShardSpec& spec) {
   return count;
 }
 
-// How one call is divided: all tensors are cut alike.
+// Divides one call: all tensors are cut alike.
 struct Division {
   SpecPtr query, value, logsumexp;  // of query and key; value and output; logsumexp
   NeighborhoodBlocks blocks;        // where some rank needs another's keys

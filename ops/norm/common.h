@@ -7,7 +7,7 @@
 
 namespace moonhalo {
 
-// What the rules of layer, group and batch norm share.
+// The rules of layer, group and batch norm share these.
 
 /// A tensor in the dtype that sums are taken in; undefined stays undefined.
 at::Tensor widen(const at::Tensor& tensor);

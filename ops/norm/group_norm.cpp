@@ -28,7 +28,7 @@ std::optional<GroupAxes> group_axes(const OpCall& call) {
   return group;
 }
 
-// Whether every rank can run the operator itself on its samples.
+// True if every rank can run the operator itself on its samples.
 bool samples_are_whole(const ShardSpec& spec) {
   for (int64_t d = 1; d < spec.ndim(); ++d) {
     if (spec.is_cut(d)) return false;

@@ -12,7 +12,7 @@
 namespace moonhalo {
 namespace {
 
-// Which groups the owned channels belong to.
+// The groups that the owned channels belong to.
 struct Owned {
   explicit Owned(const GroupShape& shape)
       : begin(shape.spec->offsets()[1]), size(shape.spec->global_shape()[1] / shape.groups) {}

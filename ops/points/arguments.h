@@ -5,7 +5,7 @@
 
 namespace moonhalo {
 
-/// What the operators on points want of their arguments, decided from global shapes; errors as in knn.h.
+/// Checks what the operators on points want of their arguments, decided from global shapes; errors as in knn.h.
 void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points, at::ScalarType query_dtype,
                   at::ScalarType points_dtype);
 void check_most(const char* op, const char* what, int64_t most, int64_t limit);

@@ -19,7 +19,7 @@ constexpr int64_t kMostFeatures = 16;  // beyond, boxes hardly exclude anything
 constexpr int64_t kFewQueries = 16;    // fewer do not pay for a tree
 constexpr int64_t kTileBytes = 1 << 15;
 
-// Whether candidate a is worse than b: farther, or as far with a larger index; NaN is farthest.
+// True if candidate a is worse than b: farther, or as far with a larger index; NaN is farthest.
 template <typename T>
 bool worse(T a, int64_t index_a, T b, int64_t index_b) {
   if (a > b) return true;

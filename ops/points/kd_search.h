@@ -15,7 +15,7 @@ namespace moonhalo {
 ///     lists.search(query, block, first);      as often as there are blocks, in any order
 ///     lists.finish();
 ///
-/// What is found does not depend on the blocks or their order: squared distances are summed feature by feature in the
+/// The result does not depend on the blocks or their order: squared distances are summed feature by feature in the
 /// tensors' own precision, and candidates are compared by (squared distance, index), NaN last.
 class NeighborLists {
  public:

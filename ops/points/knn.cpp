@@ -144,7 +144,7 @@ Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& ind
   return at::empty(with_rows(query, {indices.size(-1), points.size(-1)}), query.options());
 }
 
-// Which gradients are wanted, of query and of points. The other one is undefined.
+// Says which gradients are wanted, of query and of points. The other one is undefined.
 using Wanted = std::array<bool, 2>;
 
 Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
@@ -191,7 +191,7 @@ Wanted wanted_of(const AutogradContext* context) {
   return {context->needs_input_grad(0), context->needs_input_grad(1)};
 }
 
-// Whether a call is recorded; then the tensors' gradients are brought back to their own cuts, since what a Function
+// True if a call is recorded; then the tensors' gradients are brought back to their own cuts, since what a Function
 // does runs without recording.
 bool records(std::initializer_list<const Tensor*> tensors) {
   bool any = false;

@@ -19,7 +19,7 @@ namespace moonhalo {
 /// Any ShardTensors; the answer is the whole tensors' and is cut along M as the query is (and over the mesh dims that
 /// only the points are cut by). Batch dims that either tensor is cut by stay local. Along the ranks that share the
 /// points travels what is less: blocks of points, one after another, the next one under way while one is searched, or
-/// the queries, whose candidates are sent back. In backward only rows that are somebody's neighbour travel, and their
+/// the queries, whose candidates are sent back. In backward only rows that are a query's neighbour travel, and their
 /// gradients, home to their owners. Collective.
 ///
 /// CPU tensors only, here and below: ShardTensors of another mesh are a NotImplementedError.

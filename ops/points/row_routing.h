@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// Which dims of a query [batch..., M, *] and of points [batch..., N, *] are cut, so that each rank can answer its
+/// Says which dims of a query [batch..., M, *] and of points [batch..., N, *] are cut, so that each rank can answer its
 /// queries from the points that its line of ranks holds. The last dims are whole.
 struct PointCuts {
   SpecPtr query, points;
@@ -19,9 +19,9 @@ struct PointCuts {
   /// resolved.
   PointCuts(const SpecPtr& query, const SpecPtr& points);
 
-  /// As the query is cut, for the shape [batch..., M, rest...].
+  /// The query's cuts for the shape [batch..., M, rest...].
   SpecPtr like_query(const std::vector<int64_t>& rest) const;
-  /// Of a gradient of the points: a sum over the mesh dims that divide queries but not points.
+  /// The spec of a gradient of the points: a sum over the mesh dims that divide queries but not points.
   SpecPtr sum_like_points() const;
 
   /// The ranks of the mesh that hold the blocks of N beside this rank's, in the order of the blocks.
@@ -38,7 +38,7 @@ at::Tensor add_rows_at(const at::Tensor& grad, const at::Tensor& numbers, int64_
 /// n. IndexError where an index is not in [-1, n), on this rank alone.
 at::Tensor row_numbers(const at::Tensor& indices, int64_t n, const char* op);
 
-/// Of rows [batch, M, K, D] fetched for indices [batch, M, K] (zeros for -1) and the query [batch, M, D]: the offsets.
+/// Returns the offsets from the query [batch, M, D] of rows [batch, M, K, D] for indices [batch, M, K] (-1: zeros).
 at::Tensor offsets_of(const at::Tensor& rows, const at::Tensor& query, const at::Tensor& indices);
 /// The query's part of the adjoint, [batch, M, D], for the gradient [batch, M, K, D] of the offsets.
 at::Tensor query_gradient(const at::Tensor& grad, const at::Tensor& indices);

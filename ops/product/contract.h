@@ -18,7 +18,7 @@ namespace moonhalo {
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector<int64_t> left_axes,
                     std::vector<int64_t> right_axes, std::vector<int64_t> out_axes);
 
-/// What LibTorch's mm and bmm multiply under autocast: `tensor` in the lower precision, if autocast is on
+/// Returns what LibTorch's mm and bmm multiply under autocast: `tensor` in the lower precision, if autocast is on
 /// for its device and the tensor one that it casts. contract() does not cast by itself.
 at::Tensor cast_as_factor(const at::Tensor& tensor);
 

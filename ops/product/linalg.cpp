@@ -106,7 +106,7 @@ std::optional<Plan> plan_batched(const OpCall& call, const Letters& dims) {
   return batch.plan(results);
 }
 
-// Whether gelss and gelsd give residuals depends on the ranks of all matrices, so these two see the whole batch.
+// The ranks of all matrices decide whether gelss and gelsd give residuals, so these two see the whole batch.
 std::optional<Plan> plan_lstsq(const OpCall& call) {
   const SpecPtr &a = call.spec("self"), &b = call.spec("b");
   const std::string driver = call.given("driver") ? call.value("driver").toStringRef() : "gelsy";

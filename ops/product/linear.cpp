@@ -52,7 +52,7 @@ void check_dense(const char* name, std::initializer_list<std::reference_wrapper<
 }
 
 // While nothing is recorded, a weight that is replicated over the input's mesh may as well be plain: its transpose is
-// then no operator of ours.
+// then no operator of Moonhalo.
 const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor& input) {
   const ShardTensorImpl* impl = weight.defined() ? shard_impl(weight) : nullptr;
   if (impl == nullptr || !is_shard_tensor(input) || c10::GradMode::is_enabled()) return weight;

@@ -9,7 +9,7 @@
 
 namespace moonhalo {
 
-/// Operators of ATen that are met above autograd, where their composites would run, by kernels of ours for plain
+/// Operators of ATen that are met above autograd, where their composites would run, by Moonhalo's kernels for plain
 /// tensors and ShardTensors alike: `const MeetAboveAutograd met(&meet);`, where `meet` registers them (library.impl).
 /// One static object a file.
 class MeetAboveAutograd {

@@ -6,7 +6,7 @@
 
 namespace moonhalo {
 
-/// Kernels of Moonhalo in LibTorch's dispatcher: where a call of LibTorch may come to code of ours. A test compares the
+/// Kernels of Moonhalo in LibTorch's dispatcher: where a call of LibTorch may come to its code. A test compares the
 /// list with the dispatcher; `moonhalo ops --intercepted` prints it. (Operators of namespace moonhalo are ours and not
 /// listed.)
 struct Interception {

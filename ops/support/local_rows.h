@@ -11,7 +11,7 @@ namespace moonhalo {
 struct OwnedRows {
   at::Tensor index;  ///< rows of the block; 0 where the row is another rank's
   at::Tensor valid;  ///< bool, of the same shape: the row is in this block
-  /// Which entries are valid, as a 1-D list.
+  /// The entries that are valid, as a 1-D list.
   at::Tensor positions() const { return valid.flatten().nonzero().select(1, 0); }
 };
 

@@ -14,9 +14,9 @@ SpecPtr cut_in_front(const SpecPtr& spec, int64_t first, int64_t last);
 /// The cut of `cut_in_front(spec, first, last)` among those dims.
 const Cut& front_cut(const ShardSpec& spec, int64_t first, int64_t last);
 
-/// What every block of `cut` brings, where this rank brings `mine`. Collective over the mesh dims of the cut.
+/// Returns what every block of `cut` brings, where this rank brings `mine`. Collective over the mesh dims of the cut.
 std::vector<int64_t> counts_of_blocks(const ShardSpec& spec, const Cut& cut, int64_t mine, at::Device device);
-/// Which block of `cut` a rank holds.
+/// The number of the block of `cut` that a rank holds.
 int64_t block_of(const DeviceMesh& mesh, const Cut& cut, int64_t rank);
 
 /// The places of the true elements of a mask among all of them, in row-major order.

@@ -28,7 +28,7 @@ int64_t global_count(const ShardSpec& spec, at::IntArrayRef dims);
 class CutGroup {
  public:
   CutGroup(const SpecPtr& spec, at::IntArrayRef dims);
-  /// No mesh dim cuts these dims, so there is nobody to talk to.
+  /// No mesh dim cuts these dims, so there is no rank to talk to.
   bool alone() const { return mesh_dims_.empty(); }
   /// Every rank's `data` reduced into one, the same on all of them. Collective over the group; may
   /// write into `data`.
@@ -43,7 +43,7 @@ class CutGroup {
 /// operator must refuse.)
 bool blocks_may_be_empty(const SpecPtr& spec, at::IntArrayRef dims);
 
-/// Whether `keepdim` is set.
+/// True if `keepdim` is set.
 bool keeps_dims(const OpCall& call);
 
 /// Runs the operator itself, or, where this rank's block has no rows to reduce (kernels refuse

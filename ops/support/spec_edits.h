@@ -25,7 +25,7 @@ SpecPtr resolve_nonlinear(const SpecPtr& spec);
 /// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
 Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
 
-/// Whether two lists, of mesh dims for example, have an item in common.
+/// True if two lists, of mesh dims for example, have an item in common.
 bool intersects(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
 
 /// The identity on dims: 0 1 2 ...

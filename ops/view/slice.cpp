@@ -20,7 +20,7 @@ constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 /// Rows start, start + step, ... of a dim: `length` of them.
 struct StridedRows {
   int64_t start = 0, step = 1, length = 0;
-  /// How many of them lie before `row`.
+  /// The number of them that lie before `row`.
   int64_t before(int64_t row) const { return std::clamp<int64_t>((row - start + step - 1) / step, 0, length); }
 };
 

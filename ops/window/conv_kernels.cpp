@@ -23,16 +23,16 @@ at::Tensor turned(const at::Tensor& field) { return field.defined() ? field.tran
 
 std::vector<int64_t> turned(at::IntArrayRef per_dim) { return {per_dim.rbegin(), per_dim.rend()}; }
 
-// oneDNN's kernels for AMX (LibTorch 2.11.0 and 2.15.0) read memory that nobody wrote where a convolution of a 2-byte
-// type with a stride gives one column of the last dim. Whole fields are seldom one column wide; blocks and strips are.
-// `columns`: of the result, or, where the convolution is transposed, of the input.
+// oneDNN's kernels for AMX (LibTorch 2.11.0 and 2.15.0) read memory that was never written where a convolution of a
+// 2-byte type with a stride gives one column of the last dim. Whole fields are seldom one column wide; blocks and
+// strips are. `columns`: of the result, or, where the convolution is transposed, of the input.
 bool wants_float(const at::Tensor& x, int64_t columns, at::IntArrayRef stride) {
   const bool two_bytes = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   return two_bytes && x.is_cpu() && columns == 1 &&
          std::any_of(stride.begin(), stride.end(), [](int64_t step) { return step > 1; });
 }
 
-// Where one of the tensors has no element.
+// One of the tensors has no element.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> no_gradients(const at::Tensor& grad, const at::Tensor& x,
                                                             const at::Tensor& weight, std::array<bool, 3> mask) {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> none;

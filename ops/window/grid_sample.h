@@ -13,9 +13,9 @@ struct GridSample {
   std::string mode = "bilinear";       ///< "bilinear" (of 3 dims: trilinear), "nearest", "bicubic" (2 dims only)
   std::string padding_mode = "zeros";  ///< "zeros", "border", "reflection"
   bool align_corners = false;
-  /// How far, in input pixels, any point lies from its identity position, per dim of space from the first (rows,
-  /// columns) on; one number stands for all. The identity position of an output is where affine_grid puts it for the
-  /// identity.
+  /// The greatest distance, in input pixels, of a point from its identity position, per dim of space from the first
+  /// (rows, columns) on; one number stands for all. The identity position of an output is where affine_grid puts it for
+  /// the identity.
   std::optional<std::vector<double>> max_displacement = std::nullopt;
 };
 

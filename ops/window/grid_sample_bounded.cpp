@@ -43,7 +43,7 @@ Tensor whole(const Sampler& s, const Tensor& input, const Tensor& grid) {
   return at::grid_sampler(input, grid, static_cast<int64_t>(s.mode), static_cast<int64_t>(s.padding), s.align_corners);
 }
 
-// With a bound one device runs the kernels of ours as blocks do: at a kink the side that a derivative is taken from
+// With a bound one device runs these kernels as blocks do: at a kink the side that a derivative is taken from
 // hangs on the last bit of a position.
 Tensor forward_cpu(const Tensor& input, const Tensor& grid, Word mode, Word padding_mode, bool align_corners,
                    Bound bound) {
@@ -241,7 +241,7 @@ struct Division {
     begin.erase(begin.begin(), begin.begin() + 2);
   }
 
-  // What divides outputs but not the tensor leaves sums: of the input over all, of the grid over channels.
+  // A mesh dim that divides outputs but not the tensor leaves sums: of the input over all, of the grid over channels.
   SpecPtr sums(const SpecPtr& like, const std::vector<int64_t>& dims_of_output) const {
     Layout layout = like->layout();
     for (const int64_t d : dims_of_output) {

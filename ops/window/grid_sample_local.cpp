@@ -211,7 +211,7 @@ Interval Sampler::rows_read(size_t d, const Interval& outputs) const {
   const auto inside = [&](int64_t row) { return std::clamp<int64_t>(row, 0, extent - 1); };
   if (padding == Padding::kZeros && (last < 0 || first >= extent)) return {0, 0};
   Interval rows = {inside(first), inside(last) + 1};
-  // What is moved onto the first pixel reads the second too, with no weight.
+  // A point that is moved onto the first pixel reads the second too, with no weight.
   if (padding != Padding::kZeros && last <= 0) rows.end = std::min<int64_t>(extent, 2);
   if (padding == Padding::kReflection) {
     if (first < 0) rows.end = std::max(rows.end, inside(-first) + 1);

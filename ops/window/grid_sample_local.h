@@ -13,7 +13,7 @@
 
 namespace moonhalo {
 
-/// How to sample: PyTorch's numbers for the words.
+/// Says how to sample, in PyTorch's numbers for the words.
 struct Sampler {
   enum class Mode : int64_t { kLinear, kNearest, kCubic };
   enum class Padding : int64_t { kZeros, kBorder, kReflection };
@@ -28,7 +28,7 @@ struct Sampler {
   Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayRef grid, at::ScalarType input_dtype,
           at::ScalarType grid_dtype);
 
-  /// Where output row `o` of dim `d` of space reads if nothing is displaced, in pixels.
+  /// The place that output row `o` of dim `d` of space reads if nothing is displaced, in pixels.
   double identity(size_t d, int64_t o) const;
   /// Positions may be off by rounding: accepted beyond the bound, and half of what is borrowed beyond it.
   double tolerance(size_t d) const { return 1e-3 + rounding * static_cast<double>(in[d]); }
@@ -45,7 +45,7 @@ struct Sampler {
 /// CPU.
 at::Tensor sample_part(const Sampler& sampler, const at::Tensor& input, const std::vector<int64_t>& begin,
                        const at::Tensor& grid);
-/// Which gradients are wanted, of the input and of the grid. One that is not is undefined.
+/// Says which gradients are wanted, of the input and of the grid. One that is not is undefined.
 using SampleWanted = std::array<bool, 2>;
 /// Gradients of that part of the input, whose shape is `part`, and of the grid. `input` is read for the grid's alone,
 /// and may else be undefined.

@@ -15,7 +15,7 @@
 
 namespace moonhalo {
 
-/// Which rows of `input` the outputs of an operator read beyond their own blocks. Both have the same dims.
+/// Says which rows of `input` the outputs of an operator read beyond their own blocks. Both have the same dims.
 struct HaloReach {
   struct Dim {
     int64_t dim;
@@ -26,10 +26,10 @@ struct HaloReach {
   std::vector<Dim> cut;  ///< the dims of whose rows several ranks hold some
 };
 
-/// Of windows over the last dims.
+/// Makes those of windows over the last dims.
 HaloReach reach_of(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows);
 
-/// How one rank divides its outputs and the rows that they read: what needs no other rank is computed while rows
+/// Divides one rank's outputs and the rows that they read: the part that needs no other rank is computed while rows
 /// travel, the rest afterwards, on slabs. All boxes are global; those of the input may leave the domain.
 ///
 ///     owned rows        |o o o o o o o o|           borrowed:   +---------------+

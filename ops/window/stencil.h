@@ -16,10 +16,10 @@ struct Stencil {
   int64_t order = 2;       ///< of accuracy: the error shrinks as spacing^order
   double spacing = 1;      ///< of the rows; the differences' weights are divided by spacing^derivative
   /// Beyond the ends: "zeros", "circular", "reflect" (the end rows are not repeated), "replicate", or "one_sided": rows
-  /// near the ends take formulas of the same order from rows inside. Default: one_sided; for weights of one's own:
+  /// near the ends take formulas of the same order from rows inside. Default: one_sided; for the caller's weights:
   /// zeros.
   std::optional<std::string> boundary = std::nullopt;
-  /// Weights of one's own, taken as they are, instead of derivative, order and spacing (ValueError if one of these is
+  /// The caller's weights, taken unchanged, instead of derivative, order and spacing (ValueError if one of these is
   /// not at its default); not with one_sided.
   std::optional<std::vector<int64_t>> offsets = std::nullopt;
   std::optional<std::vector<double>> weights = std::nullopt;

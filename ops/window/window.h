@@ -23,7 +23,7 @@ struct Window {
   /// Rows from a window's first to its last.
   int64_t reach() const { return dilation * (kernel - 1) + 1; }
 
-  /// How many of `out_extent` outputs every block of the input owns: an output belongs to the block
+  /// Returns how many of `out_extent` outputs every block of the input owns: an output belongs to the block
   /// that holds the centre of its window (rounded down, clamped into the domain), unless
   /// set_output_cut says otherwise. Blocks may end up empty.
   std::vector<int64_t> output_sizes(const std::vector<int64_t>& input_sizes, int64_t out_extent) const;

@@ -31,7 +31,7 @@ void naming(const char* op, Run run) {
   }
 }
 
-/// What LibTorch refuses without a remedy.
+/// Refuses what LibTorch refuses without a remedy.
 void check_differentiable(const char* op, const at::Tensor& tensor, bool has_gradient) {
   TORCH_CHECK_VALUE(tensor.requires_grad(), op, ": the tensor was not computed from anything that requires a gradient\n  have  ",
                     describe(tensor), "\n  fix   ask for gradients first, {requires_grad = true} or nn.Parameter, and compute "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks compare their calls.
+// Sets whether ranks compare their calls.
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/scripting/core/binding.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lua/checkpoint.lua is made of: the folders and files of checkpoints.
+// The parts of lua/checkpoint.lua: the folders and files of checkpoints.
 #include <ATen/ATen.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings files in Lua. They may come from anybody, so each runs in a state of its own that has nothing but a copy of
+// Settings files in Lua. They may come from anywhere, so each runs in its own state that has nothing but a copy of
 // `math`: what it overwrites stays in there, and without the methods of texts there are no patterns, which take hours
 // within one instruction.
 // Random numbers are left out as well, which would differ between ranks.
@@ -25,7 +25,7 @@ constexpr size_t kBytesPerValue = 64;
 constexpr const char* kFix =
     "\n  fix   settings are a table of numbers, texts, true, false and lists; calculate in the script";
 
-/// What a settings file has used.
+/// Counts what a settings file has used.
 struct Used {
   size_t bytes = 0, most = kMostBytes;
   int instructions = 0;
@@ -138,7 +138,7 @@ class Copy {
     }
   }
 
-  /// Of the value on top, which is a table's.
+  /// Checks the value on top, which is a table's.
   std::string key() const {
     constexpr size_t kShown = 60;
     if (lua_isinteger(from_, -2)) return "[" + std::to_string(lua_tointeger(from_, -2)) + "]";

@@ -26,7 +26,7 @@ class NestedList {
     if (kind_ == Kind::kBool) values = values.to(at::kBool);
     return values.reshape(shape_);
   }
-  /// What PyTorch gives a list of such numbers.
+  /// The dtype that PyTorch gives a list of such numbers.
   at::ScalarType natural_dtype() const {
     if (has_tensor_) return tensors_[0].scalar_type();
     if (kind_ == Kind::kBool) return at::kBool;
@@ -124,7 +124,7 @@ int is_tensor(lua_State* lua) {
   return 1;
 }
 
-/// mh.Generator{seed =, device =}: a random stream of one's own, for operators that take
+/// mh.Generator{seed =, device =}: a random stream of the caller's, for operators that take
 /// `generator`.
 int make_generator(lua_State* lua) {
   const Options options(lua, 1, "Generator", {"seed", "device"});
@@ -164,7 +164,7 @@ int generator_set_state(lua_State* lua) {
   return 1;
 }
 
-/// As modules and optimizers have them, so that mh.checkpoint saves and restores a generator.
+/// The same functions as modules and optimizers have, so that mh.checkpoint saves and restores a generator.
 int generator_state_dict(lua_State* lua) {
   lua_createtable(lua, 0, 1);
   push(lua, generator_state(*check_object<at::Generator>(lua, 1)));

@@ -163,7 +163,7 @@ const luaL_Reg file_functions[] = {
     {"write_png", guard<write_png>},
     {nullptr, nullptr},
 };
-// What only the embedded Lua files call.
+// Only the embedded Lua files call these.
 const luaL_Reg internals[] = {
     {"resolve", guard<resolve>}, {"is_empty", guard<is_empty>},
     {"write", guard<write>},     {"on_first_rank", guard<on_first_rank>},

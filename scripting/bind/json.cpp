@@ -29,7 +29,7 @@ std::string place(const std::string& text, size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
-/// Makes a Lua value of JSON's events. What it is not told by recursion, hostile files cannot overflow a stack with.
+/// Makes a Lua value of JSON's events. It does not recurse, so hostile files cannot overflow a stack.
 class LuaReader : public nlohmann::json_sax<Json> {
  public:
   /// `source` is what messages call the text: "'run.json'".

@@ -77,8 +77,8 @@ int call_mapped(lua_State* lua) {
 }
 
 /// mh.local_map(fn, options): a function that calls `fn` with blocks. `in_placements`: per argument a list of
-/// placements (one placement for a mesh of one dimension), nil for what is passed as it is; a plain tensor with
-/// placements counts as replicated. `out_placements`: per result, nil for what stays as it is. `in_grad_placements`:
+/// placements (one placement for a mesh of one dimension), nil for what is passed unchanged; a plain tensor with
+/// placements counts as replicated. `out_placements`: per result, nil for what stays unchanged. `in_grad_placements`:
 /// per argument, where the default (LocalMapOptions) does not do. `redistribute_inputs`: bring arguments to
 /// in_placements, which are refused otherwise. `mesh`: where no argument is a ShardTensor. Collective over the mesh.
 int make_mapped(lua_State* lua) {

@@ -317,7 +317,7 @@ void push_list(lua_State* lua, int table, const char* key, size_t count, const c
                     ", the optimizer has ", count);
 }
 
-/// What load_state_dict takes over, read from the table at 2.
+/// The state that load_state_dict takes over, read from the table at 2.
 struct GivenState {
   std::vector<at::Tensor> parameters;
   std::vector<std::unique_ptr<to::OptimizerOptions>> options;   // by group

@@ -170,7 +170,7 @@ at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
   return value.is_meta() ? copy : copy.copy_(value);
 }
 
-/// Whether an optimizer with these options that has made a step has this tensor of every parameter.
+/// True if an optimizer with these options that has made a step has this tensor of every parameter.
 template <class OptionsType>
 bool is_there(const OptionsType& options, std::string_view key) {
   if constexpr (requires { options.amsgrad(); }) {

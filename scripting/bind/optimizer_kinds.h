@@ -7,7 +7,7 @@
 
 namespace moonhalo::scripting {
 
-/// How one of LibTorch's optimizers looks from Lua: PyTorch's names, defaults and per-parameter state.
+/// Describes one of LibTorch's optimizers as seen from Lua: PyTorch's names, defaults and per-parameter state.
 struct OptimizerKind {
   const char* name;
   std::vector<std::string> options;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where window operators put their outputs, and blocks made equal again.
+// Sets where window operators put their outputs, and makes blocks equal again.
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/binding.h"

@@ -24,7 +24,8 @@ struct Key {
   size_t length = 0;
 };
 
-/// What is sorted. `head` decides mostly: of a number its floor, of a string the bytes after those that all begin with.
+/// A key to be sorted. `head` decides mostly: of a number its floor, of a string the bytes after those that all begin
+/// with.
 struct Place {
   uint64_t head;
   uint32_t key;
@@ -80,7 +81,7 @@ void add_key(lua_State* lua, Keys& keys) {
   keys.sorted.push_back(place);
 }
 
-/// How many bytes all strings begin with.
+/// The number of bytes that all strings begin with.
 size_t common_bytes(const Keys& keys) {
   const Key* first = nullptr;
   size_t same = 0;
@@ -112,7 +113,7 @@ void sort(Keys& keys) {
   });
 }
 
-/// Whether Lua's order is the one order already: one key, or integers that ascend, as in lists.
+/// True if Lua's order is the one order already: one key, or integers that ascend, as in lists.
 bool in_order(lua_State* lua, int table) {
   lua_pushnil(lua);
   if (lua_next(lua, table) == 0) return true;

@@ -238,7 +238,7 @@ const luaL_Reg kPlanMethods[] = {{"resolve", guard<plan_resolve>},
 const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullptr}};
 const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 
-// What only the embedded Lua files call is kept out of `mh`.
+// Functions that only the embedded Lua files call are kept out of `mh`.
 const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
                                {"load_plan", guard<load_plan_file>},
                                {"match_names", guard<match>},

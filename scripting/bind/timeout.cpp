@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long ranks wait for each other.
+// Sets how long ranks wait for each other.
 #include <c10/util/Exception.h>
 
 #include "moonhalo/engine/comm/time_limit.h"

@@ -63,7 +63,7 @@ int clip(lua_State* lua) {
 }
 
 const luaL_Reg kFunctions[] = {{"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
-// What only the embedded Lua files call is kept out of `mh`.
+// Functions that only the embedded Lua files call are kept out of `mh`.
 const luaL_Reg kInternals[] = {
     {"store_parameter", guard<store>},        {"copy_tensor", guard<copy>},
     {"finish_grad_sync", guard<finish_sync>}, {"requires_gradient_sync", guard<requires_sync>},

@@ -35,7 +35,7 @@ lua_Integer push_running_modules(lua_State* lua) {
   return count;
 }
 
-/// What the namer says of the modules that are running, its first or second result; nothing outside of modules.
+/// Returns the namer's first or second result for the modules that are running; nothing outside of modules.
 std::optional<std::string> running_module(lua_State* lua, int result) {
   if (!lua_checkstack(lua, 10)) return std::nullopt;
   const int top = lua_gettop(lua);
@@ -57,7 +57,7 @@ size_t embedded_position(const std::string& message) {
   return message.compare(digits, 2, ": ") == 0 ? digits + 2 : 0;
 }
 
-/// Whether a first line says "file:12: ".
+/// True if a first line says "file:12: ".
 bool has_position(const std::string& message) {
   const size_t line = message.find('\n');
   for (size_t at = message.find(": "); at != std::string::npos && at < line; at = message.find(": ", at + 1)) {

@@ -31,7 +31,7 @@ int place_xpcall(lua_State* lua);
 /// text.
 int call_with_guard(lua_State* lua);
 
-/// What is said of an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for
+/// Words an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for
 /// themselves.
 std::string error_value_text(lua_State* lua, int index);
 

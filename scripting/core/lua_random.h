@@ -11,7 +11,7 @@ namespace moonhalo::scripting {
 /// by mh.manual_seed; scripts have math.randomseed(n).
 void seed_lua_random(lua_State* lua, uint64_t seed);
 
-/// What math.randomseed() without an argument makes its seeds of: one number for all ranks of a run, another for every
+/// Gives math.randomseed() without an argument its seeds: one number for all ranks of a run, another for every
 /// run. Zero, the default, makes the same seeds in every run.
 void set_lua_entropy(lua_State* lua, uint64_t entropy);
 

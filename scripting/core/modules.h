@@ -19,14 +19,14 @@ void open_module_table(lua_State* lua);
 /// Runs every file of lua/prelude/ with the module table, which is on top of the stack and stays
 /// there.
 void run_preludes(lua_State* lua);
-/// What `mh.NAME` finds beside fields and embedded modules: the operators, which give these two functions at load.
+/// Sets what `mh.NAME` finds beside fields and embedded modules: the operators, which give these two functions at load.
 /// `push` pushes the function of that name, and true; or nothing, and false.
 struct OperatorFunctions {
   bool (*push)(lua_State* lua, const std::string& name, bool method);
   std::vector<std::string> (*names)();
 };
 void set_operator_functions(OperatorFunctions functions);
-/// What may follow `mh.`: fields, embedded modules, operators.
+/// Lists what may follow `mh.`: fields, embedded modules, operators.
 std::vector<std::string> module_names(lua_State* lua);
 
 }  // namespace moonhalo::scripting

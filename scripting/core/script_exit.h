@@ -21,7 +21,7 @@ class ScriptExit : public LuaError {
 /// Pushes the error value that stands for `exit`.
 void push_exit(lua_State* lua, const ScriptExit& exit);
 bool is_exit(lua_State* lua, int index);
-/// Of a value that is_exit.
+/// The status of a value that is_exit.
 ScriptExit to_exit(lua_State* lua);
 
 /// Makes os.exit throw ScriptExit instead of ending the process, which has other ranks.

@@ -17,7 +17,7 @@
 
 namespace moonhalo::scripting {
 
-/// What one Lua state knows about the run it belongs to. One per state, a state belongs to one rank
+/// The facts that one Lua state knows about its run. One per state, a state belongs to one rank
 /// and one thread.
 struct Context {
   CommunicatorPtr world;  ///< never null; a world of one outside parallel runs

@@ -16,7 +16,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// Of Lua 5.1 to 5.5 and LuaJIT: `local unpack = unpack or table.unpack` is how libraries serve several of them.
+/// Names of Lua 5.1 to 5.5 and LuaJIT: `local unpack = unpack or table.unpack` is how libraries serve several of them.
 constexpr std::string_view kOtherLuas[] = {"bit",    "bit32",    "gcinfo",  "getfenv", "jit",    "loadstring",
                                            "module", "newproxy", "package", "setfenv", "unpack", "utf8"};
 

@@ -5,7 +5,7 @@
 
 namespace moonhalo::scripting {
 
-/// What somebody who is used to Python may have meant, "\n  fix   a = a + 1; Lua has no +=", for Lua's message about
+/// Guesses what a user of Python may have meant, "\n  fix   a = a + 1; Lua has no +=", for Lua's message about
 /// text that it cannot read; "" when nothing is known. `line` is the script's line that the message is about.
 std::string syntax_hint(const std::string& message, const std::string& line);
 

@@ -30,7 +30,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// Whose random numbers this thread's generator has.
+/// The session whose random numbers this thread's generator has.
 thread_local HostSession* active = nullptr;
 
 std::vector<std::pair<std::string, std::string>> parse_settings(const std::string& text) {
@@ -60,7 +60,7 @@ struct Run {
   std::exception_ptr error = nullptr;
 };
 
-/// What has a status of its own goes around Lua, which knows texts alone.
+/// An error with its own status goes around Lua, which knows texts alone.
 int run_work(lua_State* lua) {
   auto* run = static_cast<Run*>(lua_touserdata(lua, 1));
   lua_settop(lua, 0);

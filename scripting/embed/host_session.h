@@ -38,7 +38,7 @@ class HostSession {
   /// A failure that is found before anything was done: of this call's arguments, on this rank.
   Outcome refuse(const std::string& what, const std::string& problem);
   std::string report() const;
-  /// Of a call that other ranks need not know of: whether this thread may make it.
+  /// Checks a call that other ranks need not know of: whether this thread may make it.
   Outcome check_thread(const std::string& what) const;
 
  private:

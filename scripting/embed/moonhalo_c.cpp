@@ -45,7 +45,7 @@ std::string& last_error() {
 }
 thread_local const char* instead_of_text = nullptr;  // where a message could not be made
 
-/// What every function returns. `work` gives an Outcome.
+/// Makes the status that every function returns. `work` gives an Outcome.
 template <class Work>
 mh_status guarded(const Work& work) noexcept {
   instead_of_text = nullptr;

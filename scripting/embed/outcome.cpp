@@ -19,7 +19,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// What Lua, LibTorch and C++ say; an error that went through a script is a text.
+/// Words the errors of Lua, LibTorch and C++; an error that went through a script is a text.
 bool is_of_memory(std::string_view text) {
   constexpr std::string_view kSigns[] = {"not enough memory", "can't allocate memory", "out of memory",
                                          "std::bad_alloc"};

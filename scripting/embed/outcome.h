@@ -20,7 +20,7 @@ class HostError : public std::runtime_error {
   mh_status status_;
 };
 
-/// How a call ended on one rank, or on all.
+/// Says how a call ended on one rank, or on all.
 struct Outcome {
   mh_status status = MH_OK;
   std::string text = {};
@@ -31,8 +31,8 @@ struct Outcome {
 /// Runs `work`; every exception becomes an outcome.
 Outcome attempt(const std::function<void()>& work);
 
-/// What all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure that does
-/// not follow from another's. Collective over `control`; nothing that it sends is counted.
+/// Returns what all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure
+/// that does not follow from another's. Collective over `control`; nothing that it sends is counted.
 Outcome agree(Communicator& control, const std::string& what, const Outcome& mine);
 
 }  // namespace moonhalo::scripting

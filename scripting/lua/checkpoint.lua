@@ -23,7 +23,7 @@ local function has_state(value)
   return kind == "table" and type(value.state_dict) == "function" and type(value.load_state_dict) == "function"
 end
 
---- Whether `value` is a module with the state_dict that all modules have.
+--- True if `value` is a module with the state_dict that all modules have.
 local function is_module(value)
   return type(value) == "table" and rawget(value, "_parameters") ~= nil and value.load_state_dict == mh.nn.Module.load_state_dict
     and value.state_dict == mh.nn.Module.state_dict
@@ -54,7 +54,7 @@ end
 
 -- ---- Saving ---------------------------------------------------------------------------------------------------------
 
---- What is to be written: entries for checkpoint.json, and lists of {name, tensor} by entry.
+--- Collects what is to be written: entries for checkpoint.json, and lists of {name, tensor} by entry.
 local function pack_all(state)
   local entries, tensors, modules = {}, {}, modules_of(state)
   for _, key in ipairs(sorted(state)) do
@@ -98,7 +98,7 @@ function Saving:wait()
   return self.path
 end
 
---- Whether this rank has written its part.
+--- True if this rank has written its part.
 function Saving:is_done() return self.background == nil or self.background:is_done() end
 
 --- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
@@ -142,7 +142,7 @@ end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
---- What rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of every file.
+--- Returns what rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of every file.
 local function look_into(path)
   local folder = folders.choose(path)
   local entries, format = folders.read_entries(folder, kFormat)

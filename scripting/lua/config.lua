@@ -71,7 +71,7 @@ local function unknown_key(path, key, values, source)
     table.concat(keys, ", ")))
 end
 
---- Whether a default holds keys of its own. An empty table is an empty list.
+--- True if a default holds keys. An empty table is an empty list.
 local function is_group(value) return type(value) == "table" and #value == 0 and next(value) ~= nil end
 
 local function copy(values)

@@ -277,7 +277,7 @@ local function value_range(fields, centred)
   return low, high
 end
 
---- What panel i shows: a given range, that of all panels with the same name of a range, or that of its own values.
+--- The range of panel i: a given one, that of all panels with the same name of a range, or that of its own values.
 local function panel_range(panels, fields, i, range, map)
   if type(range) == "table" then return range[1], range[2] end
   local together = {fields[i]}

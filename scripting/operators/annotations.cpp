@@ -101,7 +101,7 @@ std::map<std::string, std::string> fields_of_top(lua_State* lua) {
   return fields;
 }
 
-/// What is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that
+/// Lists what is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that
 /// scripts used are in the same tables and come later.
 void write_fields(std::ostream& out, const std::string& owner, const std::map<std::string, std::string>& fields,
                   const std::set<std::string>& modules) {

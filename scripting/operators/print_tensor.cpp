@@ -21,7 +21,7 @@ constexpr int64_t kFullElements = 1000;
 constexpr int64_t kEdge = 3;
 constexpr size_t kLineWidth = 80;
 
-/// How the numbers of one tensor are written, decided from all that are shown.
+/// The format of the numbers of one tensor, decided from all that are shown.
 struct NumberFormat {
   bool integral = false;  // dtype without fraction
   bool whole = false;     // floating, but every value is a whole number
@@ -72,7 +72,7 @@ class Elements {
   void write(std::ostream& out, size_t indent) const { write(out, tensor_, indent); }
 
  private:
-  /// What will be shown, of a large tensor.
+  /// The part of a large tensor that will be shown.
   static at::Tensor corner(at::Tensor tensor) {
     if (tensor.numel() <= kFullElements) return tensor;
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {

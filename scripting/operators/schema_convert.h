@@ -10,7 +10,7 @@
 
 namespace moonhalo::scripting {
 
-/// How well a Lua value fits a schema type: 0 exactly, more the more it had to be bent, nothing
+/// Says how well a Lua value fits a schema type: 0 exactly, more the more it had to be bent, nothing
 /// when it does not fit.
 ///
 ///   0  same kind (nil for an optional, dtype and device by name)     1  integer for float; number

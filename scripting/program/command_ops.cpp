@@ -32,7 +32,7 @@ int list_rules() {
   return kDone;
 }
 
-/// What the best known composites of LibTorch call; the dispatcher does not tell.
+/// The operators that the best known composites of LibTorch call; the dispatcher does not tell.
 std::string made_of(const c10::OperatorHandle& op) {
   static const std::map<std::string_view, const char*> parts = {
       {"aten::conv1d", "aten::convolution"},
@@ -75,7 +75,7 @@ int show_operator(const std::string& name) {
   return kDone;
 }
 
-/// Everything of LibTorch that may come to code of ours.
+/// Lists everything of LibTorch that may come to Moonhalo's code.
 int list_interceptions() {
   for (const Interception& row : interceptions()) {
     const std::string names = row.operators == "*" ? "every operator" : std::string(row.operators);

@@ -58,7 +58,7 @@ void print_passed(const std::string& name, std::chrono::steady_clock::time_point
   std::fflush(stdout);
 }
 
-/// As a process among others: they cannot be called back from a collective, so the first failure ends the run on all.
+/// For a process among others: they cannot be called back from a collective, so the first failure ends the run on all.
 void run_test_among_processes(lua_State* lua, int table, const std::string& name, Tally& tally) {
   const auto start = std::chrono::steady_clock::now();
   Context& run = context(lua);

@@ -9,7 +9,7 @@ class App;
 
 namespace moonhalo::scripting {
 
-/// What the chosen subcommand will do once the command line was read; returns the exit status.
+/// The work of the chosen subcommand, done once the command line was read; returns the exit status.
 using Action = std::function<int()>;
 
 /// Each adds one subcommand to `app` (command_<name>.cpp), which sets `action` when it is chosen.

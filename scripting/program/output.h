@@ -6,7 +6,7 @@
 namespace moonhalo::scripting {
 
 /// Writes a piece of standard output at once, so that the lines of thread ranks do not mix. A run does not end because
-/// nobody can read what it prints: that is told when it ends.
+/// no reader gets what it prints: that is said when it ends.
 void write_output(std::string_view text);
 
 /// At the end of the program: the exit status, which is a failure where something was not written (a full disk); says

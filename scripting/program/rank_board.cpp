@@ -13,7 +13,7 @@ RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& fai
   Step& step = steps_[next_step_[world.rank()]++];
   ++step.arrived;
   if (!failure.empty()) step.failures[world.rank()] = failure;
-  // Whoever waits here joins no collective that others of this step may wait in.
+  // A rank that waits here joins no collective that others of this step may wait in.
   set_away(world, {world.rank()}, true);
   if (step.arrived == ranks_) {
     for (int rank = 0; rank < ranks_; ++rank) set_away(world, {rank}, false);

@@ -10,7 +10,7 @@
 
 namespace moonhalo::scripting {
 
-/// Where thread ranks meet after each step (a test, a line of the repl) to learn how it went on all
+/// Thread ranks meet here after each step (a test, a line of the repl) to learn how it went on all
 /// of them. It is no communicator: it works while some ranks still wait in a collective that a
 /// failed rank will never join.
 class RankBoard {

@@ -19,7 +19,7 @@ void run_repl(lua_State* lua, RankBoard& board);
 /// mend it.
 std::string load_chunk(lua_State* lua, const std::string& text, bool& incomplete);
 
-/// What may follow `text`, whose last word is a path such as `mh.ran` or `x:sq`: whole words,
+/// Lists what may follow `text`, whose last word is a path such as `mh.ran` or `x:sq`: whole words,
 /// sorted.
 std::vector<std::string> complete_word(lua_State* lua, const std::string& text);
 

@@ -24,7 +24,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return text.str();
 }
 
-/// Of a traceback, the lines in the user's files: those of embedded files and of C functions say
+/// Returns the lines of a traceback in the user's files: those of embedded files and of C functions say
 /// nothing to them.
 std::string shown_traceback(const std::string& traceback) {
   std::istringstream lines(traceback);

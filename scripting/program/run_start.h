@@ -9,7 +9,7 @@
 
 namespace moonhalo::scripting {
 
-/// What all ranks of a run share and other runs do not.
+/// The state that all ranks of a run share and other runs do not.
 struct RunStart {
   int64_t entropy = 0;    ///< for math.randomseed()
   int64_t time = 0;       ///< seconds, as os.time()

@@ -26,7 +26,7 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// How a script is started: what `moonhalo run` and its relatives take.
+/// Says how a script is started: the options of `moonhalo run` and its relatives.
 struct SessionOptions {
   std::string script;
   std::vector<std::string> arguments;
@@ -44,7 +44,7 @@ void add_timeout_option(CLI::App& app, SessionOptions& options);
 void add_rank_options(CLI::App& app, SessionOptions& options);
 void add_ranks_option(CLI::App& app, int& ranks, const std::string& description);
 
-/// Runs `body` once per rank, each with a state of its own, on this process's ranks (threads, or
+/// Runs `body` once per rank, each with its own state, on this process's ranks (threads, or
 /// the one rank that a launcher made this process). A failure on one rank stops the others within
 /// five seconds; equal messages of several ranks are printed once, to stderr, with the source line
 /// and a traceback. Returns the exit status.

@@ -25,9 +25,9 @@ const std::vector<Exception>& not_on_every_dim();
 /// Null when `op` is not in the list.
 const Exception* find_exception(const std::vector<Exception>& list, const Operator& op);
 
-/// What the sweep must not print, or "": a wrong value; an operator that is not tried, or never answered on blocks,
-/// without an exception; a dim that is not answered on blocks; an exception that is not one any more. `tally` with no
-/// samples: not tried. `missing`: the dims that no trial answered on blocks, as text, "" when there are none.
+/// The outcome that the sweep must not print, or "": a wrong value; an operator that is not tried, or never answered on
+/// blocks, without an exception; a dim that is not answered on blocks; an exception that is not one any more. `tally`
+/// with no samples: not tried. `missing`: the dims that no trial answered on blocks, as text, "" when there are none.
 std::string unexpected(const Operator& op, const Tally& tally, const std::string& missing = "");
 
 }  // namespace moonhalo::testing

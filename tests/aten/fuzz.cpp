@@ -119,7 +119,7 @@ std::vector<Operator> chosen(const Options& options) {
 constexpr size_t kPairWays = 2;
 constexpr char kEnd = '\x1f';
 
-// What came of one operator's calls, as "right refused problem...".
+// The outcome of one operator's calls, as "right refused problem...".
 std::string try_pairs(const Operator& op) {
   int right = 0, refused = 0;
   std::string problems;

@@ -44,7 +44,7 @@ bool boolean(const std::string& text) {
   return text == "true";
 }
 
-// What is between the first and the last character, which must be `open` and `close`.
+// Returns what is between the first and the last character, which must be `open` and `close`.
 std::string inside(const std::string& text, char open, char close) {
   if (text.size() < 2 || text.front() != open || text.back() != close) throw Misfit("no list: " + text);
   return text.substr(1, text.size() - 2);

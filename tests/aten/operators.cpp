@@ -31,7 +31,7 @@ bool public_underscored(const std::string& base) {
       "_unique", "_unique2", "_weight_norm", "_standard_gamma", "_sample_dirichlet", "_pack_padded_sequence",
       "_pad_packed_sequence", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d",
       "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_softmax", "_log_softmax",
-      // What the C++ operators & | ^ << >> call.
+      // The C++ operators & | ^ << >> call these.
       "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__iand__", "__ior__", "__ixor__", "__ilshift__",
       "__irshift__"};
   return kNames.contains(base) || base.starts_with("_foreach_") ||
@@ -45,7 +45,7 @@ bool runs_on_cpu(const c10::OperatorHandle& op) {
   return std::any_of(keys.begin(), keys.end(), [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
 }
 
-// Why users do not call it on tensors, or "".
+// The reason why users do not call it on tensors, or "".
 std::string why_outside(const Operator& op) {
   const auto& schema = op.handle.schema();
   const std::string& overload = op.handle.operator_name().overload_name;

@@ -120,8 +120,8 @@ namespace {
 
 bool differentiable(const at::Tensor& t) { return t.is_floating_point() || t.is_complex(); }
 
-// How far the plain call can be differentiated with respect to the tensors of `wanted`; throws what LibTorch throws
-// where it cannot even be called so.
+// Finds how far the plain call can be differentiated with respect to the tensors of `wanted`; throws what LibTorch
+// throws where it cannot even be called so.
 int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
   List leaves, tensors;
   for (size_t i = 0; i < sample.tensors.size(); ++i) {
@@ -229,7 +229,7 @@ bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
   return false;
 }
 
-// Whether anything can be seen in the results.
+// True if anything can be seen in the results.
 bool telling(const List& results) {
   return std::any_of(results.begin(), results.end(), [](const at::Tensor& t) {
     return t.defined() && (t.numel() == 0 || t.isfinite().any().item<bool>());

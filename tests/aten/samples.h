@@ -49,7 +49,7 @@ std::vector<Sample> samples_of(const Operator& op, size_t most, std::string* pro
 /// Calls the operator on `tensors` (plain or ShardTensors) in the place of the sample's own. Tensors that are written
 /// are cloned first. Gives the results, lists flattened and numbers as 0-d tensors, then what was written.
 List call(const Sample& sample, const List& tensors);
-/// As call, on exactly these tensors and by `callee`, which is given the operator and its arguments and leaves its
+/// Like call, on exactly these tensors and by `callee`, which is given the operator and its arguments and leaves its
 /// results.
 List call_by(const Sample& sample, const List& tensors,
              const std::function<void(const c10::OperatorHandle&, torch::jit::Stack&)>& callee);

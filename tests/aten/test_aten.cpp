@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzzer stands on: which operators there are, samples as text, samples made from schemas, and trials of a few
+// The ground of the fuzzer: which operators there are, samples as text, samples made from schemas, and trials of a few
 // operators of every kind (row X09). `./dev fuzz --once` tries all operators.
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST(AtenTrials, X09_OperatorsOfEveryKindGiveWhatOneDeviceGives) {
   }
 }
 
-// What is not in the tables of samples, since users do not call it.
+// Operators that are not in the tables of samples, since users do not call them.
 std::vector<Sample> plain_samples(const std::string& name) {
   const std::pair<std::string, const char*> inner[] = {
       {"aten::conv_tbc_backward", "d[7,2,4], d[7,2,3], d[3,3,4], d[4], 1"},

@@ -49,7 +49,7 @@ Trial trial_of_dim(const Sample& sample, TensorDim where);
 /// one mesh dim, two ranks, balanced blocks, shorter dims.
 Trial shrunk(Trial trial);
 
-/// What came of an operator.
+/// The outcome of an operator.
 struct Tally {
   int samples = 0, ways = 0, right = 0, gathered = 0, refused = 0, wrong = 0;
   std::map<std::string, int> gathers;  ///< operators that were gathered on the way

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over a cut sequence on thread ranks, forward and backward, float32, batch 1, 8 heads of 64: blocks that go
-// round against keys and values gathered by every rank. For each: the time of a step; the processor time of the busiest
-// rank, of which 1.00 is an equal share of what one thread needs for the whole on plain tensors (on a busy machine wall
-// times say little); bytes sent by all ranks; and the most memory that a rank's tensors took at once during a step.
+// round against keys and values gathered by every rank. For each: the time of a step; the processor time of the most
+// loaded rank, of which 1.00 is an equal share of what one thread needs for the whole on plain tensors (on a busy
+// machine wall times say little); bytes sent by all ranks; and the most memory that a rank's tensors took at once
+// during a step.
 //   bench_attention [TOKENS] [ROUNDS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -30,7 +31,7 @@ using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, co
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Of this thread.
+// The time of this thread.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

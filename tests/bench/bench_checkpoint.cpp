@@ -37,7 +37,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Of all ranks together; on a busy machine the time of the processors says more than the wall clock.
+/// The time of all ranks together; on a busy machine the time of the processors says more than the wall clock.
 struct Seconds {
   double wall = 0, cpu = 0;
 };
@@ -214,7 +214,7 @@ void print(const char* what, double value, const char* target) {
   std::printf("%-58s %8.3f %8s  %s\n", what, value, "", target);
 }
 
-/// How many times `of` fits into `base`.
+/// The number of times that `of` fits into `base`.
 void print(const char* what, const std::vector<Seconds>& base, const std::vector<Seconds>& of, const char* target) {
   const Seconds a = median(base), b = median(of);
   std::printf("%-58s %8.3f %8.3f  %s\n", what, a.wall / b.wall, a.cpu / b.cpu, target);

@@ -364,8 +364,8 @@ int compare(const std::string& path) {
   return verdict(table, worse);
 }
 
-// S08: a call of plain tensors runs nothing of ours but the checks of what is intercepted, whichever compiler made the
-// table.
+// S08: a call of plain tensors runs nothing of Moonhalo but the checks of what is intercepted, whichever compiler made
+// the table.
 int64_t plain_cost(const Row& row, const Tensors& plain) {
   const int64_t own = mh::bench::instructions_of([&] { row.op(plain); }).own;
   if (own <= row.plain_own && (own > 0 || row.plain_own == 0)) return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulation code pays for a script (moonhalo_c.h), on one rank: an mh_call of an empty function against a bare
-// lua_pcall of the same, in turns; and registering a field, whose time and memory must not grow with the field.
+// Measures what a simulation code pays for a script (moonhalo_c.h), on one rank: an mh_call of an empty function
+// against a bare lua_pcall of the same, in turns; and registering a field, whose time and memory must not grow with the
+// field.
 //   bench_embed        prints medians of CPU time, and the bytes that LibTorch allocated
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>

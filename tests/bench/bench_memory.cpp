@@ -123,7 +123,7 @@ void train(const Run& run, int64_t points, int steps, const mh::MeshPtr& mesh,
   }
 }
 
-// Of all threads that have it installed together.
+// Counts all threads that have it installed together.
 struct SharedLiveBytes : moonhalo::testing::LiveBytes {
   void reportMemoryUsage(void* data, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -220,7 +220,7 @@ void print(const char* what, const Peaks& peaks, const Peaks& whole) {
 
 constexpr double kMost = 1.28;  // of all thread ranks together, to one process; 1.25 with the convolutions of AVX2
 
-/// Whether all thread ranks together need at most kMost of one process.
+/// True if all thread ranks together need at most kMost of one process.
 bool report(const std::string& self, const std::string& size, bool threads_alone) {
   const std::string ranks = "mpirun -n " + std::to_string(kRanks) + " ";
   const Peaks whole = peaks_of(self + " whole " + size, 1);

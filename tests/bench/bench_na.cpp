@@ -37,14 +37,14 @@ namespace mh = moonhalo;
 using Sizes = std::vector<int64_t>;
 constexpr int64_t kHeads = 8, kHeadDim = 32;
 
-// What is measured; set once by main.
+// The case that is measured; set once by main.
 at::TensorOptions options = at::dtype(at::kFloat);
 
 bool on_gpu() { return options.device().is_cuda(); }
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Of all threads of this process.
+// The time of all threads of this process.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

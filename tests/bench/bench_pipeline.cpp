@@ -76,7 +76,7 @@ void serial_step(const Stages& stages, const std::vector<Tensors>& samples) {
   }
 }
 
-/// What `work` holds on this thread beyond what was held before: at most, and in the end.
+/// Measures what `work` holds on this thread beyond what was held before: at most, and in the end.
 mh::testing::LiveBytes bytes_of(const std::function<void()>& work) {
   const auto live = std::make_shared<mh::testing::LiveBytes>();
   const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);

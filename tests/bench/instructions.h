@@ -51,7 +51,7 @@ inline void own_code(const void* address) {
   TORCH_CHECK(dl_iterate_phdr(visit, &search) != 0, "own_code: no library holds this address");
 }
 
-/// What `work` executes on this thread in user space, the same at every load of the machine: the processor's
+/// Counts what `work` executes on this thread in user space, the same at every load of the machine: the processor's
 /// trap flag stops after each one, and a signal handler counts. Some 1000 times slower than the work itself. Hardware
 /// counters would be quicker, but most virtual machines have none. x86-64 only.
 template <typename Work>

@@ -11,7 +11,7 @@
 
 namespace moonhalo::bench {
 
-/// Of all threads of this process, in milliseconds.
+/// The time of all threads of this process, in milliseconds.
 inline double processor_time() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What host.c opens: functions for its cases. X15
+-- Opened by host.c: functions for its cases. X15
 local mh = require "moonhalo"
 
 local config = mh.config {lr = 0.05, failing_rank = -1}

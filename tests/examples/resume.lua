@@ -11,7 +11,7 @@ local kF64, kSteps = {dtype = "float64"}, 3
 local ranks = mh.world_size()
 local mesh = ranks == 4 and mh.init_device_mesh("cpu", {2, 2}, {"rows", "tp"}) or mh.init_device_mesh("cpu", {ranks}, {"rows"})
 
---- How tensors lie: on 4 ranks on a grid, on 3 in uneven rows and weights in uneven blocks, on 2 and 1 otherwise.
+--- The placements of tensors: on 4 ranks on a grid, on 3 in uneven rows and weights in uneven blocks, on 2 and 1 otherwise.
 local kCuts = {
   [4] = {data = {S(2, {7, 2}), R()}, place = {S(1, {3, 6}), R()}, conv = {R(), S(0)}, linear = {S(0), S(1)}},
   [3] = {data = {S(3, {1, 4, 1})}, place = {S(2, {4, 0, 2})}, conv = {S(0, {1, 0, 5})}, linear = {S(1)}},

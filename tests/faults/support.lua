@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the scripts of `./dev faults` share. A file of version v holds v in each of its parts, so that a half-written or mixed one shows.
+-- Shared by the scripts of `./dev faults`. A file of version v holds v in each of its parts, so that a half-written or
+-- mixed one shows.
 local mh = require "moonhalo"
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})

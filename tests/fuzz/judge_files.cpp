@@ -33,7 +33,7 @@ void make_old(const std::string& path) {
   file.number<double>("grid", "scale_factor", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {0.5});
 }
 
-// As NetCDF-4 writes it: dimension scales, references, packed integers.
+// NetCDF-4's form: dimension scales, references, packed integers.
 void make_netcdf(const std::string& path) {
   RawFile file(path);
   file.floats("lat", numbers({4}));
@@ -97,7 +97,7 @@ std::vector<InputFiles> valid(const std::string& folder) {
   return inputs;
 }
 
-// What was read: values by name.
+// The values that were read, by name.
 struct Contents {
   std::map<std::string, at::Tensor> tensors;
   int refused = 0;

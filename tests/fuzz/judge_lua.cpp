@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Lua reads: settings and checkpoints.
+// Files that Lua reads: settings and checkpoints.
 #include <filesystem>
 
 #include "moonhalo/scripting/core/binding.h"

@@ -21,7 +21,7 @@ struct InputKind {
   const char* name;
   /// Small valid inputs, made in `folder`.
   std::vector<InputFiles> (*valid)(const std::string& folder);
-  /// What edits of text put in; none: the files are bytes.
+  /// The words that edits of text put in; none: the files are bytes.
   std::vector<std::string> words;
   /// Uses the input that lies in `folder`, as a program would. "read", "refused" (with an error that names it) or what
   /// is wrong.

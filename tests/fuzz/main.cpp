@@ -180,7 +180,7 @@ class Fuzzer {
     std::fflush(stdout);
   }
 
-  // Whether one of HDF5's own tools crashes or hangs on it too; where libhdf5 uses what it never filled, with memory
+  // True if one of HDF5's own tools crashes or hangs on it too; where libhdf5 uses what it never filled, with memory
   // that held something.
   bool tools_share(const InputFiles& input) const {
     for (const auto& [name, bytes] : input.files) {

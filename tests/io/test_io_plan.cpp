@@ -50,7 +50,7 @@ ChunkGrid grid_of(const PlanCase& c) {
   return grid;
 }
 
-/// As every rank plans it, large elements so that there are several rounds, or small ones.
+/// Plans as every rank does, with large elements so that there are several rounds, or small ones.
 void with_plans(const PlanCase& c, size_t element_size, const std::function<void(const IoPlan&, int64_t ranks)>& body) {
   int64_t ranks = 1;
   for (const int64_t size : c.mesh) ranks *= size;

@@ -139,7 +139,7 @@ TEST(MpiErrors, MessagesOfTheWrongSizeAreRefused) {
   set_check_calls(*world, true);
 }
 
-// By value is what everybody writes; without the header it would become the address of something else.
+// Users pass it by value; without the header it would become the address of something else.
 TEST(MpiCommGiven, IsTakenItselfOrByItsAddressAndRefusedWhereItBecameAnAddress) {
   MPI_Comm other = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &other);
@@ -159,7 +159,7 @@ TEST(MpiCommGiven, IsTakenItselfOrByItsAddressAndRefusedWhereItBecameAnAddress) 
   MPI_Comm_free(&other);
 }
 
-// What rank 1 does before its world is there, as misbehave.
+// Does what rank 1 does before its world is there, like misbehave.
 void come_late(const std::string& how) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (rank == nullptr) rank = std::getenv("PMI_RANK");
@@ -168,7 +168,7 @@ void come_late(const std::string& how) {
   std::this_thread::sleep_for(60s);
 }
 
-// How the program is to end, for a script that starts it so (see killed_rank.cmake).
+// The way in which the program is to end, for a script that starts it so (see killed_rank.cmake).
 void misbehave(const std::string& how) {
   if (how == "late_end" || how == "late_dup" || how == "exit_alone") {
     if (world->rank() == 0) std::fprintf(stderr, "all ranks work\n");

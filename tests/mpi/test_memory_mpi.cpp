@@ -22,7 +22,7 @@ constexpr int64_t kRows = 2048, kColumns = 4096, kChannels = 8;  // float32: 256
 constexpr int64_t kHalo = 2;                                     // rows: two convolutions of 3 x 3
 constexpr double kMiB = 1 << 20;
 
-/// What `work` adds to the memory of this process at its peak, in bytes: all of it, not tensors alone.
+/// Measures what `work` adds to the memory of this process at its peak, in bytes: all of it, not tensors alone.
 double growth(const std::function<void()>& work) {
   malloc_trim(0);
   testing::reset_peak_memory();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program that initialises MPI itself and lends its communicator, against the installed package.
+// A user's program that initialises MPI itself and gives its communicator, against the installed package.
 #include <moonhalo/moonhalo.h>
 #include <moonhalo/mpi_communicator.h>
 #include <mpi.h>

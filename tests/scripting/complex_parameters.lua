@@ -52,7 +52,7 @@ function tests.test_files_hold_pairs_and_give_complex_back()
     local function parts(x) return x:is_complex() and mh.view_as_real(x:resolve_conj()):to("float64"):tolist() or x:tolist() end
     testing.assert_equal(parts(back[i][2]), parts(pair[2]))
   end
-  -- What other programs see: floats, and a text in the metadata.
+  -- Other programs see floats, and a text in the metadata.
   local handle = io.open(path, "rb")
   local header = handle:read(8)
   header = mh.json.decode(handle:read((string.unpack("<I8", header))))

@@ -33,7 +33,7 @@ local function count_up(count)
   return list
 end
 
---- What every rank holds, rank by rank; the lists must be equally long.
+--- Collects what every rank holds, rank by rank; the lists must be equally long.
 local function of_all_ranks(list)
   return mh.from_local(mh.tensor({list}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():tolist()
 end

@@ -35,7 +35,7 @@ function tests.test_libraries_may_ask_for_globals_of_other_luas()
   t.assert_equal(jit, nil)
   local unpack = unpack or table.unpack
   t.assert_equal(unpack, table.unpack)
-  -- What was installed elsewhere may ask for anything; what lies beside the script may not.
+  -- Modules installed elsewhere may ask for anything; those beside the script may not.
   local elsewhere = assert(load("return ngx", "@/usr/share/lua/5.4/library.lua"))
   t.assert_equal(elsewhere(), nil)
   t.assert_error(assert(load("return ngx", "@tests/scripting/library.lua")), "no variable 'ngx'")
@@ -81,7 +81,7 @@ function tests.test_fields_of_modules()
   t.assert_error(function() return plain.skpi end, "Block: no field 'skpi'; did you mean 'skip'?")
   t.assert_error(function() return plain.knd end, "did you mean 'kind'?")
   t.assert_error(function() return plain:parametres() end, "did you mean 'parameters'?")
-  -- What was assigned, nil too, or is an option of a layer, may be asked for.
+  -- Names that were assigned, nil too, or are options of a layer, may be asked for.
   t.assert_equal({plain.skip, plain.scale, plain.mean, plain.fc.bias}, {})
   t.assert_equal({full.scale, full.kind, full.training}, {2, "plain", true})
   full.skip, full.scale = nil, nil

@@ -11,7 +11,7 @@ local line = x:reshape{2, 3, 35}
 local deep = ((x:unsqueeze(-1) * (arange(4) + 1)) * 0.9 + arange(840):reshape{2, 3, 5, 7, 4} * 0.11):sin()
 local samples2, samples3 = arange(12):reshape{2, 3, 2} * 0.083, arange(18):reshape{2, 3, 3} * 0.055
 
---- What `unpool(values, indices, size)` makes of the largest values of `input`.
+--- Gives what `unpool(values, indices, size)` makes of the largest values of `input`.
 local function unpooled(pool, unpool, input, size)
   local values, indices = pool(input)
   return unpool(values, indices, size)

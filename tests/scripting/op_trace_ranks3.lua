@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What was chosen for an operator, and what it cost: S25, S13.
+-- The trace shows what was chosen for an operator, and its cost: S25, S13.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an optimizer takes over, and what it refuses: parameter groups and states.
+-- An optimizer takes over and refuses these: parameter groups and states.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local optim = mh.optim

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Where window operators put their outputs can be chosen, and blocks made equal again; values stay what they are.
+-- The place of window operators' outputs can be chosen, and blocks made equal again; values stay the same.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

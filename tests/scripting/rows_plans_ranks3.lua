@@ -16,7 +16,7 @@ local function where(x)
   return p:is_shard() and ("S(%d)"):format(p.dim) or p:is_partial() and "P" or "R"
 end
 
---- Whether this rank's block of `x` has the same bits on every rank.
+--- True if this rank's block of `x` has the same bits on every rank.
 local function same_on_all_ranks(x)
   local mine = (x:is_shard_tensor() and x:to_local() or x):detach():reshape{1, -1}
   local all = mh.from_local(mine, mesh, {S(0)}):full_tensor()
@@ -56,7 +56,7 @@ local function values(net)
   return found
 end
 
---- How many gradients of `net` are sums that nobody has made yet.
+--- Counts the gradients of `net` that are sums still to be made.
 local function partial_gradients(net)
   local count = 0
   for _, p in net:named_parameters() do count = count + (where(p.grad) == "P" and 1 or 0) end
@@ -181,7 +181,7 @@ end
 
 -- ---- Gradients -------------------------------------------------------------------------------------------------------
 
---- Trains on 301 rows, so many that gradients of replicated weights stay sums until somebody wants them. Gives the values after
+--- Trains on 301 rows, so many that gradients of replicated weights stay sums until they are read. Gives the values after
 --- three steps, the gradients of the first and the least number of Partial gradients that a step met.
 local function train(net, x, make, sync)
   local opt, first, least = make(net:parameters()), nil, math.huge

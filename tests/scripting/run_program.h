@@ -12,7 +12,7 @@
 
 namespace moonhalo::scripting {
 
-/// What the `moonhalo` program did.
+/// The end of a run of the `moonhalo` program.
 struct Result {
   int status;
   std::string out, err;

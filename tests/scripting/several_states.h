@@ -19,7 +19,7 @@ inline std::vector<State> several_states(int count = 8) {
   return states;
 }
 
-/// What `code` returns, as text, or its error.
+/// Returns what `code` returns, as text, or its error.
 inline std::string run(lua_State* lua, const std::string& code) {
   lua_settop(lua, 0);
   if (luaL_loadbufferx(lua, code.data(), code.size(), "=script.lua", "t") != LUA_OK) return lua_tostring(lua, -1);

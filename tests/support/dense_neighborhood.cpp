@@ -21,7 +21,7 @@ at::Tensor seen_along(int64_t extent, int64_t window, int64_t stride, int64_t di
       const int64_t leader = std::min(run + (causal ? stride - 1 : stride / 2), length - 1);
       for (int64_t k = 0; causal && k <= q; ++k) mark[rows[q]][rows[k]] = leader - k < window;
       if (causal) continue;
-      // Of all full windows inside the domain, the one nearest to where the leader would have it.
+      // The full window inside the domain that is nearest to where the leader would have it.
       int64_t best = 0;
       for (int64_t start = 0; start + window <= length; ++start) {
         const int64_t wanted = leader - window / 2;

@@ -41,7 +41,7 @@ const std::vector<NeighborhoodBlocks>& neighborhood_tensor_cases();
 /// Query, key and value, in (-2, 2): the same values for every type, but for rounding.
 std::vector<at::Tensor> inputs_of(const NeighborhoodCase& c, at::ScalarType type);
 
-/// Of output and logsumexp, in the types that these have.
+/// Gradients of output and logsumexp, in the types that these have.
 struct NeighborhoodCotangents {
   at::Tensor output, logsumexp;
 };

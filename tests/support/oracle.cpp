@@ -40,7 +40,7 @@ at::Tensor uniform(at::IntArrayRef shape, int64_t seed) {
 
 bool differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
 
-// What rank `coordinate` of `ranks` holds of a value that is Partial(op) over them.
+// Returns what rank `coordinate` of `ranks` holds of a value that is Partial(op) over them.
 at::Tensor addend(const at::Tensor& value, ReduceOp op, int64_t coordinate, int64_t ranks) {
   const auto noise = [&](int64_t c) { return make_tensor(value.sizes(), 1000 + c, value.scalar_type()); };
   at::Tensor result = value.clone();
@@ -157,7 +157,7 @@ class Tracing {
   std::vector<TraceRecord>* before_;
 };
 
-// What moved in a call is what its rule declares. What has no rule is gathered.
+// A call moves what its rule declares. An operator without a rule is gathered.
 void compare_traffic(const std::vector<TraceRecord>& calls, std::ostream& out) {
   for (const TraceRecord& call : calls) {
     if (call.gathered) continue;

@@ -41,7 +41,7 @@ Way draw_way(Draw& draw, const List& tensors, std::vector<int64_t> mesh, size_t 
 /// plain.
 std::vector<Way> draw_ways(Draw& draw, const List& tensors, const std::vector<bool>& never_plain = {});
 
-/// What came of a program on one way.
+/// The outcome of a program on one way.
 struct Verdict {
   std::string wrong;                        ///< values that differ, or an error that is not clear
   std::string refusal;                      ///< a clear error
@@ -51,7 +51,7 @@ struct Verdict {
   Kind kind() const;
 };
 
-/// Whether an error says what there is ("have") and what to do ("fix").
+/// True if an error says what there is ("have") and what to do ("fix").
 bool is_clear(const std::string& error);
 
 /// Compares `program` on this way with one device, under Fallback::kReplicate.

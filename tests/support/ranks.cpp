@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{10};
 
-// Which ranks run, and a way to stop them, for a thread that watches.
+// The ranks that run, and a way to stop them, for a thread that watches.
 class Watch {
  public:
   Watch(int ranks, std::chrono::milliseconds limit)

@@ -20,7 +20,7 @@
 ///
 /// Stricter than a GPU where that finds mistakes: a fiber runs alone from barrier to barrier, so what the others would
 /// not have written yet is not there; shared memory begins as NaN and its end is guarded; a thread that leaves while
-/// others wait at a barrier is an error; matrix functions wait for nobody, and every lane stores its own share. Both
+/// others wait at a barrier is an error; matrix functions do not wait, and every lane stores its own share. Both
 /// orders of fibers can be tried.
 /// Not for sanitizers, to which a change of stacks is a mistake. Not shown: speed, bank conflicts, registers, and what
 /// a real compiler does.
@@ -227,7 +227,8 @@ struct fragment {
   std::array<T, size_t{kRows} * kColumns> all;
 };
 
-/// What the processor demands of a matrix in memory: 32 bytes of alignment, rows (or columns) in multiples of 16 bytes.
+/// Checks what the processor demands of a matrix in memory: 32 bytes of alignment, rows (or columns) in multiples of 16
+/// bytes.
 inline void check_place(const void* memory, size_t pitch_bytes) {
   if (reinterpret_cast<uintptr_t>(memory) % 32 != 0 || pitch_bytes % 16 != 0)
     throw std::runtime_error("simt: a matrix is not aligned, or its pitch of " + std::to_string(pitch_bytes) +

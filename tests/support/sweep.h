@@ -16,7 +16,7 @@ namespace moonhalo::testing {
 
 using X = const at::Tensor&;
 
-/// What a row of a sweep may do beside giving one device's answer on blocks.
+/// Says what a row of a sweep may do beside giving one device's answer on blocks.
 struct Allowed {
   bool gather = false;  ///< some placements go to the gather fallback
   bool refuse = false;  ///< some placements are refused with a clear error

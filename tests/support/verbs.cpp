@@ -21,7 +21,7 @@ const at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf,         at
 const int64_t kSizes[] = {0, 1, 7, 2500, 20001};
 const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct};
 
-// What rank `rank` holds: sums of it are not exact in floating point, so the order of a reduction shows.
+// Makes what rank `rank` holds: sums of it are not exact in floating point, so the order of a reduction shows.
 Tensor values(int rank, int64_t n, at::ScalarType dtype, int salt = 0) {
   const Tensor whole = (at::arange(n, at::kLong) * 7 + rank * 13 + salt * 5).remainder(11) - 5;
   if (dtype == at::kBool) return whole.remainder(3) == 0;

@@ -4,7 +4,7 @@
 #include "moonhalo/ops/neighborhood/kernels/kernels.h"
 #include "moonhalo/ops/neighborhood/kernels/lanes.h"
 
-// What a slab of queries needs of keys and values, packed; and the three small matrix products over them. See
+// The keys and values that a slab of queries needs, packed; and the three small matrix products over them. See
 // neighborhood.h for why everything has internal linkage.
 namespace moonhalo::neighborhood {
 namespace {
@@ -43,7 +43,7 @@ inline void find_keys(const Axis& axis, Group& g) {
   g.keys = window_of(axis, g.length, g.first_query + g.queries - 1).end - g.first_key;
 }
 
-/// Where a row of a group lies in the tensor.
+/// The place of a group's row in the tensor.
 inline int64_t place(const Axis& axis, const Group& g, int64_t number, int64_t block_begin) {
   return number * axis.dilation + g.index - block_begin;
 }

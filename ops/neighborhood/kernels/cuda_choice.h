@@ -4,7 +4,7 @@
 #include "moonhalo/ops/neighborhood/kernels/cuda_plain.h"
 #include "moonhalo/ops/neighborhood/kernels/cuda_tensor.h"
 
-/// Which kernels a call runs, and with what: the same on a GPU and in tests. A runner is called as
+/// Chooses which kernels a call runs, and with what: the same on a GPU and in tests. A runner is called as
 /// run(Kernel{}, launch, blocks, bytes of shared memory of a block) and runs Kernel::run(launch, memory) in every
 /// thread.
 namespace moonhalo::neighborhood::cuda {

@@ -39,8 +39,8 @@ struct OnDevice {
         " bytes for a block\n  fix   use more heads of fewer features");
     TORCH_CHECK_NOT_IMPLEMENTED(blocks <= std::numeric_limits<int>::max(), "neighborhood_attention: ", blocks,
                                 " blocks of queries or keys are more than one launch takes\n  fix   split the batch");
-    // What lies beyond the usual 48 KB must be asked for, once per kernel and device; asking again costs little. Always
-    // the most:
+    // Shared memory beyond the usual 48 KB must be asked for, once per kernel and device; asking again costs little.
+    // Always the most:
     // with what is needed here, another rank's thread could lower it between this and the launch.
     constexpr size_t kUsual = 48 * 1024;
     if (bytes > kUsual) {

@@ -86,7 +86,7 @@ __device__ void add_tiles(const T* weights, const T* columns, int pitch, int fea
   }
 }
 
-/// Where a lane works on a warp's [16][16] matrix: half a row each.
+/// The half row of a warp's [16][16] matrix that a lane works on.
 struct HalfRow {
   int row, first;
 };
@@ -204,7 +204,7 @@ constexpr TensorShared<T, true> tensor_backward_shared(const Problem& p) {
   return {p, sizeof(Staged < float, kTensorRows, kKeyRows ? 4 : 3 >), sizeof(Staged<float, kColumns, 2>)};
 }
 
-/// As backward_plain. Launch of launch_of<kKeyRows>(problem, kTensorRows).
+/// Like backward_plain. Launch of launch_of<kKeyRows>(problem, kTensorRows).
 template <typename T, int kTiles, bool kKeyRows>
 __device__ void backward_tensor(const Launch& launch, unsigned char* memory) {
   const Problem& p = launch.problem;

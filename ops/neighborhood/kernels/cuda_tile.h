@@ -8,7 +8,7 @@
 
 #include "moonhalo/ops/neighborhood/kernels/kernels.h"
 
-/// What the CUDA kernels of neighbourhood attention share: how the work is cut into thread blocks, and how the tensors
+/// The CUDA kernels of neighbourhood attention share this: how the work is cut into thread blocks, and how the tensors
 /// of a block come into shared memory. Ordinary CUDA C++ apart from `__global__`, so that tests run the same lines on a
 /// CPU: include it after the CUDA headers <mma.h>, <cuda_fp16.h>, <cuda_bf16.h>, or after tests/support/simt.h, which
 /// stands in for them.

@@ -16,7 +16,7 @@ class Slab {
   static constexpr int kWidth = L::kWidth;
   static constexpr int64_t kScores = kPair * kScoreStride * kWidth;
   static constexpr A kNone = -__builtin_huge_valf();
-  /// How far a guess may be from the largest score: the farther, the fewer digits the weights keep.
+  /// The greatest distance of a guess from the largest score: the farther, the fewer digits the weights keep.
   static constexpr A kSlack = 8;
 
  public:
@@ -136,7 +136,7 @@ class Slab {
     }
   }
 
-  // Where a row of keys of the slab is kept.
+  // The place where a row of keys of the slab is kept.
   int64_t kept_row(int64_t i, int64_t j) const { return i % kept_[0] * kept_[1] + j % kept_[1]; }
 
   // Packs keys and values up to row `end` of the group's slab axis; where that is the last axis, all of them.

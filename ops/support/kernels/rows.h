@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-/// What norms and resampling do with rows of adjacent numbers, reading each as seldom as can be: plain memory in, plain
-/// memory out, on one thread. Compiled once per instruction set, so nothing here may leave code behind that the linker
-/// could share.
+/// The work of norms and resampling on rows of adjacent numbers, reading each as seldom as can be: plain memory in,
+/// plain memory out, on one thread. Compiled once per instruction set, so nothing here may leave code behind that the
+/// linker could share.
 namespace moonhalo::rows {
 
-/// Which rows an output row reads: `taps` numbers and weights for each of `outputs`, one after the other.
+/// Says which rows an output row reads: `taps` numbers and weights for each of `outputs`, one after the other.
 template <typename T>
 struct Taps {
   const int64_t* rows = nullptr;

@@ -114,7 +114,7 @@ void resample_numbers(T* __restrict out, const T* __restrict x, const Taps<T>& t
   }
 }
 
-// What several taps have in common is added up in registers.
+// Sums that several taps have in common are added up in registers.
 template <typename T>
 void resample(T* __restrict out, const T* __restrict x, const Taps<T>& taps, int64_t inner) {
   const int64_t* rows = taps.rows;

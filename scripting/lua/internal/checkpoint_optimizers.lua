@@ -61,7 +61,7 @@ local function saved_names(groups)
   return names
 end
 
---- What load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved state
+--- Makes what load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved state
 --- starts with none.
 function optimizers.by_position(optimizer, modules, value, options)
   if type(value) ~= "table" or type(value.state) ~= "table" then return value end  -- which it refuses

@@ -54,7 +54,7 @@ local function restore_tensor(key, tensor, value)
   mh.no_grad(function() tensor:copy_(value) end)
 end
 
---- What has load_state_dict, and tensors, are restored in place; other entries are replaced.
+--- Values with load_state_dict, and tensors, are restored in place; other entries are replaced.
 function host.load(path)
   local state, into = state_of("mh_load"), {}
   for key, value in pairs(state) do

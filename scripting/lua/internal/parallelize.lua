@@ -246,7 +246,7 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   return module
 end
 
---- What parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
+--- Returns what parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
 function parallelize.done(module) return kDone[module] end
 
 --- Always an error: no operator sends tokens to the ranks of their experts.

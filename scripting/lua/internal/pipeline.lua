@@ -52,7 +52,7 @@ end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
 
---- What lies in no stage would never be trained.
+--- Checks that all lies in a stage; the rest would never be trained.
 local function check_owners(model, stages)
   local owned = {}
   for _, stage in ipairs(stages) do
@@ -126,7 +126,7 @@ function Pipeline:__index(key)
   fail("Pipeline: no field '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), names))
 end
 
---- What the first stage is called with: a tensor, or the list part of a table.
+--- The arguments of the first stage: a tensor, or the list part of a table.
 local function inputs_of(op, samples)
   if type(samples) ~= "table" or is_tensor(samples) then fail(op .. ": wanted a list of samples, one for each micro-batch") end
   local inputs = {}
@@ -157,7 +157,7 @@ function Pipeline:train_step(samples, loss, options)
   end, options)
 end
 
---- What the last stage gives for each sample, on all ranks: a tensor, or a list where it gives several. No gradients are
+--- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several. No gradients are
 --- recorded. Collective over the mesh.
 function Pipeline:infer_step(samples)
   local results = self._engine:infer_step(inputs_of("infer_step", samples))
@@ -292,7 +292,7 @@ local function pipeline(...)
   return made
 end
 
---- Whether an optimizer has parameters of a pipeline over several ranks.
+--- True if an optimizer has parameters of a pipeline over several ranks.
 local function trains_stages(optimizer)
   local ids = {}
   for pipe in pairs(kDivided) do

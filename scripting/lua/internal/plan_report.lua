@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a divided module looks like, as texts that are the same on every rank.
+-- Describes a divided module, as texts that are the same on every rank.
 
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
@@ -56,7 +56,7 @@ function report.repr_params(net)
   return text(title, rows)
 end
 
---- The gradients that are sums which nobody has made yet: those that finish_grad_sync or the optimizer's step will reduce.
+--- The gradients that are sums still to be made: those that finish_grad_sync or the optimizer's step will reduce.
 --- Returns the text and the list of names.
 function report.list_grad_sync(net)
   check("list_grad_sync", net)
@@ -75,7 +75,7 @@ function report.list_grad_sync(net)
   return text(("%s: %d of %d gradients are to be summed"):format(net:class_name(), #rows, have), rows), names
 end
 
---- What parallelize_module understood of the plan for `net` and modules below that were divided on their own: the mesh, and a
+--- Describes what parallelize_module understood of the plan for `net` and modules below that were divided on their own: the mesh, and a
 --- plan without patterns and styles, which mh.plan.load reads when it stands in a file. What it does not name is Replicate.
 function report.dump(net)
   check("dump", net)

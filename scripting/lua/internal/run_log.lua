@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a run writes about itself: the file of --log, one JSON object a line, by rank 0; and the latest record, which
+-- Writes about the run itself: the file of --log, one JSON object a line, by rank 0; and the latest record, which
 -- progress shows. A file that is there is continued: a line {"run": {...}} begins what this run adds.
 
 local mh = require "moonhalo"

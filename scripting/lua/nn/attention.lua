@@ -41,7 +41,7 @@ function Attention:reset_parameters()
   end
 end
 
---- What is added to the scores: boolean masks are true where attention is forbidden.
+--- The tensor that is added to the scores: boolean masks are true where attention is forbidden.
 local function additive(mask, like)
   if mask.dtype ~= "bool" then return mask end
   return mh.zeros_like(mask, {dtype = like.dtype}):masked_fill(mask, -math.huge)

@@ -17,7 +17,7 @@ struct Lazy {
   at::Tensor tensor, values;
 };
 
-// Of [4]. The third is contiguous in memory, so nothing else would make a copy of it.
+// Tensors of [4]. The third is contiguous in memory, so nothing else would make a copy of it.
 std::vector<Lazy> lazy_tensors() {
   const at::Tensor z = make_tensor({4}, 1, at::kComplexDouble), one = make_tensor({1}, 2, at::kComplexDouble);
   std::vector<Lazy> all = {{"conjugated", z.conj(), z.clone().conj_physical()},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long ranks wait for each other (X16).
+// Limits of the time that ranks wait for each other (X16).
 #include "moonhalo/engine/comm/time_limit.h"
 
 #include <gmock/gmock.h>

@@ -193,8 +193,8 @@ TEST(CheckReplicated, EveryWeightIsComparedWhenItIsNew) {
   });
 }
 
-// What parts later is found later, at once at first, then within a quarter of the calls that were, and not looked for
-// at every call.
+// Ranks that part later are found later, at once at first, then within a quarter of the calls that were, and not looked
+// for at every call.
 TEST(CheckReplicated, WhatPartsLaterIsFound) {
   for (const bool weight : {true, false}) {
     for (const int after : {1, 10, 100, 1000}) {

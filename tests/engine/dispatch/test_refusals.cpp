@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What communicators, the gathering fallback and deferred tensors refuse, on every rank, before anything moves.
+// Communicators, the gathering fallback and deferred tensors refuse these, on every rank, before anything moves.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(Redistribution, D04_NeutralElementsOfShortIntegers) {
   });
 }
 
-// A library of somebody else's: an operator that no rule covers and that gives its argument another shape.
+// Another library: an operator that no rule covers and that gives its argument another shape.
 at::Tensor& grow(at::Tensor& x) {
   x.resize_({x.size(0) + 1, x.size(1)});
   return x;

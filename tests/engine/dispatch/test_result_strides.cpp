@@ -47,7 +47,7 @@ const Make kTurned[] = {
     },
 };
 
-// What is written to contiguous() and reshape() stays out of the tensor, and what is written to the tensor out of them.
+// Writes to contiguous() and reshape() stay out of the tensor, and writes to the tensor out of them.
 TEST(ResultStrides, D08_S26_ContiguousCopiesWhereThePlainOneDoes) {
   const Tensor full = make_tensor({9, 7}, 3);
   on_mesh({3}, [&](const MeshPtr& mesh) {

@@ -82,7 +82,7 @@ TEST(LocalCall, FindsArgumentsByNameInAnyOrderOfTheSchema) {
   });
 }
 
-// What is given may be an argument that is dropped with the call.
+// The result that is given may be an argument that is dropped with the call.
 TEST(LocalCall, GivesItsOwnArguments) {
   const auto op = operator_of("moonhalo_test_rules::scaled", "");
   const Tensor x = make_tensor({2}, 1), offset = make_tensor({2}, 2);

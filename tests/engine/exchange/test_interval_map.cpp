@@ -66,7 +66,7 @@ int64_t row_by_hand(int64_t i, int64_t extent, Boundary boundary) {
   return i;
 }
 
-// What the map must give, row by row from the whole tensor.
+// Makes what the map must give, row by row from the whole tensor.
 at::Tensor needed_of(const at::Tensor& full, const std::vector<HaloRequest>& requests) {
   at::Tensor result = full;
   for (size_t d = 0; d < requests.size(); ++d) {

@@ -338,7 +338,7 @@ TEST(Redistribute, V24_OtherCallsMayStandBetweenStartAndWait) {
 
     PendingTensor columns = redistribute_async(x, {shard(1)}), whole = redistribute_async(x, {replicate()});
     const at::Tensor sum = full_tensor(x.detach().sum());
-    redistribute_async(x, {shard(1, {0, 50, 0})});  // nobody waits
+    redistribute_async(x, {shard(1, {0, 50, 0})});  // no wait()
     const at::Tensor b = whole.wait(), a = columns.wait();
 
     EXPECT_TRUE(a.is_same(columns.wait()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where parameters and their gradients are placed: cuts that are kept, gradients reduced together, hooks on leaves.
+// Places of parameters and their gradients: cuts that are kept, gradients reduced together, hooks on leaves.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -151,7 +151,7 @@ TEST(ToLocalWithAGradient, RefusesPlacementsThatCutOtherwise) {
   });
 }
 
-// A plan that places an argument's gradient hands out an alias of a tensor that is still a sum: whoever resolves or
+// A plan that places an argument's gradient hands out an alias of a tensor that is still a sum: code that resolves or
 // writes one of the two must not change what the other means.
 TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
   const at::Tensor full = make_tensor({4, 3}, 1);

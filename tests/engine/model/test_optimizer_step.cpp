@@ -81,7 +81,7 @@ bool takes_closure(const Case& kind) { return std::string_view(kind.name).starts
 at::Tensor leaf(const at::Tensor& tensor) { return tensor.detach().clone().requires_grad_(); }
 at::Tensor whole(const at::Tensor& tensor) { return (is_shard_tensor(tensor) ? full_tensor(tensor) : tensor).detach(); }
 
-// As PyTorch's Python trains them: real leaves.
+// PyTorch's Python trains real leaves.
 Parameters trained_pairs(const Case& kind, int steps) {
   const Parameters leaves = {leaf(at::view_as_real(kField)), leaf(at::view_as_real(kBias)), leaf(kScale)};
   const auto optimizer = kind.make(leaves);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan can say beside placements: where gradients go, models that come in blocks, factories within forward.
+// A plan can say more than placements: where gradients go, models that come in blocks, factories within forward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
@@ -176,7 +176,7 @@ TEST(ParallelFlags, V25_ModelsThatComeInBlocks) {
   });
 }
 
-// Makes tensors of its own in forward, plain ones without a plan.
+// Makes tensors in forward, plain ones without a plan.
 struct MakesTensorsImpl : nn::Module {
   MakesTensorsImpl() { scale = register_parameter("scale", make_tensor({6}, 3)); }
   at::Tensor forward(const at::Tensor& x) {

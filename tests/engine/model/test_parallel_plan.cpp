@@ -33,7 +33,7 @@ MeshPtr fake_mesh(std::vector<int64_t> shape) {
   return init_device_mesh(*world, "cpu", std::move(shape));
 }
 
-// What is not replicated, and what is moved: "blocks.0.fc1.weight Shard(0)".
+// Lists what is not replicated, and what is moved: "blocks.0.fc1.weight Shard(0)".
 std::string text_of(const Placements& placements) {
   std::string text;
   for (const Placement& placement : placements) text += (text.empty() ? "" : " ") + placement.to_string();

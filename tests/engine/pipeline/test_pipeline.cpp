@@ -37,7 +37,7 @@ struct Net {
       weights.push_back(place(make_tensor(shapes[s], static_cast<int64_t>(s) + 1), s).detach().requires_grad_());
   }
 
-  /// Lists of several tensors: one handed on untouched, one of integers, one without a gradient, one that nobody uses.
+  /// Lists of several tensors: one handed on untouched, one of integers, one without a gradient, one that is not used.
   Stages stages() const {
     const auto w = weights;
     return {[w](const Tensors& in) {
@@ -404,7 +404,7 @@ TEST(Pipeline, RefusesWhatAllRanksSee) {
   EXPECT_THAT(message_of([&] { Pipeline(fake, "pp", {stage, stage}, {}); }), HasSubstr("fake world"));
 }
 
-// What one stage alone finds ends all ranks, with that stage's message, whatever the others wait in.
+// An error that one stage alone finds ends all ranks, with that stage's message, whatever the others wait in.
 TEST(Pipeline, AFailingStageEndsAllRanks) {
   struct Failure {
     const char* name;

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// All ranks' lists hold every call once, in an order that nobody waits for ever in, for any numbers.
+// All ranks' lists hold every call once, in an order in which no rank waits for ever, for any numbers.
 template <typename Check>
 void for_all_sizes(const Check& check) {
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {

@@ -177,7 +177,7 @@ TEST(ForwardMode, TangentsOfOtherKinds) {
   }
 }
 
-// What moves blocks moves tangents with them.
+// Operators that move blocks move tangents with them.
 TEST(ForwardMode, ThroughMovesOfBlocks) {
   const DualLevel level;
   expect_on_ways(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users bring: derivatives of their own, operators without a rule, writes through views, tools of
+// Code that users bring: their derivatives, operators without a rule, writes through views, tools of
 // torch::nn::utils.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -145,7 +145,7 @@ TEST(Autograd, SecondDerivatives) {  // S07, S14
   }
 }
 
-// What grad and backward are asked
+// Questions to grad and backward
 
 // t[0] is held as the way says, t[1] is plain and t[2] a Replicate ShardTensor.
 at::Tensor model(const at::Tensor& x, const at::Tensor& w, const at::Tensor& r) {

@@ -1,4 +1,5 @@
--- Rank 0 suspends all processes, itself too, for arg[1] seconds, more than the time limit, while the others wait for it. Everybody goes on.
+-- Rank 0 suspends all processes, itself too, for arg[1] seconds, more than the time limit, while the others wait for
+-- it. All go on.
 local mh = require "moonhalo"
 local pipe = io.popen("echo $PPID")
 local mine = tonumber(pipe:read("a"))

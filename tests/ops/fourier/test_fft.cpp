@@ -109,7 +109,8 @@ TEST(Fft, ThreeCutDimsOverACubeOfRanks) {
   }
 }
 
-// Where tensors stand between their moves, as pencil_transposes.h says, and that no more than the difference is sent.
+// Checks where tensors stand between their moves, as pencil_transposes.h says, and that no more than the difference is
+// sent.
 struct Route {
   const char* name;
   Sizes mesh, shape;

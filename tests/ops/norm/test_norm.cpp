@@ -240,7 +240,7 @@ TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
   }
 }
 
-// What a GPU calls; the rules need no kernel of these, so they are tested against their CPU
+// A GPU calls these; the rules need no kernel of these, so they are tested against their CPU
 // counterparts.
 TEST(Norm, OperatorsOfAGpu) {
   const Tensor full = field(1), weight = channels(2), bias = channels(3), rows = make_tensor({9, 7, 2}, 4);

@@ -22,7 +22,7 @@ struct Kind {
   double tolerance = 0;  // what is computed from the drawn numbers may be rounded in another order
 };
 
-// Of a tensor of probabilities.
+// Draws from a tensor of probabilities.
 const std::vector<Kind> kKinds = {
     {"rand_like", [](const Tensor& x) { return at::rand_like(x); }},
     {"randn_like", [](const Tensor& x) { return at::randn_like(x); }},

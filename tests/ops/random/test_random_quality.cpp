@@ -75,7 +75,7 @@ TEST(RandomQuality, X02_ContinuousNumbersFollowTheirDistributions) {
        [](const Tensor& x) { return gamma_below(0.3, x); }},
       {"gamma_of_4.5", [](const Tensor& x) { return at::_standard_gamma(x + 4.5); },
        [](const Tensor& x) { return gamma_below(4.5, x); }},
-      // Of 1000 concentrations 1/500, ..., the first against the rest would need the incomplete beta function; of two
+      // With 1000 concentrations 1/500, ..., the first against the rest would need the incomplete beta function; of two
       // equal ones of 1 the share is uniform.
       {"dirichlet",
        [](const Tensor& x) {
@@ -151,7 +151,7 @@ TEST(RandomQuality, X02_CountsFollowTheirDistributions) {
       {"multinomial",
        [](const Tensor& x) { return at::multinomial(x.slice(1, 0, 4) + at::arange(4, at::kDouble), kColumns, true); },
        [](int64_t k) { return static_cast<double>(k) / 6; }},
-      // Of weights 1, 2, 3 the first of three is drawn so; [rows, 3] keeps its first column.
+      // With weights 1, 2, 3 the first of three is drawn so; [rows, 3] keeps its first column.
       {"multinomial_without",
        [](const Tensor& x) {
          return at::multinomial(x.reshape({-1, 1}) + at::arange(1, 4, at::kDouble), 3).select(1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where elements go: rearrangements, indices, scatters, masks and padding along dims that are cut: S20, S26, X09.
+// The places of elements: rearrangements, indices, scatters, masks and padding along dims that are cut: S20, S26, X09.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How convolution is called and what it moves: S02 S07.
+// The ways to call convolution, and what it moves: S02 S07.
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>

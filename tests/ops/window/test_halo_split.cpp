@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How windows over cut dims are divided into an interior and slabs: X06. Pure, so one process asks for every rank.
+// Windows over cut dims are divided into an interior and slabs: X06. Pure, so one process asks for every rank.
 #include "moonhalo/ops/window/halo_split.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ struct Case {
   std::vector<int64_t> output_rows = {};  // blocks of the output, if not those of the windows' centres
 };
 
-// Of a field of 9 rows and 7 columns.
+// Blocks of a field of 9 rows and 7 columns.
 const Case kCases[] = {
     {"same, uneven", {3}, {shard(0, {5, 1, 3})}, {{3, 1, 1, 1}, {3, 1, 1, 1}}},
     {"empty blocks", {4}, {shard(0, {0, 4, 0, 5})}, {{4, 1, 1, 1}, {}}},
@@ -71,7 +71,7 @@ bool holds(const Box& box, int64_t row, int64_t column) { return box[0].contains
 
 bool contains(const Box& box, const Box& inner) { return box.intersect(inner) == inner; }
 
-// Whether an output reads a row, along one dim, by the definition of windows.
+// True if an output reads a row, along one dim, by the definition of windows.
 bool reads(const Window& window, int64_t output, int64_t row) {
   for (int64_t k = 0; k < window.kernel; ++k) {
     const int64_t place = (window.transposed ? row : output) * window.stride - window.padding + k * window.dilation;
@@ -80,7 +80,7 @@ bool reads(const Window& window, int64_t output, int64_t row) {
   return false;
 }
 
-// How many of `boxes` hold the element.
+// The number of `boxes` that hold the element.
 int64_t holders(const std::vector<Box>& boxes, int64_t row, int64_t column) {
   return std::count_if(boxes.begin(), boxes.end(), [&](const Box& box) { return holds(box, row, column); });
 }
@@ -95,7 +95,7 @@ void for_each_rank(const std::function<void(const Case&, const HaloReach&, int64
   }
 }
 
-// Each element that some output reads is owned, or travels once; what nobody reads stays where it is.
+// Each element that some output reads is owned, or travels once; what is not read stays where it is.
 TEST(HaloSplit, X06_RanksBorrowOnceWhatTheyLack) {
   for_each_rank([](const Case& c, const HaloReach& reach, int64_t rank) {
     const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
@@ -198,7 +198,7 @@ TEST(HaloSplit, X06_IsPrinted) {
   EXPECT_EQ(undivided({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nborrowed [-1:4]\n");
 }
 
-// Of two cut dims the first dim's boxes reach over the corners.
+// With two cut dims the first dim's boxes reach over the corners.
 TEST(HaloSplit, X06_CornersBelongToTheFirstDim) {
   const HaloReach reach = reach_of_case(kCases[11]);  // blocks of rows 4, 5 and columns 3, 4
   EXPECT_EQ(borrowed_boxes(reach, 0),

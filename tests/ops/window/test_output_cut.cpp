@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where window operators put their outputs: block sizes by policy, the same values under each, backward too; and
+// The places of window operators' outputs: block sizes by policy, the same values under each, backward too; and
 // rebalance.
 #include "moonhalo/engine/tensor/output_cut.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// Of this thread while it lives.
+// Sets this thread's cut while it lives.
 class Policy {
  public:
   explicit Policy(OutputCut cut) : before_(set_output_cut(cut)) {}

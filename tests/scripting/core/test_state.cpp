@@ -136,7 +136,7 @@ TEST(State, GeneratorsOfARankFollowItsSeedAlone) {
   EXPECT_EQ(run(second.get(), draw), drawn);
 }
 
-// A function of a host's that nobody guards: its exception passes through Lua's frames.
+// A host's function without a guard: its exception passes through Lua's frames.
 TEST(HostFunctions, ExceptionsThatTheyLetOutKeepTheirText) {
   const auto state = new_state();
   lua_State* lua = state.get();

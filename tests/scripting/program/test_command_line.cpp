@@ -124,7 +124,7 @@ TEST_F(CommandLine, OsExitGivesTheStatus) {
   EXPECT_THAT(run({"run", write("exit.lua", "os.exit(4)")}).err, IsEmpty());
 }
 
-// As in plain Lua: nothing that catches errors stops it, and what follows is not run.
+// Like plain Lua: nothing that catches errors stops it, and what follows is not run.
 TEST_F(CommandLine, OsExitEndsTheScriptWhateverStandsAroundIt) {
   for (const char* text :
        {"pcall(os.exit, 7)", "pcall(pcall, pcall, os.exit, 7)", "xpcall(os.exit, function() return 'kept' end, 7)",

@@ -20,7 +20,7 @@ class ErrorPaths : public ::testing::Test {
   ErrorPaths() { std::filesystem::create_directories(folder_); }
   ~ErrorPaths() override { std::filesystem::remove_all(folder_); }
 
-  /// What a script of these lines writes to stderr on two ranks.
+  /// Returns what a script of these lines writes to stderr on two ranks.
   std::string error_of(const std::string& text) {
     std::ofstream(script_) << text;
     std::vector<std::string> words = {"moonhalo", "run", script_, "--ranks", "2"};

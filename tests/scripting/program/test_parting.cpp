@@ -87,7 +87,7 @@ TEST(PartingScript, ARankMayLookAtItsOwnBlock) {
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
-// What is read from a pipe instead of a terminal.
+// Reads from a pipe instead of a terminal.
 class Typed {
  public:
   explicit Typed(const std::string& text) : text_(text), before_(std::cin.rdbuf(text_.rdbuf())) { std::cin.clear(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is told (--config, --set, --quiet) and what it tells (--log, progress).
+// Settings of a run (--config, --set, --quiet) and its reports (--log, progress).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

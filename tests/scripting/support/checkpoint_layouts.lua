@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What checkpoint_layouts_ranks3.lua and _ranks4.lua share: tensors that lie in many ways are saved, the file holds them
+-- Shared by checkpoint_layouts_ranks3.lua and _ranks4.lua: tensors that lie in many ways are saved, the file holds them
 -- whole, and they come back into tensors that lie in other ways.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"

@@ -18,7 +18,7 @@ local kSteps = 3
 
 local function plain(tensor) return tensor:is_shard_tensor() and tensor:full_tensor() or tensor end
 
---- What is compared, by name, and the names in the order in which they arise.
+--- The values that are compared, by name, and the names in the order in which they arise.
 local function train(model, cut)
   mh.manual_seed(5)
   local net = model.network()

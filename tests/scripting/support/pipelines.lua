@@ -276,7 +276,7 @@ function tests.test_checkpoints_hold_what_all_stages_have_trained()
   testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = opt}) end, "lies on the ranks of its stages and is not saved")
 end
 
--- What a stage or the loss does wrong is found on the rank that has it: here on all, each with the whole pipeline.
+-- A mistake of a stage or the loss is found on the rank that has it: here on all, each with the whole pipeline.
 function tests.test_N15_the_loss_is_one_number()
   local function step(loss, stage)
     return function() mh.pipeline({stage or nn.Linear(6, 3):double()}, {mesh = alone, micros = 1}):train_step(samples(1), loss) end
