@@ -78,8 +78,8 @@ end
 
 -- ---- Activations ----------------------------------------------------------------------------------------------------
 
---- Position of every named argument of `forward`, and whether more may come in a last table.
-local function argument_names(forward)
+--- Position of every named argument of `forward`, their names, and whether more may come in a last table.
+function parallelize.argument_names(forward)
   forward = replaced.written(forward)
   local info = debug.getinfo(forward, "u")
   local positions, names, open = {}, {}, info.isvararg
@@ -103,7 +103,7 @@ end
 
 local function input_hook(entry, plan, mesh)
   local where = "'" .. path(entry.name, "input") .. "'"
-  local positions, names, open = argument_names(entry.module.forward)
+  local positions, names, open = parallelize.argument_names(entry.module.forward)
   for name in pairs(plan.names) do
     if not positions[name] and not open then
       fail(("parallelize_module: %s names '%s', forward has no such argument%s\n  have  %s"):format(where, name,

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call of a model consists of: mh._call_graph, for policies (lua/internal/policy_graph.lua).
+#include <ATen/record_function.h>
+
+#include <map>
+#include <unordered_map>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/after_calls.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/error_place.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+struct Node {
+  std::string op;
+  std::optional<std::string> module;
+  std::vector<at::Tensor> inputs, outputs;  ///< kept, so that one address stays one tensor
+  int64_t macs = 0;
+};
+
+/// Operators as the modules called them: what an operator calls in turn belongs to it.
+struct CallGraph {
+  std::vector<Node> nodes;
+  int64_t depth = 0;
+  int64_t macs = 0;  ///< of plain tensors: of all calls within, those of blocks included
+};
+
+thread_local CallGraph* graph = nullptr;
+
+void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) tensors.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  }
+}
+
+template <class Values>
+std::vector<at::Tensor> tensors_of(const Values& values) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : values) collect(value, tensors);
+  return tensors;
+}
+
+int64_t product(at::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
+
+/// The multiplications of an operator that calls no other which is counted; 0 for those that are not counted.
+int64_t macs_of(std::string_view op, const std::vector<at::Tensor>& in) {
+  const auto shape = [&](size_t i) { return in.at(i).sizes(); };
+  if ((op == "aten::mm" || op == "aten::bmm") && in.size() >= 2) return product(shape(0)) * shape(1).back();
+  if ((op == "aten::addmm" || op == "aten::baddbmm") && in.size() >= 3) return product(shape(1)) * shape(2).back();
+  if (op == "aten::_scaled_dot_product_flash_attention_for_cpu") {
+    return product(shape(0)) * shape(1)[shape(1).size() - 2] * 2;
+  }
+  if (op == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
+    return product(shape(1)) * shape(2)[shape(2).size() - 2] * 5;
+  }
+  return 0;
+}
+
+/// What is known of a call when it begins; its inputs are not there any more when it ends.
+struct Entered : at::ObserverContext {
+  bool outermost = false, transposed = false;
+  std::vector<at::Tensor> inputs;
+};
+
+/// Each weight meets every output element (of a transposed one, every input element) of its channel.
+int64_t macs_of_convolution(const Entered& call, const at::Tensor& field, const at::Tensor& weight,
+                            const at::Tensor& out) {
+  const at::Tensor& met = call.transposed ? field : out;
+  return met.size(1) == 0 ? 0 : product(weight.sizes()) * (met.numel() / met.size(1));
+}
+
+std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
+  const std::string_view op = call.name();
+  auto entered = std::make_unique<Entered>();
+  entered->inputs = tensors_of(call.inputs());
+  if (op == "aten::convolution") entered->transposed = call.inputs().at(6).toBool();
+  if (op == "aten::convolution_backward") entered->transposed = call.inputs().at(7).toBool();
+  entered->outermost = graph->depth++ == 0;
+  if (entered->outermost) graph->nodes.push_back({call.name(), std::nullopt, entered->inputs, {}, 0});
+  return entered;
+}
+
+void leave(const at::RecordFunction& call, at::ObserverContext* context) {
+  --graph->depth;
+  const auto& entered = *static_cast<Entered*>(context);
+  const std::vector<at::Tensor>& in = entered.inputs;
+  const std::vector<at::Tensor> out = tensors_of(call.outputs());
+  if (entered.outermost) graph->nodes.back().outputs = out;
+  if (out.empty() || std::any_of(in.begin(), in.end(), is_shard_tensor)) return;
+  const std::string_view op = call.name();
+  int64_t macs = macs_of(op, in);
+  if (op == "aten::convolution") macs = macs_of_convolution(entered, in.at(0), in.at(1), out.at(0));
+  if (op == "aten::convolution_backward") macs = 2 * macs_of_convolution(entered, in.at(1), in.at(2), in.at(0));
+  graph->macs += macs;
+  graph->nodes.back().macs += macs;
+}
+
+/// Names tensors: parameters by theirs, all by a number that is theirs alone.
+class TensorNames {
+ public:
+  TensorNames(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
+    for (size_t i = 0; i < names.size(); ++i) parameters_[tensors.at(i).unsafeGetTensorImpl()] = names[i];
+  }
+
+  void push_tensor(lua_State* lua, const at::Tensor& tensor) {
+    const auto* key = tensor.unsafeGetTensorImpl();
+    const auto [number, added] = numbers_.try_emplace(key, static_cast<int64_t>(numbers_.size()) + 1);
+    lua_createtable(lua, 0, 4);
+    push(lua, number->second);
+    lua_setfield(lua, -2, "value");
+    push(lua, tensor.sizes().vec());
+    lua_setfield(lua, -2, "shape");
+    push(lua, tensor.scalar_type());
+    lua_setfield(lua, -2, "dtype");
+    const auto named = parameters_.find(key);
+    if (named == parameters_.end()) return;
+    push(lua, named->second);
+    lua_setfield(lua, -2, "parameter");
+  }
+
+  void push_tensors(lua_State* lua, const char* field, const std::vector<at::Tensor>& tensors) {
+    lua_createtable(lua, static_cast<int>(tensors.size()), 0);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      push_tensor(lua, tensors[i]);
+      lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+    }
+    lua_setfield(lua, -2, field);
+  }
+
+ private:
+  std::unordered_map<const c10::TensorImpl*, std::string> parameters_;
+  std::unordered_map<const c10::TensorImpl*, int64_t> numbers_;
+};
+
+/// Runs the function that lies below `arguments` values, observed.
+void observe(lua_State* lua, int arguments, CallGraph& seen) {
+  struct Observer {
+    CallGraph* before;
+    at::CallbackHandle handle;
+    explicit Observer(CallGraph* now)
+        : before(std::exchange(graph, now)),
+          handle(at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
+                                                .needsInputs(true)
+                                                .needsOutputs(true)
+                                                .scopes({at::RecordScope::FUNCTION}))) {}
+    ~Observer() {
+      at::removeCallback(handle);
+      graph = before;
+    }
+  } observer(&seen);
+  size_t named = 0;
+  const AfterCalls name_modules([&](lua_State* caller) {
+    if (named < seen.nodes.size() && seen.depth == 0) {
+      const auto path = module_path(caller);
+      for (; named < seen.nodes.size(); ++named) seen.nodes[named].module = path;
+    }
+  });
+  call_traced(lua, arguments, 0);
+}
+
+/// _call_graph.record(names, tensors, fn, ...) -> list of {op, module, inputs, outputs, macs}: the operators that
+/// fn(...) calls, in order. Tensors are {value =, shape =, dtype =, parameter = their name where they are among
+/// `tensors`}; `value` is one number for one tensor. macs: multiplications of matrix products, convolutions and
+/// attention.
+int record(lua_State* lua) {
+  TensorNames names(check_string_list(lua, 1), check_tensor_list(lua, 2));
+  CallGraph seen;
+  observe(lua, lua_gettop(lua) - 3, seen);
+  lua_createtable(lua, static_cast<int>(seen.nodes.size()), 0);
+  for (size_t i = 0; i < seen.nodes.size(); ++i) {
+    const Node& node = seen.nodes[i];
+    lua_createtable(lua, 0, 5);
+    push(lua, node.op);
+    lua_setfield(lua, -2, "op");
+    push(lua, node.module.value_or(""));
+    lua_setfield(lua, -2, "module");
+    push(lua, node.macs);
+    lua_setfield(lua, -2, "macs");
+    names.push_tensors(lua, "inputs", node.inputs);
+    names.push_tensors(lua, "outputs", node.outputs);
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  return 1;
+}
+
+/// _call_graph.macs(fn, ...) -> the multiplications that this rank makes within, on blocks and plain tensors.
+int count_macs(lua_State* lua) {
+  CallGraph seen;
+  observe(lua, lua_gettop(lua) - 1, seen);
+  push(lua, seen.macs);
+  return 1;
+}
+
+const luaL_Reg kInternals[] = {{"record", guard<record>}, {"macs", guard<count_macs>}, {nullptr, nullptr}};
+
+const Binding kBinding{"call_graph", [](lua_State* lua) {
+                         lua_newtable(lua);
+                         add_functions(lua, kInternals);
+                         lua_setfield(lua, -2, "_call_graph");
+                       }};
+
+}  // namespace
+
+}  // namespace moonhalo::scripting

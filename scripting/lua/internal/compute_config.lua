@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.ComputeConfig: on how many ranks a plan is made and run, and how. A value: it never changes.
+
+local mh = require "moonhalo"
+
+local fail = mh.fail
+local compute_config = {}
+
+-- Every field with what it may be; `pas_config` and `user_config` are tables of numbers, texts and booleans.
+local kKinds = {
+  plan_ngpus = "count", runtime_ngpus = "count", use_zero = "boolean", use_end2end = "boolean", pas_config = "table",
+  user_config = "table",
+}
+local kNames = {"pas_config", "plan_ngpus", "runtime_ngpus", "use_end2end", "use_zero", "user_config"}
+
+local function wrong(name, value, wanted)
+  fail(("ComputeConfig: %s = %s, wanted %s"):format(name, mh.is_tensor(value) and "a tensor" or tostring(value), wanted))
+end
+
+--- A copy, so that the caller's table may change.
+local function plain_copy(name, value)
+  local copy = {}
+  for key, one in pairs(value) do
+    local kind = type(one)
+    if kind == "table" and getmetatable(one) == nil then
+      one = plain_copy(name .. "." .. tostring(key), one)
+    elseif kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+      wrong(name .. "." .. tostring(key), one, "a number, a text, a boolean or a table of those")
+    end
+    copy[key] = one
+  end
+  return copy
+end
+
+local function checked(name, value)
+  local kind = kKinds[name]
+  if not kind then
+    fail(("ComputeConfig: unknown field '%s'%s\n  have  %s"):format(tostring(name), mh.did_you_mean(tostring(name), kNames),
+      table.concat(kNames, ", ")))
+  end
+  if kind == "count" then
+    if math.type(value) ~= "integer" or value < 1 then wrong(name, value, "a number of ranks") end
+    return value
+  end
+  if type(value) ~= kind or (kind == "table" and getmetatable(value) ~= nil) then wrong(name, value, "a " .. kind) end
+  return kind == "table" and plain_copy(name, value) or value
+end
+
+local kFields = setmetatable({}, {__mode = "k"})  -- config -> its fields
+local meta = {__name = "ComputeConfig"}
+
+function meta.__index(config, name)
+  local value = kFields[config][name]
+  if value == nil then
+    fail("ComputeConfig: no field '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), kNames))
+  end
+  return value
+end
+
+function meta.__newindex(_, name)
+  fail("ComputeConfig: '" .. tostring(name) .. "' cannot be changed\n  fix   make another one")
+end
+
+--- {plan_ngpus = 2, runtime_ngpus = 4, use_zero = true, use_end2end = true, pas_config = {pipeline_nmicros = 4}}.
+--- plan_ngpus: ranks of a unit, over which a policy divides the model. runtime_ngpus (default: as many): ranks of a
+--- run, a multiple of those; every unit trains on samples of its own. use_zero (false): parameters, gradients and
+--- states of optimizers are kept in blocks over the units (over the data dim of the plan where there is one unit).
+--- use_end2end (false): forward takes a sample and gives the loss, and train_step and infer_step call it. pas_config:
+--- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
+--- units.
+function compute_config.ComputeConfig(given)
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. (mh.is_tensor(given) and "a tensor" or type(given)))
+  end
+  local fields = {use_zero = false, use_end2end = false, pas_config = {}, user_config = {}}
+  for name, value in pairs(given) do fields[name] = checked(name, value) end
+  if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
+  fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
+  if fields.runtime_ngpus % fields.plan_ngpus ~= 0 then
+    fail(("ComputeConfig: runtime_ngpus = %d is no multiple of plan_ngpus = %d\n  fix   run whole units of %d ranks")
+      :format(fields.runtime_ngpus, fields.plan_ngpus, fields.plan_ngpus))
+  end
+  fields.units = fields.runtime_ngpus // fields.plan_ngpus
+  local config = setmetatable({}, meta)
+  kFields[config] = fields
+  return config
+end
+
+function compute_config.is_config(value) return kFields[value] ~= nil end
+
+--- The fields that a plan depends on, as plain data.
+function compute_config.facts(config)
+  return {
+    plan_ngpus = config.plan_ngpus, runtime_ngpus = config.runtime_ngpus, use_end2end = config.use_end2end,
+    use_zero = config.use_zero, pas_config = config.pas_config, user_config = config.user_config,
+  }
+end
+
+return compute_config

@@ -1,0 +1,165 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Carries placements (policies.lua) out on a module.
+
+local mh = require "moonhalo"
+local base = require "moonhalo.nn.module"
+local containers = require "moonhalo.nn.containers"
+local steps = require "moonhalo.internal.parallel_steps"
+
+local fail = mh.fail
+local parallel_module = {}
+
+-- ---- Meshes and samples ---------------------------------------------------------------------------------------------
+
+--- The mesh of a run: the units, then the mesh of a unit.
+local function make_mesh(module, config, placed)
+  local sizes, names, first = {config.units}, {"unit"}, module:parameters()[1]
+  for i, size in ipairs(placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, placed.mesh[2][i] end
+  return mh.init_device_mesh(first and first.device:match("^%a+") or "cpu", sizes, names)
+end
+
+--- The mesh dims that hold tensors.
+local function dims_of_tensors(placed)
+  local names = {}
+  for _, name in ipairs(placed.mesh[2]) do
+    if name ~= "pp" then names[#names + 1] = name end
+  end
+  return names
+end
+
+-- ---- Parameters -----------------------------------------------------------------------------------------------------
+
+local kMinNumel = 1024  -- as in fully_shard
+
+--- Stored(dim) on the units for a tensor of this shape; `list`: what cuts it otherwise.
+local function stored_over(count, shape, list)
+  local numel, taken = 1, {}
+  for _, size in ipairs(shape) do numel = numel * size end
+  for _, text in ipairs(list) do taken[tonumber(text:match("^%a+%((%d+)") or -1)] = true end
+  if numel < kMinNumel then return "Replicate()" end
+  for dim = 0, #shape - 1 do
+    if not taken[dim] and shape[dim + 1] >= count then return ("Stored(%d)"):format(dim) end
+  end
+  return "Replicate()"
+end
+
+--- The plan for the mesh of a stage, units and all. Parameters of a slice cannot be lifted to the mesh that has the
+--- stages in it, so blocks over the units are placements here.
+local function plan_of_stage(stage, names_in_model, placed, config)
+  local parameter, dims = {}, dims_of_tensors(placed)
+  for name, tensor in stage:named_parameters() do
+    local list = (placed.parameter or {})[names_in_model[tensor]] or {}
+    local full = {"Replicate()"}
+    for i = 1, #dims do full[i + 1] = list[i] or "Replicate()" end
+    if config.use_zero and config.units > 1 then full[1] = stored_over(config.units, tensor.shape, list) end
+    parameter[name] = full
+  end
+  return {parameter = parameter}
+end
+
+--- The mesh dim of a unit over which parameters are kept in blocks, if any.
+local function stored_dim(placed, config)
+  if placed.stored or not config.use_zero then return placed.stored end
+  for name, dim in pairs(placed.inputs or {}) do
+    if dim == 0 then return name end
+  end
+end
+
+--- Divides the module over the ranks of a unit, then copies or stores it over the units.
+local function divide(module, placed, config, mesh, src)
+  local plan = {parameter = placed.parameter, forward = placed.forward}
+  mh.parallelize_module(module, mesh[placed.mesh[2]], plan, {src_data_rank = src})
+  local stored = stored_dim(placed, config)
+  if config.use_zero and config.units > 1 then
+    mh.fully_shard(module, {mesh = mesh["unit"], input = false})
+  elseif stored then
+    mh.fully_shard(module, {mesh = mesh[{"unit", stored}], input = false})
+  else
+    mh.replicate(module, {mesh = mesh["unit"], input = false})
+  end
+end
+
+--- The stages of the plan, each of some of module:stages().
+local function grouped_stages(module, placed)
+  local list, groups, first = module:stages(), {}, 1
+  for i, size in ipairs(placed.stages) do
+    groups[i] = size == 1 and list[first] or containers.Sequential(table.unpack(list, first, first + size - 1))
+    first = first + size
+  end
+  return groups
+end
+
+local function make_pipeline(module, placed, config, mesh, src)
+  local names, groups, options = {}, grouped_stages(module, placed), config.pas_config
+  for name, parameter in module:named_parameters() do names[parameter] = name end
+  rawset(module, "stages", function() return groups end)
+  local pipe = mh.pipeline(module, {
+    mesh = mesh, micros = options.pipeline_nmicros or #groups, schedule = options.pipeline_scheduler or "1f1b",
+    parallelize = function(stage, slice)
+      mh.parallelize_module(stage, slice, plan_of_stage(stage, names, placed, config), {src_data_rank = src})
+    end,
+  })
+  rawset(module, "stages", nil)
+  return pipe
+end
+
+-- ---- parallel_module.apply ------------------------------------------------------------------------------------------
+
+-- What of a module that is a pipeline is that of the stages of this rank.
+local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
+
+--- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or nil: every rank's own, which are
+--- equal). Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
+function parallel_module.apply(module, placed, config, names, src)
+  local mesh = make_mesh(module, config, placed)
+  local state = {module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false}
+  if placed.stages then
+    local pipe = make_pipeline(module, placed, config, mesh, src)
+    state.pipe, state.mesh = pipe, pipe.mesh
+    for _, name in ipairs(kOfStages) do
+      rawset(module, name, function(_, ...) return pipe[name](pipe, ...) end)
+    end
+  else
+    divide(module, placed, config, mesh, src)
+    module:register_forward_pre_hook(function(_, args)
+      for i = 1, args.n do args[i] = steps.place(args[i], state) end
+      return args
+    end, {prepend = true})
+  end
+  rawset(module, "parallel", {mesh = mesh, config = config, plan = placed, pipeline = state.pipe})
+  if config.use_end2end then
+    steps.add(state)
+  else
+    steps.refuse(module)
+  end
+  return module
+end
+
+-- ---- Weights --------------------------------------------------------------------------------------------------------
+
+--- Gives every unit of `plan_ngpus` ranks the parameters and buffers of the first: rank r's blocks become those of rank
+--- r % plan_ngpus. Collective over all ranks.
+function parallel_module.broadcast_weights(module, plan_ngpus)
+  if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. type(module)) end
+  local ranks = mh.world_size()
+  if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
+    fail(("broadcast_weights: %d ranks are no whole units of plan_ngpus = %s"):format(ranks, tostring(plan_ngpus)))
+  end
+  local units = mh.init_device_mesh("cpu", {ranks // plan_ngpus, plan_ngpus}, {"unit", "rank"})["unit"]
+  mh.no_grad(function()
+    for _, tensors in ipairs {module:named_parameters(), module:named_buffers()} do
+      for name, tensor in tensors do
+        local own = tensor:is_shard_tensor() and tensor:to_local() or tensor
+        for i, placement in ipairs(tensor:is_shard_tensor() and tensor.placements or {}) do
+          if tensor.mesh.names[i] == "unit" and not placement:is_replicate() then
+            fail(("broadcast_weights: '%s' is in blocks over the units, which are no copies of each other"):format(name))
+          end
+        end
+        own:copy_(mh.distribute_tensor(own:detach(), units, {mh.Replicate()}, {src = 0}):to_local())
+      end
+    end
+  end)
+  return module
+end
+
+return parallel_module

@@ -1,0 +1,201 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- train_step and infer_step of modules that parallelize has divided, and where their samples go.
+
+local mh = require "moonhalo"
+local replaced = require "moonhalo.internal.forward"
+
+local fail, is_tensor = mh.fail, mh.is_tensor
+local steps = {}
+
+-- ---- Samples --------------------------------------------------------------------------------------------------------
+
+local function rows_of_units(mesh)
+  local placements = {}
+  for i, name in ipairs(mesh.names) do placements[i] = name == "unit" and mh.Shard(0) or mh.Replicate() end
+  return placements
+end
+
+--- This unit's sample as a tensor of all units, and cut within each as the plan says. ShardTensors of the mesh stay as
+--- the units cut them.
+local function place_tensor(x, where)
+  local mesh = where.mesh
+  if x:is_shard_tensor() and x.mesh ~= mesh then
+    x = mh.local_batch(x, mesh["unit"])
+  elseif not x:is_shard_tensor() and x.ndim > 0 then
+    x = mh.from_local(x, mesh, rows_of_units(mesh))
+  end
+  if not x:is_shard_tensor() then return x end
+  local placements, cut = x.placements, false
+  for i, name in ipairs(x.mesh.names) do
+    local dim = where.inputs[name]
+    if dim and dim < x.ndim and placements[i]:is_replicate() then placements[i], cut = mh.Shard(dim), true end
+  end
+  return cut and x:redistribute(placements) or x
+end
+
+local function map_tensors(value, fn)
+  if is_tensor(value) then return fn(value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for key, one in pairs(value) do copy[key] = map_tensors(one, fn) end
+  return copy
+end
+
+--- `value` with all tensors in it placed on where.mesh; `where.inputs`: the dims that mesh dims cut.
+function steps.place(value, where)
+  return map_tensors(value, function(x) return place_tensor(x, where) end)
+end
+
+--- A sample that counts nothing: of no rows.
+local function emptied(value)
+  return map_tensors(value, function(x) return x.ndim > 0 and x:narrow(0, 0, 0) or x end)
+end
+
+-- ---- Steps ----------------------------------------------------------------------------------------------------------
+
+local function check_samples(op, samples)
+  if type(samples) ~= "table" or is_tensor(samples) then
+    fail(op .. ": wanted a list of samples, one for each micro-batch")
+  end
+end
+
+--- Which samples count nothing in any unit, and which in this one. Collective where `flags` are given.
+local function dummies_of(flags, count, where)
+  if flags == nil then return {}, {} end
+  if type(flags) ~= "table" or #flags ~= count then
+    fail(("train_step: is_dummy_batch is a list of %s, there are %d samples"):format(
+      type(flags) == "table" and #flags or type(flags), count))
+  end
+  local own = {}
+  for i, flag in ipairs(flags) do own[i] = flag and 1 or 0 end
+  local flags_of_units = mh.from_local(mh.tensor(own):reshape{1, count}, where.mesh, rows_of_units(where.mesh))
+  local least = flags_of_units:full_tensor():amin{dim = {0}}:tolist()
+  local all, here = {}, {}
+  for i = 1, count do all[i], here[i] = least[i] == 1, own[i] == 1 end
+  return all, here
+end
+
+local function whole(tensor) return tensor:is_shard_tensor() and tensor:full_tensor() or tensor end
+
+local function checked_loss(module, loss)
+  if not is_tensor(loss) or loss:numel() ~= 1 then
+    fail(("%s: forward of an end2end module returns the loss first, one number; it returned %s"):format(module:class_name(),
+      is_tensor(loss) and "a tensor [" .. table.concat(loss.shape, ", ") .. "]" or type(loss)))
+  end
+  return loss
+end
+
+--- forward(sample), or forward's arguments by their names in the sample.
+local function call_with(module, names, sample)
+  if #names == 1 then return module(sample) end
+  if type(sample) ~= "table" or is_tensor(sample) then
+    fail(("%s: a sample is a table with the arguments of forward(%s), got %s"):format(module:class_name(),
+      table.concat(names, ", "), is_tensor(sample) and "a tensor" or type(sample)))
+  end
+  local values = {}
+  for i, name in ipairs(names) do
+    if sample[name] == nil then
+      fail(("%s: the sample has no '%s', an argument of forward"):format(module:class_name(), name))
+    end
+    values[i] = sample[name]
+  end
+  return module(table.unpack(values, 1, #names))
+end
+
+local function eager_steps(state)
+  local module, names = state.module, state.names
+  local function called(sample)
+    state.entered = true
+    local results = table.pack(pcall(call_with, module, names, sample))
+    state.entered = false
+    if not results[1] then error(results[2], 0) end
+    return table.unpack(results, 2, results.n)
+  end
+  local function train(samples, all, here, scale_fn)
+    module:zero_grad()
+    local losses = {}
+    for i, sample in ipairs(samples) do
+      if all[i] then
+        losses[i] = mh.zeros{}
+      else
+        local loss = checked_loss(module, (called(here[i] and emptied(sample) or sample)))
+        local scaled = scale_fn and scale_fn(loss) or loss
+        scaled:backward()
+        losses[i] = whole(loss:detach())
+      end
+    end
+    return losses
+  end
+  local function infer(samples)
+    local results = {}
+    for i, sample in ipairs(samples) do
+      local given = table.pack(mh.no_grad(called, sample))
+      results[i] = given.n == 1 and given[1] or given
+    end
+    return results
+  end
+  return train, infer
+end
+
+local function pipeline_steps(state)
+  local module, pipe = state.module, state.pipe
+  local function loss(...) return checked_loss(module, (module:loss(...))) end
+  local function train(samples, all, here, scale_fn)
+    local placed = {}
+    for i, sample in ipairs(samples) do
+      placed[i] = steps.place(here[i] and not all[i] and emptied(sample) or sample, state)
+    end
+    return pipe:train_step(placed, loss, {is_dummy_batch = next(all) ~= nil and all or nil, scale_fn = scale_fn})
+  end
+  local function infer(samples)
+    local placed = steps.place(samples, state)
+    local results = pipe:infer_step(placed)
+    for i, result in ipairs(results) do
+      local list = is_tensor(result) and {result} or result
+      list[#list + 1] = placed[i]
+      results[i] = mh.no_grad(loss, table.unpack(list))
+    end
+    return results
+  end
+  return train, infer
+end
+
+--- train_step(samples, is_dummy_batch, scale_fn): zeroes gradients, and sums up those of the loss of every sample, a
+--- micro-batch; returns the losses. is_dummy_batch: booleans, samples that count nothing in this unit (given by all
+--- ranks or none). scale_fn: of the loss, before backward. infer_step(samples): what forward gives for each.
+--- Collective.
+function steps.add(state)
+  local module = state.module
+  local train, infer = (state.pipe and pipeline_steps or eager_steps)(state)
+  rawset(module, "train_step", mh._framed(function(_, samples, is_dummy_batch, scale_fn)
+    check_samples("train_step", samples)
+    local all, here = dummies_of(is_dummy_batch, #samples, state)
+    return train(samples, all, here, scale_fn)
+  end))
+  rawset(module, "infer_step", mh._framed(function(_, samples)
+    check_samples("infer_step", samples)
+    return infer(samples)
+  end))
+  replaced.replace(module, function(forward)
+    return function(self, ...)
+      if not state.entered then
+        fail(("%s: forward of an end2end module is not called, its samples come in micro-batches\n  fix   "
+          .. "model:train_step(samples) or model:infer_step(samples)")
+          :format(module:class_name()))
+      end
+      return forward(self, ...)
+    end
+  end)
+end
+
+--- Steps of a module whose forward gives a prediction: errors.
+function steps.refuse(module)
+  for _, name in ipairs {"train_step", "infer_step"} do
+    rawset(module, name, function()
+      fail(("%s: %s is for modules whose forward takes a sample and gives the loss\n  fix   ComputeConfig{use_end2end = true}")
+        :format(module:class_name(), name))
+    end)
+  end
+end
+
+return steps

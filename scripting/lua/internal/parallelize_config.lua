@@ -1,0 +1,243 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.parallelize: a policy looks at a module and says how to divide it; the plan is kept, and carried out.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local cache = require "moonhalo.internal.plan_cache"
+local compute_config = require "moonhalo.internal.compute_config"
+local parallel_module = require "moonhalo.internal.parallel_module"
+local check_placements = require "moonhalo.internal.policy_check"
+local policies = require "moonhalo.internal.policies"
+local policy_graph = require "moonhalo.internal.policy_graph"
+
+local fail, is_module = mh.fail, base.is_module
+
+-- ---- Options --------------------------------------------------------------------------------------------------------
+
+local kDefaults = {
+  gen_savedir = mh.none, reuse = "match", instance_name = mh.none, load_module = true, module_dtype = mh.none,
+  module_fn = mh.none, init_module_params = true, broadcast_strategy = "all",
+}
+local kStrategies = {"all", "code", "no_weights", "none"}
+
+local function read_options(given)
+  local names, options = {}, {}
+  for name, default in pairs(kDefaults) do
+    names[#names + 1] = name
+    if default ~= mh.none then options[name] = default end
+  end
+  table.sort(names)
+  for name, value in pairs(given or {}) do
+    if kDefaults[name] == nil then
+      fail(("parallelize: unknown option '%s'%s\n  have  %s"):format(tostring(name), mh.did_you_mean(tostring(name), names),
+        table.concat(names, ", ")))
+    end
+    options[name] = value
+  end
+  arguments.choice("parallelize", "reuse", options.reuse, cache.modes)
+  arguments.choice("parallelize", "broadcast_strategy", options.broadcast_strategy, kStrategies)
+  for _, name in ipairs {"gen_savedir", "instance_name"} do
+    if options[name] ~= nil and (type(options[name]) ~= "string" or options[name] == "") then
+      fail(("parallelize: %s is a text, got %s"):format(name, tostring(options[name])))
+    end
+  end
+  return options
+end
+
+local function check_policy(policy)
+  if type(policy) == "function" then
+    if debug.getinfo(policy, "S").what == "C" then fail("parallelize: a policy is a function of Lua, got one of C++") end
+    return policy
+  end
+  return arguments.choice("parallelize", "policy", policy, policies.names)
+end
+
+-- ---- Modules --------------------------------------------------------------------------------------------------------
+
+local function is_class(value) return type(value) == "table" and rawget(value, "instance_meta") ~= nil end
+
+--- Parameters without values in the place of deferred ones: only the blocks that are kept of them will ever have
+--- memory.
+local function empty_parameters(module)
+  local made = {}
+  for _, one in module:named_modules() do
+    for name, tensor in one._parameters do
+      if tensor:is_deferred() then
+        made[tensor] = made[tensor]
+          or base.Parameter(mh.empty(tensor.shape, {dtype = tensor.dtype, device = tensor.device}), tensor.requires_grad)
+        one._parameters[name] = made[tensor]
+      end
+    end
+  end
+end
+
+--- What is used before it was loaded shows.
+local function fill_with_nan(module)
+  mh.no_grad(function()
+    for _, parameter in ipairs(module:parameters()) do parameter:fill_(0 / 0) end
+  end)
+end
+
+--- The module that `make()` gives, in the dtype and with the values that the options ask for.
+local function construct(make, options)
+  local function build()
+    local module = make()
+    if not is_module(module) then fail("parallelize: the constructor gave no nn.Module but a " .. type(module)) end
+    return options.module_dtype and module:to(options.module_dtype) or module
+  end
+  if options.init_module_params then return build() end
+  return mh.deferred_init(build, {min_numel = 0})
+end
+
+-- ---- Plans ----------------------------------------------------------------------------------------------------------
+
+--- Multiplications of each of module:stages(), in order; nil for modules without.
+local function stage_macs(module, nodes)
+  if not module:has("stages") then return nil end
+  local stage_of, macs = {}, {}
+  for i, stage in ipairs(module:stages()) do
+    macs[i] = 0
+    for _, one in stage:named_modules() do stage_of[one] = stage_of[one] or i end
+  end
+  for _, node in ipairs(nodes) do
+    local i = stage_of[module:get_submodule(node.module)]
+    if i then macs[i] = macs[i] + node.macs end
+  end
+  return macs
+end
+
+local function trace(module, dummy)
+  local graph = policy_graph.trace(module, dummy)
+  graph.class, graph.stage_macs = module:class_name(), stage_macs(module, graph.nodes)
+  return graph
+end
+
+local function key_of(module, dummy, policy, config, options)
+  local kinds = {}
+  for name, one in module:named_modules() do kinds[name == "" and "(root)" or name] = one:class_name() end
+  return {
+    model = {
+      arguments = policy_graph.describe_arguments(dummy), tensors = policy_graph.describe_tensors(module), modules = kinds,
+    },
+    policy = cache.name_of(policy), config = compute_config.facts(config), module_dtype = options.module_dtype,
+  }
+end
+
+local function make_plan(module, dummy, policy, config, graph)
+  graph = graph or trace(module, dummy)
+  local name = "of the user's"
+  if type(policy) == "string" then name, policy = policy, policies.builtin[policy] end
+  return check_placements(name, policy(graph, config), graph, config), graph
+end
+
+--- The plan: from the disk where the options say so, else made by the policy on all ranks, of which rank 0's counts.
+local function plan_for(module, dummy, policy, config, options)
+  policy_graph.arguments(module, dummy)  -- whatever there is on the disk
+  local shared = options.broadcast_strategy ~= "none"
+  local key, path = key_of(module, dummy, policy, config, options), nil
+  local found = {}
+  if options.gen_savedir then
+    path = cache.path(options.gen_savedir, module:class_name(), options.instance_name)
+    found = cache.find(path, key, options.reuse, shared)
+  end
+  if found.plan then return found.plan, false end
+  local plan, graph = make_plan(module, dummy, policy, config, found.graph)
+  if shared then plan = mh.json.decode(mh._files.on_first_rank(function() return mh.json.encode(plan) end)) end
+  if path then cache.write(path, key, plan, graph) end
+  return plan, true
+end
+
+--- The stages and loss() of a module must be its forward, or it would train something else.
+local function check_stages_are_forward(module, dummy)
+  local values, names = policy_graph.arguments(module, dummy)
+  if #names ~= 1 then
+    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage"):format(
+      table.concat(names, ", ")))
+  end
+  if not module:has("loss") then
+    fail(("parallelize: a pipeline wants to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
+      module:class_name()))
+  end
+  local sample = values[1]
+  local whole, staged = policy_graph.evaluated(module, function()
+    local handed = mh.is_tensor(sample) and {sample, n = 1} or {table.unpack(sample)}
+    local results = table.pack(table.unpack(handed))
+    for _, stage in ipairs(module:stages()) do results = table.pack(stage(table.unpack(results, 1, results.n))) end
+    results.n = results.n + 1
+    results[results.n] = sample
+    return module(sample), module:loss(table.unpack(results, 1, results.n))
+  end)
+  if not mh.allclose(whole, staged, 1e-4, 1e-6) then
+    local class = module:class_name()
+    fail(("parallelize: %s:stages() and %s:loss() give %s for the dummy arguments, forward gives %s"):format(class, class,
+      staged:item(), whole:item()))
+  end
+end
+
+-- ---- parallelize ----------------------------------------------------------------------------------------------------
+
+local function check_ranks(config, options)
+  if options.load_module and config.runtime_ngpus ~= mh.world_size() then
+    fail(("parallelize: runtime_ngpus = %d, the run has %d ranks\n  fix   run with --ranks %d, or load_module = false to plan "
+      .. "only"):format(config.runtime_ngpus, mh.world_size(), config.runtime_ngpus))
+  end
+end
+
+local function parallelize_made(module, dummy, policy, config, options)
+  local plan, planned = plan_for(module, dummy, policy, config, options)
+  if not options.load_module then return plan end
+  local _, names = policy_graph.arguments(module, dummy)
+  if plan.stages and options.init_module_params then check_stages_are_forward(module, dummy) end
+  if not options.init_module_params then empty_parameters(module) end
+  local equal_already = options.broadcast_strategy ~= "all" or not options.init_module_params
+  parallel_module.apply(module, plan, config, names, not equal_already and 0 or nil)
+  if not options.init_module_params then fill_with_nan(module) end
+  module.parallel.planned = planned
+  return module
+end
+
+--- Divides a model over the ranks of a run as a policy says, and trains it in units: `mh.parallelize(net, {x =
+--- mh.zeros{4, 16}}, "tp", mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4})`. Collective over all ranks. `module`:
+--- a module, which is divided in place and returned; or a class or constructor: a function is returned that makes such
+--- modules (a module, where module_fn makes it). `dummy`: arguments of forward by name; one forward of them on plain
+--- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", or a function(graph, config) that
+--- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs.
+--- `module.parallel` then is {mesh, config, plan, planned, pipeline}.
+--- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
+--- from something else), "moo" (another plan then), "override" (always), "graph" (another plan, from the graph that is
+--- there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and
+--- returns the plan. module_dtype. module_fn: makes the module. init_module_params = false: parameters are NaN until
+--- they are loaded. broadcast_strategy: "all" (rank 0's plan and weights count), "code" or "no_weights" (its plan;
+--- weights are equal in a unit already), "none" (every rank finds the files or plans alike).
+local function parallelize(module, dummy, policy, config, given)
+  local options = read_options(given)
+  policy = check_policy(policy)
+  if not compute_config.is_config(config) then fail("parallelize: wanted a ComputeConfig, got " .. type(config)) end
+  check_ranks(config, options)
+  if is_module(module) then
+    for _, name in ipairs {"module_fn", "init_module_params"} do
+      if options[name] ~= (kDefaults[name] == true or nil) then
+        fail(("parallelize: %s is for classes, and this is a %s already"):format(name, module:class_name()))
+      end
+    end
+    local dtype = options.module_dtype
+    return parallelize_made(dtype and module:to(dtype) or module, dummy, policy, config, options)
+  end
+  if not is_class(module) and type(module) ~= "function" then
+    fail("parallelize: wanted an nn.Module, its class or a constructor, got "
+      .. (mh.is_tensor(module) and "a tensor" or type(module)))
+  end
+  local function factory(...)
+    local values = table.pack(...)
+    local make = options.module_fn or function() return module(table.unpack(values, 1, values.n)) end
+    return parallelize_made(construct(make, options), dummy, policy, config, options)
+  end
+  if options.module_fn or not options.load_module then return factory() end
+  return factory
+end
+
+return {
+  parallelize = parallelize, ComputeConfig = compute_config.ComputeConfig,
+  broadcast_weights = parallel_module.broadcast_weights,
+}

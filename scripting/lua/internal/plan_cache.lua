@@ -1,0 +1,124 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Plans of parallelize on the disk: GEN_SAVEDIR/CLASS[/INSTANCE]/plan.json, with all that a plan was made from.
+
+local mh = require "moonhalo"
+
+local fail, files = mh.fail, mh._files
+local plan_cache = {}
+
+local kFormat = 1
+plan_cache.modes = {"graph", "match", "moo", "override"}
+
+function plan_cache.path(folder, class, instance)
+  return folder .. "/" .. class .. (instance and "/" .. instance or "") .. "/plan.json"
+end
+
+--- A number for a function of Lua, from its code: FNV-1a.
+local function fingerprint(fn)
+  local hash = 0x811c9dc5
+  for i = 1, #fn do hash = ((hash ~ fn:byte(i)) * 0x01000193) & 0xffffffff end
+  return ("%08x"):format(hash)
+end
+
+--- The name of a policy; of a function, one that changes with its code.
+function plan_cache.name_of(policy)
+  if type(policy) == "string" then return policy end
+  return "function " .. fingerprint(string.dump(policy, true))
+end
+
+--- Paths at which two tables of plain data differ: {{path, before, now}, ...}.
+local function differences(path, before, now, found)
+  if type(before) ~= "table" or type(now) ~= "table" then
+    if before ~= now then found[#found + 1] = {path, before, now} end
+    return found
+  end
+  local keys, seen = {}, {}
+  for _, one in ipairs {before, now} do
+    for key in pairs(one) do
+      if not seen[key] then seen[key], keys[#keys + 1] = true, key end
+    end
+  end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do
+    differences(path == "" and tostring(key) or path .. "." .. tostring(key), before[key], now[key], found)
+  end
+  return found
+end
+
+local kShown = 3
+
+local function shown(value)
+  if value == nil then return "nothing" end
+  return type(value) == "table" and mh.json.encode(value) or tostring(value)
+end
+
+--- What changed since the plan was made, for messages; nil when nothing did.
+local function changed(before, now)
+  local found, lines = differences("", before, now, {}), {}
+  if #found == 0 then return nil end
+  for i = 1, math.min(#found, kShown) do
+    lines[i] = ("'%s' was %s, is %s"):format(found[i][1], shown(found[i][2]), shown(found[i][3]))
+  end
+  if #found > kShown then lines[#lines + 1] = ("%d more"):format(#found - kShown) end
+  return table.concat(lines, "\n  also  ")
+end
+
+local function decoded(path, text)
+  local done, entry = pcall(mh.json.decode, text)
+  local known = done and type(entry) == "table" and entry.format == kFormat
+  if not known or type(entry.key) ~= "table" or type(entry.plan) ~= "table" then
+    fail(("parallelize: '%s' is no plan that this version has written\n  fix   remove it, or reuse = \"override\"")
+      :format(path))
+  end
+  return entry
+end
+
+local function read_file(path)
+  if not mh.files.exists(path) then return nil end
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read("a")
+end
+
+--- Runs `fn`, which gives a text or nil: on rank 0 for all where `shared`, else on every rank.
+local function on_ranks(shared, fn)
+  if shared then return files.on_first_rank(fn) end
+  return fn()
+end
+
+--- The plan at `path` as JSON keeps tables: numbers without fraction come back as integers, so both sides pass through
+--- it.
+local function as_saved(key) return mh.json.decode(mh.json.encode(key)) end
+
+--- What there is for `key` under `path`: {plan =} and, where the model and its arguments are the same, {graph =}. Mode
+--- "match" refuses a plan that was made from something else, "moo" passes over it, "graph" and "override" never take a
+--- plan. Collective where `shared`.
+function plan_cache.find(path, key, mode, shared)
+  if mode == "override" then return {} end
+  local now = as_saved(key)
+  local text = on_ranks(shared, function()
+    local saved = read_file(path)
+    if not saved then return nil end
+    local entry = decoded(path, saved)
+    local difference = changed(entry.key, now)
+    if difference and mode == "match" then
+      fail(("parallelize: '%s' holds a plan of something else: %s\n  fix   reuse = \"moo\" makes another plan where something "
+        .. "changed; give two models an instance_name each")
+        :format(path, difference))
+    end
+    local found = {}
+    if not difference and mode ~= "graph" then found.plan = entry.plan end
+    if mode == "graph" and not changed(entry.key.model, now.model) then found.graph = entry.graph end
+    return mh.json.encode(found)
+  end)
+  return text and mh.json.decode(text) or {}
+end
+
+--- Rank 0 writes; all wait. Collective.
+function plan_cache.write(path, key, plan, graph)
+  files.on_first_rank(function()
+    mh.files.make_folder(path:match("^(.*)/"))
+    files.write("parallelize", path, mh.json.encode({format = kFormat, key = key, plan = plan, graph = graph}, 1) .. "\n")
+  end)
+end
+
+return plan_cache

@@ -1,0 +1,296 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- N01-N10, N13-N20, N28: mh.parallelize on all ranks of a run, against the same model on one plain rank.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local nn, optim = mh.nn, mh.optim
+
+local ranks = mh.world_size()
+local kF64 = {dtype = "float64"}
+local tests = {}
+
+-- ---- Models ---------------------------------------------------------------------------------------------------------
+
+local Mlp = nn.Module:extend("Mlp")
+function Mlp:init()
+  self.fc1, self.fc2 = nn.Linear(6, 9), nn.Linear(9, 5)
+end
+function Mlp:forward(x) return self.fc2(mh.gelu(self.fc1(x))) end
+
+local ConvNet = nn.Module:extend("ConvNet")
+function ConvNet:init()
+  self.conv1 = nn.Conv2d(2, 7, 3, {padding = 1})
+  self.conv2 = nn.Conv2d(7, 4, 3, {padding = 1, bias = false})  -- before a norm its gradient is rounding alone
+  self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4, 3)
+end
+function ConvNet:forward(x)
+  local h = self.norm(self.conv2(self.conv1(x):relu()))
+  return self.head(h:permute{0, 2, 3, 1})
+end
+
+--- Its forward takes a sample, {x, target = y}, and gives the loss.
+local Trained = nn.Module:extend("Trained")
+function Trained:init()
+  self.fc1 = nn.Sequential(nn.Linear(6, 8), nn.GELU())
+  self.fc2 = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+  self.fc3 = nn.Sequential(nn.Linear(8, 10), nn.Tanh(), nn.Linear(10, 7))
+  self.fc4 = nn.Linear(7, 3)
+end
+function Trained:stages() return {self.fc1, self.fc2, self.fc3, self.fc4} end
+function Trained:loss(y, sample) return mh.mse_loss(y, sample.target) end
+function Trained:forward(sample) return self:loss(self.fc4(self.fc3(self.fc2(self.fc1(sample[1])))), sample) end
+
+local function seeded(make)
+  mh.manual_seed(5)
+  return make():double()
+end
+local function plain(x)
+  x = x:detach()
+  return x:is_shard_tensor() and x:full_tensor() or x
+end
+local function close(actual, expected, what)
+  local done, problem = pcall(testing.assert_close, actual, expected)
+  if not done then error(what .. ": " .. tostring(problem), 0) end
+end
+
+local function config_of(plan, runtime, more)
+  local fields = {plan_ngpus = plan, runtime_ngpus = runtime}
+  for key, value in pairs(more or {}) do fields[key] = value end
+  return mh.ComputeConfig(fields)
+end
+
+--- This unit's rows of `x`; units have different numbers of them.
+local function rows_of_unit(x, unit, units)
+  local first, count = 0, nil
+  for u = 0, unit do
+    first = first + (count or 0)
+    count = u == units - 1 and x.shape[1] - first or x.shape[1] // units + (u == 0 and 1 or 0)
+  end
+  return x:narrow(0, first, count)
+end
+
+-- ---- Modules whose output is a prediction -----------------------------------------------------------------------------
+
+--- Losses and, in the end, parameters and buffers of three steps; `labels` makes the labels of what the net is given.
+local function train(net, x, y, labels)
+  local opt, seen = mh.build_optimizer(net, optim.AdamW, {lr = 0.05}), {}
+  for step = 1, 3 do
+    opt:zero_grad()
+    local loss = mh.mse_loss(net(x), labels and labels(y) or y)
+    loss:backward()
+    opt:step()
+    seen["loss " .. step] = plain(loss)
+  end
+  for name, tensor in net:state_dict() do seen[name] = plain(tensor):clone() end
+  return seen
+end
+
+local kModels = {
+  mlp = {make = Mlp, x = {7, 6}, y = {7, 5}},
+  convnet = {make = ConvNet, x = {7, 2, 5, 4}, y = {7, 5, 4, 3}},
+}
+
+--- Ranks of a unit, for all ways to make whole units.
+local function plan_sizes()
+  local sizes = {}
+  for size = 1, ranks do
+    if ranks % size == 0 then sizes[#sizes + 1] = size end
+  end
+  return sizes
+end
+
+local function check_trains(case, policy, config, options)
+  mh.manual_seed(6)
+  local x, y = mh.randn(case.x, kF64), mh.randn(case.y, kF64)
+  local expected = train(seeded(case.make), x, y)
+  local net = mh.parallelize(seeded(case.make), {x = x}, policy, config, options)
+  local mesh, units = net.parallel.mesh, config.units
+  local unit = mesh:coordinate("unit")
+
+  local found = train(net, rows_of_unit(x, unit, units), rows_of_unit(y, unit, units), function(part)
+    return mh.local_batch(part, mesh["unit"])
+  end)
+
+  testing.assert_all_close(found, expected)
+  return net
+end
+
+for name, case in pairs(kModels) do
+  tests["test_N02_N08_N10_N30_units_of_one_rank_" .. name] = function()
+    for _, zero in ipairs {false, true} do check_trains(case, "dp", config_of(1, ranks, {use_zero = zero})) end
+  end
+  for _, policy in ipairs {"data", "tp"} do
+    tests[("test_N02_N03_N08_N10_%s_%s"):format(policy, name)] = function()
+      for _, size in ipairs(plan_sizes()) do
+        for _, zero in ipairs {false, true} do
+          local net = check_trains(case, policy, config_of(size, ranks, {use_zero = zero}))
+          if policy == "tp" and size > 1 then
+            local first = name == "mlp" and net.fc1 or net.conv1
+            testing.assert_equal(first.weight.placements[2]:is_shard(0), true)
+          end
+        end
+      end
+    end
+  end
+end
+
+-- ---- Modules that train ----------------------------------------------------------------------------------------------
+
+local function samples_of(count)
+  mh.manual_seed(6)
+  local list = {}
+  for i = 1, count do list[i] = {mh.randn({4 + i, 6}, kF64), target = mh.randn({4 + i, 3}, kF64)} end
+  return list
+end
+
+--- What a plain loop over the samples does; `counts(i)` tells which count.
+local function train_plainly(samples, counts, scale)
+  local net = seeded(Trained)
+  local opt, seen = optim.AdamW(net:parameters(), {lr = 0.05}), {}
+  for step = 1, 3 do
+    opt:zero_grad()
+    for i, sample in ipairs(samples) do
+      local loss = net(sample)
+      if counts(i) then (loss * (scale or 1)):backward() end
+      seen[("loss %d of %d"):format(i, step)] = counts(i) and loss:detach() or nil
+    end
+    opt:step()
+  end
+  local parameters = {}
+  for name, tensor in net:state_dict() do parameters[name] = tensor end
+  return seen, parameters
+end
+
+local function own_samples(samples, net)
+  local mesh, list = net.parallel.mesh, {}
+  local unit, units = mesh:coordinate("unit"), mesh:size("unit")
+  for i, sample in ipairs(samples) do
+    list[i] = {rows_of_unit(sample[1], unit, units), target = rows_of_unit(sample.target, unit, units)}
+  end
+  return list
+end
+
+local function check_steps(policy, config, dummies)
+  local samples = samples_of(config.pas_config.pipeline_nmicros or 3)
+  local scale = dummies and 4 or nil
+  local expected, parameters = train_plainly(samples, function(i) return not (dummies and dummies[i]) end, scale)
+  local net = mh.parallelize(seeded(Trained), {sample = samples[1]}, policy, config)
+  local opt, own = optim.AdamW(net:parameters(), {lr = 0.05}), own_samples(samples, net)
+
+  for step = 1, 3 do
+    local losses = net:train_step(own, dummies, scale and function(loss) return loss * scale end)
+    if step == 1 then net:train_step(own, dummies, scale and function(loss) return loss * scale end) end  -- N18: starts from zero
+    opt:step()
+    for i, loss in ipairs(losses) do
+      local wanted = expected[("loss %d of %d"):format(i, step)]
+      if wanted then close(plain(loss), wanted, policy .. ", loss") end
+    end
+  end
+
+  for name, tensor in net:named_parameters() do close(plain(tensor), parameters[name], policy .. ", " .. name) end
+  return net
+end
+
+local function end2end(plan, more)
+  local fields = {use_end2end = true}
+  for key, value in pairs(more or {}) do fields[key] = value end
+  return config_of(plan, ranks, fields)
+end
+
+tests["test_N08_N17_N18_steps_of_micro_batches"] = function()
+  check_steps("dp", end2end(1))
+  check_steps("dp", end2end(1, {use_zero = true}))
+  for _, size in ipairs(plan_sizes()) do
+    check_steps("data", end2end(size))
+    check_steps("tp", end2end(size))
+  end
+end
+
+tests["test_N08_N17_N18_pipelines_and_N05_their_units"] = function()
+  for _, size in ipairs(plan_sizes()) do
+    if size > 1 and size <= 4 then
+      check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 3}}))
+      check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 4, pipeline_scheduler = "gpipe"}, use_zero = true}))
+    end
+    if size % 2 == 0 then check_steps("hybrid", end2end(size, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})) end
+  end
+end
+
+tests["test_N17_dummy_samples_and_scales"] = function()
+  check_steps("dp", end2end(1), {false, true, false})
+  if ranks <= 4 then check_steps("pp", end2end(ranks, {pas_config = {pipeline_nmicros = 3}}), {true, false, false}) end
+end
+
+function tests.test_N17_a_sample_may_be_a_dummy_in_one_unit_alone()
+  local sample = samples_of(1)[1]
+  sample[1][0] = 0 / 0  -- does no harm
+  local config = end2end(1)
+  local net = mh.parallelize(seeded(Trained), {sample = sample}, "dp", config)
+  local good = samples_of(2)[2]
+  local whole = seeded(Trained)
+  local loss = whole(good)
+  loss:backward()
+
+  local losses = net:train_step({mh.rank() == 1 and good or sample}, {mh.rank() ~= 1})
+
+  close(losses[1], loss:detach(), "loss")
+  for name, tensor in net:named_parameters() do close(plain(tensor.grad), whole:get_parameter(name).grad, name) end
+end
+
+function tests.test_N19_inference_gives_a_list()
+  local samples, whole = samples_of(2), seeded(Trained)
+  local cases = {{"dp", end2end(1)}, {"tp", end2end(ranks)}}
+  if ranks <= 4 then cases[3] = {"pp", end2end(ranks, {pas_config = {pipeline_nmicros = 2}})} end
+  for _, case in ipairs(cases) do
+    local net = mh.parallelize(seeded(Trained), {sample = samples[1]}, case[1], case[2])
+
+    local results = net:infer_step(own_samples(samples, net))
+
+    testing.assert_equal(#results, 2)
+    for i, result in ipairs(results) do
+      close(plain(result), whole(samples[i]):detach(), case[1])
+      testing.assert_equal(result.requires_grad, false)
+    end
+    for _, parameter in ipairs(net:parameters()) do testing.assert_equal(parameter.grad, nil) end
+  end
+end
+
+function tests.test_N13_inference_as_usual()
+  local x, whole = mh.randn({7, 6}, kF64), seeded(Mlp):eval()
+  local net = mh.parallelize(seeded(Mlp), {x = x}, "tp", config_of(ranks, ranks)):eval()
+
+  local y = mh.inference_mode(function() return net(x) end)
+
+  close(plain(y), mh.inference_mode(function() return whole(x) end), "output")
+  testing.assert_equal(y.requires_grad, false)
+end
+
+-- ---- Constructors ------------------------------------------------------------------------------------------------------
+
+function tests.test_N01_N28_classes_give_constructors_and_each_is_called_once()
+  local x, calls = mh.randn({4, 6}, kF64), 0
+  local config = config_of(ranks, ranks)
+  local Wide = nn.Module:extend("Wide")
+  function Wide:init(width)
+    calls = calls + 1
+    self.fc1, self.fc2 = nn.Linear(6, width, {dtype = "float64"}), nn.Linear(width, 5, {dtype = "float64"})
+  end
+  function Wide:forward(input) return self.fc2(self.fc1(input):relu()) end
+  local make = mh.parallelize(Wide, {input = x}, "tp", config)
+  testing.assert_equal(calls, 0)
+
+  mh.manual_seed(5)
+  local net = make(11)
+
+  testing.assert_equal(calls, 1)
+  mh.manual_seed(5)
+  local whole = Wide(11)
+  close(plain(net(x)), plain(whole(x)), "output")
+  testing.assert_equal(net.fc1.weight.shape, {11, 6})
+
+  mh.manual_seed(5)
+  local other = mh.parallelize(Wide, {input = x}, "tp", config, {module_fn = function() return Wide(11) end})
+  testing.assert_equal(calls, 3)
+  close(plain(other(x)), plain(whole(x)), "output of module_fn")
+end
+
+return tests
