@@ -23,7 +23,7 @@ std::optional<std::vector<Codec>> read_codecs(hid_t list, const h5::Where& where
       return H5Pget_filter2(list, static_cast<unsigned>(i), &flags, &value_count, values.data(), 0, nullptr, nullptr);
     });
     if (id == H5Z_FILTER_DEFLATE) {
-      codecs.push_back({Codec::Kind::kDeflate});
+      codecs.push_back({.kind = Codec::Kind::kDeflate, .level = value_count > 0 ? static_cast<int>(values[0]) : 0});
     } else if (id == H5Z_FILTER_SHUFFLE && value_count > 0) {
       codecs.push_back({Codec::Kind::kShuffle, values[0]});
     } else if (id == H5Z_FILTER_FLETCHER32) {
@@ -80,7 +80,7 @@ size_t ArrayMap::chunk_bytes() const {
 
 std::optional<ArrayMap> read_map(hid_t dataset, hid_t list, hid_t memory, const h5::Where& where) {
   auto codecs = read_codecs(list, where);
-  if (!codecs || codecs->empty() || !decodable(*codecs) || !is_ordinary(dataset, list, where)) return std::nullopt;
+  if (!codecs || !decodable(*codecs) || !is_ordinary(dataset, list, where)) return std::nullopt;
   const h5::Handle type = h5::type_of(dataset, where);
   const bool same = h5::checked(where, "compare types", [&] { return H5Tequal(type.get(), memory); }) > 0;
   if (!same && !differs_in_order(type.get(), memory, where)) return std::nullopt;

@@ -31,8 +31,9 @@ struct StoredChunk {
   uint32_t skipped = 0;  ///< codecs that were not applied to it, by bit
 };
 
-/// The map of a dataset in chunks that all went through codecs known here, whose elements lie in the file as `memory`
-/// lies in memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its creation list.
+/// The map of a dataset in chunks that all went through codecs known here, or through none, whose elements lie in the
+/// file as `memory` lies in memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its
+/// creation list.
 std::optional<ArrayMap> read_map(hid_t dataset, hid_t list, hid_t memory, const h5::Where& where);
 
 /// `chunk`: its number along every dim. A few microseconds; HDF5 keeps what it has read of the index.

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,7 +11,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/io/background_write.h"
-#include "moonhalo/io/file_shares.h"
+#include "moonhalo/io/file_parts.h"
 
 namespace moonhalo::io {
 
@@ -51,20 +50,14 @@ class CheckpointWriter {
 
  private:
   struct File;
-  struct Part;
-  struct Round;
-  using Visit = std::function<void(const Part& part, const Box& box, const at::Tensor& data)>;
   bool writes(const MeshPtr& mesh);
-  Part make_part(at::Tensor tensor);
-  void for_each_piece(const Visit& visit) const;
-  static void add_rounds(const Part& part, std::vector<Round>& rounds);
-  static void gather_rounds(at::ArrayRef<Round> rounds, const Visit& visit);
+  FilePart make_part(const at::Tensor& tensor);
 
   Communicator& world_;
   const std::string path_;
   const int64_t short_run_;
   std::vector<File> files_;
-  std::vector<Part> parts_;
+  std::vector<FilePart> parts_;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
   std::map<const DeviceMesh*, bool> writes_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "moonhalo/io/array_map.h"
+#include "moonhalo/io/cell_layout.h"
 
 namespace moonhalo::io {
 
@@ -11,22 +11,22 @@ class ChunkReader {
  public:
   /// `descriptor`: of the file that `dataset` lies in.
   ChunkReader(const ArrayMap& map, hid_t dataset, int descriptor, const h5::Where& where)
-      : map_(map), dataset_(dataset), descriptor_(descriptor), where_(where) {}
+      : map_(map), dataset_(dataset), descriptor_(descriptor), where_(where), file_size_(size_of(descriptor, where)) {}
 
   /// Fills `out`, dense in the shape of the rows of `cells`. ValueError that names the first damaged chunk.
   void read(const ChunkGrid& grid, const Box& cells, char* out) const;
+  /// One chunk that was written, decoded, in the byte order of this machine; it lies in `decoder`.
+  const char* load(const std::vector<int64_t>& chunk, const StoredChunk& stored, ChunkDecoder& decoder) const;
 
  private:
-  struct Job;
-  void read_cell(const Job& job, const std::vector<int64_t>& cell, const StoredChunk& stored,
-                 ChunkDecoder& decoder) const;
-  const char* load(const std::vector<int64_t>& chunk, const StoredChunk& stored, uint64_t file_size,
-                   ChunkDecoder& decoder) const;
+  static uint64_t size_of(int descriptor, const h5::Where& where);
+  void read_cell(const CellBox& box, int64_t i, const StoredChunk& stored, char* out, ChunkDecoder& decoder) const;
 
   const ArrayMap& map_;
   const hid_t dataset_;
   const int descriptor_;
   const h5::Where& where_;
+  const uint64_t file_size_;
 };
 
 }  // namespace moonhalo::io

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/codecs.h"
 
+#include <c10/util/Exception.h>
 #include <libdeflate.h>
 
 #include <algorithm>
@@ -50,6 +51,13 @@ void join_bytes(const char* in, char* out, size_t count) {
   }
 }
 
+template <size_t kSize>
+void part_bytes(const char* in, char* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t byte = 0; byte < kSize; ++byte) out[byte * count + i] = in[i * kSize + byte];
+  }
+}
+
 template <typename Word>
 void swap_words(char* data, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -68,7 +76,12 @@ bool decodable(const std::vector<Codec>& codecs) {
   return std::count_if(codecs.begin(), codecs.end(), compresses) <= 1;
 }
 
-char* ChunkDecoder::Buffer::resize(size_t wanted) {
+bool encodable(const std::vector<Codec>& codecs) {
+  return decodable(codecs) &&
+         std::none_of(codecs.begin(), codecs.end(), [](const Codec& codec) { return codec.kind == Codec::Kind::kLzf; });
+}
+
+char* ChunkBuffer::resize(size_t wanted) {
   size = wanted;
   if (room < wanted || !bytes) {
     room = wanted;
@@ -166,6 +179,73 @@ void ChunkDecoder::unshuffle(size_t element_size) {
   }
   const size_t joined = count * element_size;
   std::memcpy(out + joined, in + joined, data_.size - joined);
+  std::swap(data_, other_);
+}
+
+void ChunkEncoder::Closer::operator()(libdeflate_compressor* compressor) const {
+  libdeflate_free_compressor(compressor);
+}
+
+uint32_t ChunkEncoder::encode(const std::vector<Codec>& codecs) {
+  uint32_t skipped = 0;
+  for (size_t i = 0; i < codecs.size(); ++i) {
+    switch (codecs[i].kind) {
+      case Codec::Kind::kDeflate:
+        if (!deflate(codecs[i].level)) skipped |= uint32_t{1} << i;
+        break;
+      case Codec::Kind::kFletcher32:
+        add_sum();
+        break;
+      case Codec::Kind::kShuffle:
+        shuffle(codecs[i].element_size);
+        break;
+      case Codec::Kind::kLzf:
+        TORCH_INTERNAL_ASSERT(false, "not encodable");
+    }
+  }
+  return skipped;
+}
+
+bool ChunkEncoder::deflate(int level) {
+  if (!deflater_ || level_ != level) deflater_.reset(libdeflate_alloc_compressor(level_ = level));
+  const size_t got =
+      libdeflate_zlib_compress(deflater_.get(), data_.bytes.get(), data_.size, other_.resize(data_.size), data_.size);
+  if (got == 0) return false;
+  other_.size = got;
+  std::swap(data_, other_);
+  return true;
+}
+
+void ChunkEncoder::add_sum() {
+  const uint32_t sum = fletcher32(data_.bytes.get(), data_.size);
+  char* out = other_.resize(data_.size + kSumBytes);
+  std::memcpy(out, data_.bytes.get(), data_.size);
+  for (size_t i = 0; i < kSumBytes; ++i) out[data_.size + i] = static_cast<char>(sum >> (8 * i));
+  std::swap(data_, other_);
+}
+
+void ChunkEncoder::shuffle(size_t element_size) {
+  const size_t count = element_size > 1 ? data_.size / element_size : 0;
+  if (count <= 1) return;
+  const char* in = data_.bytes.get();
+  char* out = other_.resize(data_.size);
+  switch (element_size) {
+    case 2:
+      part_bytes<2>(in, out, count);
+      break;
+    case 4:
+      part_bytes<4>(in, out, count);
+      break;
+    case 8:
+      part_bytes<8>(in, out, count);
+      break;
+    default:
+      for (size_t byte = 0; byte < element_size; ++byte) {
+        for (size_t i = 0; i < count; ++i) out[byte * count + i] = in[i * element_size + byte];
+      }
+  }
+  const size_t parted = count * element_size;
+  std::memcpy(out + parted, in + parted, data_.size - parted);
   std::swap(data_, other_);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+struct libdeflate_compressor;
 struct libdeflate_decompressor;
 
 namespace moonhalo::io {
@@ -16,10 +17,20 @@ struct Codec {
   enum class Kind : uint8_t { kDeflate, kShuffle, kFletcher32, kLzf };
   Kind kind;
   size_t element_size = 1;  ///< kShuffle: bytes of what was taken apart
+  int level = 0;            ///< kDeflate: 1 (fast) to 9 (small), 0 for none
 };
 
 /// At most one codec compresses, so that the size of the bytes is known on both sides of every codec.
 bool decodable(const std::vector<Codec>& codecs);
+/// Those that ChunkEncoder knows: all but lzf.
+bool encodable(const std::vector<Codec>& codecs);
+
+/// The bytes of a chunk on their way through codecs.
+struct ChunkBuffer {
+  std::unique_ptr<char[]> bytes;
+  size_t size = 0, room = 0;
+  char* resize(size_t wanted);
+};
 
 /// Undoes the codecs of one chunk after the other. Holds the buffers and the decompressor of one thread.
 class ChunkDecoder {
@@ -33,11 +44,6 @@ class ChunkDecoder {
   char* data() { return data_.bytes.get(); }
 
  private:
-  struct Buffer {
-    std::unique_ptr<char[]> bytes;
-    size_t size = 0, room = 0;
-    char* resize(size_t wanted);
-  };
   struct Closer {
     void operator()(libdeflate_decompressor* decompressor) const;
   };
@@ -46,8 +52,32 @@ class ChunkDecoder {
   std::string check_sum();
   void unshuffle(size_t element_size);
 
-  Buffer data_, other_;  // decoded so far, and where the next codec puts its bytes
+  ChunkBuffer data_, other_;  // decoded so far, and where the next codec puts its bytes
   std::unique_ptr<libdeflate_decompressor, Closer> inflater_;
+};
+
+/// Applies codecs to one chunk after the other. Holds the buffers and the compressor of one thread.
+class ChunkEncoder {
+ public:
+  /// Room for the bytes of the next chunk.
+  char* chunk(size_t bytes) { return data_.resize(bytes); }
+
+  /// Applies `codecs`, which are encodable, to what lies in chunk(). Returns those that it skipped, by bit: gzip where
+  /// that saves nothing.
+  uint32_t encode(const std::vector<Codec>& codecs);
+  std::string encoded() const { return {data_.bytes.get(), data_.size}; }
+
+ private:
+  struct Closer {
+    void operator()(libdeflate_compressor* compressor) const;
+  };
+  bool deflate(int level);
+  void add_sum();
+  void shuffle(size_t element_size);
+
+  ChunkBuffer data_, other_;
+  std::unique_ptr<libdeflate_compressor, Closer> deflater_;
+  int level_ = -1;
 };
 
 /// Reverses the bytes of `count` numbers of 1, 2, 4 or 8 bytes.

@@ -140,14 +140,20 @@ class File {
 
   /// Writes a tensor of any device and layout as a dataset; groups in the name are made. A
   /// ShardTensor is written by all ranks of its mesh into the one file that mesh rank 0 has open
-  /// (collective over the mesh, see io/scatter.h); from then on a plain tensor is written by that
+  /// (collective over the mesh, see io/write_together.h); from then on a plain tensor is written by that
   /// rank alone.
   void write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options = {});
+  /// Adds rows along the first dimension of a dataset that can grow, which the first append makes with `options`.
+  /// Otherwise as write. ValueError for rows of another shape, TypeError for another dtype.
+  void append(const std::string& name, const at::Tensor& rows, const WriteOptions& options = {});
   /// A dataset to be filled by Dataset::write_block.
   Dataset create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
                          const WriteOptions& options = {});
   void set_attr(const std::string& name, const AttributeValue& value, const std::string& object = "/");
 
+  /// Puts all that was written so far on disk. Until close() it stands in the unfinished file whose path is returned: a
+  /// whole file, which a crash leaves behind and the next writer of this path removes. Collective as close().
+  std::string flush();
   /// Finishes the file: only now does it appear under its name. A file that is dropped without
   /// close() is finished too, but then a failure can only be a warning. Does nothing the second
   /// time. Collective over the mesh after a ShardTensor was written.

@@ -2,6 +2,7 @@
 #include "moonhalo/io/file_state.h"
 
 #include <ATen/core/Tensor.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +16,6 @@
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;
-using h5::check_written;
 namespace {
 
 /// The descriptor that HDF5 itself reads through, if it is the plain POSIX driver.
@@ -140,8 +140,7 @@ void FileState::refuse_failed(const h5::Where& where) const {
 void FileState::change(const h5::Where& where, const std::function<void()>& work) {
   try {
     work();
-    const std::unique_lock lock(mutex_);
-    check_written(status_, where);
+    check_written(where);
   } catch (const c10::ValueError& error) {
     note_refusal(error);
     throw;
@@ -179,17 +178,14 @@ void FileState::fail(const std::string& message) {
 FileState::Access FileState::write(const h5::Where& where) {
   std::unique_lock lock(mutex_);
   refuse_unwritable(where);
+  TORCH_CHECK_VALUE(!follows_, where.to_string(), ": another rank owns the file\n  have  a mesh whose first rank is not that of the "
+                    "tensors before\n  fix   write tensors of one mesh into a file, or of slices that hold its first rank");
   begin(where);
   return {file_.get(), links_.get(), {}, std::move(lock)};
 }
 
 void FileState::begin(const h5::Where& where) {
-  if (!unfinished_.empty()) {
-    if (!file_) {
-      file_ = h5::open_file_for_writing(unfinished_, h5::write_access(status_, where), where);
-    }
-    return;
-  }
+  if (!unfinished_.empty()) return;
   const std::string target = resolved(path_);
   UnfinishedFile made = make_unfinished(target, where);
   unfinished_ = made.path;
@@ -241,12 +237,13 @@ void FileState::finish() {
     refuse_failed(where);
     const bool untouched = unfinished_.empty();
     if (follows_ || (untouched && mode_ == Mode::kAppend && file_)) {
+      if (follows_) h5::check_written(status_, where);
       drop();
       return;
     }
     begin(where);
     file_.close(where);
-    check_written(status_, where);
+    h5::check_written(status_, where);
     store_on_disk(where.to_string(), unfinished_);
     give_name(where.to_string(), unfinished_, resolved(path_));
     unfinished_.clear();
@@ -272,23 +269,50 @@ void FileState::drop() noexcept {
   lock_.release();
 }
 
-std::string FileState::share(CommunicatorPtr group, const h5::Where& where) {
+std::string FileState::share(const CommunicatorPtr& group, const h5::Where& where) {
   const Access access = write(where);
-  file_.close(where);
-  check_written(status_, where);
-  group_ = std::move(group);  // only now: who has a group closes with the others
+  join(group);
   return unfinished_;
 }
 
-void FileState::follow(CommunicatorPtr group, const std::string& unfinished) {
+void FileState::follow(const CommunicatorPtr& group, const std::string& unfinished, const h5::Where& where) {
   const std::unique_lock lock(mutex_);
-  group_ = std::move(group);
-  if (follows_) return;
-  file_.reset();
-  if (!unfinished_.empty()) std::remove(unfinished_.c_str());
-  unfinished_ = unfinished;
-  lock_.release();
-  follows_ = true;
+  if (!follows_) {
+    file_.reset();
+    if (!unfinished_.empty()) std::remove(unfinished_.c_str());
+    unfinished_ = unfinished;
+    lock_ = FileLock(::open(unfinished.c_str(), O_RDWR | O_CLOEXEC));
+    const int error = errno;
+    follows_ = true;
+    TORCH_CHECK(lock_.descriptor() >= 0, where.to_string(), ": cannot open \"", unfinished, "\"\n  have  ", std::strerror(error),
+                disk_remedy(error));
+  }
+  join(group);
+}
+
+/// Tensors of a slice of the mesh leave it to the whole mesh to close the file.
+void FileState::join(const CommunicatorPtr& group) {
+  if (!group_ || group_->size() <= group->size()) group_ = group;
+}
+
+void FileState::write_raw(const void* data, size_t bytes, uint64_t offset) {
+  const std::unique_lock lock(mutex_);
+  h5::write_at(lock_.descriptor(), status_, data, bytes, offset);
+}
+
+void FileState::check_written(const h5::Where& where) {
+  const std::unique_lock lock(mutex_);
+  h5::check_written(status_, where);
+}
+
+std::string FileState::flush(const h5::Where& where) {
+  const std::unique_lock lock(mutex_);
+  refuse_unwritable(where);
+  begin(where);
+  if (!follows_) h5::checked(where, "flush it", [&] { return H5Fflush(file_.get(), H5F_SCOPE_LOCAL); });
+  h5::check_written(status_, where);
+  store_on_disk(where.to_string(), unfinished_);
+  return unfinished_;
 }
 
 }  // namespace moonhalo::io

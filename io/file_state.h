@@ -73,17 +73,35 @@ class FileState {
   /// Closes without finishing: what was there before stays. Never throws.
   void discard() noexcept;
 
-  /// For several ranks that write one file in turns. The owner makes the unfinished file, lets go
-  /// of it so that another process can open it, and returns its path; the others drop their own and
-  /// from then on write nothing themselves.
-  std::string share(CommunicatorPtr group, const h5::Where& where);
-  void follow(CommunicatorPtr group, const std::string& unfinished);
+  /// For several ranks that write one file: the owner keeps it open and says where elements go, all ranks write them
+  /// there (write_raw). share() makes the owner's unfinished file and returns its path; the others drop their own and
+  /// from then on write nothing else.
+  std::string share(const CommunicatorPtr& group, const h5::Where& where);
+  void follow(const CommunicatorPtr& group, const std::string& unfinished, const h5::Where& where);
+  /// Elements in the unfinished file, beside HDF5. A failure shows in check_written(), and at the end of change().
+  void write_raw(const void* data, size_t bytes, uint64_t offset);
+  void check_written(const h5::Where& where);
+  /// Of the unfinished file, to read what was written; -1 before there is one.
+  int raw_descriptor() const { return lock_.descriptor(); }
+  /// While one lives HDF5 gives elements their places and writes none of them.
+  class PlacesOnly {
+   public:
+    explicit PlacesOnly(FileState& file) : status_(file.status_) { status_.drops_raw = true; }
+    ~PlacesOnly() { status_.drops_raw = false; }
+    PlacesOnly(const PlacesOnly&) = delete;
+
+   private:
+    h5::WriteStatus& status_;
+  };
+  /// Puts on disk what this rank has written; the owner's HDF5 file is then whole, under the path that is returned.
+  std::string flush(const h5::Where& where);
   /// Those ranks; null while the file is this rank's own.
   const CommunicatorPtr& group() const { return group_; }
   bool follows() const { return follows_; }
 
  private:
   void begin(const h5::Where& where);
+  void join(const CommunicatorPtr& group);
   void refuse_unwritable(const h5::Where& where) const;
   void refuse_failed(const h5::Where& where) const;
   void refuse_closed(const h5::Where& where) const;
@@ -98,7 +116,7 @@ class FileState {
   h5::Handle links_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun
-  FileLock lock_;           // on it, unless it is another rank's
+  FileLock lock_;           // on it; of another rank's file only a descriptor
   std::string failure_;     // the operation that failed, in one line
   std::string refusal_;     // the first that was refused and changed nothing
   bool closed_ = false;

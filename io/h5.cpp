@@ -218,10 +218,11 @@ Handle creation_list_of(hid_t dataset, const Where& where) {
   return make(where, "read its layout", H5Pclose, [&] { return H5Dget_create_plist(dataset); });
 }
 
-Handle simple_space(const std::vector<hsize_t>& shape, const Where& where) {
+Handle simple_space(const std::vector<hsize_t>& shape, const Where& where, const std::vector<hsize_t>& most) {
   return make(where, "describe the shape", H5Sclose, [&] {
-    return shape.empty() ? H5Screate(H5S_SCALAR)
-                         : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+    return shape.empty()
+               ? H5Screate(H5S_SCALAR)
+               : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), most.empty() ? nullptr : most.data());
   });
 }
 

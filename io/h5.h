@@ -95,8 +95,8 @@ Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, con
 Handle type_of(hid_t dataset, const Where& where);
 Handle space_of(hid_t dataset, const Where& where);
 Handle creation_list_of(hid_t dataset, const Where& where);
-/// A simple dataspace; no dimensions make a scalar.
-Handle simple_space(const std::vector<hsize_t>& shape, const Where& where);
+/// A simple dataspace; no dimensions make a scalar. `most`: how far it can grow; as it is when empty.
+Handle simple_space(const std::vector<hsize_t>& shape, const Where& where, const std::vector<hsize_t>& most = {});
 std::vector<hsize_t> extent(hid_t space, const Where& where);
 /// False for what an external link led to: its addresses mean another file.
 bool lies_in(hid_t file, hid_t object, const Where& where);

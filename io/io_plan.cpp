@@ -14,7 +14,7 @@ Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, in
   return {owned.begin - lo, owned.end + hi};
 }
 
-IoPlan::IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo)
+IoPlan::IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo, Use use)
     : grid_(std::move(grid)), spec_(std::move(spec)), halo_(std::move(halo)) {
   int64_t spec_dim = 0;
   for (const ChunkCells& cells : grid_) {
@@ -36,7 +36,8 @@ IoPlan::IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo
     for (const Part& part : dims_[d].parts) touched += static_cast<double>(part.cells.size());
     if (grid_[d].count() > 0) direct_cost_ *= touched / static_cast<double>(grid_[d].count());
   }
-  shared_ = mesh.size() > 1 && all_cells(grid_).numel() > 0 && direct_cost_ >= kWorthIt;
+  const bool worth_it = use == Use::kWrite || (mesh.size() > 1 && direct_cost_ >= kWorthIt);
+  shared_ = worth_it && all_cells(grid_).numel() > 0;
   choose_rounds(element_size);
 }
 

@@ -5,9 +5,15 @@
 
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/array_map.h"
-#include "moonhalo/io/scatter.h"
 
 namespace moonhalo::io {
+
+/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border;
+/// empty: none.
+struct BlockHalo {
+  std::vector<int64_t> lo = {};
+  std::vector<int64_t> hi = {};
+};
 
 /// `owned` rows of a dim that is cut, with their halo.
 Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, int64_t extent);
@@ -29,8 +35,11 @@ class IoPlan {
   /// chunks are larger, that of one chunk.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
+  /// What writing needs is always shared: a chunk is encoded whole, by the rank that reads it in such a plan.
+  enum class Use : uint8_t { kRead, kWrite };
+
   /// `spec`: of the selection, whose dropped dims it does not have.
-  IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo = {});
+  IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo = {}, Use use = Use::kRead);
 
   bool shared() const { return shared_; }
   const ChunkGrid& grid() const { return grid_; }

@@ -78,4 +78,19 @@ at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where
   }
 }
 
+at::ScalarType moved_as(size_t element_size) {
+  switch (element_size) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    case 8:
+      return at::kLong;
+    default:
+      return at::kComplexDouble;
+  }
+}
+
 }  // namespace moonhalo::io

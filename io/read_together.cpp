@@ -54,22 +54,6 @@ void check_same(int64_t mine, const Selection& source, Communicator& group, cons
                     "\n  fix   pass the same dataset and selection on every rank");
 }
 
-/// Numbers of as many bytes, which every communicator moves.
-at::ScalarType moved_as(size_t element_size) {
-  switch (element_size) {
-    case 1:
-      return at::kByte;
-    case 2:
-      return at::kShort;
-    case 4:
-      return at::kInt;
-    case 8:
-      return at::kLong;
-    default:
-      return at::kComplexDouble;
-  }
-}
-
 /// One rank's part in a shared plan.
 class SharedRead {
  public:

@@ -25,7 +25,7 @@ struct DatasetInfo {
   std::vector<int64_t> chunks;       ///< empty unless stored in chunks
   std::vector<std::string> filters;  ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
   std::optional<uint64_t> offset;    ///< where its bytes begin in the opened file, if they are one plain run there
-  std::optional<ArrayMap> map;       ///< of chunks that can be decoded here; they lie in the opened file
+  std::optional<ArrayMap> map;       ///< of chunks whose codecs are known here; they lie in the opened file
   size_t element_size = 0;
   std::string damage;  ///< why it must not be read, as HDF5 would read memory that it does not have; usually empty
 };
@@ -58,7 +58,9 @@ class Reader {
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
 
   /// True if chunks are decoded here. Only HDF5 knows what a file holds that is being written.
-  static bool decodes(const FileState& file, const DatasetInfo& info) { return info.map && file.descriptor() >= 0; }
+  static bool decodes(const FileState& file, const DatasetInfo& info) {
+    return info.map && !info.map->codecs.empty() && file.descriptor() >= 0;
+  }
   /// The cells of a grid over the dataset, dense in `out`, as the dataset's own dtype. Where decodes().
   void read_cells(const ChunkGrid& grid, const Box& cells, void* out);
   /// For a call of HDF5 while this Reader lives.

@@ -22,20 +22,6 @@ h5::Where about(const char* op, const std::string& path, const std::string& data
   return {op, path, "dataset \"" + dataset + "\""};
 }
 
-/// True on the one rank, of those that hold equal blocks, that writes them: the first along every
-/// mesh dim that cuts nothing.
-bool writes(const ShardSpec& spec, int64_t rank) {
-  const DeviceMesh& mesh = *spec.mesh();
-  for (int64_t mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim) {
-    if (!spec.layout().uses(mesh_dim) && mesh.coordinate(rank, mesh_dim) != 0) return false;
-  }
-  for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
-    const auto [begin, end] = spec.block_range(dim, rank);
-    if (begin == end) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options,
@@ -51,49 +37,6 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
     block = block.narrow(dim, rows.begin, rows.size());
   }
   return block.read(options);
-}
-
-void write_shards(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options) {
-  const auto where = about("write", file.path(), name);
-  const SpecPtr target = without_partial(spec(tensor));
-  const at::Tensor whole = redistribute(tensor.detach(), target);
-  const at::Tensor block = to_local(whole).detach();
-  const CommunicatorPtr group = target->mesh()->group_ptr();
-  const bool owner = group->rank() == 0;
-
-  at::Tensor data;
-  fail_together(*group, [&] {
-    file.check_writable(where);
-    if (writes(*target, group->rank())) data = plain_data(block);
-  });
-  // What fails after the dataset was made leaves half of it: no rank may finish the file.
-  file.change(where, [&] {
-    std::string path;
-    fail_together(*group, [&] {
-      if (!owner) return;
-      {
-        const auto access = file.write(where);
-        create_dataset_in(access, name, tensor.sizes(), tensor.scalar_type(), options, where).close(where);
-      }
-      path = file.share(group, where);
-    });
-    path = group->all_gather_strings(path).front();
-    if (!owner) file.follow(group, path);
-
-    for (int64_t rank = 0; rank < group->size(); ++rank) {
-      if (!writes(*target, rank)) continue;
-      fail_together(*group, [&] {
-        if (rank != group->rank()) return;
-        h5::WriteStatus status;
-        h5::Handle turn = h5::open_file_for_writing(path, h5::write_access(status, where), where);
-        h5::Handle dataset = h5::open_dataset(turn.get(), "/" + name, 0, nullptr, where);
-        write_part(dataset.get(), target->offsets(), data, where);
-        dataset.close(where);
-        turn.close(where);
-        h5::check_written(status, where);
-      });
-    }
-  });
 }
 
 }  // namespace moonhalo::io

@@ -9,15 +9,9 @@
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/io_plan.h"
 
 namespace moonhalo::io {
-
-/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border;
-/// empty: none.
-struct BlockHalo {
-  std::vector<int64_t> lo = {};
-  std::vector<int64_t> hi = {};
-};
 
 /// This rank's block of a selection whose shape is the spec's global shape, as a plain CPU tensor:
 /// only that block's (and halo's) elements are read. Local to the rank.
@@ -47,9 +41,6 @@ struct ScatterOptions {
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           const ScatterOptions& options = {});
 
-// The way back is io::File::write(name, shard_tensor): mesh rank 0 makes file and dataset, then the
-// ranks open it in turn and write their blocks, one process at a time as serial HDF5 demands.
-// Replicated blocks are written once, by the first rank that holds them; a Partial tensor is
-// resolved first. Collective over the mesh; a failing rank's error is thrown everywhere.
+// The way back is io::File::write(name, shard_tensor), see io/write_together.h.
 
 }  // namespace moonhalo

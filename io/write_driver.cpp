@@ -123,21 +123,11 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
   return 0;
 }
 
-herr_t write_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, const void* buffer) {
+herr_t write_bytes(H5FD_t* file, H5FD_mem_t kind, hid_t, haddr_t address, size_t size, const void* buffer) {
   DriverFile* mine = self(file);
-  const auto* in = static_cast<const char*>(buffer);
-  const haddr_t end = address + size;
-  while (size > 0 && mine->status->error == 0) {
-    const ssize_t put = pwrite(mine->descriptor, in, size, static_cast<off_t>(address));
-    if (put < 0) {
-      if (errno != EINTR) mine->status->error = errno;
-      continue;
-    }
-    in += put;
-    address += static_cast<haddr_t>(put);
-    size -= static_cast<size_t>(put);
-  }
-  mine->end = std::max(mine->end, end);
+  if (kind != H5FD_MEM_DRAW || !mine->status->drops_raw)
+    write_at(mine->descriptor, *mine->status, buffer, size, address);
+  mine->end = std::max(mine->end, address + size);
   return 0;
 }
 
@@ -187,6 +177,20 @@ hid_t driver_id(const Where& where) {
 }
 
 }  // namespace
+
+void write_at(int descriptor, WriteStatus& status, const void* data, size_t bytes, uint64_t offset) {
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0 && status.error == 0) {
+    const ssize_t put = pwrite(descriptor, next, bytes, static_cast<off_t>(offset));
+    if (put < 0) {
+      if (errno != EINTR) status.error = errno;
+      continue;
+    }
+    next += put;
+    offset += static_cast<uint64_t>(put);
+    bytes -= static_cast<size_t>(put);
+  }
+}
 
 Handle write_access(WriteStatus& status, const Where& where) {
   Handle access = property_list(H5P_FILE_ACCESS, where);

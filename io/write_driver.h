@@ -8,7 +8,11 @@ namespace moonhalo::io::h5 {
 /// The first thing that went wrong while HDF5 wrote a file, as errno; 0 while all is well.
 struct WriteStatus {
   int error = 0;
+  bool drops_raw = false;  ///< elements are not written: their ranks do so, where HDF5 says
 };
+
+/// Writes beside HDF5. A failure stands in `status`, where there is none yet; after one nothing is written.
+void write_at(int descriptor, WriteStatus& status, const void* data, size_t bytes, uint64_t offset);
 
 /// File access through a driver that writes as the default one does until a write fails (a
 /// full disk). From then on it drops what it is given and reports success: HDF5 1.10 cannot close a

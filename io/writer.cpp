@@ -7,19 +7,14 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 namespace {
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
-
-h5::Where about(const char* op, const std::string& path, const std::string& dataset) {
-  return {op, path, "dataset \"" + dataset + "\""};
-}
+constexpr int64_t kRowsBytes = int64_t{64} << 10;
 
 /// Chunks have about a MiB and are cut in the leading dims: what is read together stays together.
 std::vector<int64_t> default_chunks(at::IntArrayRef shape, int64_t element_size) {
@@ -36,11 +31,23 @@ std::vector<int64_t> default_chunks(at::IntArrayRef shape, int64_t element_size)
   return chunks;
 }
 
+/// Chunks of a dataset that grows by rows hold rows of at least 64 KiB together, or parts of longer ones.
+std::vector<int64_t> growing_chunks(at::IntArrayRef rows, int64_t element_size) {
+  std::vector<int64_t> one = rows.vec();
+  one[0] = 1;
+  std::vector<int64_t> chunks = default_chunks(one, element_size);
+  int64_t bytes = element_size;
+  for (const int64_t extent : chunks) bytes *= extent;
+  chunks[0] = std::max<int64_t>(1, kRowsBytes / std::max<int64_t>(bytes, 1));
+  return chunks;
+}
+
 /// Decides how the dataset lies in the file; empty datasets and scalars cannot be chunked.
-h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, const h5::Where& where) {
+h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, bool grows,
+                  const h5::Where& where) {
   h5::Handle list = h5::property_list(H5P_DATASET_CREATE, where);
-  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  const bool chunked = !options.chunks.empty() || options.compression > 0;
+  const bool empty = !grows && std::find(shape.begin(), shape.end(), 0) != shape.end();
+  const bool chunked = grows || !options.chunks.empty() || options.compression > 0;
   TORCH_CHECK_VALUE(options.compression >= 0 && options.compression <= 9, where.to_string(),
                     ": compression ", options.compression, " is not a gzip level\n  have  ",
                     options.compression, "\n  fix   use 1 (fast) to 9 (small), or 0 for none");
@@ -55,10 +62,13 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
     h5::checked(where, "choose its layout", [&] { return H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER); });
     return list;
   }
-  const auto chunks = options.chunks.empty() ? default_chunks(shape, element_size) : options.chunks;
+  const auto chunks = !options.chunks.empty() ? options.chunks
+                      : grows                 ? growing_chunks(shape, element_size)
+                                              : default_chunks(shape, element_size);
   std::vector<hsize_t> sizes;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
-    sizes.push_back(static_cast<hsize_t>(std::min(chunks[dim], shape[dim])));
+    const bool may_be_longer = grows && dim == 0;
+    sizes.push_back(static_cast<hsize_t>(may_be_longer ? chunks[dim] : std::min(chunks[dim], shape[dim])));
   }
   h5::checked(where, "choose its chunks",
               [&] { return H5Pset_chunk(list.get(), static_cast<int>(sizes.size()), sizes.data()); });
@@ -99,7 +109,6 @@ std::string normalized(const std::string& path) {
   return result;
 }
 
-/// A file that a link leads to would be changed in place, without the copy that a failure leaves untouched.
 void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where) {
   TORCH_CHECK_VALUE(h5::lies_in(file, object, where), where.to_string(), ": it lies in another file\n  have  a link that leads there",
                     "\n  fix   open that file for writing");
@@ -117,13 +126,15 @@ void check_groups(const FileState::Access& file, const std::string& name, const 
 }
 
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
-                             at::ScalarType dtype, const WriteOptions& options, const h5::Where& where) {
+                             at::ScalarType dtype, const WriteOptions& options, const h5::Where& where, bool grows) {
   check_labels(shape, options.dims, where);
   const h5::Handle type = h5::tensor_type(dtype, where);
   const std::string path = "/" + name;
   const auto element_size = static_cast<int64_t>(at::elementSize(dtype));
-  const h5::Handle creation = layout(shape, element_size, options, where);
-  const h5::Handle space = h5::simple_space(std::vector<hsize_t>(shape.begin(), shape.end()), where);
+  const h5::Handle creation = layout(shape, element_size, options, grows, where);
+  std::vector<hsize_t> most(shape.begin(), shape.end());
+  if (grows) most[0] = H5S_UNLIMITED;
+  const h5::Handle space = h5::simple_space(std::vector<hsize_t>(shape.begin(), shape.end()), where, most);
   const h5::Handle links = h5::property_list(H5P_LINK_CREATE, where);
   h5::checked(where, "make its groups", [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
   check_groups(file, name, where);
@@ -170,88 +181,34 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
   });
 }
 
-void File::write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options) {
-  const auto where = about("write", path(), name);
-  TORCH_CHECK_VALUE(tensor.defined(), where.to_string(),
-                    ": no tensor was given\n  have  an undefined tensor\n  fix   give a tensor");
-  if (is_shard_tensor(tensor)) return write_shards(*state_, normalized(name), tensor, options);
-  if (state_->follows()) return;  // mesh rank 0 writes it, from its own equal copy
-  const at::Tensor data = plain_data(tensor);
-  state_->change(where, [&] {
-    const auto access = state_->write(where);
-    h5::Handle dataset = create_dataset_in(access, normalized(name), data.sizes(), data.scalar_type(), options, where);
-    write_part(dataset.get(), std::vector<int64_t>(static_cast<size_t>(data.dim()), 0), data, where);
-    dataset.close(where);  // flushes chunks: a filter may fail
-  });
-}
-
-namespace {
-
-void refuse_follower(const FileState& file, const h5::Where& where) {
-  TORCH_CHECK_VALUE(!file.follows(), where.to_string(),
-                    ": only mesh rank 0 may do this now\n  have  a file that a ShardTensor was "
-                    "written to\n  fix   do it before, or write a ShardTensor");
-}
-
-}  // namespace
-
-Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
-                             const WriteOptions& options) {
-  const auto where = about("create_dataset", path(), name);
-  refuse_follower(*state_, where);
-  const std::string path = normalized(name);
-  std::shared_ptr<DatasetInfo> info;
-  state_->change(where, [&] {
-    const auto access = state_->write(where);
-    const h5::Handle dataset = create_dataset_in(access, path, shape, dtype, options, where);
-    info = std::make_shared<DatasetInfo>(read_info(access.id, dataset.get(), path, where));
-  });
-  return {state_, std::move(info)};
-}
-
-void File::set_attr(const std::string& name, const AttributeValue& value, const std::string& object) {
-  const h5::Where where{"set_attr", path(), "object \"" + object + "\""};
-  if (state_->follows()) return;
-  state_->change(where, [&] {
-    const auto access = state_->write(where);
-    const std::string target = normalized(object);
-    TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target, access.links), where.to_string(),
-                      ": it does not exist\n  have  no dataset or group of that name"
-                      "\n  fix   write it first");
-    const h5::Handle id =
-        h5::make(where, "open it", H5Oclose, [&] { return H5Oopen(access.id, ("/" + target).c_str(), access.links); });
-    refuse_elsewhere(access.id, id.get(), where);
-    h5::write_attribute(id.get(), name, value, where);
-  });
-}
-
-void File::close() {
-  const auto group = state_->is_open() ? state_->group() : nullptr;
-  if (group) {
-    fail_together(*group, [&] { state_->close(); });
-  } else {
-    state_->close();
-  }
-}
-
-void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) const {
-  const auto where = about("write_block", path(), name());
-  TORCH_CHECK_TYPE(!is_shard_tensor(block), where.to_string(),
-                   ": a ShardTensor has no single place\n  have  a ShardTensor"
-                   "\n  fix   use file:write, or write to_local() at its offsets");
-  refuse_follower(*file_, where);
-  const at::Tensor data = plain_data(block);
-  file_->change(where, [&] {
-    const auto access = file_->write(where);
-    auto dataset = h5::open_dataset(access.id, "/" + name(), 0, &file_->reach(), where);
-    refuse_elsewhere(access.id, dataset.get(), where);
-    write_part(dataset.get(), offsets, data, where);
-    dataset.close(where);  // flushes chunks: a filter may fail
-  });
-}
-
-void Dataset::set_attr(const std::string& name, const AttributeValue& value) const {
-  File(file_).set_attr(name, value, this->name());
+std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, const std::string& name,
+                                               at::IntArrayRef rows, at::ScalarType dtype, const WriteOptions& options,
+                                               const h5::Where& where) {
+  TORCH_CHECK_VALUE(!rows.empty(), where.to_string(), ": a tensor without dimensions has no rows\n  have  a scalar"
+                    "\n  fix   append x:reshape{1}");
+  if (!h5::link_exists(file.id, name, file.links))
+    return {create_dataset_in(file, name, rows, dtype, options, where, /*grows=*/true), 0};
+  h5::Handle dataset = h5::open_dataset(file.id, "/" + name, 0, nullptr, where);
+  refuse_elsewhere(file.id, dataset.get(), where);
+  const DatasetInfo info = read_info(file.id, dataset.get(), name, where);
+  const h5::Handle space = h5::space_of(dataset.get(), where);
+  std::vector<hsize_t> most(info.shape.size());
+  h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_dims(space.get(), nullptr, most.data()); });
+  TORCH_CHECK_VALUE(!most.empty() && most[0] == H5S_UNLIMITED && !info.chunks.empty() && info.damage.empty(), where.to_string(),
+                    ": it cannot grow\n  have  a dataset of fixed shape ", shape_string(info.shape),
+                    "\n  fix   let append() make it, or make it with an unlimited first dimension");
+  TORCH_CHECK_VALUE(info.shape.size() == rows.size() && std::equal(rows.begin() + 1, rows.end(), info.shape.begin() + 1),
+                    where.to_string(), ": rows of another shape\n  have  shape ", shape_string(rows), " for a dataset of shape ",
+                    shape_string(info.shape), "\n  fix   append tensors that differ in their first dimension only");
+  TORCH_CHECK_TYPE(info.dtype == dtype, where.to_string(), ": rows of another dtype\n  have  ", h5::dtype_name(dtype),
+                   " for a dataset of ", info.type_name, "\n  fix   convert the tensor with x:to(dtype)");
+  TORCH_CHECK_VALUE(options.dims.empty() || options.dims == h5::dimension_names(dataset.get(), name, rows.size(), where),
+                    where.to_string(), ": dims of another order or name than it has\n  have  ", c10::Join(", ", options.dims),
+                    "\n  fix   leave `dims` out, or give those of the first append");
+  std::vector<hsize_t> shape(info.shape.begin(), info.shape.end());
+  shape[0] += static_cast<hsize_t>(rows[0]);
+  h5::checked(where, "let it grow", [&] { return H5Dset_extent(dataset.get(), shape.data()); });
+  return {std::move(dataset), info.shape[0]};
 }
 
 }  // namespace moonhalo::io

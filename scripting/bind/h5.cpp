@@ -119,9 +119,8 @@ int file_has(lua_State* lua) {
   return 1;
 }
 
-/// file:write(name, tensor[, {attrs, dims, chunks, compression, replace}]): collective over the mesh of a ShardTensor.
-int file_write(lua_State* lua) {
-  const Options options(lua, 4, "write", {"attrs", "dims", "chunks", "compression", "replace"});
+io::WriteOptions check_write_options(lua_State* lua, int index, const char* call) {
+  const Options options(lua, index, call, {"attrs", "dims", "chunks", "compression", "replace"});
   io::WriteOptions write;
   options.push("attrs");
   write.attrs = check_attributes(lua, lua_gettop(lua));
@@ -132,8 +131,27 @@ int file_write(lua_State* lua) {
   write.chunks = options.get_int_list("chunks", {});
   write.compression = static_cast<int>(options.get_int("compression", 0));
   write.replace = options.get_bool("replace", false);
-  file(lua)->write(check_string(lua, 2), check_tensor(lua, 3), write);
+  return write;
+}
+
+/// file:write(name, tensor[, {attrs, dims, chunks, compression, replace}]): collective over the mesh of a ShardTensor.
+int file_write(lua_State* lua) {
+  const io::WriteOptions options = check_write_options(lua, 4, "write");
+  file(lua)->write(check_string(lua, 2), check_tensor(lua, 3), options);
   return 0;
+}
+
+/// file:append(name, tensor[, options of write]): rows behind those of a dataset that the first append makes.
+int file_append(lua_State* lua) {
+  const io::WriteOptions options = check_write_options(lua, 4, "append");
+  file(lua)->append(check_string(lua, 2), check_tensor(lua, 3), options);
+  return 0;
+}
+
+/// file:flush(): the path of the unfinished file, which now holds all that was written.
+int file_flush(lua_State* lua) {
+  push(lua, file(lua)->flush());
+  return 1;
 }
 
 /// file:set_attr(name, value[, object])
@@ -319,6 +337,7 @@ const luaL_Reg kFunctions[] = {{"open", guard<open>}, {nullptr, nullptr}};
 const luaL_Reg kStatistics[] = {{"io_stats", guard<io_stats>}, {nullptr, nullptr}};
 const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
                                  {"has", guard<file_has>},           {"write", guard<file_write>},
+                                 {"append", guard<file_append>},     {"flush", guard<file_flush>},
                                  {"set_attr", guard<file_set_attr>}, {"close", guard<file_close>},
                                  {"discard", guard<file_discard>},   {nullptr, nullptr}};
 const luaL_Reg kFileGetters[] = {{"path", guard<file_path>}, {"attrs", guard<file_attrs>}, {nullptr, nullptr}};

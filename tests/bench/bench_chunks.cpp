@@ -13,8 +13,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -24,6 +22,7 @@
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/scatter.h"
 #include "tests/bench/taking_turns.h"
+#include "tests/bench/waves.h"
 #include "tests/io/lzf_stream.h"
 #include "tests/support/process_memory.h"
 
@@ -33,23 +32,6 @@ namespace {
 constexpr int64_t kShape[] = {64, 1024, 1024};
 constexpr int kRanks = 4, kRounds = 5, kThreads = 2;
 constexpr unsigned kLzf = 32000;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-at::Tensor smooth_field() {
-  at::Tensor field = at::zeros(kShape, at::kFloat);
-  for (int wave = 1; wave <= 4; ++wave) {
-    at::Tensor term = at::ones({1, 1, 1}, at::kFloat);
-    for (int64_t dim = 0; dim < 3; ++dim) {
-      std::vector<int64_t> shape(3, 1);
-      shape[static_cast<size_t>(dim)] = kShape[dim];
-      const double step = 2 * M_PI * wave * static_cast<double>(1 + dim % 3) / static_cast<double>(kShape[dim]);
-      term = term * at::cos(at::arange(kShape[dim], at::kFloat) * step + wave).view(shape);
-    }
-    field += term / wave;
-  }
-  return field + at::rand(kShape, at::kFloat) * 1e-3;
-}
 
 /// Chunks of the field: by gzip, or by the lzf stream of their shuffled bytes.
 void make_file(const std::string& path, const at::Tensor& field, std::vector<hsize_t> chunk, bool lzf) {
@@ -103,39 +85,21 @@ at::Tensor library_read(const std::string& path, const mh::Box& box) {
   return out;
 }
 
-struct Times {
-  std::vector<double> wall, processor;
-  template <typename Work>
-  void take(const Work& work) {
-    const double wall_began = now(), processor_began = mh::bench::processor_time();
-    work();
-    wall.push_back(now() - wall_began);
-    processor.push_back((mh::bench::processor_time() - processor_began) / 1e3);
-  }
-};
-
-void print(const char* what, const Times& baseline, const Times& ours, double target) {
-  const auto median = [](const std::vector<double>& values) { return mh::bench::median(values); };
-  std::printf("%-44s %8.3f %8.3f %6.2f %8.3f %8.3f %6.2f %7.1f\n", what, median(baseline.wall), median(ours.wall),
-              median(baseline.wall) / median(ours.wall), median(baseline.processor), median(ours.processor),
-              median(baseline.processor) / median(ours.processor), target);
-}
-
 void whole(const char* what, const std::string& path, double target) {
   const mh::Box all = {{0, kShape[0]}, {0, kShape[1]}, {0, kShape[2]}};
-  Times library, ours;
+  mh::bench::Times library, ours;
   at::set_num_threads(kThreads);
   TORCH_CHECK(at::equal(library_read(path, all), mh::io::open(path)["x"].read()), "not the same");
   for (int round = 0; round < kRounds; ++round) {
     library.take([&] { library_read(path, all); });
     ours.take([&] { mh::io::open(path)["x"].read(); });
   }
-  print(what, library, ours, target);
+  mh::bench::print_ratios(what, library, ours, target);
 }
 
 /// From the moment all ranks stand ready to the moment the last one has its block.
 template <typename Read>
-void on_ranks(Times& times, const Read& read) {
+void on_ranks(mh::bench::Times& times, const Read& read) {
   mh::run_ranks(kRanks, [&](mh::Communicator& world) {
     const auto mesh = mh::init_device_mesh(world, "cpu", {kRanks});
     world.barrier();
@@ -151,9 +115,9 @@ void on_ranks(Times& times, const Read& read) {
 }
 
 void cut(const std::string& path) {
-  Times in_time;
+  mh::bench::Times in_time;
   for (const int64_t dim : {0, 1, 2}) {
-    Times library, ours;
+    mh::bench::Times library, ours;
     std::atomic<int64_t> inflated{0}, stored{0};
     for (int round = 0; round < kRounds; ++round) {
       on_ranks(library, [&](const mh::MeshPtr& mesh) {
@@ -168,14 +132,14 @@ void cut(const std::string& path) {
       });
     }
     const std::string name = "steps, 4 ranks, Shard(" + std::to_string(dim) + "): H5Dread of blocks";
-    print(name.c_str(), library, ours, dim == 0 ? 1 : 5);
+    mh::bench::print_ratios(name.c_str(), library, ours, dim == 0 ? 1 : 5);
     const double field = 4.0 * static_cast<double>(kShape[0] * kShape[1] * kShape[2]) * kRounds;
     std::printf("%-44s inflated / field %.2f, stored bytes %.1f MiB\n", "", static_cast<double>(inflated) / field,
                 static_cast<double>(stored) / kRounds / (1 << 20));
     if (dim == 0)
       in_time = ours;
     else
-      print("  against Shard(0)", in_time, ours, 1 / 1.3);
+      mh::bench::print_ratios("  against Shard(0)", in_time, ours, 1 / 1.3);
   }
 }
 
@@ -186,7 +150,7 @@ void plan() {
   const mh::SpecPtr spec = mh::make_spec(mesh, {10000, 1000, 1000}, {mh::shard(1), mh::shard(2)});
   mh::testing::reset_peak_memory();
   const int64_t resident = mh::testing::process_memory("VmHWM");
-  const double began = now();
+  const double began = mh::bench::seconds();
   mh::io::ChunkGrid grid = {{{0, 10000}, 1}, {{0, 1000}, 100}, {{0, 1000}, 100}};
   const mh::io::IoPlan plan(std::move(grid), 4, spec);
   int64_t chunks = 0;
@@ -194,7 +158,7 @@ void plan() {
   std::printf(
       "plan: 1,000,000 chunks, 4,096 ranks: %.4f s (target 0.5), %lld KiB more memory, %lld rounds, %lld chunks for "
       "this rank\n",
-      now() - began, static_cast<long long>((mh::testing::process_memory("VmHWM") - resident) >> 10),
+      mh::bench::seconds() - began, static_cast<long long>((mh::testing::process_memory("VmHWM") - resident) >> 10),
       static_cast<long long>(plan.rounds()), static_cast<long long>(chunks));
 }
 
@@ -203,9 +167,9 @@ void plan() {
 int main(int argc, char** argv) {
   const std::filesystem::path folder = argc > 1 ? argv[1] : std::filesystem::temp_directory_path().string();
   const std::string path = folder / ("bench_chunks_" + std::to_string(getpid()) + ".h5");
-  const at::Tensor field = smooth_field();
-  std::printf("256 MiB float32, medians of %d rounds: seconds\n%-44s %8s %8s %6s %8s %8s %6s %7s\n", kRounds, "against",
-              "wall", "ours", "ratio", "CPU", "ours", "ratio", "target");
+  const at::Tensor field = mh::bench::waves(kShape);
+  std::printf("256 MiB float32, medians of %d rounds: seconds\n", kRounds);
+  mh::bench::print_heading();
   make_file(path, field, {1, 256, 1024}, /*lzf=*/false);
   whole("gzip tiles, whole, 2 threads: one H5Dread", path, 4);
   make_file(path, field, {1, 256, 1024}, /*lzf=*/true);

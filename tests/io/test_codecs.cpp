@@ -22,7 +22,7 @@ struct CodecCase {
 
 /// Elements of `size` bytes; 37 of them make odd numbers of words.
 std::vector<CodecCase> cases_for(size_t size) {
-  const Codec gzip{Kind::kDeflate}, shuffle{Kind::kShuffle, size}, sum{Kind::kFletcher32};
+  const Codec gzip{.kind = Kind::kDeflate, .level = 4}, shuffle{Kind::kShuffle, size}, sum{Kind::kFletcher32};
   return {{"gzip", {gzip}},
           {"shuffle", {shuffle}},
           {"sum", {sum}},
@@ -213,6 +213,29 @@ TEST(Lzf, RefusesDamagedStreams) {
                                       "abc\x20\x02"s,
                                       5}}) {
     EXPECT_EQ(lzf(stream, static_cast<size_t>(room)), "");
+  }
+}
+
+/// What is encoded here is what HDF5 reads (test_parallel_write.cpp), and comes back.
+TEST(Codecs, EncodedChunksComeBack) {
+  for (const size_t size : {1, 2, 3, 4, 8, 16}) {
+    for (const CodecCase& c : cases_for(size)) {
+      SCOPED_TRACE(std::string(c.name) + " " + std::to_string(size));
+      std::string data;
+      for (size_t i = 0; i < 37 * size + 1; ++i) data += static_cast<char>(i / 5 * 7);
+      ChunkEncoder encoder;
+      ChunkDecoder decoder;
+      for (int again = 0; again < 2; ++again) {
+        std::memcpy(encoder.chunk(data.size()), data.data(), data.size());
+
+        const uint32_t skipped = encoder.encode(c.codecs);
+        const std::string stored = encoder.encoded();
+
+        std::memcpy(decoder.stored(stored.size()), stored.data(), stored.size());
+        EXPECT_EQ(decoder.decode(c.codecs, skipped, data.size()), "");
+        EXPECT_EQ(std::string(decoder.data(), data.size()), data);
+      }
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HDF5 files between processes: one file, written in turns; see tests/io for the same among threads.
+// HDF5 files between processes: one file, written by all; see tests/io for the same among threads.
 #include <gtest/gtest.h>
 
 #include <optional>

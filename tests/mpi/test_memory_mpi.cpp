@@ -118,11 +118,25 @@ TEST(MpiMemory, X11_AFieldIsReadTrainedOnAndWrittenByBlocksAlone) {
   EXPECT_LE(sharded, plain + spare);
   EXPECT_GT(whole - block, 2 * spare);
 
+  result.reset();  // compressed chunks, each of rows that all ranks share
+  const double rounds = 32 * kMiB;
+  const double packed = growth([&] {
+    File out = open(file.path, "w");
+    out.write("field", field, {.chunks = {1, 1, kRows, kColumns / 16}, .compression = 1});
+    out.close();
+  });
+  EXPECT_LE(packed, rounds + spare);
+  const at::Tensor kept = to_local(field);
+  at::Tensor back;
+  const double unpacked = growth([&] { back = scatter_tensor(open(file.path)["field"], mesh, {shard(2, rows)}); });
+  EXPECT_LE(unpacked, block + rounds + spare);
+  EXPECT_TRUE(at::equal(to_local(back), kept));
+
   std::printf(
       "[ figures  ] rank %d of %d: block %.0f MiB of %.0f; written %.0f, read %.0f, trained %.0f "
-      "(plain %.0f), saved %.0f\n",
+      "(plain %.0f), saved %.0f; in chunks written %.0f, read %.0f\n",
       world->rank(), world->size(), block / kMiB, whole / kMiB, made / kMiB, read / kMiB, sharded / kMiB, plain / kMiB,
-      saved / kMiB);
+      saved / kMiB, packed / kMiB, unpacked / kMiB);
   world->barrier();
 }
 

@@ -85,6 +85,29 @@ function tests.test_chunks_are_inflated_once()
   if mh.rank() == 0 then os.remove(path) end
 end
 
+-- Rows are added by all ranks, by one of them for plain tensors; what was flushed stands in a file of its own.
+function tests.test_files_grow()
+  local path = path_of "lua_growing"
+  local out = mh.h5.open(path, "w")
+  for step = 1, 4 do
+    out:append("x", mh.distribute_tensor(field():reshape{1, 9, 7} * step, mesh, {mh.Shard(2)}), {compression = 1})
+    out:append("time", mh.tensor{step})
+  end
+  local wrong = mh.distribute_tensor(field():double():reshape{1, 9, 7}, mesh, {mh.Shard(2)})
+  t.assert_error(function() out:append("x", wrong) end, "rows of another dtype")
+  local unfinished = out:flush()
+  t.assert_equal(mh.h5.open(unfinished)["x"].shape, {4, 9, 7})
+  mh.barrier()
+  out:close()
+
+  local file = mh.h5.open(path)
+  t.assert_equal(file["time"]:read():tolist(), {1, 2, 3, 4})
+  t.assert_close(file["x"]["2"]:read(), field() * 3)
+  file:close()
+  mh.barrier()
+  if mh.rank() == 0 then os.remove(path) end
+end
+
 function tests.test_a_discarded_file_leaves_the_old_one()
   local path = path_of("lua_kept_" .. mh.rank())
   for _, value in ipairs{1, 2} do
