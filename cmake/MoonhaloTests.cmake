@@ -304,6 +304,13 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
+# V10: ranks that are pretended.
+if(TARGET moonhalo_cli)
+  add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake --ranks 64
+                            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(lua.dry_run PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
+endif()
+
 # Scripts whose ranks are processes.
 if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
   foreach(module shared_order)

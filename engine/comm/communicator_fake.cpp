@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/fake_part.h"
 
 namespace moonhalo {
 namespace {
@@ -19,7 +20,12 @@ class Nothing final : public Work {
 // Own parts are put in their places, what others would send is zeros.
 class FakeCommunicator final : public Communicator {
  public:
-  FakeCommunicator(int rank, int size) : Communicator(rank, size) {}
+  FakeCommunicator(int rank, int size, std::shared_ptr<CommStats> stats = nullptr)
+      : Communicator(rank, size, std::move(stats)) {}
+
+  CommunicatorPtr part(int rank, int ranks) const {
+    return std::make_shared<FakeCommunicator>(rank, ranks, shared_stats());
+  }
 
   const char* backend() const override { return "fake"; }
 
@@ -58,7 +64,7 @@ class FakeCommunicator final : public Communicator {
   CommunicatorPtr do_split(int, int) override {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "split: a fake communicator cannot know what the other ranks would give",
                                 "\n  have  rank ", rank(), " of ", size(), " fake ranks",
-                                "\n  fix   make the part directly: make_fake_communicator(rank in the part, size of the part)");
+                                "\n  fix   make the part directly: make_fake_part(whole, rank in the part, size of the part)");
   }
 
  private:
@@ -83,5 +89,11 @@ class FakeCommunicator final : public Communicator {
 }  // namespace
 
 CommunicatorPtr make_fake_communicator(int rank, int ranks) { return std::make_shared<FakeCommunicator>(rank, ranks); }
+
+CommunicatorPtr make_fake_part(const Communicator& whole, int rank, int ranks) {
+  const auto* fake = dynamic_cast<const FakeCommunicator*>(&whole);
+  TORCH_INTERNAL_ASSERT(fake != nullptr);
+  return fake->part(rank, ranks);
+}
 
 }  // namespace moonhalo

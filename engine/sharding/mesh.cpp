@@ -14,6 +14,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/fake_part.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/sharding/spec_table.h"
@@ -52,7 +53,7 @@ DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vect
     if (shape_[d] == size()) {
       groups_.push_back(group_);
     } else if (fake_groups_) {
-      groups_.push_back(make_fake_communicator(static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
+      groups_.push_back(make_fake_part(*group_, static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
     } else {
       const int64_t color = rank() - coordinate(d) * strides_[d];
       groups_.push_back(group_->split(static_cast<int>(color), static_cast<int>(coordinate(d))));
@@ -91,7 +92,7 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
       key = key * shape_[d] + coordinate(d);
       ranks *= shape_[d];
     }
-    group = fake_groups_ ? make_fake_communicator(static_cast<int>(key), static_cast<int>(ranks))
+    group = fake_groups_ ? make_fake_part(*group_, static_cast<int>(key), static_cast<int>(ranks))
                          : group_->split(static_cast<int>(color), static_cast<int>(key));
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of a model consists of: mh._call_graph, for policies (lua/internal/policy_graph.lua).
+// What a call of a model consists of: mh._call_graph, for policies (lua/policy/graph.lua).
 #include <ATen/record_function.h>
 
 #include <map>

@@ -224,6 +224,12 @@ int world_size(lua_State* lua) {
   return 1;
 }
 
+/// mh.backend(): "threads", "mpi", "nccl", or "fake": nobody else is there, and what others would send is made up.
+int backend(lua_State* lua) {
+  push(lua, context(lua).world->backend());
+  return 1;
+}
+
 /// mh.barrier(): collective over all ranks.
 int barrier(lua_State* lua) {
   context(lua).world->barrier();
@@ -318,11 +324,17 @@ const luaL_Reg kMeshMeta[] = {{"__index", guard<mesh_index>},
                               {"__eq", guard<mesh_equal>},
                               {nullptr, nullptr}};
 
-const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>}, {"Shard", guard<make_shard>},
-                               {"Stored", guard<make_stored>},         {"Replicate", guard<make_replicate>},
-                               {"Partial", guard<make_partial>},       {"rank", guard<rank>},
-                               {"world_size", guard<world_size>},      {"barrier", guard<barrier>},
-                               {"comm_stats", guard<comm_stats>},      {nullptr, nullptr}};
+const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>},
+                               {"Shard", guard<make_shard>},
+                               {"Stored", guard<make_stored>},
+                               {"Replicate", guard<make_replicate>},
+                               {"Partial", guard<make_partial>},
+                               {"rank", guard<rank>},
+                               {"world_size", guard<world_size>},
+                               {"backend", guard<backend>},
+                               {"barrier", guard<barrier>},
+                               {"comm_stats", guard<comm_stats>},
+                               {nullptr, nullptr}};
 
 void open_mesh(lua_State* lua) {
   define_object<Placement>(lua, kPlacementMethods, kPlacementGetters, kPlacementMeta);

@@ -5,7 +5,7 @@ local mh = ...
 
 local kHomes = {
   {"internal.parallelize", "parallelize_module", "distribute_module", "finish_grad_sync", "expert_parallel"},
-  {"internal.parallelize_config", "parallelize", "ComputeConfig", "broadcast_weights"},
+  {"policy.parallelize", "parallelize", "ComputeConfig", "broadcast_weights"},
   {"internal.patch", "patch"},
   {"internal.ema", "EMA"},
 }

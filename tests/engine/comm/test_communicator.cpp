@@ -372,7 +372,7 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
   EXPECT_EQ(halo.sum().item<double>(), 0);
   EXPECT_EQ(comm->stats().by_kind[CommStats::kExchange].bytes, 16);
   EXPECT_EQ(comm->stats().by_kind[CommStats::kAllGather].bytes, 8 * 4095);
-  EXPECT_THAT(message_of([&] { comm->split(0, 0); }), HasSubstr("make_fake_communicator"));
+  EXPECT_THAT(message_of([&] { comm->split(0, 0); }), HasSubstr("make_fake_part"));
   EXPECT_EQ(comm->all_gather_strings("me")[1], "me");
   comm->abort("enough");
   EXPECT_THAT(message_of([&] { comm->barrier(); }), HasSubstr("enough"));

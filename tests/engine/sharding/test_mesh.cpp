@@ -61,5 +61,18 @@ TEST(Mesh, OfGpusNeedsOne) {
   EXPECT_EQ(init_device_mesh(*make_fake_communicator(0, 4), "cuda", {4})->size(), 4);
 }
 
+TEST(Mesh, WhatPartsOfAFakeWorldSendCounts) {
+  const CommunicatorPtr world = make_fake_communicator(0, 8);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {2, 2, 2}, {"a", "b", "c"});
+  at::Tensor x = at::ones({4});
+  for (const MeshPtr& slice : {mesh, mesh->slice({"b"}), mesh->slice({"b", "c"})}) {
+    const int64_t before = world->stats().total().bytes;
+
+    slice->group().all_reduce(x);
+
+    EXPECT_GT(world->stats().total().bytes, before);
+  }
+}
+
 }  // namespace
 }  // namespace moonhalo::testing

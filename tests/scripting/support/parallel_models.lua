@@ -133,6 +133,39 @@ for name, case in pairs(kModels) do
   end
 end
 
+--- Bytes of the rank that sends most in a step of a divided module.
+local function sent_in_a_step(net, case)
+  local mesh = net.parallel.mesh
+  net:zero_grad()
+  local x = mh.local_batch(mh.ones(case.x, kF64), mesh["unit"])
+  local before = mh.comm_stats().bytes
+  net(x):square():sum():backward()
+  mh.finish_grad_sync(net)
+  local bytes = mh.tensor({mh.comm_stats().bytes - before})
+  return mh.from_local(bytes, mh.init_device_mesh("cpu", {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item()
+end
+
+-- V10: the plan is found, the numbers are those of one rank, and every candidate is counted.
+for name, case in pairs(kModels) do
+  tests["test_V10_N08_autodist_" .. name] = function()
+    for _, size in ipairs(plan_sizes()) do
+      local net = check_trains(case, "autodist", config_of(size, ranks))
+      local candidates, seen = net.parallel.report.candidates, {}
+      for i, one in ipairs(candidates) do
+        local what = one.sizes
+        testing.assert_equal(what.dp * what.domain * what.tp, size)
+        testing.assert_equal(one.cost, one.macs + 10 * one.bytes)
+        testing.assert_equal(i == 1 or one.cost >= candidates[i - 1].cost, true)
+        seen[("%d %d %d %s"):format(what.dp, what.domain, what.tp, one.stored)] = one
+      end
+      testing.assert_equal(seen["1 1 " .. size .. " false"] ~= nil, true)
+      testing.assert_equal(seen["1 " .. size .. " 1 false"] ~= nil, size == 1 or name == "convnet")
+      testing.assert_equal(seen[size .. " 1 1 true"] ~= nil, size > 1)
+      testing.assert_equal(candidates[1].bytes, sent_in_a_step(net, case))
+    end
+  end
+end
+
 -- ---- Modules that train ----------------------------------------------------------------------------------------------
 
 local function samples_of(count)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- N04, N06, N07, N09, N12, N20-N29, N36, V15: what mh.parallelize takes and refuses, the plans that it keeps, and weights.
+-- V10, N04, N06-N09, N12, N15, N16, N20-N29, N36: what mh.parallelize takes and refuses, the plans that it keeps, and weights.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
@@ -43,6 +43,16 @@ local function refused(texts, fn)
   end
 end
 
+local count = 0
+local function folder()
+  count = count + 1
+  local path = ("build/plans_of_tests/%d_%d"):format(ranks, count)
+  mh._files.on_first_rank(function()
+    os.remove(path .. "/Mlp/plan.json")
+    os.remove(path .. "/Mlp/small/plan.json")
+  end)
+  return path
+end
 -- ---- Bad input ---------------------------------------------------------------------------------------------------------
 
 function tests.test_configurations_are_checked()
@@ -170,6 +180,58 @@ function tests.test_N06_N09_a_policy_of_the_users_reads_the_graph()
   testing.assert_equal(first.outputs[1].value, second.inputs[1].value)
 end
 
+function tests.test_V10_autodist_within_a_limit_of_memory()
+  local make = function() return Mlp(300) end
+  local function plan(options, more)
+    return mh.parallelize(make, {x = x}, "autodist", config_of(ranks, ranks, {pas_config = options}), more)
+  end
+  local options = {load_module = false, module_dtype = "float64"}
+  local _, report = plan({}, options)
+  local placed, limited = plan({macs_per_byte = 1e-9, memory_limit = report.candidates[#report.candidates].memory // 1}, options)
+  testing.assert_equal(limited.candidates[1].placed.stored, placed.stored)
+  for _, list in ipairs {report, limited} do
+    for i, one in ipairs(list.candidates) do
+      local next_one = list.candidates[i + 1]
+      testing.assert_equal(next_one == nil or (one.fits and not next_one.fits) or one.cost <= next_one.cost, true)
+    end
+  end
+  -- In blocks a step sends more and a rank keeps less; the limit is between the two.
+  local copied, stored
+  for _, one in ipairs(report.candidates) do
+    if one.sizes.dp == ranks and one.stored then stored = one elseif one.sizes.dp == ranks then copied = one end
+  end
+  testing.assert_equal({stored.memory < copied.memory, stored.bytes >= copied.bytes}, {true, true})
+  testing.assert_equal(tostring(report):find("dp " .. ranks .. ", domain 1, tp 1, stored", 1, true) ~= nil, true)
+
+  refused({"no plan fits into 100 bytes a rank", "bytes sent"}, function() plan({memory_limit = 100}, options) end)
+  refused({"memory_limit = -1, wanted a number above 0"}, function() plan({memory_limit = -1}, options) end)
+  refused({"policy 'autodist' has no option 'memory'", "memory_limit"}, function() plan({memory = 1}, options) end)
+  refused({"tries plans of 7 ranks out, the run has " .. ranks}, function()
+    mh.parallelize(make, {x = x}, "autodist", config_of(7, 7), options)
+  end)
+
+  local kept = {gen_savedir = folder(), module_dtype = "float64", init_module_params = false}
+  for i = 1, 2 do  -- deferred: nothing has values; the second time nothing is counted
+    local net = plan({}, kept)()
+    testing.assert_equal({net.parallel.planned, net.parallel.report ~= nil}, {i == 1, i == 1})
+    testing.assert_equal(plain(net.fc1.weight):isnan():all():item(), true)
+  end
+end
+
+function tests.test_V10_autodist_draws_no_random_numbers_and_leaves_buffers()
+  local function net_of()
+    mh.manual_seed(4)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5)):double()
+  end
+  local whole = net_of()
+  local expected = mh.rand{4}
+  local net = mh.parallelize(net_of(), {x = x}, "autodist", whole_unit)
+
+  testing.assert_equal(mh.rand{4}, expected)
+  testing.assert_equal(net[1].training, true)
+  for name, tensor in net:state_dict() do testing.assert_equal(plain(tensor), whole:state_dict()[name]) end
+end
+
 -- ---- A part of a model -------------------------------------------------------------------------------------------------
 
 local Outer = nn.Module:extend("Outer")
@@ -206,16 +268,6 @@ end
 
 -- ---- Plans on the disk -------------------------------------------------------------------------------------------------
 
-local count = 0
-local function folder()
-  count = count + 1
-  local path = ("build/plans_of_tests/%d_%d"):format(ranks, count)
-  mh._files.on_first_rank(function()
-    os.remove(path .. "/Mlp/plan.json")
-    os.remove(path .. "/Mlp/small/plan.json")
-  end)
-  return path
-end
 local function exists(path) return mh._files.on_first_rank(function() return mh.files.exists(path) and "yes" or "no" end) == "yes" end
 
 function tests.test_N23_N24_plans_are_kept_and_used_again()

@@ -4,12 +4,13 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
-local cache = require "moonhalo.internal.plan_cache"
-local compute_config = require "moonhalo.internal.compute_config"
-local parallel_module = require "moonhalo.internal.parallel_module"
-local check_placements = require "moonhalo.internal.policy_check"
-local policies = require "moonhalo.internal.policies"
-local policy_graph = require "moonhalo.internal.policy_graph"
+local cache = require "moonhalo.policy.plan_cache"
+local compute_config = require "moonhalo.policy.compute_config"
+local parallel_module = require "moonhalo.policy.division"
+local check_placements = require "moonhalo.policy.check"
+local policies = require "moonhalo.policy.policies"
+local policy_graph = require "moonhalo.policy.graph"
+local search = require "moonhalo.policy.search"
 
 local fail, is_module = mh.fail, base.is_module
 
@@ -126,9 +127,15 @@ end
 
 local function make_plan(module, dummy, policy, config, graph)
   graph = graph or trace(module, dummy)
-  local name = "of the user's"
-  if type(policy) == "string" then name, policy = policy, policies.builtin[policy] end
-  return check_placements(name, policy(graph, config), graph, config), graph
+  local name, placed, report = policy, nil, nil
+  if policy == "autodist" then
+    placed, report = search.autodist(module, dummy, graph, config)
+  elseif type(policy) == "string" then
+    placed = policies.builtin[policy](graph, config)
+  else
+    name, placed = "of the user's", policy(graph, config)
+  end
+  return check_placements(name, placed, graph, config), graph, report
 end
 
 --- The plan: from the disk where the options say so, else made by the policy on all ranks, of which rank 0's counts.
@@ -142,10 +149,10 @@ local function plan_for(module, dummy, policy, config, options)
     found = cache.find(path, key, options.reuse, shared)
   end
   if found.plan then return found.plan, false end
-  local plan, graph = make_plan(module, dummy, policy, config, found.graph)
+  local plan, graph, report = make_plan(module, dummy, policy, config, found.graph)
   if shared then plan = mh.json.decode(mh._files.on_first_rank(function() return mh.json.encode(plan) end)) end
   if path then cache.write(path, key, plan, graph) end
-  return plan, true
+  return plan, true, report
 end
 
 --- The stages and loss() of a module must be its forward, or it would train something else.
@@ -185,15 +192,15 @@ local function check_ranks(config, options)
 end
 
 local function parallelize_made(module, dummy, policy, config, options)
-  local plan, planned = plan_for(module, dummy, policy, config, options)
-  if not options.load_module then return plan end
+  local plan, planned, report = plan_for(module, dummy, policy, config, options)
+  if not options.load_module then return plan, report end
   local _, names = policy_graph.arguments(module, dummy)
   if plan.stages and options.init_module_params then check_stages_are_forward(module, dummy) end
   if not options.init_module_params then empty_parameters(module) end
   local equal_already = options.broadcast_strategy ~= "all" or not options.init_module_params
   parallel_module.apply(module, plan, config, names, not equal_already and 0 or nil)
   if not options.init_module_params then fill_with_nan(module) end
-  module.parallel.planned = planned
+  module.parallel.planned, module.parallel.report = planned, report
   return module
 end
 
@@ -201,9 +208,9 @@ end
 --- mh.zeros{4, 16}}, "tp", mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4})`. Collective over all ranks. `module`:
 --- a module, which is divided in place and returned; or a class or constructor: a function is returned that makes such
 --- modules (a module, where module_fn makes it). `dummy`: arguments of forward by name; one forward of them on plain
---- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", or a function(graph, config) that
+--- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", "autodist", or a function(graph, config) that
 --- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs.
---- `module.parallel` then is {mesh, config, plan, planned, pipeline}.
+--- `module.parallel` then is {mesh, config, plan, planned, report (of autodist), pipeline}.
 --- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
 --- from something else), "moo" (another plan then), "override" (always), "graph" (another plan, from the graph that is
 --- there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and

@@ -100,6 +100,19 @@ local function along(names, dim, placement)
   return list
 end
 
+local kMinNumel = 1024  -- as in fully_shard
+
+--- The dim of a parameter of which blocks are kept on `ranks` ranks: the first that `placements` do not cut and that has
+--- rows for all; nil for few elements.
+function policies.storage_dim(shape, placements, ranks)
+  local numel, cut = 1, {}
+  for _, size in ipairs(shape) do numel = numel * size end
+  for _, placement in ipairs(placements) do cut[tonumber(tostring(placement):match("^%a+%((%d+)") or -1)] = true end
+  for dim = 0, numel < kMinNumel and -1 or #shape - 1 do
+    if not cut[dim] and shape[dim + 1] >= ranks then return dim end
+  end
+end
+
 local function bias_of(node) return node.inputs[3] and node.inputs[3].parameter end
 
 --- Tensor parallelism over the mesh dim "tp" among `names`.
@@ -137,8 +150,9 @@ function policies.balanced_runs(costs, count)
   return sizes
 end
 
-local function check_options(name, config, known)
-  for key in pairs(config.pas_config) do
+--- Errors for options of a policy that are not among `known`.
+function policies.check_options(name, options, known)
+  for key in pairs(options) do
     local found = false
     for _, one in ipairs(known) do found = found or one == key end
     if not found then
@@ -171,7 +185,7 @@ policies.builtin = {}
 
 --- Units of one rank each: all ranks see other samples.
 function policies.builtin.dp(_, config)
-  check_options("dp", config, {})
+  policies.check_options("dp", config.pas_config, {})
   if config.plan_ngpus ~= 1 then
     fail(("parallelize: policy 'dp' divides nothing within a unit, plan_ngpus = %d\n  fix   plan_ngpus = 1, or the policy "
       .. "'data', which cuts a unit's samples")
@@ -182,26 +196,26 @@ end
 
 --- The samples of a unit are cut over its ranks.
 function policies.builtin.data(_, config)
-  check_options("data", config, {})
+  policies.check_options("data", config.pas_config, {})
   return {mesh = {{config.plan_ngpus}, {"dp"}}, inputs = {dp = 0}}
 end
 
 --- Pairs of linear layers and of convolutions, and the layers of attention, are cut by features and channels.
 function policies.builtin.tp(graph, config)
-  check_options("tp", config, {})
+  policies.check_options("tp", config.pas_config, {})
   return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = policies.tensor_cuts(graph, {"tp"})}
 end
 
 --- Stages of a pipeline.
 function policies.builtin.pp(graph, config)
-  check_options("pp", config, kPipeline)
+  policies.check_options("pp", config.pas_config, kPipeline)
   local count = config.pas_config.pipeline_nstages or config.plan_ngpus
   return {mesh = {{config.plan_ngpus}, {"pp"}}, stages = stages_of(graph, count)}
 end
 
 --- Stages of a pipeline, each divided as 'tp' does.
 function policies.builtin.hybrid(graph, config)
-  check_options("hybrid", config, kPipeline)
+  policies.check_options("hybrid", config.pas_config, kPipeline)
   local count = config.pas_config.pipeline_nstages or 2
   if config.plan_ngpus % count ~= 0 then
     fail(("parallelize: policy 'hybrid': plan_ngpus = %d is no multiple of pipeline_nstages = %d"):format(
@@ -213,6 +227,6 @@ function policies.builtin.hybrid(graph, config)
   }
 end
 
-policies.names = {"data", "dp", "hybrid", "pp", "tp"}
+policies.names = {"autodist", "data", "dp", "hybrid", "pp", "tp"}
 
 return policies

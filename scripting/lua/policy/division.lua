@@ -4,7 +4,8 @@
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
 local containers = require "moonhalo.nn.containers"
-local steps = require "moonhalo.internal.parallel_steps"
+local policies = require "moonhalo.policy.policies"
+local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
 local parallel_module = {}
@@ -29,20 +30,6 @@ end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
 
-local kMinNumel = 1024  -- as in fully_shard
-
---- Stored(dim) on the units for a tensor of this shape; `list`: what cuts it otherwise.
-local function stored_over(count, shape, list)
-  local numel, taken = 1, {}
-  for _, size in ipairs(shape) do numel = numel * size end
-  for _, text in ipairs(list) do taken[tonumber(text:match("^%a+%((%d+)") or -1)] = true end
-  if numel < kMinNumel then return "Replicate()" end
-  for dim = 0, #shape - 1 do
-    if not taken[dim] and shape[dim + 1] >= count then return ("Stored(%d)"):format(dim) end
-  end
-  return "Replicate()"
-end
-
 --- The plan for the mesh of a stage, units and all. Parameters of a slice cannot be lifted to the mesh that has the
 --- stages in it, so blocks over the units are placements here.
 local function plan_of_stage(stage, names_in_model, placed, config)
@@ -51,7 +38,8 @@ local function plan_of_stage(stage, names_in_model, placed, config)
     local list = (placed.parameter or {})[names_in_model[tensor]] or {}
     local full = {"Replicate()"}
     for i = 1, #dims do full[i + 1] = list[i] or "Replicate()" end
-    if config.use_zero and config.units > 1 then full[1] = stored_over(config.units, tensor.shape, list) end
+    local dim = config.use_zero and config.units > 1 and policies.storage_dim(tensor.shape, list, config.units)
+    if dim then full[1] = ("Stored(%d)"):format(dim) end
     parameter[name] = full
   end
   return {parameter = parameter}

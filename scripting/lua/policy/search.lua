@@ -1,0 +1,218 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The policy "autodist": tries every way to share out the ranks of a unit, and takes the cheapest.
+--
+-- A candidate is a mesh of data, domain and tensor ranks, with parameters copied or kept in blocks over the data ranks.
+-- It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in the place of
+-- parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with `--backend fake --ranks
+-- 64` the others are pretended, and rank 0's numbers count. Pipelines are no candidates.
+
+local mh = require "moonhalo"
+local policies = require "moonhalo.policy.policies"
+local policy_graph = require "moonhalo.policy.graph"
+local steps = require "moonhalo.policy.steps"
+
+local fail, is_tensor = mh.fail, mh.is_tensor
+local search = {}
+
+local kOptions = {"macs_per_byte", "memory_limit"}
+local kMacsPerByte = 10
+
+-- ---- Candidates -----------------------------------------------------------------------------------------------------
+
+--- Whether an argument is a field, [batch, channels, first spatial dim, second, ...].
+local function has_field(graph)
+  for _, described in pairs(graph.arguments) do
+    if select(2, described:gsub(",", "")) >= 3 then return true end
+  end
+  return false
+end
+
+--- Placements for `sizes` = {dp =, domain =, tp =}; mesh dims of one rank are left out.
+local function placed_for(sizes, stored, graph)
+  local placed = {mesh = {{}, {}}, inputs = {}, stored = stored and "dp" or nil}
+  for _, name in ipairs {"dp", "domain", "tp"} do
+    if sizes[name] > 1 then table.insert(placed.mesh[1], sizes[name]); table.insert(placed.mesh[2], name) end
+  end
+  if #placed.mesh[1] == 0 then placed.mesh = {{1}, {"dp"}} end
+  if sizes.dp > 1 then placed.inputs.dp = 0 end
+  if sizes.domain > 1 then placed.inputs.domain = 2 end
+  if sizes.tp > 1 then placed.parameter = policies.tensor_cuts(graph, placed.mesh[2]) end
+  return placed
+end
+
+local function candidates_of(graph, ranks)
+  local field, cuts, list = has_field(graph), false, {}
+  for _ in pairs(policies.tensor_cuts(graph, {"tp"})) do cuts = true end
+  for dp = ranks, 1, -1 do
+    for domain = ranks, 1, -1 do
+      local tp = ranks // (dp * domain)
+      if dp * domain * tp == ranks and (domain == 1 or field) and (tp == 1 or cuts) then
+        local sizes = {dp = dp, domain = domain, tp = tp}
+        list[#list + 1] = {sizes = sizes, stored = false, placed = placed_for(sizes, false, graph)}
+        if dp > 1 then list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)} end
+      end
+    end
+  end
+  return list
+end
+
+-- ---- Counting -------------------------------------------------------------------------------------------------------
+
+--- Parameters and buffers of zeros, placed as the candidate says.
+local function zeros_on(mesh, candidate, names)
+  local placed = candidate.placed
+  return function(tensor)
+    local list, placements = (placed.parameter or {})[names[tensor]] or {}, {mh.Replicate()}
+    for i in ipairs(placed.mesh[2]) do placements[i + 1] = list[i] or mh.Replicate() end
+    if candidate.stored and tensor.requires_grad then
+      local dim = policies.storage_dim(tensor.shape, list, candidate.sizes.dp)
+      if dim then placements[2] = mh.Stored(dim) end
+    end
+    local zeros = mh.zeros(tensor.shape, {dtype = tensor.dtype, mesh = mesh, placements = placements})
+    return tensor.requires_grad and zeros:requires_grad_(true) or zeros
+  end
+end
+
+--- A number that every element counts in: the loss, or squares, which sums over ranks cannot pass through.
+local function sum_of(value)
+  if is_tensor(value) and value.requires_grad then return value.ndim == 0 and value or value:square():sum() end
+  if is_tensor(value) then return nil end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return nil end
+  local total
+  for _, one in pairs(value) do
+    local part = sum_of(one)
+    total = total and part and total + part or total or part
+  end
+  return total
+end
+
+local function bytes_of(shape, dtype)
+  local bytes = tonumber(dtype:match("(%d+)$") or 8) // 8
+  for _, size in ipairs(shape) do bytes = bytes * size end
+  return bytes
+end
+
+--- What all operators of the forward give, once each.
+local function activation_bytes(graph)
+  local seen, bytes = {}, 0
+  for _, node in ipairs(graph.nodes) do
+    for _, output in ipairs(node.outputs) do
+      if not seen[output.value] then bytes = bytes + bytes_of(output.shape, output.dtype) end
+      seen[output.value] = true
+    end
+  end
+  return bytes
+end
+
+--- Arguments of zeros, the rows of all units together. (What is no tensor stays; so do single numbers.)
+local function zero_batch(values, mesh)
+  return steps.map_tensors(values, function(x)
+    if x.ndim == 0 then return x end
+    local shape, placements = x.shape, {mh.Shard(0)}
+    shape[1] = shape[1] * mesh:size("unit")
+    for i = 2, mesh.ndim do placements[i] = mh.Replicate() end
+    return mh.zeros(shape, {dtype = x.dtype, mesh = mesh, placements = placements})
+  end)
+end
+
+--- One step of this rank: {bytes sent, messages, multiplications, bytes of parameters, gradients and states of AdamW}.
+local function step_of(module, values, where)
+  local held = 0
+  for _, parameter in ipairs(module:parameters()) do
+    if parameter.requires_grad then held = held + 4 * bytes_of(parameter:to_local().shape, parameter.dtype) end
+  end
+  local args = steps.place(zero_batch(values, where.mesh), where)
+  local before = mh.comm_stats()
+  local macs = mh._call_graph.macs(function()
+    local total = sum_of({module(table.unpack(args, 1, values.n))})
+    if not total then fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
+    total:backward()
+    mh.finish_grad_sync(module)
+  end)
+  local after = mh.comm_stats()
+  return {after.bytes - before.bytes, after.messages - before.messages, macs, held}
+end
+
+--- The largest of every number over the ranks, so that all decide alike; of this rank where there is no other.
+local function largest(numbers, mesh)
+  if mh.backend() == "fake" then return numbers end
+  local placements = {}
+  for i = 1, mesh.ndim do placements[i] = mh.Shard(0) end
+  local all = mh.from_local(mh.tensor(numbers, {dtype = "float64"}):reshape{1, #numbers}, mesh, placements)
+  return all:full_tensor():amax{dim = {0}}:tolist()
+end
+
+local function count(candidate, module, values, graph, units)
+  local sizes, names = {units}, {"unit"}
+  for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
+  local mesh, name_of = mh.init_device_mesh("cpu", sizes, names), {}
+  for name, parameter in module:named_parameters() do name_of[parameter] = name end
+  local numbers = policy_graph.with_tensors(module, zeros_on(mesh, candidate, name_of), function()
+    return step_of(module, values, {mesh = mesh, inputs = candidate.placed.inputs})
+  end)
+  local found = largest(numbers, mesh)
+  candidate.bytes, candidate.messages, candidate.macs = found[1], found[2], found[3]
+  candidate.memory = found[4] + activation_bytes(graph) / (candidate.sizes.dp * candidate.sizes.domain)
+end
+
+-- ---- The report -----------------------------------------------------------------------------------------------------
+
+local report_meta = {__name = "PlanReport"}
+
+function report_meta:__tostring()
+  local lines = {("autodist: %d candidates; cost = multiplications + %g x bytes sent, of the rank that has most"):format(
+    #self.candidates, self.macs_per_byte)}
+  lines[2] = ("  %-28s %12s %9s %12s %12s %12s"):format("ranks", "bytes sent", "messages", "macs", "memory", "cost")
+  for _, one in ipairs(self.candidates) do
+    local what = ("dp %d, domain %d, tp %d%s"):format(one.sizes.dp, one.sizes.domain, one.sizes.tp,
+      one.stored and ", stored" or "")
+    lines[#lines + 1] = ("  %-28s %12d %9d %12d %12d %12.0f%s"):format(what, one.bytes // 1, one.messages // 1, one.macs // 1,
+      one.memory // 1, one.cost, one.fits and "" or "  too large")
+  end
+  return table.concat(lines, "\n")
+end
+
+local function check_options(options)
+  policies.check_options("autodist", options, kOptions)
+  for _, name in ipairs(kOptions) do
+    if options[name] ~= nil and (type(options[name]) ~= "number" or options[name] <= 0) then
+      fail(("parallelize: policy 'autodist': %s = %s, wanted a number above 0"):format(name, tostring(options[name])))
+    end
+  end
+end
+
+--- The cheapest placements for the ranks of a unit whose memory is within pas_config.memory_limit (bytes a rank: parameters,
+--- gradients, two states, and an estimate of activations), and a report: {candidates = list, cheapest first, of {sizes,
+--- stored, placed, bytes, messages, macs, memory, cost, fits}}, which prints as a table. pas_config.macs_per_byte: how many
+--- multiplications take as long as sending a byte. Collective over all ranks, which must be whole units.
+function search.autodist(module, dummy, graph, config)
+  local options = config.pas_config
+  check_options(options)
+  local ranks, world = config.plan_ngpus, mh.world_size()
+  if world % ranks ~= 0 then
+    fail(("parallelize: policy 'autodist' tries plans of %d ranks out, the run has %d\n  fix   run with --ranks %d"):format(
+      ranks, world, ranks))
+  end
+  local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
+  local drawn, per_byte = generator:state_dict(), options.macs_per_byte or kMacsPerByte
+  local list = candidates_of(graph, ranks)
+  for i, one in ipairs(list) do
+    count(one, module, values, graph, world // ranks)
+    one.cost, one.fits, one.number = one.macs + per_byte * one.bytes, one.memory <= (options.memory_limit or math.huge), i
+  end
+  generator:load_state_dict(drawn)
+  module:zero_grad()
+  table.sort(list, function(a, b)
+    if a.fits ~= b.fits then return a.fits end
+    if a.cost ~= b.cost then return a.cost < b.cost end
+    return a.number < b.number
+  end)
+  local report = setmetatable({candidates = list, macs_per_byte = per_byte}, report_meta)
+  if not list[1].fits then
+    fail(("parallelize: policy 'autodist': no plan fits into %s bytes a rank\n  have  %s"):format(
+      tostring(options.memory_limit), tostring(report)))
+  end
+  return list[1].placed, report
+end
+
+return search
