@@ -401,6 +401,12 @@ if(TARGET moonhalo_cli)
                    "-DOUTPUT=${PROJECT_BINARY_DIR}/resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
                    "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
   set_tests_properties(examples.resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
+  add_test(NAME examples.train_at_scale
+           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                   "-DOUTPUT=${PROJECT_BINARY_DIR}/train_at_scale" -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
+  set_tests_properties(examples.train_at_scale PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                          "${test_environment}")
   # X16: a rank that fails or is killed, and disks that are full.
   set(failing_error "error\\(\"the pressure is negative\"\\)")
   set(failing_killed "${text_killed}")
