@@ -302,10 +302,7 @@ if(TARGET moonhalo_cli)
                                       "${PROJECT_SOURCE_DIR}")
     set_tests_properties(lua.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
-endif()
-
-# V10: ranks that are pretended.
-if(TARGET moonhalo_cli)
+  # V10: ranks that are pretended.
   add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake --ranks 64
                             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(lua.dry_run PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")

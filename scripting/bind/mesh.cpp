@@ -230,6 +230,12 @@ int backend(lua_State* lua) {
   return 1;
 }
 
+/// mh.device(): where this run computes, as the command line or the launcher said.
+int device(lua_State* lua) {
+  push(lua, context(lua).device);
+  return 1;
+}
+
 /// mh.barrier(): collective over all ranks.
 int barrier(lua_State* lua) {
   context(lua).world->barrier();
@@ -331,6 +337,7 @@ const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>},
                                {"Partial", guard<make_partial>},
                                {"rank", guard<rank>},
                                {"world_size", guard<world_size>},
+                               {"device", guard<device>},
                                {"backend", guard<backend>},
                                {"barrier", guard<barrier>},
                                {"comm_stats", guard<comm_stats>},

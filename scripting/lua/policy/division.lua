@@ -8,9 +8,9 @@ local policies = require "moonhalo.policy.policies"
 local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
-local parallel_module = {}
+local division = {}
 
--- ---- Meshes and samples ---------------------------------------------------------------------------------------------
+-- ---- Meshes ---------------------------------------------------------------------------------------------------------
 
 --- The mesh of a run: the units, then the mesh of a unit.
 local function make_mesh(module, config, placed)
@@ -91,14 +91,14 @@ local function make_pipeline(module, placed, config, mesh, src)
   return pipe
 end
 
--- ---- parallel_module.apply ------------------------------------------------------------------------------------------
+-- ---- division.apply -------------------------------------------------------------------------------------------------
 
 -- What of a module that is a pipeline is that of the stages of this rank.
 local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
 
 --- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or nil: every rank's own, which are
 --- equal). Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
-function parallel_module.apply(module, placed, config, names, src)
+function division.apply(module, placed, config, names, src)
   local mesh = make_mesh(module, config, placed)
   local state = {module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false}
   if placed.stages then
@@ -127,7 +127,7 @@ end
 
 --- Gives every unit of `plan_ngpus` ranks the parameters and buffers of the first: rank r's blocks become those of rank
 --- r % plan_ngpus. Collective over all ranks.
-function parallel_module.broadcast_weights(module, plan_ngpus)
+function division.broadcast_weights(module, plan_ngpus)
   if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. type(module)) end
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
@@ -150,4 +150,4 @@ function parallel_module.broadcast_weights(module, plan_ngpus)
   return module
 end
 
-return parallel_module
+return division

@@ -6,7 +6,7 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local cache = require "moonhalo.policy.plan_cache"
 local compute_config = require "moonhalo.policy.compute_config"
-local parallel_module = require "moonhalo.policy.division"
+local division = require "moonhalo.policy.division"
 local check_placements = require "moonhalo.policy.check"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
@@ -198,7 +198,7 @@ local function parallelize_made(module, dummy, policy, config, options)
   if plan.stages and options.init_module_params then check_stages_are_forward(module, dummy) end
   if not options.init_module_params then empty_parameters(module) end
   local equal_already = options.broadcast_strategy ~= "all" or not options.init_module_params
-  parallel_module.apply(module, plan, config, names, not equal_already and 0 or nil)
+  division.apply(module, plan, config, names, not equal_already and 0 or nil)
   if not options.init_module_params then fill_with_nan(module) end
   module.parallel.planned, module.parallel.report = planned, report
   return module
@@ -223,6 +223,9 @@ local function parallelize(module, dummy, policy, config, given)
   if not compute_config.is_config(config) then fail("parallelize: wanted a ComputeConfig, got " .. type(config)) end
   check_ranks(config, options)
   if is_module(module) then
+    if rawget(module, "parallel") then
+      fail(("parallelize: this %s was parallelized before\n  fix   give another instance of its class"):format(module:class_name()))
+    end
     for _, name in ipairs {"module_fn", "init_module_params"} do
       if options[name] ~= (kDefaults[name] == true or nil) then
         fail(("parallelize: %s is for classes, and this is a %s already"):format(name, module:class_name()))
@@ -246,5 +249,5 @@ end
 
 return {
   parallelize = parallelize, ComputeConfig = compute_config.ComputeConfig,
-  broadcast_weights = parallel_module.broadcast_weights,
+  broadcast_weights = division.broadcast_weights,
 }

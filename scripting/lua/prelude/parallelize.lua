@@ -8,6 +8,7 @@ local kHomes = {
   {"policy.parallelize", "parallelize", "ComputeConfig", "broadcast_weights"},
   {"internal.patch", "patch"},
   {"internal.ema", "EMA"},
+  {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
 }
 for _, home in ipairs(kHomes) do
   for _, name in ipairs {table.unpack(home, 2)} do
