@@ -96,7 +96,7 @@ end
 -- What of a module that is a pipeline is that of the stages of this rank.
 local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
 
---- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or nil: every rank's own, which are
+--- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or false: every rank's own, which are
 --- equal). Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
 function division.apply(module, placed, config, names, src)
   local mesh = make_mesh(module, config, placed)

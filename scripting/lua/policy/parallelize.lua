@@ -58,15 +58,18 @@ end
 
 local function is_class(value) return type(value) == "table" and rawget(value, "instance_meta") ~= nil end
 
---- Parameters without values in the place of deferred ones: only the blocks that are kept of them will ever have
---- memory.
+--- Parameters in the place of deferred ones that are one number, repeated: only the blocks that are kept of them will
+--- ever have memory.
 local function empty_parameters(module)
   local made = {}
+  local function like(tensor)
+    local one = mh.zeros({}, {dtype = tensor.dtype, device = tensor.device})
+    return base.Parameter(one:expand(tensor.shape), tensor.requires_grad)
+  end
   for _, one in module:named_modules() do
     for name, tensor in one._parameters do
       if tensor:is_deferred() then
-        made[tensor] = made[tensor]
-          or base.Parameter(mh.empty(tensor.shape, {dtype = tensor.dtype, device = tensor.device}), tensor.requires_grad)
+        made[tensor] = made[tensor] or like(tensor)
         one._parameters[name] = made[tensor]
       end
     end
@@ -198,7 +201,7 @@ local function parallelize_made(module, dummy, policy, config, options)
   if plan.stages and options.init_module_params then check_stages_are_forward(module, dummy) end
   if not options.init_module_params then empty_parameters(module) end
   local equal_already = options.broadcast_strategy ~= "all" or not options.init_module_params
-  division.apply(module, plan, config, names, not equal_already and 0 or nil)
+  division.apply(module, plan, config, names, not equal_already and 0)
   if not options.init_module_params then fill_with_nan(module) end
   module.parallel.planned, module.parallel.report = planned, report
   return module

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- V10, N04, N06-N09, N12, N15, N16, N20-N29, N36: what mh.parallelize takes and refuses, the plans that it keeps, and weights.
+-- V10, N04, N06-N09, N12, N15, N16, N11, N20-N29, N31, N36: what mh.parallelize takes and refuses, the plans that it keeps, and weights.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
@@ -361,6 +361,47 @@ function tests.test_N21_strategies()
       testing.assert_equal(net.parallel.planned, k == 1)
       mh.barrier()
     end
+  end
+end
+
+function tests.test_N21_the_plan_of_rank_0_counts()
+  local function policy(_, config)
+    return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = {["fc1.weight"] = {S(mh.rank() == 0 and 1 or 0)}}}
+  end
+  for _, strategy in ipairs {"all", "code", "no_weights"} do
+    local net = mh.parallelize(seeded(Mlp), {x = x}, policy, whole_unit, {broadcast_strategy = strategy})
+    testing.assert_equal(net.fc1.weight.placements[2]:is_shard(1), true)
+  end
+end
+
+-- Parameters of enough elements, their gradients and the states of AdamW are in blocks over the units.
+function tests.test_N11_N31_zero_divides_by_the_units()
+  local size = ranks // 2
+  local function check(net, name, dim)
+    local parameter = net:get_parameter(name)
+    local opt = mh.build_optimizer(net, optim.AdamW, {lr = 0.1})
+    testing.assert_equal(parameter.placements[dim]:is_stored(), true)
+    return parameter, opt
+  end
+  local net = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp", config_of(size, ranks, {use_zero = true}))
+  local weight, opt = check(net, "fc1.weight", 1)
+  net(x):sum():backward()
+  opt:step()
+  for i, parameter in ipairs(net:parameters()) do
+    local state = opt:state_dict().state[i].exp_avg
+    testing.assert_equal(state.placements, parameter.placements)
+  end
+  testing.assert_equal(weight:to_local():numel(), 1800 // ranks)
+  -- One unit: over the data dim of the plan.
+  local data = mh.parallelize(seeded(Mlp, 300), {x = x}, "data", config_of(ranks, ranks, {use_zero = true}))
+  testing.assert_equal(check(data, "fc1.weight", 2):to_local():numel(), 1800 // ranks)
+  -- A pipeline: on the mesh of its stages.
+  if ranks < 4 then return end
+  local Deep = Loss:extend("Deep")
+  function Deep:init() self.first, self.second = nn.Linear(6, 300), nn.Linear(300, 3) end
+  local pipe = mh.parallelize(seeded(Deep), {sample = sample}, "pp", config_of(2, ranks, {use_zero = true, use_end2end = true}))
+  for name, parameter in pipe:named_parameters() do
+    testing.assert_equal({name, parameter.placements[1]:is_stored()}, {name, name == "first.weight"})
   end
 end
 
