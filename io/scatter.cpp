@@ -31,8 +31,7 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
                     spec.to_string(), "\n  fix   make the spec from the selection's shape");
   Selection block = source;
   for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
-    const auto [begin, end] = spec.block_range(dim, spec.mesh()->rank());
-    Interval rows{begin, end};
+    Interval rows = spec.block_range(dim, spec.mesh()->rank());
     if (spec.is_cut(dim)) rows = with_halo(halo, dim, rows, spec.global_shape()[dim]);
     block = block.narrow(dim, rows.begin, rows.size());
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/FunctionRef.h>
 #include <c10/util/bit_cast.h>
 
@@ -17,6 +18,11 @@ inline uint64_t combine_tag(uint64_t tag, uint64_t word) {
   tag = (tag ^ word) * 0xff51afd7ed558ccdULL;
   return tag ^ (tag >> 29);
 }
+inline uint64_t tag_of(c10::ArrayRef<int64_t> words) {
+  uint64_t tag = kFirstTag;
+  for (const int64_t word : words) tag = combine_tag(tag, static_cast<uint64_t>(word));
+  return tag;
+}
 uint64_t tag_of(const std::string& text);
 /// A number among a call's arguments; 2 for what is none.
 inline uint64_t number_word(const c10::IValue& value) {
@@ -24,9 +30,9 @@ inline uint64_t number_word(const c10::IValue& value) {
   if (value.isInt()) return static_cast<uint64_t>(value.toInt());
   return value.isBool() ? value.toBool() : 2;
 }
-/// What this thread is about while it calls verbs of a communicator. The innermost scope's tag goes with every call of
-/// a verb and is compared between ranks, so that a sum does not meet a mean of the same size; `describe` is asked only
-/// when calls differ.
+/// Says what this thread is about while it calls verbs of a communicator. The innermost scope's tag goes with every
+/// call of a verb and is compared between ranks, so that a sum does not meet a mean of the same size; `describe` is
+/// asked only when calls differ.
 class CallScope {
  public:
   using Describe = c10::function_ref<std::string()>;

@@ -58,7 +58,7 @@ std::vector<ReadRun> runs_of(const HaloRequest& request, int64_t extent) {
   return runs;
 }
 
-// Where runs meet one owned block: positions local to both.
+// The rows where runs meet one owned block, in positions local to both.
 struct Overlap {
   int64_t source, target, length;
   bool reversed;
@@ -85,14 +85,9 @@ bool meet(const std::vector<ReadRun>& runs, const Interval& owned) {
 
 }  // namespace
 
-Interval block_rows(const ShardSpec& spec, int64_t dim, int64_t rank) {
-  const auto [begin, end] = spec.block_range(dim, rank);
-  return {begin, end};
-}
-
 Box block_box(const ShardSpec& spec, int64_t rank) {
   Box box;
-  for (int64_t d = 0; d < spec.ndim(); ++d) box.push_back(block_rows(spec, d, rank));
+  for (int64_t d = 0; d < spec.ndim(); ++d) box.push_back(spec.block_range(d, rank));
   return box;
 }
 
@@ -116,14 +111,14 @@ Ownership Ownership::of(const SpecPtr& spec) {
   return {spec->mesh(), spec->global_shape(), [spec](int64_t rank) { return block_box(*spec, rank); }, serves};
 }
 
-// What every rank owns and requests, and the transfers that follow from it.
+// Collects what every rank owns and requests, and the transfers that follow from it.
 struct IntervalMap::Planner {
   using Runs = std::vector<std::vector<ReadRun>>;  // per dim
 
   Planner(const Ownership& ownership, const std::function<std::vector<HaloRequest>(int64_t)>& requests);
   template <typename Holds>
   bool in_all_dims(const Holds& holds, int64_t owner, int64_t user) const;
-  /// Whether any rank sends anything.
+  /// True if any rank sends anything.
   bool exchanges() const;
   /// All copies from `owner` to `user`, the last dim varying fastest: the same order on both of them.
   std::vector<Copy> transfers_between(int64_t owner, int64_t user) const;
@@ -203,7 +198,7 @@ IntervalMap::IntervalMap(const SpecPtr& from, const std::function<std::vector<Ha
     const std::vector<HaloRequest> wanted = requests(rank);
     for (int64_t d = 0; d < from->ndim(); ++d) {
       const auto& [rows, boundary, reversed] = wanted[d];
-      if (!reversed && rows == block_rows(*from, d, rank)) continue;
+      if (!reversed && rows == from->block_range(d, rank)) continue;
       key->requests.insert(key->requests.end(), {rank * from->ndim() + d, rows.begin, rows.end,
                                                  2 * static_cast<int64_t>(boundary) + reversed});
     }
@@ -223,7 +218,7 @@ IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<
     return result;
   };
   Transfer local = transfer(me, me, me);
-  // Who sends and receives nothing still takes part in the exchange, if there is one: every rank makes the same calls.
+  // A rank that moves nothing still takes part in the exchange, if there is one: every rank makes the same calls.
   exchanges_ = planner.exchanges();
   for (int64_t peer = 0; peer < planner.ranks && exchanges_; ++peer) {
     if (peer == me) continue;

@@ -11,7 +11,7 @@
 
 namespace moonhalo {
 
-/// What stands beyond the ends of the domain along one dim.
+/// Says what stands beyond the ends of the domain along one dim.
 enum class Boundary : uint8_t { kZero, kCircular, kReflect, kReplicate };
 
 /// The rows of the global index space that a rank needs along one dim. They may overlap what other ranks need, and
@@ -23,18 +23,17 @@ struct HaloRequest {
   bool reversed = false;
 };
 
-/// The rows of `dim` that `rank` owns, and its whole block.
-Interval block_rows(const ShardSpec& spec, int64_t dim, int64_t rank);
+/// The block of `rank`.
 Box block_box(const ShardSpec& spec, int64_t rank);
 /// Requests for `box`, with zeros beyond the domain.
 std::vector<HaloRequest> requests_for(const Box& box);
 
-/// Which box every rank of a mesh owns, and from whom it may be read. All ranks must give the same answers.
+/// Says which box every rank of a mesh owns, and from which ranks it may be read. All ranks must give the same answers.
 struct Ownership {
   MeshPtr mesh;
   std::vector<int64_t> global_shape;
   std::function<Box(int64_t rank)> owned;
-  /// Whether `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
+  /// True if `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
   std::function<bool(int64_t owner, int64_t user)> serves;
 
   /// The blocks of `spec`. Where it is replicated over a mesh dim (or partial) each rank is served by the owners that
@@ -61,9 +60,9 @@ class IntervalMap {
   IntervalMap(const Ownership& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
-  /// Whether any rank sends anything. The same answer on every rank.
+  /// True if any rank sends anything. The same answer on every rank.
   bool exchanges() const { return exchanges_; }
-  /// What the map is for all ranks at once: the cut, and every request that is not just what its rank owns. Two maps
+  /// The map of all ranks at once: the cut, and every request that is not just what its rank owns. Two maps
   /// that agree on one rank may differ on another; two with equal keys do not.
   struct Key {
     SpecPtr from;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
 namespace moonhalo {
@@ -110,9 +111,9 @@ ShardSpec::ShardSpec(Layout layout, std::vector<int64_t> key)
       starts_[d].push_back(0);
       for (const int64_t size : cut(d).sizes) starts_[d].push_back(starts_[d].back() + size);
     }
-    const auto [begin, end] = block_range(d, me);
-    offsets_.push_back(begin);
-    local_shape_.push_back(end - begin);
+    const Interval rows = block_range(d, me);
+    offsets_.push_back(rows.begin);
+    local_shape_.push_back(rows.size());
   }
   partial_ = std::any_of(layout_.partials.begin(), layout_.partials.end(), [](const auto& p) { return p.has_value(); });
 }
@@ -125,7 +126,7 @@ int64_t ShardSpec::block_index(int64_t dim, int64_t rank) const {
   return index;
 }
 
-std::pair<int64_t, int64_t> ShardSpec::block_range(int64_t dim, int64_t rank) const {
+Interval ShardSpec::block_range(int64_t dim, int64_t rank) const {
   if (!is_cut(dim)) return {0, global_shape()[dim]};
   const int64_t index = block_index(dim, rank);
   return {starts_[dim][index], starts_[dim][index + 1]};
@@ -165,12 +166,7 @@ std::string ShardSpec::to_string() const {
   return text;
 }
 
-size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const {
-  uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  for (const int64_t word : key)
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
-  return hash;
-}
+size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const { return tag_of(at::IntArrayRef(key)); }
 
 SpecPtr SpecTable::intern(Layout layout) {
   std::vector<int64_t> key;

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/sharding/mesh.h"
 
 namespace moonhalo {
 
-/// What one mesh dimension does to a tensor: cuts dim `dim`, holds a copy, or holds an addend of the value.
+/// Says what one mesh dimension does to a tensor: cuts dim `dim`, holds a copy, or holds an addend of the value.
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
@@ -27,14 +28,14 @@ struct Placement {
   std::string to_string() const;  ///< "Shard(2, {11, 6})", "Stored(0)", "Replicate()", "Partial(sum)"
 };
 Placement shard(int64_t dim, std::vector<int64_t> sizes = {});
-/// As `shard`, for parameters that are cut to save memory alone: an operator that needs them otherwise brings them
+/// Like `shard`, for parameters that are cut to save memory alone: an operator that needs them otherwise brings them
 /// together for its call rather than move any other tensor, however small that is. What needs them as they lie (steps
 /// of optimizers, norms) moves nothing.
 Placement stored(int64_t dim, std::vector<int64_t> sizes = {});
 Placement replicate();
 Placement partial(ReduceOp op = ReduceOp::kSum);
 
-/// How one tensor dimension is cut: by which mesh dims (outermost first) and the rows of every block, in order.
+/// Says how one tensor dimension is cut: by which mesh dims (outermost first) and the rows of every block, in order.
 struct Cut {
   std::vector<int64_t> mesh_dims;
   std::vector<int64_t> sizes;  ///< as many as the product of the mesh dims' sizes; they add up to the dim
@@ -61,7 +62,7 @@ struct Layout {
   bool uses(int64_t mesh_dim) const;  ///< cuts or is partial on that mesh dim
 };
 
-/// What a ShardTensor knows, beside its local block: immutable, and interned per mesh, so equal specs are one pointer.
+/// The facts of a ShardTensor beside its local block: immutable, and interned per mesh, so equal specs are one pointer.
 class ShardSpec final : public c10::intrusive_ptr_target {
  public:
   const MeshPtr& mesh() const { return layout_.mesh; }
@@ -84,14 +85,14 @@ class ShardSpec final : public c10::intrusive_ptr_target {
   /// This rank's block: shape, and where it starts in the global tensor.
   const std::vector<int64_t>& local_shape() const { return local_shape_; }
   const std::vector<int64_t>& offsets() const { return offsets_; }
-  /// Which block of `dim` a rank of the mesh holds, and where that block begins and ends.
+  /// The number of the block of `dim` that a rank of the mesh holds, and the rows of that block.
   int64_t block_index(int64_t dim, int64_t rank) const;
-  std::pair<int64_t, int64_t> block_range(int64_t dim, int64_t rank) const;
+  Interval block_range(int64_t dim, int64_t rank) const;
 
   /// `[2, 17] on mesh(3: x): Shard(1, {6, 6, 5})`
   std::string to_string() const;
 
-  void release_resources() override;  ///< forgets the spec when nobody holds it
+  void release_resources() override;  ///< forgets the spec when nothing holds it
 
  private:
   friend struct SpecTable;

@@ -14,6 +14,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/call_origin.h"
@@ -60,7 +61,7 @@ class Moving {
   CallScope scope_;
 };
 
-// What the source rank tells the others.
+// The source rank tells the others this.
 struct Header {
   static constexpr int64_t kMaxDims = 16;
   std::array<int64_t, 4 + kMaxDims> words{};
@@ -71,22 +72,12 @@ struct Header {
   int64_t* sizes() { return words.data() + 4; }
 };
 
-std::vector<int64_t> box_start(const ShardSpec& spec, int64_t rank, std::vector<int64_t>& length) {
-  std::vector<int64_t> start;
-  length.clear();
-  for (int64_t d = 0; d < spec.ndim(); ++d) {
-    const auto [begin, end] = spec.block_range(d, rank);
-    start.push_back(begin);
-    length.push_back(end - begin);
-  }
-  return start;
-}
-
 at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank) {
-  std::vector<int64_t> length;
-  const auto start = box_start(spec, rank, length);
   at::Tensor block = full;
-  for (int64_t d = 0; d < spec.ndim(); ++d) block = block.narrow(d, start[d], length[d]);
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    const Interval rows = spec.block_range(d, rank);
+    block = block.narrow(d, rows.begin, rows.size());
+  }
   return block;
 }
 
@@ -135,9 +126,7 @@ at::Tensor collect(const at::Tensor& tensor, int64_t src) {
       block_of(result, *full, rank).copy_(local);
       continue;
     }
-    std::vector<int64_t> length;
-    box_start(*full, rank, length);
-    at::Tensor block = at::empty(length, local.options());
+    at::Tensor block = at::empty(block_box(*full, rank).shape(), local.options());
     if (block.numel() == 0) continue;
     receives.push_back({static_cast<int>(rank), block});
     blocks.emplace_back(rank, block);
@@ -221,9 +210,9 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const SpecPtr made = make_spec(mesh, global, sized);
   for (int64_t rank = 0; rank < mesh->size(); ++rank) {
     for (int64_t d = 0; d < ndim; ++d) {
-      const auto [begin, end] = made->block_range(d, rank);
-      TORCH_CHECK_VALUE(size_of(rank, d) == end - begin, "from_local: the blocks do not form a grid: rank ", rank, " has ",
-                        size_of(rank, d), " along dim ", d, ", its place in the mesh needs ", end - begin, "\n  have  ",
+      const int64_t rows = made->block_range(d, rank).size();
+      TORCH_CHECK_VALUE(size_of(rank, d) == rows, "from_local: the blocks do not form a grid: rank ", rank, " has ",
+                        size_of(rank, d), " along dim ", d, ", its place in the mesh needs ", rows, "\n  have  ",
                         made->to_string(), "\n  fix   give blocks that agree along every dim that is not cut");
     }
   }

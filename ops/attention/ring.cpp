@@ -112,8 +112,8 @@ void AttentionRing::partition_work() {
   const int64_t rows = query.ndim() - 2;
   std::vector<Interval> query_blocks, key_blocks;
   for (const int rank : members_) {
-    query_blocks.push_back(block_rows(query, rows, rank));
-    key_blocks.push_back(block_rows(key, rows, rank));
+    query_blocks.push_back(query.block_range(rows, rank));
+    key_blocks.push_back(key.block_range(rows, rank));
   }
   key_begin_ = key_blocks[me_].begin;
   if (everywhere_) key_blocks = keys_beside(query_blocks, key_blocks[me_]);

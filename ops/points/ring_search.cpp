@@ -25,10 +25,7 @@ PointRound::PointRound(const PointCuts& cuts, int64_t most, std::optional<double
       most_(most),
       radius_(radius) {
   own_ = cuts.points->block_index(batch_dims_, mesh_->rank());
-  for (const int rank : holders_) {
-    const auto [begin, end] = cuts.query->block_range(batch_dims_, rank);
-    queries_.push_back(end - begin);
-  }
+  for (const int rank : holders_) queries_.push_back(cuts.query->block_range(batch_dims_, rank).size());
   // Per batch entry and rank passed, of a whole line; lines have queries in equal parts, more or less.
   const auto size = static_cast<double>(c10::elementSize(dtype));
   const double features = static_cast<double>(cuts.points->global_shape().back()) * size,

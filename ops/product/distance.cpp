@@ -123,8 +123,8 @@ SpecPtr pair_spec(const SpecPtr& x) {
 struct OwnPairs {
   at::Tensor own, rest, mask;
 };
-OwnPairs own_pairs(const at::Tensor& x, std::pair<int64_t, int64_t> range) {
-  const at::Tensor own = x.slice(0, range.first, range.second), rest = x.slice(0, range.first);
+OwnPairs own_pairs(const at::Tensor& x, const Interval& range) {
+  const at::Tensor own = x.slice(0, range.begin, range.end), rest = x.slice(0, range.begin);
   return {own, rest, at::ones({own.size(0), rest.size(0)}, x.options().dtype(at::kBool)).triu_(1)};
 }
 
@@ -167,8 +167,8 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
         return at::zeros(own.mask.sizes(), x.options()).masked_scatter_(own.mask, values);
       };
       const at::Tensor grads = table(grad), distances = table(distance);
-      result.slice(0, range.first, range.second).add_(at::_cdist_backward(grads, own.own, own.rest, p, distances));
-      result.slice(0, range.first)
+      result.slice(0, range.begin, range.end).add_(at::_cdist_backward(grads, own.own, own.rest, p, distances));
+      result.slice(0, range.begin)
           .add_(at::_cdist_backward(grads.t().contiguous(), own.rest, own.own, p, distances.t().contiguous()));
     }
     call.give(result);

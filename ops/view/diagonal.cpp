@@ -49,10 +49,8 @@ Cut cut_of(const ShardSpec& self, const Diagonal& diagonal) {
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     int64_t block = 0;
     for (const int64_t m : cut.mesh_dims) block = block * mesh.size(m) + mesh.coordinate(rank, m);
-    const auto [row, row_end] = self.block_range(diagonal.dim1, rank);
-    const auto [column, column_end] = self.block_range(diagonal.dim2, rank);
-    cut.sizes[block] =
-        std::max<int64_t>(0, std::min(row_end, column_end - diagonal.offset) - std::max(row, column - diagonal.offset));
+    const Interval rows = self.block_range(diagonal.dim1, rank), columns = self.block_range(diagonal.dim2, rank);
+    cut.sizes[block] = rows.intersect(columns.shifted(-diagonal.offset)).size();
   }
   return cut;
 }

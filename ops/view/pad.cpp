@@ -78,7 +78,7 @@ std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& pa
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     std::vector<HaloRequest> requests;
     for (int64_t d = 0; d < self->ndim(); ++d)
-      requests.push_back({block_rows(*padded, d, rank).shifted(-margins.before[d]), boundary});
+      requests.push_back({padded->block_range(d, rank).shifted(-margins.before[d]), boundary});
     return requests;
   });
 }

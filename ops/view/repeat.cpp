@@ -29,7 +29,7 @@ MapPtr map_rows(const SpecPtr& from, const SpecPtr& to, const std::vector<int64_
   return std::make_shared<const IntervalMap>(from, [&](int64_t rank) {
     std::vector<HaloRequest> requests = requests_for(block_box(*from, rank));
     for (const int64_t d : dims) {
-      if (from->is_cut(d)) requests[d] = request(d, block_rows(*to, d + added, rank));
+      if (from->is_cut(d)) requests[d] = request(d, to->block_range(d + added, rank));
     }
     return requests;
   });
@@ -62,7 +62,7 @@ std::optional<Plan> plan_repeat(const OpCall& call) {
   return plan;
 }
 
-// Which row comes how often: a list as long as the counts add up to, the same on every rank.
+// Says which row comes how often: a list as long as the counts add up to, the same on every rank.
 std::optional<Plan> plan_repeat_counts(const OpCall& call) {
   const SpecPtr& repeats = call.spec("repeats");
   return unary_plan(call, replicated(call.mesh(), repeats->global_shape()), {});

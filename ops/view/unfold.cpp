@@ -18,7 +18,7 @@ namespace {
 
 struct Windows {
   int64_t dim = 0, size = 1, step = 1, count = 0;
-  /// How many begin before `row`.
+  /// The number that begin before `row`.
   int64_t before(int64_t row) const { return std::clamp<int64_t>((row + step - 1) / step, 0, count); }
   /// The rows of these windows.
   Interval rows(const Interval& windows) const {
@@ -45,7 +45,7 @@ SpecPtr windows_spec(const SpecPtr& self, at::IntArrayRef shape, const Windows& 
 std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& result, const Windows& windows) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     Box box = block_box(*self, rank);
-    box[windows.dim] = windows.rows(block_rows(*result, windows.dim, rank));
+    box[windows.dim] = windows.rows(result->block_range(windows.dim, rank));
     return requests_for(box);
   });
 }

@@ -58,7 +58,7 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
     return Interval{o * in / to, ((o + 1) * in + to - 1) / to};
   };
   const auto needed = [&](int64_t d, int64_t rank) {
-    if (d < p.first || !p.input->is_cut(d)) return block_rows(*p.input, d, rank);
+    if (d < p.first || !p.input->is_cut(d)) return p.input->block_range(d, rank);
     const auto [begin, end] = p.output->block_range(d, rank);
     return begin == end ? Interval{} : Interval{window(d, begin).begin, window(d, end - 1).end};
   };

@@ -22,7 +22,7 @@
 namespace moonhalo {
 namespace {
 
-// What the operator computes, in global terms.
+// Describes the operator in global terms.
 struct Geometry {
   std::vector<Window> windows;  // per spatial dim
   std::vector<int64_t> output_padding;
@@ -147,7 +147,7 @@ Cut scaled_cut(const Cut& cut, int64_t unit, int64_t scaled) {
   return result;
 }
 
-// How the tensors of a convolution are held.
+// Says how the tensors of a convolution are held.
 struct Layouts {
   SpecPtr input, weight, bias, output;
   std::vector<bool> contracts;            // per spatial dim: the weight's rows are cut and summed over
@@ -250,7 +250,7 @@ std::vector<Window> windows_of(const Geometry& g, const Layouts& layouts, int64_
   std::vector<Window> windows = g.windows;
   for (size_t i = 0; i < windows.size(); ++i) {
     if (!layouts.contracts[i]) continue;
-    const Interval rows = block_rows(*layouts.weight, static_cast<int64_t>(i) + 2, rank);
+    const Interval rows = layouts.weight->block_range(static_cast<int64_t>(i) + 2, rank);
     windows[i].kernel = rows.size();
     windows[i].padding -= rows.begin * windows[i].dilation;
   }
@@ -264,17 +264,17 @@ Box rows_needed(const Geometry& g, const Layouts& layouts, int64_t rank) {
   for (size_t i = 0; i < windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     if (!layouts.contracts[i] && !spans_ranks(layouts.input, dim)) continue;
-    box[dim] = windows[i].kernel > 0 ? windows[i].input_needed(block_rows(*layouts.output, dim, rank)) : Interval{0, 0};
+    box[dim] = windows[i].kernel > 0 ? windows[i].input_needed(layouts.output->block_range(dim, rank)) : Interval{0, 0};
   }
   return box;
 }
 
-// Whether on every rank the owned rows with symmetric padding give exactly its outputs, along the dims that are cut.
+// True if on every rank the owned rows with symmetric padding give exactly its outputs, along the dims that are cut.
 bool gives_outputs(const Geometry& g, const Layouts& layouts) {
   for (size_t i = 0; i < g.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     for (int64_t rank = 0; spans_ranks(layouts.input, dim) && rank < layouts.input->mesh()->size(); ++rank) {
-      const Interval rows = block_rows(*layouts.input, dim, rank), outputs = block_rows(*layouts.output, dim, rank);
+      const Interval rows = layouts.input->block_range(dim, rank), outputs = layouts.output->block_range(dim, rank);
       Window window = g.windows[i];
       window.padding = rows.begin - window.input_needed(outputs).begin;
       if (outputs.empty()) continue;
@@ -298,7 +298,7 @@ LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const La
     if (!g.transposed) {
       call.padding.back() = part.input[dim].begin - windows[i].input_needed(outputs).begin;
     } else if (spans_ranks(layouts.input, dim)) {
-      // What both ends have too much is cut off by the kernel's own padding.
+      // The kernel's own padding cuts off what both ends have too much.
       const Interval fed = windows[i].outputs_fed(part.input[dim]);
       const int64_t before = outputs.begin - fed.begin, both = std::min(before, fed.end - outputs.end);
       call.padding.back() = both;
@@ -309,7 +309,7 @@ LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const La
   return call;
 }
 
-// How the outputs of this rank are divided, and the maps that bring what it borrows. Backward, a transposed convolution
+// Divides this rank's outputs, and has the maps that bring what it borrows. Backward, a transposed convolution
 // stays whole: its weight's gradient then hides the way home of the borrowed rows' gradients.
 std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts, bool backward) {
   const int64_t rank = layouts.input->mesh()->rank();

@@ -190,19 +190,19 @@ void check_gradient(const OpCall& call, const Pooling& p) {
                     shape_string(p.output->global_shape()));
 }
 
-// What no value is below.
+// Returns the number that no value is below.
 double lowest(at::ScalarType dtype) {
   if (!at::isIntegralType(dtype, /*includeBool=*/true)) return -std::numeric_limits<double>::infinity();
   const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
   return is_unsigned ? 0 : -std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - 1);
 }
 
-// Whether on every rank the owned rows give exactly its outputs with a padding that LibTorch allows.
+// True if on every rank the owned rows give exactly its outputs with a padding that LibTorch allows.
 bool gives_outputs(const Pooling& p) {
   for (size_t i = 0; i < p.local.windows.size(); ++i) {
     const auto dim = p.local.first_dim() + static_cast<int64_t>(i);
     for (int64_t rank = 0; spans_ranks(p.input, dim) && rank < p.input->mesh()->size(); ++rank) {
-      const Interval rows = block_rows(*p.input, dim, rank), outputs = block_rows(*p.output, dim, rank);
+      const Interval rows = p.input->block_range(dim, rank), outputs = p.output->block_range(dim, rank);
       if (outputs.empty()) continue;
       Window window = p.local.windows[i];
       window.padding = rows.begin - window.input_needed(outputs).begin;
@@ -232,7 +232,7 @@ LocalPool divided(const Pooling& p) {
   return local;
 }
 
-// What windows give: of a maximum also where it is.
+// The results of windows: for a maximum also its place.
 struct Pooled {
   at::Tensor values, indices;
 };

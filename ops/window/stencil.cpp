@@ -110,7 +110,7 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
     requests[dim] = {rows.needed(requests[dim].rows), rows.boundary()};
     return requests;
   });
-  plan.run = [rows, map, out = block_rows(*self, dim, self->mesh()->rank()),
+  plan.run = [rows, map, out = self->block_range(dim, self->mesh()->rank()),
               at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
     at::Tensor result = adjoint ? scatter_add(*map, rows.adjoint(local, out))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
 // sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples
-// the dims that nobody shares, cut dims are resampled here, from the owned rows and the few borrowed ones.
+// the dims that are not cut, cut dims are resampled here, from the owned rows and the few borrowed ones.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -48,7 +48,7 @@ class Dim {
     }
     taps_ = mode == Mode::kCubic ? 4 : mode == Mode::kLinear ? 2 : 1;
     if (taps_ > 1) return;
-    // Which row is nearest hangs on rounding: ask LibTorch, in the precision it will use.
+    // The choice of the nearest row hangs on rounding: ask LibTorch, in the precision it will use.
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
     const at::Tensor rows = mode == Mode::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
@@ -223,7 +223,7 @@ struct Resampling {
   std::vector<int64_t> kernel_input;  // of the local kernel, which leaves the extended rows of cut dims as they are
   std::vector<std::pair<Arg, c10::IValue>> edits;
 
-  // Whether a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
+  // True if a dim is left for LibTorch's kernel, of a tensor whose first two dims are not resampled.
   bool kernel_runs(const at::Tensor& x) const { return static_cast<int64_t>(taps.size()) < x.dim() - 2; }
 
   // Several steps round half types once, as LibTorch's kernel does alone.
@@ -350,7 +350,7 @@ Resampling resampling_of(const OpCall& call, bool backward) {
   const auto needed = [&](int64_t rank) {
     Box box = block_box(*r.input, rank);
     for (int64_t d = 2; d < box.ndim(); ++d) {
-      if (dims[d]) box[d] = dims[d]->needed(block_rows(*r.output, d, rank));
+      if (dims[d]) box[d] = dims[d]->needed(r.output->block_range(d, rank));
     }
     return box;
   };
@@ -364,7 +364,7 @@ Resampling resampling_of(const OpCall& call, bool backward) {
   for (int64_t d = 2; d < mine.ndim(); ++d) {
     if (!dims[d]) continue;
     local_size[d - 2] = r.kernel_input[d] = mine[d].size();
-    r.taps.push_back(taps_of(*dims[d], d, mine[d], block_rows(*r.output, d, rank)));
+    r.taps.push_back(taps_of(*dims[d], d, mine[d], r.output->block_range(d, rank)));
   }
   r.edits.emplace_back(call.arg("output_size"), int_list(local_size));
   if (backward) r.edits.emplace_back(call.arg("input_size"), int_list(r.kernel_input));

@@ -12,7 +12,7 @@ namespace {
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 
-// As many rows as each block has, while there are outputs; the last block takes what is left.
+// Each output block gets as many rows as the input's, while there are outputs; the last takes the rest.
 std::vector<int64_t> kept_sizes(std::vector<int64_t> sizes, int64_t extent) {
   for (int64_t& size : sizes) {
     size = std::min(size, extent);
@@ -88,7 +88,7 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
   return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
     Box box = block_box(*input, rank);
     for (int64_t d = first; d < ndim; ++d) {
-      if (spans_ranks(input, d)) box[d] = windows[d - first].input_needed(block_rows(*output, d, rank));
+      if (spans_ranks(input, d)) box[d] = windows[d - first].input_needed(output->block_range(d, rank));
     }
     return requests_for(box);
   });
