@@ -6,14 +6,10 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 
 local fail = mh.fail
-local optional, signature, read, choice = arguments.optional, arguments.signature, arguments.read, arguments.choice
+local optional, choice = arguments.optional, arguments.choice
 local F = {}
 
---- Defines F[name] with a signature; `run` gets the values by name.
-local function define(name, entries, run)
-  local spec = signature(name, entries)
-  F[name] = function(...) return run(read(spec, ...), name) end
-end
+local define = arguments.definer(F)
 
 -- ---- Losses -------------------------------------------------------------------------------------------------------
 

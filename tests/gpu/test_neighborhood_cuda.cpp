@@ -15,7 +15,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Case = NeighborhoodCase;
-using Tensors = std::vector<at::Tensor>;
 using ::testing::StartsWith;
 
 class NeighborhoodCuda : public ::testing::Test {

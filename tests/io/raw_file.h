@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/oracle.h"
+
 namespace moonhalo::testing {
 
 /// A folder of this test, removed at the end.
@@ -37,7 +39,9 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Makes HDF5 files as other programs do, with the C API and nothing of ours.
+inline at::Tensor field(at::IntArrayRef shape, int64_t seed = 5) { return make_tensor(shape, seed, at::kFloat); }
+
+/// Makes HDF5 files as other programs do, with the C API and nothing of Moonhalo.
 class RawFile {
  public:
   struct Layout {

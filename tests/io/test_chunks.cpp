@@ -18,12 +18,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::lzf_stream;
-using testing::message_of;
-using testing::on_mesh;
-using testing::RawFile;
+using namespace testing;
 
 /// A dataset [7, 9, 10] of chunks that its shape does not fill.
 struct ChunkCase {
@@ -84,7 +79,7 @@ void make_dataset(hid_t file, const ChunkCase& c) {
   H5Dclose(id);
 }
 
-/// What H5Dread gives, converted by the library to doubles.
+/// Returns what H5Dread gives, converted by the library to doubles.
 at::Tensor by_library(const std::string& path, const std::string& name) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), id = H5Dopen2(file, name.c_str(), H5P_DEFAULT);
   const at::Tensor out = at::empty(kShape, at::kDouble);
@@ -142,29 +137,24 @@ hsize_t written_chunks(const std::string& path, const std::string& name) {
   return count;
 }
 
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
+const testing::Placed cuts[] = {{{1}, {shard(0)}},
+                                {{2}, {shard(0)}},
+                                {{2}, {shard(1, {7, 2})}},
+                                {{3}, {shard(2)}},
+                                {{3}, {replicate()}},
+                                {{4}, {shard(1)}},
+                                {{4}, {shard(0, {0, 5, 1, 1})}},
+                                {{2, 2}, {shard(1), shard(2, {3, 7})}},
+                                {{2, 2}, {replicate(), shard(2)}},
+                                {{2, 2}, {shard(0), shard(0)}}};
 
-const Cut cuts[] = {{{1}, {shard(0)}},
-                    {{2}, {shard(0)}},
-                    {{2}, {shard(1, {7, 2})}},
-                    {{3}, {shard(2)}},
-                    {{3}, {replicate()}},
-                    {{4}, {shard(1)}},
-                    {{4}, {shard(0, {0, 5, 1, 1})}},
-                    {{2, 2}, {shard(1), shard(2, {3, 7})}},
-                    {{2, 2}, {replicate(), shard(2)}},
-                    {{2, 2}, {shard(0), shard(0)}}};
-
-/// Row S18: the same blocks whoever decoded the chunks, and no chunk is decoded twice by a shared plan.
+/// Row S18: the same blocks whichever rank decoded the chunks, and no chunk is decoded twice by a shared plan.
 TEST(Chunks, S18BlocksAreTheSameOnAnyNumberOfRanks) {
   const Folder folder;
   for (const auto& c : cases()) {
     const std::string path = make_file(folder, c);
     const at::Tensor whole = by_library(path, c.name);
-    for (const Cut& cut : cuts) {
+    for (const testing::Placed& cut : cuts) {
       SCOPED_TRACE(c.name);
       const auto written = static_cast<int64_t>(written_chunks(path, c.name));
       std::atomic<int64_t> decoded{0};

@@ -15,8 +15,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::Folder;
-using testing::RawFile;
+using namespace testing;
 
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -90,7 +89,7 @@ void fill_free_memory() {
   for (void* block : blocks) free(block);
 }
 
-/// How a process that lists the file ends: 0, or the signal that ended it.
+/// Returns how a process that lists the file ends: 0, or the signal that ended it.
 int listing_ends_with(const std::string& path) {
   const pid_t child = fork();
   if (child == 0) {

@@ -8,10 +8,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::message_of;
-using testing::RawFile;
+using namespace testing;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

@@ -15,14 +15,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::FullDisk;
-using testing::message_of;
-using testing::on_mesh;
-using testing::RawFile;
-
-at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 5, at::kFloat); }
+using namespace testing;
 
 struct FailedWrite {
   const char* name;

@@ -20,7 +20,7 @@ SpecPtr spec_of(const std::vector<int64_t>& mesh, const std::vector<int64_t>& sh
                    placements);
 }
 
-/// How often each byte of the tensor is in a rank's runs.
+/// Counts how often each byte of the tensor is in a rank's runs.
 at::Tensor times_written(const FileShares& shares, int64_t element_bytes) {
   at::Tensor times = at::zeros({c10::multiply_integers(shares.shape) * element_bytes}, at::kByte);
   for (const Box& box : shares.boxes) {
@@ -38,8 +38,7 @@ at::Tensor times_written(const FileShares& shares, int64_t element_bytes) {
 
 bool inside(const ShardSpec& spec, const Box& box, int64_t rank) {
   for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
-    const auto [begin, end] = spec.block_range(dim, rank);
-    if (!box.empty() && (box[dim].begin < begin || box[dim].end > end)) return false;
+    if (!box.empty() && !spec.block_range(dim, rank).contains(box[dim])) return false;
   }
   return true;
 }

@@ -11,13 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::message_of;
-using testing::on_mesh;
-using testing::RawFile;
-
-at::Tensor field(at::IntArrayRef shape, int seed = 5) { return testing::make_tensor(shape, seed, at::kFloat); }
+using namespace testing;
 
 /// An element of a linked dataset has the offset that it has in its own file, where the first file holds other bytes.
 TEST(ExternalLinks, AreReadFromTheFileTheyLeadTo) {

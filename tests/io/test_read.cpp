@@ -11,12 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::message_of;
-using testing::RawFile;
-
-at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 7, at::kFloat); }
+using namespace testing;
 
 /// A little NetCDF-4 file: dimension scales, units, chunks.
 std::string make_air(const Folder& folder) {

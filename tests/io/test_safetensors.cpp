@@ -11,8 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::Folder;
-using testing::message_of;
+using namespace testing;
 
 // A file of the given header and `bytes` zeros.
 std::string damaged(const Folder& folder, const std::string& header, size_t bytes) {

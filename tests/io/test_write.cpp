@@ -11,12 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-using testing::first_line;
-using testing::Folder;
-using testing::FullDisk;
-using testing::message_of;
-
-at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 3, at::kFloat); }
+using namespace testing;
 
 TEST(Write, EveryDtypeComesBack) {
   const Folder folder;
@@ -45,7 +40,7 @@ TEST(Write, EveryDtypeComesBack) {
   EXPECT_TRUE(at::equal(file["transposed"].read(), field({3, 5}).t()));
 }
 
-// What LibTorch has put off (a conjugation, a sign, zeros) is done before bytes are written.
+// Work that LibTorch has put off (a conjugation, a sign, zeros) is done before bytes are written.
 TEST(Write, LazyTensorsAreWrittenAsTheirValues) {
   const Folder folder;
   const at::Tensor pairs = at::complex(field({4}), field({4}) + 2);

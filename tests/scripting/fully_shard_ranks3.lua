@@ -3,9 +3,11 @@
 -- against one plain model.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.training_runs"
 local nn = mh.nn
 
 local tests = {}
+local new, whole = runs.new, runs.whole
 local kF64 = {dtype = "float64"}
 local S, R, Stored = mh.Shard, mh.Replicate, mh.Stored
 local ranks = mh.world_size()
@@ -61,31 +63,13 @@ local function mine(x, rows)
   return x:narrow(0, begin, rows[mesh.rank + 1])
 end
 
-local function new(make)
-  mh.manual_seed(1)
-  return make():double()
-end
-
-local function whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
-
---- Losses and, in the end, parameters, buffers and gradients of three steps.
-local function train(net, x, batch)
-  batch = batch or function(value) return value end
-  local opt = mh.optim.AdamW(net:parameters(), {lr = 0.05})
-  local seen = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    local loss = net(x):square():mean()
-    loss:backward()
-    seen["loss " .. step] = whole(loss)
-    if step == 1 then
-      for name, p in net:named_parameters() do
-        if p.grad then seen["gradient of " .. name] = whole(p.grad) end
-      end
+--- Losses, the first step's gradients, and parameters and buffers after three steps.
+local function train(net, x)
+  local seen = runs.train(net, x, nil, function(step, seen)
+    for name, p in net:named_parameters() do
+      if step == 1 and p.grad then seen["gradient of " .. name] = whole(p.grad) end
     end
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = whole(p) end
+  end)
   for name, b in net:named_buffers() do seen[name] = whole(b) end
   return seen
 end

@@ -3,12 +3,12 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local tests = require "fully_shard_ranks3"
+local runs = require "support.training_runs"
 local nn = mh.nn
 
+local new, train = runs.new, runs.train
 local kF64 = {dtype = "float64"}
 local S, R = mh.Shard, mh.Replicate
-
-local function whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
 
 local Block = nn.Module:extend("Block")
 function Block:init() self.norm, self.fc1, self.fc2 = nn.LayerNorm(6), nn.Linear(6, 10), nn.Linear(10, 6) end
@@ -26,26 +26,6 @@ function Field:init()
   self.conv, self.norm, self.head = nn.Conv2d(2, 6, 3, {padding = 1}), nn.GroupNorm(2, 6), nn.Conv2d(6, 3, 3, {padding = 1})
 end
 function Field:forward(x) return self.head(mh.gelu(self.norm(self.conv(x)))) end
-
-local function new(make)
-  mh.manual_seed(1)
-  return make():double()
-end
-
-local function train(net, x, most)
-  local opt = mh.optim.AdamW(net:parameters(), {lr = 0.05})
-  local seen = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    local loss = net(x):square():mean()
-    loss:backward()
-    seen["norm " .. step] = opt:clip_gnorm(most)
-    seen["loss " .. step] = whole(loss)
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = whole(p) end
-  return seen
-end
 
 local function styles()
   return {["blocks.*.fc1"] = mh.ColwiseParallel(), ["blocks.*.fc2"] = mh.RowwiseParallel()}

@@ -2,9 +2,11 @@
 -- Samples, fields and weights cut at once: a mesh of three dims.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.training_runs"
 local nn = mh.nn
 
 local tests = {}
+local new, train = runs.new, runs.train
 local kF64 = {dtype = "float64"}
 local S = mh.Shard
 
@@ -17,40 +19,18 @@ function Net:forward(x)
   return self.fc2(mh.gelu(self.fc1(h)))
 end
 
-local function whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
-
-local function train(net, x)
-  local opt = mh.optim.AdamW(net:parameters(), {lr = 0.05})
-  local seen = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    local loss = net(x):square():mean()
-    loss:backward()
-    seen["norm " .. step] = opt:clip_gnorm(0.1)
-    seen["loss " .. step] = whole(loss)
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = whole(p) end
-  return seen
-end
-
-local function new()
-  mh.manual_seed(1)
-  return Net():double()
-end
-
 function tests.test_S28_D10_S22_N34_batch_domain_and_model()
   local mesh = mh.init_device_mesh("cpu", {2, 2, 2}, {"dp", "domain", "tp"})
   mh.manual_seed(2)
   local x = mh.randn({3, 2, 5, 4}, kF64)
   local mine = x:narrow(0, mesh:coordinate("dp") == 0 and 0 or 1, mesh:coordinate("dp") == 0 and 1 or 2)
   mine = mh.distribute_tensor(mine, mesh["domain"], {S(2, {2, 3})})
-  local expected = train(new(), x)
+  local expected = train(new(Net), x, 0.1)
   for _, op in ipairs {"fully_shard", "replicate"} do
-    local net = mh.parallelize_module(new(), mesh["tp"], {fc1 = mh.ColwiseParallel(), fc2 = mh.RowwiseParallel()})
+    local net = mh.parallelize_module(new(Net), mesh["tp"], {fc1 = mh.ColwiseParallel(), fc2 = mh.RowwiseParallel()})
     mh[op](net.fc1, {mesh = mesh["dp"], min_numel = op == "fully_shard" and 1 or nil})
     mh[op](net, {mesh = mesh["dp"], min_numel = op == "fully_shard" and 1 or nil})
-    testing.assert_all_close(train(net, mine), expected)
+    testing.assert_all_close(train(net, mine, 0.1), expected)
   end
 end
 

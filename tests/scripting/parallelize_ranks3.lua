@@ -20,12 +20,7 @@ local function where(x)
 end
 local function calls(kind) return mh.comm_stats().by_kind[kind].calls end
 
-local MLP = nn.Module:extend("MLP")
-function MLP:init(features, hidden)
-  self.fc1 = nn.Linear(features, hidden)
-  self.fc2 = nn.Linear(hidden, features)
-end
-function MLP:forward(x) return self.fc2(self.fc1(x):gelu()) end
+local MLP = require "support.mlp"
 
 local function mlp(hidden)
   mh.manual_seed(5)

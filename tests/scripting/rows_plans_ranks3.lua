@@ -23,12 +23,7 @@ local function same_on_all_ranks(x)
   return mh.equal(all, all:narrow(0, 0, 1):expand(all.shape))
 end
 
-local MLP = nn.Module:extend("MLP")
-function MLP:init(features, hidden)
-  self.fc1 = nn.Linear(features, hidden)
-  self.fc2 = nn.Linear(hidden, features)
-end
-function MLP:forward(x) return self.fc2(self.fc1(x):gelu()) end
+local MLP = require "support.mlp"
 
 local function mlp()
   mh.manual_seed(5)

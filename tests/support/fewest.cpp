@@ -10,8 +10,7 @@ namespace {
 
 bool holds(const ShardSpec& spec, int64_t rank, const std::vector<int64_t>& element) {
   for (int64_t d = 0; d < spec.ndim(); ++d) {
-    const auto [begin, end] = spec.block_range(d, rank);
-    if (element[d] < begin || element[d] >= end) return false;
+    if (!spec.block_range(d, rank).contains(element[d])) return false;
   }
   return true;
 }

@@ -8,7 +8,7 @@
 
 namespace moonhalo::testing {
 
-using List = std::vector<at::Tensor>;
+using List = Tensors;
 
 /// One way to hold a tensor.
 struct Held {
@@ -32,7 +32,7 @@ inline const std::vector<Held> kHeld972 = {
     {"average_and_cut", {2, 2}, {partial(ReduceOp::kAvg), shard(1)}},
 };
 
-/// Whether tensors of `dtype` can be held so: bools are no addends, integers have no averages.
+/// True if tensors of `dtype` can be held so: bools are no addends, integers have no averages.
 bool can_hold(const Held& held, at::ScalarType dtype);
 
 /// A program of one tensor.
@@ -41,6 +41,9 @@ struct Case {
   std::function<List(const at::Tensor&)> run;
   Oracle options = {};
 };
+
+/// Not linear, so that the gradient that comes back through an operator differs from place to place.
+inline at::Tensor bent(const at::Tensor& x) { return x * x * x; }
 
 /// Every case on `full`, held in every way that can hold it.
 void check(const std::vector<Case>& cases, const at::Tensor& full, const std::vector<Held>& ways = kHeld972);

@@ -13,6 +13,14 @@
 
 namespace moonhalo::testing {
 
+using Tensors = std::vector<at::Tensor>;
+
+/// One way to hold a tensor, in tables.
+struct Placed {
+  std::vector<int64_t> mesh;
+  std::vector<Placement> placements;
+};
+
 /// One tensor of a program: the whole of it, and how the ranks hold it.
 struct Input {
   at::Tensor full;
@@ -29,9 +37,10 @@ struct Oracle {
   /// A gradient is cut as its leaf is, on every mesh dim that cuts the leaf.
   bool same_cut_gradients = true;
 };
+inline constexpr Oracle kForward{.backward = false}, kTwice{.double_backward = true};
 
 /// Code that must not know whether its tensors are sharded.
-using Program = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+using Program = std::function<Tensors(const Tensors&)>;
 
 /// Runs `program` once on the whole plain tensors and once on ShardTensors over threads that form a
 /// mesh of `mesh_shape`; adds a test failure unless results (values, shapes, dtypes,

@@ -6,13 +6,10 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 
 local fail = mh.fail
-local optional, signature, read, tuple = arguments.optional, arguments.signature, arguments.read, arguments.tuple
+local optional, tuple = arguments.optional, arguments.tuple
 local W = {}
 
-local function define(name, entries, run)
-  local spec = signature(name, entries)
-  W[name] = function(...) return run(read(spec, ...), name) end
-end
+local define = arguments.definer(W)
 
 local function product(list)
   local all = 1

@@ -12,7 +12,7 @@ local kNone = {}
 --- A parameter that may be left out and then is nil.
 function arguments.optional(name) return {name, kNone} end
 
---- Whether `value` is a table of named options: no metatable but that of settings, no list part, string keys (or nothing
+--- True if `value` is a table of named options: no metatable but that of settings, no list part, string keys (or nothing
 --- at all).
 function arguments.is_options(value)
   if type(value) ~= "table" or rawlen(value) > 0 then return false end
@@ -77,6 +77,14 @@ function arguments.read(signature, ...)
     if values[name] == nil then values[name] = default end
   end
   return values
+end
+
+--- Returns define(name, entries, run): it makes target[name] with a signature, whose `run` gets the values by name, and the name.
+function arguments.definer(target)
+  return function(name, entries, run)
+    local spec = arguments.signature(name, entries)
+    target[name] = function(...) return run(arguments.read(spec, ...), name) end
+  end
 end
 
 --- `value` once per dimension: a number is repeated, a list must have `count` numbers.

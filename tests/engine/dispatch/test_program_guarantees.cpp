@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every program may rely on: code without shards is untouched (S08, S09), operators without a rule are never
+// Guarantees of every program: code without shards is untouched (S08, S09), operators without a rule are never
 // silently wrong (S25), and code written for LibTorch runs on shards as it is (X01, S07, S13).
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,7 +19,6 @@ namespace moonhalo::testing {
 namespace {
 
 using at::Tensor;
-using Tensors = std::vector<Tensor>;
 
 // A convolution net with attention and norms, its loss and all its gradients, on whatever tensors come.
 Tensors net(const Tensors& t) {
@@ -42,8 +41,8 @@ std::string source_folder() {
   return here.substr(0, here.rfind("tests/engine/dispatch/test_program_guarantees.cpp"));
 }
 
-// Whether a kernel is ours: `origin` is what the dispatcher knows of it, "registered at FILE:LINE". Folders may have
-// any name.
+// True if a kernel is Moonhalo's: `origin` is what the dispatcher knows of it, "registered at FILE:LINE". Folders may
+// have any name.
 bool is_ours(const std::string& origin, const std::string& folder) {
   if (origin.rfind("moonhalo [", 0) == 0) return true;  // claim_operators
   for (const char* part : {"engine/", "ops/", "io/", "scripting/"}) {
@@ -61,7 +60,8 @@ TEST(Rows, S08_AKernelIsOursByItsFileNotByNamesOfFolders) {
   }
 }
 
-// "NAME on KEY" of every kernel of ours in LibTorch's tables; a fallback for all operators of a key is "* on KEY".
+// "NAME on KEY" of each of Moonhalo's kernels in LibTorch's tables; a fallback for all operators of a key is "* on
+// KEY".
 std::set<std::string> kernels_of_ours(int64_t* operators) {
   const std::string folder = source_folder();
   std::set<std::string> found;
@@ -87,7 +87,7 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 // S09: the list of what is intercepted is in one place, and says what LibTorch's own tables of kernels say; S08: so
-// plain tensors meet nothing of ours but what is on it.
+// plain tensors meet nothing of Moonhalo but what is on it.
 TEST(Rows, S08_S09_TheListOfInterceptionsIsWhatTheDispatcherHolds) {
   std::set<std::string> listed;
   for (const Interception& row : interceptions()) {

@@ -12,7 +12,6 @@ namespace moonhalo::testing {
 namespace {
 
 using at::Tensor;
-using Tensors = std::vector<Tensor>;
 
 const Tensor x = make_tensor({9, 4}, 1), y = make_tensor({9, 4}, 2), flat = make_tensor({9}, 3);
 const Tensor rows = at::tensor({8, 0, 3, 3}, at::kLong), coin = make_tensor({9, 4}, 5, at::kBool);

@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "tests/support/modules.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -17,16 +18,6 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::HasSubstr;
-
-// Initial values must not come from LibTorch's generator, which all ranks share.
-template <class Module>
-Module with_values(Module module) {
-  module->to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  int64_t seed = 1;
-  for (at::Tensor& parameter : module->parameters()) parameter.copy_(make_tensor(parameter.sizes(), seed++) * 0.5);
-  return module;
-}
 
 struct MlpImpl : nn::Module {
   MlpImpl(int64_t features, int64_t hidden)
@@ -266,7 +257,7 @@ TEST(Parallelize, ClonesAreMadeBeforeAModelIsDivided) {
       EXPECT_TRUE(at::equal(to_local(copy->named_parameters()[parameter.key()]), to_local(parameter.value())))
           << parameter.key();
     EXPECT_NE(to_local(copy->parameters()[0]).data_ptr(), to_local(net->parameters()[0]).data_ptr());
-    // Of a tensor there is no doubt.
+    // A tensor leaves no doubt.
     const at::Tensor weight = net->parameters()[0].clone();
     EXPECT_EQ(spec(weight), spec(net->parameters()[0]));
   });

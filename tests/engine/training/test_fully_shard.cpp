@@ -12,6 +12,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "tests/support/modules.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -68,15 +69,6 @@ TEST(StorageDim, IsTheFirstOrTheLongestUncut) {
     EXPECT_EQ(dim({3, 3}, replicate(), 4), std::nullopt);
     EXPECT_EQ(dim({7}, replicate(), 2), std::nullopt);  // few elements
   });
-}
-
-template <class Module>
-Module with_values(Module module) {
-  module->to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  int64_t seed = 1;
-  for (at::Tensor& parameter : module->parameters()) parameter.copy_(make_tensor(parameter.sizes(), seed++) * 0.5);
-  return module;
 }
 
 nn::Sequential network() {

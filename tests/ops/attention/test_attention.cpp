@@ -9,8 +9,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 struct AttentionCase {
   std::string name;
   std::vector<int64_t> mesh;

@@ -14,7 +14,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 
 // Lengths, blocks, meshes, masks, groups, causality as they come; as many times more as MOONHALO_SWEEP says.

@@ -23,7 +23,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -123,7 +122,7 @@ TEST(AttentionModes, X07_SecondDerivatives) {
   }
 }
 
-// What LibTorch's fused kernel cannot do for plain tensors: the second derivative without a mask.
+// LibTorch's fused kernel cannot do this for plain tensors: the second derivative without a mask.
 TEST(AttentionModes, X07_SecondDerivativesOfCausalAttention) {
   const Tensors plain = three({1, 2, 7, 3});
   const auto penalty = [](Tensors t, bool by_hand) {
@@ -290,8 +289,8 @@ TEST(AttentionModes, X07_WhatTravels) {
     bool causal;
     int64_t forward, backward;
   };
-  // Batch 2, heads 3, features 4: a row has 24 elements, a row of logsumexp 6. Backward a lent row
-  // comes with its results' gradient and two sums, and goes home as one: 84; a row of keys and values travels twice.
+  // Batch 2, heads 3, features 4: a row has 24 elements, a row of logsumexp 6. Backward a sent row
+  // comes with its results' gradient and two sums, and comes back as one: 84; a row of keys and values travels twice.
   const std::vector<Case> cases = {
       {"ring", {2}, {shard(2)}, {shard(2)}, 8, 8, false, 8 * 48, 8 * 84},
       {"keys are many: queries travel", {2}, {shard(2)}, {shard(2)}, 4, 40, false, 4 * 54, 4 * 84},
@@ -375,7 +374,7 @@ TEST(AttentionModes, X07_MemoryIsLinearInTheSequence) {
   }
 }
 
-// Causal work: the busiest rank against the mean, or against what its own queries and keys alone make.
+// Causal work: the rank with the most against the mean, or against what its own queries and keys alone make.
 TEST(AttentionWorkTest, X07_CausalWorkIsBalanced) {
   const std::vector<Sizes> cases = {{512, 512},          {256, 256, 256, 256}, {100, 100, 100},
                                     {300, 100, 100, 12}, {100, 0, 300},        {64, 64, 64, 64, 64, 64, 64, 64},

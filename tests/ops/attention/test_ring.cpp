@@ -15,10 +15,9 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 
-// How query, key and value of [2, 4, rows, 6] are held.
+// Says how query, key and value of [2, 4, rows, 6] are held.
 struct Way {
   std::string name;
   Sizes mesh;
@@ -228,7 +227,7 @@ TEST(AttentionRing, X07_NoHeadsAndMasksOfOneNumber) {
   check(kAlike.front(), {.name = "no dims", .mask = at::full({}, 0.3, at::kDouble)});
 }
 
-// What scaled_dot_product_attention broadcasts, and repeats, the operator itself does not.
+// The operator itself does not broadcast and repeat as scaled_dot_product_attention does.
 TEST(AttentionRing, X07_RefusalsOfTheOperator) {
   using ::testing::StartsWith;
   on_mesh({2}, [](const MeshPtr& mesh) {

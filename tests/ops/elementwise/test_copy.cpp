@@ -11,11 +11,6 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
-const Oracle kForward{.backward = false};
-
-Tensor bent(const Tensor& x) { return x * x * x; }
-
 TEST(Copy, D05_ClonesAndCastsEqualThoseOfOneDevice) {
   check(
       {

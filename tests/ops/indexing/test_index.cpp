@@ -14,11 +14,6 @@ using at::indexing::Ellipsis;
 using at::indexing::None;
 using at::indexing::Slice;
 
-const Oracle kTwice{.double_backward = true};
-const Oracle kForward{.backward = false};
-
-Tensor bent(const Tensor& x) { return x * x * x; }
-
 Tensor indices(at::IntArrayRef values) { return at::tensor(values, at::kLong); }
 
 TEST(Index, S26_ReadsEqualThoseOfOneDevice) {

@@ -26,7 +26,6 @@ namespace {
 namespace cuda = neighborhood::cuda;
 using Case = NeighborhoodCase;
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 using neighborhood::Axis;
 using neighborhood::Problem;
 using ::testing::HasSubstr;
@@ -58,7 +57,7 @@ void with_types(at::ScalarType type, const Call& call) {
   }
 }
 
-// Of a block: `key` and `value` hold what the call's axes say.
+// The tensors of a block: `key` and `value` hold what the call's axes say.
 NeighborhoodResults emulate(const Tensors& inputs, const NeighborhoodCall& call, const at::Tensor& grad_output,
                             const at::Tensor& grad_logsumexp, const Emulated& run) {
   NeighborhoodResults r;
@@ -242,7 +241,7 @@ TEST(NeighborhoodCudaKernels, X04_SeersOfKeys) {
   }
 }
 
-// What the emulator is for: mistakes that a GPU may forgive are seen.
+// The emulator shows mistakes that a GPU may forgive.
 TEST(Simt, FindsMissingBarriersAndForeignMemory) {
   const auto reversed = [](bool barrier, bool backwards) {
     std::vector<float> result(64);

@@ -13,8 +13,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 // t: input, then weight and bias of qkv and of proj.
 template <typename Module>
 Program with_weights(nn::NeighborhoodAttentionOptions options) {

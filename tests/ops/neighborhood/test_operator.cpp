@@ -19,7 +19,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 using Case = NeighborhoodCase;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -107,7 +106,7 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
   }
 }
 
-// What the weights are relative to is guessed from the query before: scores that leap from query to query, up and down.
+// The weights are relative to a guess from the query before: scores that leap from query to query, up and down.
 TEST(NeighborhoodAttention, X04_ScoresThatLeap) {
   for (const double scale : {9.0, -40.0, 300.0}) {
     expect_dense({"leaps", {40}, {{7}}, 5, 5, 1, 2, scale}, at::kDouble, 1e-10);
@@ -154,8 +153,8 @@ TEST(NeighborhoodAttention, X04_KernelsOfEveryInstructionSetAndType) {
   }
 }
 
-// What needs no reference: equal scores average the window, one key gives its value, and sums of large scores stay
-// finite.
+// Results that need no reference: equal scores average the window, one key gives its value, and sums of large scores
+// stay finite.
 TEST(NeighborhoodAttention, S06_ClosedCases) {
   const at::Tensor zero = at::zeros({1, 9, 1, 4}, at::kDouble);
   const at::Tensor v = at::arange(9, at::kDouble).view({1, 9, 1, 1});

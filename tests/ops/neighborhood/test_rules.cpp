@@ -15,7 +15,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 
 struct Way {
   std::string name;
@@ -187,7 +186,7 @@ TEST(NeighborhoodAttentionSharded, S06_KeysAndValuesInOneExchange) {
     dispatch.trace = nullptr;
     const auto after = sent();
     ASSERT_EQ(trace.size(), 1U);
-    // An outer rank lends 2 rows of 4 keys and values of 2 numbers, the inner one to both sides, and reaches over no
+    // An outer rank sends 2 rows of 4 keys and values of 2 numbers, the inner one to both sides, and reaches over no
     // more.
     const int64_t neighbours = mesh->rank() == 1 ? 2 : 1;
     EXPECT_EQ(trace[0].bytes, neighbours * 2 * 4 * (2 + 2) * 8);
@@ -259,7 +258,7 @@ TEST(NeighborhoodAttentionSharded, X04_DerivativesRefuseWhatDoesNotFit) {
   });
 }
 
-// What a block needs, row by row, is what the definition says.
+// A block needs, row by row, what the definition says.
 TEST(NeighborhoodAttentionPlan, X05_KeysReachedAreTheWindowsEnds) {
   for (int64_t window = 1; window <= 5; ++window) {
     for (int64_t dilation = 1; dilation <= 3; ++dilation) {

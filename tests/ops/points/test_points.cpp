@@ -18,7 +18,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 
 // All squared distances, summed feature by feature, [.., M, N].

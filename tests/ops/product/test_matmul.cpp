@@ -10,7 +10,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 const Placement kUncut = replicate();
 
@@ -281,7 +280,7 @@ TEST(Einsum, EllipsisKeepsCuts) {
   }
 }
 
-// What only LibTorch's own einsum reads: it may gather.
+// Only LibTorch's own einsum reads these: it may gather.
 TEST(Einsum, RepeatedLettersAndBroadcast) {
   const auto program = [](const Tensors& t) {
     return Tensors{at::einsum("...ij,...jk->...ik", {t[0], t[1]}), at::einsum("bii->bi", {t[1]}),

@@ -11,7 +11,6 @@ namespace {
 using at::Tensor;
 
 const std::vector<int64_t> kRows{0, 1};
-const Oracle kForward{.backward = false};
 
 TEST(Reduce, S01_S12_SumsAndMeansAreThoseOfOneDevice) {
   check({{"sum", [](const Tensor& x) { return List{x.sum()}; }, {.double_backward = true}},

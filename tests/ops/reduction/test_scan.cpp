@@ -12,8 +12,6 @@ using at::Tensor;
 
 List pair(const std::tuple<Tensor, Tensor>& both) { return {std::get<0>(both), std::get<1>(both)}; }
 
-const Oracle kForward{.backward = false};
-
 TEST(Scan, RunningSumsAndProducts) {
   check({{"cumsum_0", [](const Tensor& x) { return List{x.cumsum(0)}; }},
          {"cumsum_1",

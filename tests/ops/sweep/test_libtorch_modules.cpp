@@ -13,6 +13,7 @@
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
+#include "tests/support/modules.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -33,16 +34,6 @@ struct RowAttentionImpl : nn::Module {
   nn::Linear q, k, v;
 };
 TORCH_MODULE(RowAttention);
-
-// Initial values must not come from LibTorch's generator, which all ranks share.
-template <class Module>
-Module with_values(Module module) {
-  module->to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  int64_t seed = 1;
-  for (at::Tensor& parameter : module->parameters()) parameter.copy_(make_tensor(parameter.sizes(), seed++) * 0.5);
-  return module;
-}
 
 // No bias before the norm, nor for the keys: nothing depends on it, and AdamW would divide rounding errors by
 // themselves.
@@ -104,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, UnmodifiedModules, ::testing::ValuesIn(kCases),
 
 using Sequences = std::function<List(const at::Tensor&)>;
 
-// What `run` gives of [length, batch, features], the gradient of that and those of the module's parameters.
+// The result of `run` for [length, batch, features], the gradient of that and those of the module's parameters.
 template <class Module>
 Sequences with_gradients(std::function<Module()> make, std::function<List(Module&, const at::Tensor&)> run) {
   return [=](const at::Tensor& input) {
@@ -201,7 +192,7 @@ void copy_state(const Stack& from, const Stack& to) {
   for (const auto& item : to->named_buffers()) at::Tensor(item.value()).copy_(buffers[item.key()]);
 }
 
-// What users do with the tensors of a model: copy them to another, change their type, clip gradients, flatten
+// Users do these with the tensors of a model: copy them to another, change their type, clip gradients, flatten
 // parameters.
 List use(Stack net, Stack copy, const at::Tensor& x) {
   List seen;

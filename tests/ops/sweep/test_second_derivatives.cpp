@@ -10,10 +10,7 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
 const Oracle kMoved{.double_backward = true, .same_cut_gradients = false};
-
-Tensor bent(const Tensor& x) { return x * x * x; }
 
 TEST(SecondDerivatives, Places) {
   check(

@@ -11,10 +11,6 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
-
-Tensor bent(const Tensor& x) { return x * x * x; }
-
 TEST(Join, S26_CatAndStackOfOneTensor) {
   check(
       {

@@ -14,10 +14,6 @@ using at::indexing::Ellipsis;
 using at::indexing::None;
 using at::indexing::Slice;
 
-const Oracle kTwice{.double_backward = true};
-
-Tensor bent(const Tensor& x) { return x * x * x; }
-
 // Every part weighted differently.
 Tensor weighed(const List& parts) {
   Tensor sum = bent(parts[0]).sum();

@@ -12,12 +12,6 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
-const Oracle kForward{.backward = false};
-
-// Not linear, so that the gradient that comes back through a view differs from place to place.
-Tensor bent(const Tensor& x) { return x * x * x; }
-
 TEST(View, S26_ViewsEqualThoseOfOneDevice) {
   check(
       {

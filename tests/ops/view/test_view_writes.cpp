@@ -11,9 +11,6 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
-const Oracle kForward{.backward = false};
-
 const std::vector<Held> kHeldByOneTwoThree = {
     {"one_rank", {1}, {shard(0)}},
     {"rows_5_4", {2}, {shard(0, {5, 4})}},
@@ -21,8 +18,6 @@ const std::vector<Held> kHeldByOneTwoThree = {
     {"columns_1_5_1", {3}, {shard(1, {1, 5, 1})}},
     {"empty_block", {3}, {shard(0, {4, 0, 5})}},
 };
-
-Tensor bent(const Tensor& x) { return x * x * x; }
 
 // Views that had to be copied: a row of another rank, a cut that moved, a narrowed block with gaps. Under autograd, and
 // whatever is written or read in between.
@@ -168,8 +163,8 @@ TEST(View, S26_D08_WritingThroughACopiedViewInInferenceMode) {
   check_in_inference_mode(kCopiesWritten, make_tensor({9, 7, 2}, 10));
 }
 
-// What contiguous, reshape and the like make of a view is a copy exactly where it is one of a plain tensor: writes to
-// it stay out of the original then, and reach it where nothing had to be copied.
+// The result of contiguous, reshape and the like for a view is a copy exactly where it is one of a plain tensor: writes
+// to it stay out of the original then, and reach it where nothing had to be copied.
 const std::vector<Case> kContiguous{
     {"transposed",
      [](const Tensor& x) {
@@ -365,7 +360,7 @@ TEST(View, D08_ACopyIsNeverOld) {
   });
 }
 
-// What is still refused, on every rank alike, and what could be written instead.
+// Writes that are still refused, on every rank alike, and what could be written instead.
 TEST(View, D08_AViewThatCannotBeWrittenIsRefused) {
   struct Refused {
     const char* name;

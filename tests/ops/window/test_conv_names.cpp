@@ -13,7 +13,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Ints = std::vector<int64_t>;
 
 struct Named {

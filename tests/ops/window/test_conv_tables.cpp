@@ -14,9 +14,8 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 
-// How an input [batch, channels, rows, columns, layers] (or fewer dims) is held.
+// Says how an input [batch, channels, rows, columns, layers] (or fewer dims) is held.
 struct Cut {
   const char* name;
   Sizes mesh;

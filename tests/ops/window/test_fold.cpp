@@ -10,8 +10,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 struct Case {
   std::vector<int64_t> kernel, dilation, padding, stride;
 };
@@ -21,12 +19,7 @@ const Case kCases[] = {
     {{5, 1}, {1, 1}, {2, 0}, {3, 1}}, {{9, 2}, {1, 1}, {0, 1}, {1, 1}}, {{1, 1}, {1, 1}, {0, 0}, {3, 2}},
 };
 
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
-
-const Cut kCuts[] = {
+const Placed kCuts[] = {
     {{2}, {shard(2, {5, 4})}},      {{3}, {shard(2, {1, 7, 1})}},
     {{3}, {shard(2, {4, 0, 5})}},   {{2}, {shard(3, {1, 5})}},
     {{2, 2}, {shard(2), shard(3)}}, {{2, 2}, {shard(0), shard(2, {8, 1})}},
@@ -35,7 +28,7 @@ const Cut kCuts[] = {
 
 TEST(Fold, UnfoldAndBackEqualTheWholeTensor) {
   for (const Case& c : kCases) {
-    for (const Cut& cut : kCuts) {
+    for (const Placed& cut : kCuts) {
       SCOPED_TRACE(shape_string(c.kernel) + " " + cut.placements[0].to_string());
       expect_same_as_plain(
           cut.mesh, {{.full = make_tensor({2, 3, 9, 6}, 1), .placements = cut.placements}},
@@ -53,9 +46,9 @@ TEST(Fold, ColumnsCutAnywhere) {
     return Tensors{at::col2im(t[0], {9, 6}, {3, 2}, {1, 1}, {1, 0}, {1, 1}),
                    at::col2im(t[0][0], {9, 6}, {3, 2}, {1, 1}, {1, 0}, {1, 1})};
   };
-  for (const Cut& cut :
-       {Cut{{2}, {shard(2, {20, 25})}}, Cut{{2}, {shard(2, {7, 38})}}, Cut{{3}, {shard(2, {0, 43, 2})}},
-        Cut{{2}, {shard(1, {6, 6})}}, Cut{{2}, {shard(1, {5, 7})}}, Cut{{2, 2}, {shard(0), shard(2)}}}) {
+  for (const Placed& cut :
+       {Placed{{2}, {shard(2, {20, 25})}}, Placed{{2}, {shard(2, {7, 38})}}, Placed{{3}, {shard(2, {0, 43, 2})}},
+        Placed{{2}, {shard(1, {6, 6})}}, Placed{{2}, {shard(1, {5, 7})}}, Placed{{2, 2}, {shard(0), shard(2)}}}) {
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 12, 45}, 1), .placements = cut.placements}}, program);
   }
 }

@@ -23,15 +23,9 @@ namespace moonhalo::testing {
 namespace {
 
 namespace F = torch::nn::functional;
-using Tensors = std::vector<at::Tensor>;
 
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
-
-// Of [2, 4, 11, 6].
-const Cut kCuts[] = {
+// Blocks of [2, 4, 11, 6].
+const Placed kCuts[] = {
     {{2}, {shard(2, {5, 6})}},
     {{3}, {shard(2, {1, 9, 1})}},
     {{3}, {shard(2, {4, 0, 7})}},
@@ -48,7 +42,7 @@ struct Named {
 };
 
 void check(const std::vector<Named>& programs, const std::vector<Input>& more = {}) {
-  for (const Cut& cut : kCuts) {
+  for (const Placed& cut : kCuts) {
     std::vector<NamedCase> cases;
     for (const Named& named : programs) {
       std::vector<Input> inputs = {{.full = make_tensor({2, 4, 11, 6}, 1) * 2, .placements = cut.placements}};
@@ -59,7 +53,7 @@ void check(const std::vector<Named>& programs, const std::vector<Input>& more = 
   }
 }
 
-// A user's module with a weight of its own, that names nothing of ours.
+// A user's module with its own weight, that names nothing of Moonhalo.
 struct Smoother : torch::nn::Module {
   Smoother(at::Tensor own_weight, at::Tensor own_bias) : weight(std::move(own_weight)), bias(std::move(own_bias)) {}
 
@@ -127,7 +121,7 @@ TEST(FunctionalWindows, X03_PowerMeansResponsesAndResampling) {
   check(programs);
 }
 
-// Nobody waits for a rank that refused: all do, with the same words, and the next call works.
+// No rank waits for one that refused: all do, with the same words, and the next call works.
 TEST(FunctionalWindows, S05_EveryRankRefusesAlike) {
   struct Refusal {
     const char* name;
@@ -181,7 +175,7 @@ TEST(FunctionalWindows, S05_EveryRankRefusesAlike) {
        ""},
       {"shuffling", [](const at::Tensor& x) { at::pixel_unshuffle(x, 2); }, ""},
   };
-  for (const Cut& cut : kCuts) {
+  for (const Placed& cut : kCuts) {
     std::mutex mutex;
     std::map<std::string, std::set<std::string>> said;
     on_mesh(cut.mesh, [&](const MeshPtr& mesh) {

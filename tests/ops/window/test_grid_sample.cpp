@@ -10,7 +10,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 
 struct Case {

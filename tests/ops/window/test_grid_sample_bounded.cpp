@@ -15,7 +15,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Placements = std::vector<Placement>;
 using Sizes = std::vector<int64_t>;
 

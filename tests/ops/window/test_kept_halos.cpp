@@ -20,7 +20,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using Tensors = std::vector<at::Tensor>;
 
 struct WithHalo {
   explicit WithHalo(const HaloOptions& options) : before(set_halo(options)) {}
@@ -184,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(S16, KeptHalos, ::testing::Combine(::testing::ValuesIn(
                            return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
                          });
 
-// What is exchanged
+// Tests of what is exchanged
 
 TEST(KeptHalosTrace, X06_AConvolutionsBackwardDoesNotFetchItsInputAgain) {
   on_mesh({3}, [](const MeshPtr& mesh) {

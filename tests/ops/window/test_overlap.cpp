@@ -13,7 +13,6 @@ namespace moonhalo::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using Tensors = std::vector<at::Tensor>;
 
 constexpr HaloOptions kSettings[] = {
     {true, HaloBackend::kP2p}, {false, HaloBackend::kP2p}, {true, HaloBackend::kAllToAll}};

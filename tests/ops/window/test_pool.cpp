@@ -12,8 +12,6 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 struct Window {
   int64_t kernel = 2, stride = 2, padding = 0, dilation = 1;
   bool ceil_mode = false;
@@ -24,13 +22,8 @@ std::string text(const Window& w) {
          std::to_string(w.padding) + " dilation " + std::to_string(w.dilation) + (w.ceil_mode ? " ceil" : "");
 }
 
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
-
-// Of [2, 3, 11, 6].
-const Cut kCuts[] = {
+// Blocks of [2, 3, 11, 6].
+const Placed kCuts[] = {
     {{2}, {shard(2, {5, 6})}},
     {{3}, {shard(2, {1, 9, 1})}},
     {{3}, {shard(2, {4, 0, 7})}},
@@ -58,39 +51,33 @@ std::vector<Window> windows(bool dilated) {
   return all;
 }
 
-TEST(MaxPool, ValuesGlobalIndicesAndGradientsEqualTheWholeTensors) {
-  const auto all = windows(true);
+// Every window over two cuts; every eighth one with second derivatives, if the operator has them.
+void check_windows(bool dilated, bool twice, const std::function<Tensors(const at::Tensor&, const Window&)>& pool) {
+  const auto all = windows(dilated);
   for (size_t i = 0; i < all.size(); ++i) {
-    const Window& w = all[i];
     for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
-      SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
+      SCOPED_TRACE(text(all[i]) + " cut " + std::to_string(c));
       expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
-                           [&](const Tensors& t) {
-                             auto [values, indices] = at::max_pool2d_with_indices(t[0], w.kernel, w.stride, w.padding,
-                                                                                  w.dilation, w.ceil_mode);
-                             return Tensors{values, indices};
-                           });
+                           [&](const Tensors& t) { return pool(t[0], all[i]); },
+                           {.double_backward = twice && i % 8 == 0});
     }
   }
 }
 
+TEST(MaxPool, ValuesGlobalIndicesAndGradientsEqualTheWholeTensors) {
+  check_windows(true, false, [](const at::Tensor& x, const Window& w) {
+    auto [values, indices] = at::max_pool2d_with_indices(x, w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
+    return Tensors{values, indices};
+  });
+}
+
 TEST(AvgPool, EqualsTheWholeTensorForwardAndBackward) {
-  const auto all = windows(false);
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Window& w = all[i];
-    for (const size_t c : {i % std::size(kCuts), (i + 4) % std::size(kCuts)}) {
-      SCOPED_TRACE(text(w) + " cut " + std::to_string(c));
-      expect_same_as_plain(kCuts[c].mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = kCuts[c].placements}},
-                           [&](const Tensors& t) {
-                             const auto pool = [&](bool include_pad, std::optional<int64_t> divisor) {
-                               return at::avg_pool2d(t[0], w.kernel, w.stride, w.padding, w.ceil_mode, include_pad,
-                                                     divisor);
-                             };
-                             return Tensors{pool(true, {}), pool(false, {}), pool(true, 5)};
-                           },
-                           {.double_backward = i % 8 == 0});
-    }
-  }
+  check_windows(false, true, [](const at::Tensor& x, const Window& w) {
+    const auto pool = [&](bool include_pad, std::optional<int64_t> divisor) {
+      return at::avg_pool2d(x, w.kernel, w.stride, w.padding, w.ceil_mode, include_pad, divisor);
+    };
+    return Tensors{pool(true, {}), pool(false, {}), pool(true, 5)};
+  });
 }
 
 TEST(Pool, OneAndThreeDims) {
@@ -103,7 +90,8 @@ TEST(Pool, OneAndThreeDims) {
     return Tensors{values, indices, at::max_pool3d(t[0], 2),
                    at::avg_pool3d(t[0], {3, 2, 2}, {2, 1, 2}, {1, 0, 1}, true, false)};
   };
-  for (const Cut& cut : {Cut{{2}, {shard(2, {4, 5})}}, Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(0)}}}) {
+  for (const Placed& cut :
+       {Placed{{2}, {shard(2, {4, 5})}}, Placed{{3}, {shard(2, {1, 0, 8})}}, Placed{{2}, {shard(0)}}}) {
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9}, 1), .placements = cut.placements}}, one);
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, three);
   }
@@ -128,7 +116,8 @@ TEST(MaxPool, InfinitiesNansTiesAndIntegers) {
     auto [c, d] = at::max_pool2d_with_indices(t[0], 2, 1, 1, 3);
     return Tensors{a, b, c, d};
   };
-  for (const Cut& cut : {Cut{{3}, {shard(2, {2, 3, 4})}}, Cut{{2, 2}, {shard(2), shard(3)}}, Cut{{2}, {shard(3)}}}) {
+  for (const Placed& cut :
+       {Placed{{3}, {shard(2, {2, 3, 4})}}, Placed{{2, 2}, {shard(2), shard(3)}}, Placed{{2}, {shard(3)}}}) {
     for (const at::Tensor& x :
          {odd, ties, make_tensor({1, 1, 9, 4}, 2, at::kLong), make_tensor({1, 1, 9, 4}, 2, at::kFloat)}) {
       SCOPED_TRACE(x.scalar_type());
@@ -143,7 +132,7 @@ TEST(AdaptivePool, EqualsTheWholeTensorForwardAndBackward) {
       auto [values, indices] = at::adaptive_max_pool2d(t[0], size);
       return Tensors{at::adaptive_avg_pool2d(t[0], size), values, indices, at::adaptive_avg_pool2d(t[0][0], size)};
     };
-    for (const Cut& cut : kCuts) {
+    for (const Placed& cut : kCuts) {
       SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
       expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 11, 6}, 1), .placements = cut.placements}}, program);
     }
@@ -158,7 +147,7 @@ TEST(AdaptivePool, EqualsTheWholeTensorForwardAndBackward) {
                    line_indices,
                    at::adaptive_avg_pool1d(t[0].select(4, 0).select(3, 0), 4)};
   };
-  for (const Cut& cut : {Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(2)}}}) {
+  for (const Placed& cut : {Placed{{3}, {shard(2, {1, 0, 8})}}, Placed{{2}, {shard(2)}}}) {
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9, 5, 4}, 1), .placements = cut.placements}}, others);
   }
 }

@@ -15,8 +15,6 @@ namespace {
 
 using at::Tensor;
 
-const Oracle kTwice{.double_backward = true};
-
 // Nine rows.
 const std::vector<std::vector<int64_t>> kRows = {{5, 4}, {3, 6}, {4, 0, 5}, {1, 5, 1, 2}};
 
@@ -142,12 +140,12 @@ struct Moved {
 
 // Rows that `rank` owns and other ranks' blocks of the result are made of, each once for every rank that lacks it.
 int64_t rows_to_send(const ShardSpec& from, const ShardSpec& to, int64_t rank, const Moved& moved) {
-  const auto [begin, end] = from.block_range(0, rank);
+  const Interval owned = from.block_range(0, rank);
   int64_t count = 0;
   for (int64_t other = 0; other < from.mesh()->size(0); ++other) {
     const auto [first, last] = to.block_range(0, other);
     for (int64_t row = first; other != rank && row < last; ++row) {
-      count += moved.source(row) >= begin && moved.source(row) < end;
+      count += owned.contains(moved.source(row));
     }
   }
   return count;

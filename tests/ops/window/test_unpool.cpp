@@ -10,14 +10,7 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
-
-const Cut kCuts[] = {
+const Placed kCuts[] = {
     {{2}, {shard(0, {2, 1})}},
     {{3}, {shard(1, {3, 0, 1})}},
     {{2, 2}, {shard(0), shard(1, {1, 3})}},
@@ -37,7 +30,7 @@ TEST(Unpool, FractionalPoolingAndUnpoolingEqualTheWholeTensor) {
     const auto [y, i] = at::fractional_max_pool3d(t[0], {2, 2, 1}, {4, 3, 2}, t[1]);
     return Tensors{y, i, at::max_unpool3d(y * y, i, {8, 7, 3}, {2, 2, 1}, {0, 0, 0})};
   };
-  for (const Cut& cut : kCuts) {
+  for (const Placed& cut : kCuts) {
     SCOPED_TRACE(cut.placements[0].to_string());
     const auto input = [&](const at::Tensor& x) { return Input{.full = x, .placements = cut.placements}; };
     const auto samples = [](int64_t dims) {

@@ -10,14 +10,7 @@
 namespace moonhalo::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-struct Cut {
-  std::vector<int64_t> mesh;
-  std::vector<Placement> placements;
-};
-
-const Cut kCuts[] = {
+const Placed kCuts[] = {
     {{2}, {shard(2, {5, 4})}},
     {{3}, {shard(2, {1, 7, 1})}},
     {{3}, {shard(2, {4, 0, 5})}},
@@ -31,7 +24,7 @@ const Cut kCuts[] = {
 TEST(Upsample, TwoDimsInEveryModeEqualTheWholeTensor) {
   const std::vector<std::vector<int64_t>> sizes = {{18, 12}, {13, 6}, {5, 11}, {9, 3}, {2, 1}, {40, 7}};
   for (const auto& size : sizes) {
-    for (const Cut& cut : kCuts) {
+    for (const Placed& cut : kCuts) {
       SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
       expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 2, 9, 6}, 1), .placements = cut.placements}},
                            [&](const Tensors& t) {
@@ -48,7 +41,7 @@ TEST(Upsample, TwoDimsInEveryModeEqualTheWholeTensor) {
 TEST(Upsample, AntialiasedWindowsGrowWithTheFactor) {
   const std::vector<std::vector<int64_t>> sizes = {{18, 12}, {4, 6}, {2, 3}, {1, 11}, {9, 2}};
   for (const auto& size : sizes) {
-    for (const Cut& cut : kCuts) {
+    for (const Placed& cut : kCuts) {
       SCOPED_TRACE(shape_string(size) + " " + cut.placements[0].to_string());
       expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 2, 9, 6}, 1), .placements = cut.placements}},
                            [&](const Tensors& t) {
@@ -74,7 +67,8 @@ TEST(Upsample, FactorsOneAndThreeDims) {
     return Tensors{at::upsample_nearest3d(t[0], {13, 4, 6}), at::upsample_trilinear3d(t[0], {4, 7, 6}, false),
                    at::upsample_trilinear3d(t[0], {18, 5, 2}, true), at::_upsample_nearest_exact3d(t[0], {13, 4, 6})};
   };
-  for (const Cut& cut : {Cut{{2}, {shard(2, {4, 5})}}, Cut{{3}, {shard(2, {1, 0, 8})}}, Cut{{2}, {shard(1)}}}) {
+  for (const Placed& cut :
+       {Placed{{2}, {shard(2, {4, 5})}}, Placed{{3}, {shard(2, {1, 0, 8})}}, Placed{{2}, {shard(1)}}}) {
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({2, 3, 9}, 1), .placements = cut.placements}}, one);
     expect_same_as_plain(cut.mesh, {{.full = make_tensor({1, 2, 9, 5, 3}, 1), .placements = cut.placements}}, three);
   }
@@ -82,7 +76,7 @@ TEST(Upsample, FactorsOneAndThreeDims) {
       {2, 2, 2}, {{.full = make_tensor({1, 2, 9, 5, 3}, 1), .placements = {shard(2), shard(3), shard(4)}}}, three);
 }
 
-// Which row is nearest depends on rounding in the tensor's own precision.
+// The nearest row depends on rounding in the tensor's own precision.
 TEST(Upsample, NearestRowsAreLibTorchsInSinglePrecision) {
   for (const int64_t size : {7, 19, 23, 29, 57, 114}) {
     expect_same_as_plain(

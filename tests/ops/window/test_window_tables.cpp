@@ -13,7 +13,6 @@ namespace moonhalo::testing {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-using Tensors = std::vector<at::Tensor>;
 
 struct Cut {
   Sizes mesh;
@@ -21,7 +20,7 @@ struct Cut {
   int64_t least_dims = 1;
 };
 
-// Of [2, 3, 11], [2, 3, 11, 6] and [2, 3, 11, 6, 4].
+// Blocks of [2, 3, 11], [2, 3, 11, 6] and [2, 3, 11, 6, 4].
 const Cut kCuts[] = {
     {{2}, {shard(2, {5, 6})}},
     {{2}, {shard(2, {1, 10})}},

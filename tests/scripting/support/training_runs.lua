@@ -1,0 +1,32 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Shared by fully_shard_ranks3.lua and its kin: models that start alike, and three steps of training.
+local mh = require "moonhalo"
+
+local runs = {}
+
+function runs.new(make)
+  mh.manual_seed(1)
+  return make():double()
+end
+
+function runs.whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
+
+--- Returns losses, norms of gradients if they are clipped to `most`, in the end parameters, and what
+--- `look(step, seen)` adds after each backward pass.
+function runs.train(net, x, most, look)
+  local opt = mh.optim.AdamW(net:parameters(), {lr = 0.05})
+  local seen = {}
+  for step = 1, 3 do
+    opt:zero_grad()
+    local loss = net(x):square():mean()
+    loss:backward()
+    seen["norm " .. step] = most and opt:clip_gnorm(most)
+    seen["loss " .. step] = runs.whole(loss)
+    if look then look(step, seen) end
+    opt:step()
+  end
+  for name, p in net:named_parameters() do seen[name] = runs.whole(p) end
+  return seen
+end
+
+return runs
