@@ -13,6 +13,17 @@ function(run)
 endfunction()
 
 run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${work}/prefix")
+# Headers are those that users include and what these include: nothing else is there, and nothing is missing.
+set(include "${work}/prefix/include")
+file(GLOB_RECURSE installed RELATIVE "${include}" "${include}/*")
+include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/header_closure.cmake")
+header_closure(wanted "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h moonhalo/session.h
+               moonhalo/version.h)
+list(SORT wanted)
+list(SORT installed)
+if(NOT installed STREQUAL wanted)
+  message(FATAL_ERROR "installed headers: ${installed}\nwanted: ${wanted}")
+endif()
 run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}" -B "${work}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${CXX}"
     "-DCMAKE_PREFIX_PATH=${work}/prefix")
 run("${CMAKE_COMMAND}" --build "${work}/build")

@@ -3,9 +3,9 @@
 without files say why, and no test bears the id of a feature that is not there.  usage: check_features.py SOURCE_FOLDER"""
 
 import re
-import sys
-import tempfile
 from pathlib import Path
+
+from checked import main, problems_in
 
 LIST = "tests/FEATURES.md"
 GROUPS = "VPNDSX"
@@ -56,35 +56,27 @@ def check(root):
 
 def self_test():
     """Every kind of disagreement is found."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        files = {
-            "tests/engine/test_a.cpp": "TEST(A, S01_Works) {}  // and V02\nTEST(A, P05P06Styles) {}\n",
-            "tests/scripting/b.lua": "function tests.test_N01_X09_all() end -- no id: S5, AS07, S123, S08b\n",
-            "cmake/MoonhaloTests.cmake": "# X15\n",
-            LIST: "| id | what users get | shown by | not yet |\n|---|---|---|---|\n"
-                  "| S01 | right | `engine/test_a.cpp` | |\n"
-                  "| P05 | right | `engine/test_a.cpp` | |\n"
-                  "| P06 | right | `engine/test_a.cpp`, `scripting/b.lua` | |\n"  # 5: b.lua does not bear it
-                  "| N01 | called missing | | no policies |\n"  # 6: b.lua bears it
-                  "| N02 | missing without a reason | | |\n"  # 7
-                  "| N03 | missing | | no policies |\n"
-                  "| X09 | | `scripting/b.lua` | |\n"  # 9: what?
-                  "| X15 | right | `cmake/MoonhaloTests.cmake` | from C++ only |\n"
-                  "| X15 | twice | `cmake/MoonhaloTests.cmake` | |\n"  # 11
-                  "| X16 | no such file | `engine/test_c.cpp` | |\n"  # 12
-                  "| X10 malformed\n",  # 13; and V02 has no row
-        }
-        for name, text in files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        found = [problem.split(": ")[0] for problem in check(root)]
+    files = {
+        "tests/engine/test_a.cpp": "TEST(A, S01_Works) {}  // and V02\nTEST(A, P05P06Styles) {}\n",
+        "tests/scripting/b.lua": "function tests.test_N01_X09_all() end -- no id: S5, AS07, S123, S08b\n",
+        "cmake/MoonhaloTests.cmake": "# X15\n",
+        LIST: "| id | what users get | shown by | not yet |\n|---|---|---|---|\n"
+              "| S01 | right | `engine/test_a.cpp` | |\n"
+              "| P05 | right | `engine/test_a.cpp` | |\n"
+              "| P06 | right | `engine/test_a.cpp`, `scripting/b.lua` | |\n"  # 5: b.lua does not bear it
+              "| N01 | called missing | | no policies |\n"  # 6: b.lua bears it
+              "| N02 | missing without a reason | | |\n"  # 7
+              "| N03 | missing | | no policies |\n"
+              "| X09 | | `scripting/b.lua` | |\n"  # 9: what?
+              "| X15 | right | `cmake/MoonhaloTests.cmake` | from C++ only |\n"
+              "| X15 | twice | `cmake/MoonhaloTests.cmake` | |\n"  # 11
+              "| X16 | no such file | `engine/test_c.cpp` | |\n"  # 12
+              "| X10 malformed\n",  # 13; and V02 has no row
+    }
+    found = problems_in(files, check)
     wanted = [f"{LIST}:{line}" for line in (5, 6, 7, 9, 11, 12, 13)] + [LIST]
     assert found == wanted, f"self-test: found {found}"
 
 
 if __name__ == "__main__":
-    self_test()
-    found = check(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
-    print("\n".join(found) if found else "the list of features and the tests agree")
-    sys.exit(1 if found else 0)
+    main(check, self_test, "the list of features and the tests agree")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes between folders, that every op rule
+"""Checks what a formatter cannot: license lines, file lengths, tabs, the direction of includes between folders, that comments are sentences, that every op rule
 has a case table and finds arguments by name, that Lua does not depend on the order of hashes, and that it asks whether files were written.  usage: check_sources.py SOURCE_FOLDER"""
 
 import re
-import sys
-import tempfile
 from pathlib import Path
+
+from checked import main, problems_in
 
 SHARED_TESTS = "tests/style/shared_tests.txt"
 MAX_SOURCE_LINES = 500
@@ -48,6 +48,18 @@ CPP_FILE_CALLS_ALLOWED = {
 # Rules find arguments by name (OpCall::arg): a number would go on reading its place in a schema that was reordered.
 POSITION = re.compile(r"\bArg\{\s*\d|\b(?:argument|tensor|value|spec|slot|halo_cache_of_argument)\((?:\w+, )*\d+\)"
                       r"|\(call, (?:\w+, )*\d+[,)]|\bslots\(\)\[\d|\barguments\(\)\[\d|\.arg(?:\.index)? [=!]= \d")
+# Comments are sentences that say why. One that opens with a word of OPENING is a part of a sentence, and one with a word of
+# PERSON speaks of persons where ranks or code are meant.
+COMMENTS = {".cpp", ".h", ".cu", ".cuh", ".lua"}
+COMMENT = re.compile(r"\s*(?://|--)")
+OPENING = re.compile(r"\s*(?://+|--+) (?:What|Of|Who|Whose|Whom|How|Why|Which|Whether)\b")
+PERSON = re.compile(r"(?://|--) .*\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|of ours|of one's own)\b")
+# The engine's one thread_local: the context, and a pointer to it that costs one load.
+THREAD_LOCAL = {
+    ("engine/base/rank_context.h", '[[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;'),
+    ("engine/base/rank_context.cpp", "thread_local constinit RankContext* RankContext::of_thread_ = nullptr;"),
+    ("engine/base/rank_context.cpp", "static thread_local RankContext context;"),
+}
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
 
@@ -71,10 +83,14 @@ def check_text(root, path, problems):
             problems.append(f"{name}:{number}: a tab; indent with spaces")
         if line != line.rstrip():
             problems.append(f"{name}:{number}: spaces at the end of the line")
+    if path.suffix in COMMENTS:
+        for number, (before, line) in enumerate(zip(["", *lines], lines), 1):
+            if PERSON.search(line) or (OPENING.match(line) and (before == LICENSE or not COMMENT.match(before))):
+                problems.append(f"{name}:{number}: a comment that is no sentence, or speaks of persons")
     folder = name.split("/")[0]
-    if folder == "engine" and not name.startswith("engine/base/rank_context."):
+    if folder == "engine":
         problems += [f"{name}:{number}: thread_local; use RankLocal (engine/base/rank_context.h)"
-                     for number, line in enumerate(lines, 1) if "thread_local" in line]
+                     for number, line in enumerate(lines, 1) if "thread_local" in line.split("//")[0] and (name, line.strip()) not in THREAD_LOCAL]
     if folder not in MAY_INCLUDE or name == UMBRELLA:
         return
     for number, line in enumerate(lines, 1):
@@ -149,37 +165,33 @@ def check(root):
 
 def self_test():
     """Every kind of problem is found in a tree that has one of each."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        files = {
-            "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
-            "engine/base/rank_context.h": LICENSE + "\nthread_local int x;\n",
-            "engine/c.h": LICENSE + "\nthread_local int x;\n",
-            "engine/moonhalo.h": LICENSE + '\n#include "moonhalo/ops/b.h"\n',
-            "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
-            "ops/e/f.cpp": LICENSE + '\nconst Register rule{{.op = "aten::exp"}};\n',
-            "ops/e/g.cpp": LICENSE + '\nconst Register rule{{.op = "aten::log"}};\n',
-            "ops/e/p.cpp": LICENSE + '\nargument(op, stack, 3);\ncall.value(Arg{0});\ntensor(6);\nargument(op, stack, at);\n'
-                           'call.tensor(at_0); // tensor(6)\nnumber_of(call, 7);\ncall.slots()[0].spec;\nslot.arg == 1;\nx.spec(2);\n'
-                           'halo_cache_of_argument(0);\nschema.arguments()[0];\ncall.slot("x");\nresults[0].toTensor();\n',
-            "tests/ops/e/test_f.cpp": LICENSE + "\nat::exp(x);\n",
-            "tests/ops/test_c.cpp": "at::prelu(x);\n",
-            "tests/style/shared_tests.txt": "# comment\nops/e/f.cpp tests/ops/test_c.cpp\nops/e/g.cpp tests/ops/test_c.cpp\nops/h.cpp x\n",
-            "scripting/d.lua": 'if next(t.u) == nil and x.next then f("next") end -- next\nfor k in next, t do end\nlocal k = next(t)\n',
-            "examples/e.lua": 'f:write("x") -- 1\nlocal ok = f:write("x")\nif x then a.b:close() end\nio.stderr:write("x")\n'
-                              'os.remove(p)\nassert(os.rename(a, b))\nio.open(p, "w"):write "x"\nfor i in l do f:flush() end\n'
-                              'return f:write("x")\nlocal text = "f:write()"\n',
-            "scripting/f.cpp": LICENSE + '\n::close(one);\nif (::close(one) != 0) fail();\nif (file) std::fclose(file);\nreturn ::close(one);\n'
-                               '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
-                               'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
-                               'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
-            "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
-        }
-        for name, text in files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        found = [problem.split(": ")[0] for problem in check(root)]
-    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/c.h:2", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
+    files = {
+        "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
+        "engine/base/rank_context.cpp": LICENSE + "\n  static thread_local RankContext context;\nthread_local int x;  // 3\n// thread_local\n",
+        "engine/c.h": LICENSE + "\nthread_local int x;\n",
+        "engine/d.h": LICENSE + "\n// What it is.\nint x;  // What\n/// Says\n/// What is.\nint y;  // nobody's\n  /// Of this rank.\n",
+        "engine/moonhalo.h": LICENSE + '\n#include "moonhalo/ops/b.h"\n',
+        "ops/b.cpp": LICENSE + '\nint\ty; \nconst Register rule{{.op = "aten::relu"}};\n',
+        "ops/e/f.cpp": LICENSE + '\nconst Register rule{{.op = "aten::exp"}};\n',
+        "ops/e/g.cpp": LICENSE + '\nconst Register rule{{.op = "aten::log"}};\n',
+        "ops/e/p.cpp": LICENSE + '\nargument(op, stack, 3);\ncall.value(Arg{0});\ntensor(6);\nargument(op, stack, at);\n'
+                       'call.tensor(at_0); // tensor(6)\nnumber_of(call, 7);\ncall.slots()[0].spec;\nslot.arg == 1;\nx.spec(2);\n'
+                       'halo_cache_of_argument(0);\nschema.arguments()[0];\ncall.slot("x");\nresults[0].toTensor();\n',
+        "tests/ops/e/test_f.cpp": LICENSE + "\nat::exp(x);\n",
+        "tests/ops/test_c.cpp": "at::prelu(x);\n",
+        "tests/style/shared_tests.txt": "# comment\nops/e/f.cpp tests/ops/test_c.cpp\nops/e/g.cpp tests/ops/test_c.cpp\nops/h.cpp x\n",
+        "scripting/d.lua": 'if next(t.u) == nil and x.next then f("next") end -- next\nfor k in next, t do end\nlocal k = next(t)\n',
+        "examples/e.lua": 'f:write("x") -- 1\nlocal ok = f:write("x")\nif x then a.b:close() end\nio.stderr:write("x")\n'
+                          'os.remove(p)\nassert(os.rename(a, b))\nio.open(p, "w"):write "x"\nfor i in l do f:flush() end\n'
+                          'return f:write("x")\nlocal text = "f:write()"\n',
+        "scripting/f.cpp": LICENSE + '\n::close(one);\nif (::close(one) != 0) fail();\nif (file) std::fclose(file);\nreturn ::close(one);\n'
+                           '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
+                           'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
+                           'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
+        "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
+    }
+    found = problems_in(files, check)
+    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
     wanted += ["ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]
@@ -190,7 +202,4 @@ def self_test():
 
 
 if __name__ == "__main__":
-    self_test()
-    found = check(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
-    print("\n".join(found) if found else "sources follow the style rules")
-    sys.exit(1 if found else 0)
+    main(check, self_test, "sources follow the style rules")
