@@ -24,7 +24,7 @@ class CellBox {
   int64_t count() const { return cells_.numel(); }
   /// The number of cell i's chunk along every dim.
   std::vector<int64_t> chunk(int64_t i) const;
-  /// Whether cell i has every element of its chunk that lies in the array.
+  /// True if cell i has every element of its chunk that lies in the array.
   bool has_whole_chunk(int64_t i) const;
 
   /// Where cell i stands in its chunk and among the rows; `part` copies from the chunk to the rows.

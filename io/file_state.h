@@ -81,7 +81,7 @@ class FileState {
   /// Elements in the unfinished file, beside HDF5. A failure shows in check_written(), and at the end of change().
   void write_raw(const void* data, size_t bytes, uint64_t offset);
   void check_written(const h5::Where& where);
-  /// Of the unfinished file, to read what was written; -1 before there is one.
+  /// The descriptor of the unfinished file, to read what was written; -1 before there is one.
   int raw_descriptor() const { return lock_.descriptor(); }
   /// While one lives HDF5 gives elements their places and writes none of them.
   class PlacesOnly {

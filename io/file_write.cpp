@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What writes, of domain_file.h.
+// The part of domain_file.h that writes.
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"

@@ -35,7 +35,7 @@ class IoPlan {
   /// chunks are larger, that of one chunk.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
-  /// What writing needs is always shared: a chunk is encoded whole, by the rank that reads it in such a plan.
+  /// Plans for writing are always shared: a chunk is encoded whole, by the rank that reads it in such a plan.
   enum class Use : uint8_t { kRead, kWrite };
 
   /// `spec`: of the selection, whose dropped dims it does not have.

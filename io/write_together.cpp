@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{16} << 20;  // of what goes through one rank
 
-/// What every rank must know of the dataset that the owner has made.
+/// The facts that every rank must know of the dataset that the owner has made.
 struct Target {
   std::string file;  ///< the unfinished one
   int64_t first_row = 0;
@@ -63,7 +63,7 @@ Target from_json(const nlohmann::json& json) {
   return target;
 }
 
-/// Whether writes of several ranks may not meet in a file: clients of NFS write whole pages as they know them.
+/// True if writes of several ranks may not meet in a file: clients of NFS write whole pages as they know them.
 bool needs_one_writer(const std::string& path) {
   const char* wanted = std::getenv("MOONHALO_ONE_WRITER");
   if (wanted && std::string(wanted) == "1") return true;
@@ -209,7 +209,7 @@ void SharedWrite::write_round(const IoPlan& plan, int64_t round, const at::Tenso
   check_written();
 }
 
-/// Of this rank's cells: what stands in the file where a cell has only a part of its chunk.
+/// Returns what stands in the file where a cell of this rank has only a part of its chunk.
 std::vector<StoredChunk> SharedWrite::chunks_before(const std::vector<CellBox>& by_rank) {
   std::vector<StoredChunk> before(static_cast<size_t>(by_rank[rank_].count()));
   std::vector<std::vector<int64_t>> chunks;     // all such
@@ -317,7 +317,7 @@ void write_together(FileState& file, const std::string& name, const at::Tensor& 
     file.check_writable(where);
     block = plain_data(given);
   });
-  // What fails after the dataset was made leaves half of it: no rank may finish the file.
+  // A failure after the dataset was made leaves half of it: no rank may finish the file.
   file.change(where, [&] { SharedWrite(file, name, target, block, where).run(options, grows, shared); });
 }
 

@@ -24,7 +24,7 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
 at::Tensor plain_data(const at::Tensor& tensor);
 /// Writes a plain tensor with its first element at `offsets`, converted to the dataset's type.
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where);
-/// What a link leads to elsewhere would be changed in place, without the copy that a failure leaves untouched.
+/// A file that a link leads to would be changed in place, without the copy that a failure leaves untouched.
 void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where);
 /// "group/x" for "/group//x/".
 std::string normalized(const std::string& path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of a model consists of: mh._call_graph, for policies (lua/policy/graph.lua).
+// Lists what a call of a model consists of: mh._call_graph, for policies (lua/policy/graph.lua).
 #include <ATen/record_function.h>
 
 #include <map>
@@ -61,7 +61,7 @@ int64_t macs_of(std::string_view op, const std::vector<at::Tensor>& in) {
   return 0;
 }
 
-/// What is known of a call when it begins; its inputs are not there any more when it ends.
+/// The facts of a call when it begins; its inputs are not there any more when it ends.
 struct Entered : at::ObserverContext {
   bool outermost = false, transposed = false;
   std::vector<at::Tensor> inputs;

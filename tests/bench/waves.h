@@ -10,7 +10,7 @@
 
 #include "tests/bench/taking_turns.h"
 
-// What benchmarks of files share: a field that compresses as data do, and wall and processor times side by side.
+// Shared by benchmarks of files: a field that compresses as data do, and wall and processor times side by side.
 namespace moonhalo::bench {
 
 /// Smooth waves and a little noise; 3-D.

@@ -216,7 +216,7 @@ TEST(Lzf, RefusesDamagedStreams) {
   }
 }
 
-/// What is encoded here is what HDF5 reads (test_parallel_write.cpp), and comes back.
+/// Chunks encoded here are read by HDF5 (test_parallel_write.cpp), and come back.
 TEST(Codecs, EncodedChunksComeBack) {
   for (const size_t size : {1, 2, 3, 4, 8, 16}) {
     for (const CodecCase& c : cases_for(size)) {

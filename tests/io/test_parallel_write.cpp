@@ -116,7 +116,7 @@ TEST(ParallelWrite, ACompressedFileIsAsSmallAsHdf5s) {
   }
 }
 
-/// What gzip cannot make smaller is stored as it is, and the file says so.
+/// Bytes that gzip cannot make smaller are stored as they are, and the file says so.
 TEST(ParallelWrite, NoiseIsStoredAsItIs) {
   const Folder folder;
   const at::Tensor full = at::randint(0, 256, {64, 1024}).to(at::kByte);
@@ -254,7 +254,7 @@ TEST(Append, RefusesOnEveryRankAlike) {
   EXPECT_TRUE(at::equal(open(path)["x"].read(), at::cat({field({4, 6}), field({4, 6})})));
 }
 
-/// What flush() left is a whole file, should the program end now.
+/// flush() leaves a whole file, should the program end now.
 TEST(Flush, LeavesAWholeFileUnderItsUnfinishedName) {
   const Folder folder;
   const std::string path = folder / "x.h5";

@@ -58,7 +58,7 @@ local function check_stages(who, stages, graph)
   end
 end
 
---- What is kept in blocks over a mesh dim is not cut over it already.
+--- Checks that what is kept in blocks over a mesh dim is not cut over it already.
 local function check_stored(who, placed, names)
   if placed.stored == nil then return end
   check_dim(who, "stored", placed.stored, names)
@@ -71,7 +71,7 @@ local function check_stored(who, placed, names)
   end
 end
 
---- What a policy returned, as plain data; errors name what is wrong with it.
+--- Returns what a policy returned, as plain data; errors name what is wrong with it.
 local function checked(name, placed, graph, config)
   local who = ("parallelize: policy '%s'"):format(name)
   if type(placed) ~= "table" or getmetatable(placed) ~= nil then

@@ -93,7 +93,7 @@ end
 
 -- ---- division.apply -------------------------------------------------------------------------------------------------
 
--- What of a module that is a pipeline is that of the stages of this rank.
+-- A module that is a pipeline has these from the stages of this rank.
 local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
 
 --- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or false: every rank's own, which are

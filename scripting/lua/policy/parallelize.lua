@@ -76,7 +76,7 @@ local function empty_parameters(module)
   end
 end
 
---- What is used before it was loaded shows.
+--- Makes a use before loading visible.
 local function fill_with_nan(module)
   mh.no_grad(function()
     for _, parameter in ipairs(module:parameters()) do parameter:fill_(0 / 0) end

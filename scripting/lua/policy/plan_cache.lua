@@ -52,7 +52,7 @@ local function shown(value)
   return type(value) == "table" and mh.json.encode(value) or tostring(value)
 end
 
---- What changed since the plan was made, for messages; nil when nothing did.
+--- Says what changed since the plan was made, for messages; nil when nothing did.
 local function changed(before, now)
   local found, lines = differences("", before, now, {}), {}
   if #found == 0 then return nil end
@@ -89,7 +89,7 @@ end
 --- it.
 local function as_saved(key) return mh.json.decode(mh.json.encode(key)) end
 
---- What there is for `key` under `path`: {plan =} and, where the model and its arguments are the same, {graph =}. Mode
+--- Finds what there is for `key` under `path`: {plan =} and, where the model and its arguments are the same, {graph =}. Mode
 --- "match" refuses a plan that was made from something else, "moo" passes over it, "graph" and "override" never take a
 --- plan. Collective where `shared`.
 function plan_cache.find(path, key, mode, shared)

@@ -19,7 +19,7 @@ local kMacsPerByte = 10
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
 
---- Whether an argument is a field, [batch, channels, first spatial dim, second, ...].
+--- True if an argument is a field, [batch, channels, first spatial dim, second, ...].
 local function has_field(graph)
   for _, described in pairs(graph.arguments) do
     if select(2, described:gsub(",", "")) >= 3 then return true end
@@ -92,7 +92,7 @@ local function bytes_of(shape, dtype)
   return bytes
 end
 
---- What all operators of the forward give, once each.
+--- The bytes that all operators of the forward give, once each.
 local function activation_bytes(graph)
   local seen, bytes = {}, 0
   for _, node in ipairs(graph.nodes) do

@@ -60,7 +60,7 @@ local function check_samples(op, samples)
   end
 end
 
---- Which samples count nothing in any unit, and which in this one. Collective where `flags` are given.
+--- Finds the samples that count nothing in any unit, and those in this one. Collective where `flags` are given.
 local function dummies_of(flags, count, where)
   if flags == nil then return {}, {} end
   if type(flags) ~= "table" or #flags ~= count then

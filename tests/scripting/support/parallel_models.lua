@@ -175,7 +175,7 @@ local function samples_of(count)
   return list
 end
 
---- What a plain loop over the samples does; `counts(i)` tells which count.
+--- Does what a plain loop over the samples does; `counts(i)` tells which count.
 local function train_plainly(samples, counts, scale)
   local net = seeded(Trained)
   local opt, seen = optim.AdamW(net:parameters(), {lr = 0.05}), {}
