@@ -481,11 +481,9 @@ if(Python3_Interpreter_FOUND)
                                        "${PROJECT_SOURCE_DIR}")
   # The version that formatted the sources (./dev installs it); without it their format is not checked.
   find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
-  if(MOONHALO_CLANG_FORMAT)
-    set(format_check "${MOONHALO_CLANG_FORMAT}" "${PROJECT_BINARY_DIR}/formatted.txt")
-  endif()
-  add_test(NAME style.rooms COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_rooms.py" "${PROJECT_SOURCE_DIR}"
-                                    ${format_check})
+  set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
+  add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
+           COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(style style.features style.rooms PROPERTIES TIMEOUT 60 LABELS quick)
 endif()
 

@@ -78,7 +78,7 @@ if cfg.policy == "" then
   for _, name in ipairs {"query", "key", "value", "widen"} do plan.parameter["blocks.*." .. name .. ".*"] = {mh.Shard(0)} end
   for _, name in ipairs {"mix", "narrow"} do plan.parameter["blocks.*." .. name .. ".weight"] = {mh.Shard(1)} end
   mh.parallelize_module(net, mesh["tensor"], plan)
-  -- What is left of every parameter is kept in blocks over "data". Samples and latitudes need no more than their tensors.
+  -- The rest of every parameter is kept in blocks over "data". Samples and latitudes need no more than their tensors.
   for _, block in net.blocks:each() do mh.fully_shard(block, {mesh = mesh["data"]}) end
   mh.fully_shard(net, {mesh = mesh["data"]})
 else

@@ -6,7 +6,7 @@ local nn = mh.nn
 
 local tests = {}
 
--- Nobody hands it a mesh: what it adds lies as the run divides the domain.
+-- It is handed no mesh: what it adds lies as the run divides the domain.
 local Placed = nn.Module:extend("Placed")
 function Placed:init(rows)
   local own = mh.arange(rows):double()

@@ -37,7 +37,7 @@ function registered.get_mesh(...)
   return current[{...}]
 end
 
---- Whether a mesh is registered, for modules that also run on one rank.
+--- True if a mesh is registered, for modules that also run on one rank.
 function registered.has_mesh() return current ~= nil end
 
 return registered
