@@ -23,3 +23,6 @@ if(NOT MOONHALO_HDF5_FOUND OR "${MOONHALO_HDF5_INCLUDE_DIRS}" MATCHES "openmpi|m
                       "  have  '${MOONHALO_HDF5_INCLUDE_DIRS}'\n"
                       "  fix   apt-get install libhdf5-dev, or let `./dev build` install it")
 endif()
+# Dimension scales, of the same package.
+find_library(MOONHALO_HDF5_HL NAMES hdf5_serial_hl hdf5_hl HINTS ${MOONHALO_HDF5_LIBRARY_DIRS} REQUIRED)
+target_link_libraries(PkgConfig::MOONHALO_HDF5 INTERFACE ${MOONHALO_HDF5_HL})

@@ -91,24 +91,55 @@ bool is_internal(const std::string& name) {
   return std::find(internal.begin(), internal.end(), name) != internal.end();
 }
 
-Handle string_type(const Where& where) {
+/// Text of one length, as every reader of NetCDF knows it, or of any (H5T_VARIABLE).
+Handle string_type(size_t length, const Where& where) {
   Handle type = make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_C_S1); });
-  checked(where, "make a type", [&] { return H5Tset_size(type.get(), H5T_VARIABLE); });
+  checked(where, "make a type", [&] { return H5Tset_size(type.get(), length); });
   checked(where, "make a type", [&] { return H5Tset_cset(type.get(), H5T_CSET_UTF8); });
   return type;
 }
 
+/// `stored`: the type in the file; `type`, that of the data, when absent.
 void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<size_t> length, const void* data,
-               const Where& where) {
+               const Where& where, const Handle& stored = {}) {
   const Handle space = simple_space(length ? std::vector<hsize_t>{*length} : std::vector<hsize_t>{}, where);
   if (checked(where, "look for an attribute", [&] { return H5Aexists(object, name.c_str()); }) > 0) {
     checked(where, "replace an attribute", [&] { return H5Adelete(object, name.c_str()); });
   }
   const Handle attribute = make(where, "create an attribute", H5Aclose, [&] {
-    return H5Acreate2(object, name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT);
+    return H5Acreate2(object, name.c_str(), stored ? stored.get() : type, space.get(), H5P_DEFAULT, H5P_DEFAULT);
   });
   if (length && *length == 0) return;
   checked(where, "write an attribute", [&] { return H5Awrite(attribute.get(), type, data); });
+}
+
+/// Whether an attribute of this name speaks of stored values of a type, and so has that type (CF 1.8, section 2.5.1).
+bool speaks_of_values(const std::string& name, hid_t type) {
+  static const std::array<const char*, 7> names = {"_FillValue",  "missing_value", "valid_min", "valid_max",
+                                                   "valid_range", "flag_values",   "flag_masks"};
+  const auto kind = H5Tget_class(type);
+  return (kind == H5T_INTEGER || kind == H5T_FLOAT) && std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The type of a dataset whose attribute of this name speaks of its values. Empty for all others.
+Handle type_of_values(hid_t object, const std::string& name, const Where& where) {
+  if (checked(where, "write an attribute", [&] { return H5Iget_type(object); }) != H5I_DATASET) return {};
+  Handle type = type_of(object, where);
+  return speaks_of_values(name, type.get()) ? std::move(type) : Handle();
+}
+
+/// ValueError for numbers that integers of type `stored` cannot hold.
+template <typename T>
+void check_values(const std::string& name, const std::vector<T>& values, hid_t stored, const Where& where) {
+  if (H5Tget_class(stored) != H5T_INTEGER) return;
+  const hid_t type = std::is_same_v<T, double> ? H5T_NATIVE_DOUBLE : H5T_NATIVE_INT64;
+  std::vector<T> back = values;
+  for (const auto& [from, to] : {std::pair(type, stored), {stored, type}})
+    checked(where, "convert an attribute",
+            [&, from = from, to = to] { return H5Tconvert(from, to, back.size(), back.data(), nullptr, H5P_DEFAULT); });
+  TORCH_CHECK_VALUE(back == values, where.to_string(), ": attribute \"", name, "\" does not fit its values\n  have  ",
+                    to_string(AttributeValue(values)), " for ", type_name(stored, where),
+                    "\n  fix   give a value of the dataset's type");
 }
 
 /// The name of an object that a reference leads to, without its folders.
@@ -176,30 +207,47 @@ Attributes read_attributes(hid_t object, const Where& where) {
   return result;
 }
 
+void check_attributes(const Attributes& attrs, hid_t type, const Where& where) {
+  for (const auto& [name, value] : attrs) {
+    if (!speaks_of_values(name, type)) continue;
+    std::visit(
+        [&, &name = name](const auto& held) {
+          using T = std::decay_t<decltype(held)>;
+          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>)
+            check_values(name, std::vector{held}, type, where);
+          if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<double>>)
+            check_values(name, held, type, where);
+        },
+        value);
+  }
+}
+
 void write_attribute(hid_t object, const std::string& name, const AttributeValue& value, const Where& where) {
-  const auto write = [&](hid_t type, std::optional<size_t> length, const void* data) {
-    write_raw(object, name, type, length, data, where);
+  const auto numbers = [&](const auto& values, hid_t type, bool list) {
+    const Handle stored = type_of_values(object, name, where);
+    if (stored) check_values(name, values, stored.get(), where);
+    write_raw(object, name, type, list ? std::optional(values.size()) : std::nullopt, values.data(), where, stored);
   };
   if (const auto* flag = std::get_if<bool>(&value)) {
     const int8_t number = *flag ? 1 : 0;
-    const Handle type = tensor_type(at::kBool, where);
-    write(type.get(), std::nullopt, &number);
+    write_raw(object, name, tensor_type(at::kBool, where).get(), std::nullopt, &number, where);
   } else if (const auto* integer = std::get_if<int64_t>(&value)) {
-    write(H5T_NATIVE_INT64, std::nullopt, integer);
+    numbers(std::vector{*integer}, H5T_NATIVE_INT64, false);
   } else if (const auto* real = std::get_if<double>(&value)) {
-    write(H5T_NATIVE_DOUBLE, std::nullopt, real);
+    numbers(std::vector{*real}, H5T_NATIVE_DOUBLE, false);
   } else if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) {
-    write(H5T_NATIVE_INT64, integers->size(), integers->data());
+    numbers(*integers, H5T_NATIVE_INT64, true);
   } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
-    write(H5T_NATIVE_DOUBLE, reals->size(), reals->data());
+    numbers(*reals, H5T_NATIVE_DOUBLE, true);
+  } else if (const auto* text = std::get_if<std::string>(&value); text && !text->empty()) {
+    write_raw(object, name, string_type(text->size(), where).get(), std::nullopt, text->data(), where);
   } else {
-    const auto* text = std::get_if<std::string>(&value);
     const auto* list = std::get_if<std::vector<std::string>>(&value);
     std::vector<const char*> pointers;
     if (text) pointers.push_back(text->c_str());
     for (size_t i = 0; list && i < list->size(); ++i) pointers.push_back((*list)[i].c_str());
-    const Handle type = string_type(where);
-    write(type.get(), list ? std::optional(list->size()) : std::nullopt, pointers.data());
+    write_raw(object, name, string_type(H5T_VARIABLE, where).get(), list ? std::optional(list->size()) : std::nullopt,
+              pointers.data(), where);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/memory.h"
 #include "moonhalo/io/reader.h"
+#include "moonhalo/io/scales.h"
 #include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
@@ -181,6 +182,12 @@ std::string Dataset::units() const {
   const auto access = file_->read(where);
   const auto value = h5::find_attribute(open_object(access, name(), where).get(), "units", where);
   return value ? to_string(*value) : "";
+}
+
+bool Dataset::is_bare_dimension() const {
+  const auto where = about("dims", *this);
+  const auto access = file_->read(where);
+  return io::is_bare_dimension(open_object(access, name(), where).get(), where);
 }
 
 Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }

@@ -45,10 +45,15 @@ struct ReadOptions {
 
 struct WriteOptions {
   Attributes attrs = {};
-  std::vector<std::string> dims = {};  ///< names of the dimensions
-  std::vector<int64_t> chunks = {};    ///< empty: one contiguous run, or chosen when compressed
-  int compression = 0;                 ///< gzip level 1 to 9 behind a byte shuffle; 0 is none
-  bool replace = false;                ///< an existing dataset of that name is an error otherwise
+  /// Names of the dimensions, which become those of NetCDF and CF: shared by all datasets of the group that have them.
+  /// A 1-D dataset of a dimension's name holds its coordinates.
+  std::vector<std::string> dims = {};
+  std::vector<int64_t> chunks = {};  ///< empty: one contiguous run, or chosen when compressed
+  int compression = 0;               ///< gzip level 1 to 9 behind a byte shuffle; 0 is none
+  bool replace = false;              ///< an existing dataset of that name is an error otherwise
+  /// Take over names of dims, attributes (but those of packing and missing values) and coordinates of the selected rows
+  /// from this selection, whose shape is the tensor's. Only the rank that makes the dataset reads it.
+  std::shared_ptr<const Selection> like = {};
 };
 
 /// One dataset of an open file; cheap to copy, keeps the file open.
@@ -72,6 +77,7 @@ class Dataset {
   AttributeValue attr(const std::string& name) const;
   std::vector<std::string> dims() const;  ///< "" for one without a name
   std::string units() const;              ///< "" without a units attribute
+  bool is_bare_dimension() const;         ///< a dimension of NetCDF without values: there is nothing to read
 
   /// Nothing is read until Selection::read. See parse_slices for the string.
   Selection select(const std::string& slices) const;

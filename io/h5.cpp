@@ -189,10 +189,34 @@ Handle open_file_for_writing(const std::string& path, const Handle& access, cons
               [&] { return H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()); });
 }
 
-Handle create_file(const std::string& path, const Handle& access, const Where& where) {
-  return make(where, "create it", H5Fclose,
-              [&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()); });
+namespace {
+
+constexpr unsigned kOrdered = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
+
+/// Of a kind that keeps attributes in their order.
+Handle ordered_list(hid_t kind, const Where& where) {
+  Handle list = property_list(kind, where);
+  checked(where, "keep the order of attributes", [&] { return H5Pset_attr_creation_order(list.get(), kOrdered); });
+  return list;
 }
+
+Handle ordered_group(hid_t kind, const Where& where) {
+  Handle list = ordered_list(kind, where);
+  checked(where, "keep the order of members", [&] { return H5Pset_link_creation_order(list.get(), kOrdered); });
+  return list;
+}
+
+}  // namespace
+
+Handle create_file(const std::string& path, const Handle& access, const Where& where) {
+  const Handle list = ordered_group(H5P_FILE_CREATE, where);
+  return make(where, "create it", H5Fclose,
+              [&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, list.get(), access.get()); });
+}
+
+Handle new_dataset_list(const Where& where) { return ordered_list(H5P_DATASET_CREATE, where); }
+
+Handle new_group_list(const Where& where) { return ordered_group(H5P_GROUP_CREATE, where); }
 
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where) {
   const Handle access = property_list(H5P_DATASET_ACCESS, where);

@@ -89,6 +89,9 @@ Handle open_file(const std::string& path);
 Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
 /// A new file in the place of what is there.
 Handle create_file(const std::string& path, const Handle& access, const Where& where);
+/// For a new dataset, or group, whose attributes (and members) keep their order: the NetCDF library adds to no other.
+Handle new_dataset_list(const Where& where);
+Handle new_group_list(const Where& where);
 /// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows
 /// everything.
 Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where);

@@ -14,8 +14,11 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/chunk_writer.h"
 #include "moonhalo/io/file_parts.h"
+#include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/io_plan.h"
+#include "moonhalo/io/likeness.h"
 #include "moonhalo/io/memory.h"
+#include "moonhalo/io/scales.h"
 #include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
@@ -113,23 +116,58 @@ class SharedWrite {
   Target make(const WriteOptions& options, bool grows, bool shared) {
     Target target;
     DatasetInfo info;
+    const auto& shape = spec_->global_shape();
+    const Likeness like = options.like ? read_likeness(*options.like, shape, grows, where_) : Likeness{};
+    const WriteOptions full = completed(options, like);
     {
       const auto access = file_.write(where_);
+      for (const Likeness::Coordinates& coordinates : like.coordinates) check_coordinates(access, coordinates);
       h5::Handle dataset;
       if (grows) {
-        std::tie(dataset, target.first_row) =
-            grow_dataset_in(access, name_, spec_->global_shape(), block_.scalar_type(), options, where_);
+        std::tie(dataset, target.first_row) = grow_dataset_in(access, name_, shape, block_.scalar_type(), full, where_);
       } else {
-        dataset = create_dataset_in(access, name_, spec_->global_shape(), block_.scalar_type(), options, where_);
+        dataset = create_dataset_in(access, name_, shape, block_.scalar_type(), full, where_);
       }
       info = read_info(access.id, dataset.get(), name_, where_);
       dataset.close(where_);
+      for (const Likeness::Coordinates& coordinates : like.coordinates) write_coordinates(access, coordinates);
     }
     if (shared) target.file = file_.share(group_, where_);
     if (shared && group_->size() > 1 && needs_one_writer(target.file)) return target;
     if (info.native && !grows) target.offset = info.offset;
     if (info.map && encodable(info.map->codecs)) target.map = std::move(info.map);
     return target;
+  }
+
+  /// ValueError where the file has others of that name.
+  void check_coordinates(const FileState::Access& access, const Likeness::Coordinates& coordinates) const {
+    const std::string path = find_dimension(access, name_, coordinates.name);
+    if (path.empty()) return;
+    const h5::Handle there = h5::open_dataset(access.id, "/" + path, 0, nullptr, where_);
+    if (is_bare_dimension(there.get(), where_)) return;
+    const DatasetInfo info = read_info(access.id, there.get(), path, where_);
+    at::Tensor known = at::empty_like(coordinates.values);
+    const bool alike = info.dtype == known.scalar_type() && info.shape == known.sizes();
+    if (alike) {
+      const h5::Handle type = h5::type_of(there.get(), where_);
+      const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where_);
+      h5::checked(where_, "read its coordinates", [&] {
+        return H5Dread(there.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, known.mutable_data_ptr());
+      });
+    }
+    TORCH_CHECK_VALUE(alike && at::equal(known, coordinates.values), where_.to_string(), ": dimension \"",
+                      coordinates.name, "\" has other coordinates\n  have  those of an earlier dataset, and those of "
+                      "`like`\n  fix   write it into another group or file, or give dims of other names");
+  }
+
+  void write_coordinates(const FileState::Access& access, const Likeness::Coordinates& coordinates) const {
+    const std::string path = find_dimension(access, name_, coordinates.name);
+    const h5::Handle there = h5::open_dataset(access.id, "/" + path, 0, nullptr, where_);
+    if (!is_bare_dimension(there.get(), where_)) return;
+    const h5::Handle made =
+        create_dataset_in(access, path, coordinates.values.sizes(), coordinates.values.scalar_type(),
+                          {.attrs = coordinates.attrs, .dims = {coordinates.name}}, where_);
+    write_part(made.get(), {0}, coordinates.values, where_);
   }
 
   void write_runs() {

@@ -9,6 +9,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/h5_types.h"
+#include "moonhalo/io/scales.h"
 
 namespace moonhalo::io {
 namespace {
@@ -45,7 +46,7 @@ std::vector<int64_t> growing_chunks(at::IntArrayRef rows, int64_t element_size) 
 /// Decides how the dataset lies in the file; empty datasets and scalars cannot be chunked.
 h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, bool grows,
                   const h5::Where& where) {
-  h5::Handle list = h5::property_list(H5P_DATASET_CREATE, where);
+  h5::Handle list = h5::new_dataset_list(where);
   const bool empty = !grows && std::find(shape.begin(), shape.end(), 0) != shape.end();
   const bool chunked = grows || !options.chunks.empty() || options.compression > 0;
   TORCH_CHECK_VALUE(options.compression >= 0 && options.compression <= 9, where.to_string(),
@@ -81,13 +82,12 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
 }
 
 void make_room(const FileState::Access& file, const std::string& path, const std::string& name, bool replace,
-               const h5::Where& where) {
-  TORCH_CHECK_VALUE(!name.empty(), where.to_string(),
-                    ": a dataset needs a name\n  have  an empty name\n  fix   give one");
+               NewScales& scales, const h5::Where& where) {
   if (!h5::link_exists(file.id, name, file.links)) return;
-  TORCH_CHECK_VALUE(replace, where.to_string(),
+  TORCH_CHECK_VALUE(replace || scales.takes_place(), where.to_string(),
                     ": it exists already\n  have  a dataset or group of that name"
                     "\n  fix   choose another name, or pass replace = true");
+  scales.detach();
   h5::checked(where, "replace it", [&] { return H5Ldelete(file.id, path.c_str(), file.links); });
 }
 
@@ -125,6 +125,23 @@ void check_groups(const FileState::Access& file, const std::string& name, const 
   }
 }
 
+void make_groups(const FileState::Access& file, const std::string& name, const h5::Where& where) {
+  const h5::Handle list = h5::new_group_list(where);
+  for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string group = "/" + name.substr(0, slash);
+    if (h5::link_exists(file.id, group, file.links)) continue;
+    h5::make(where, "make its groups", H5Gclose,
+             [&] { return H5Gcreate2(file.id, group.c_str(), H5P_DEFAULT, list.get(), H5P_DEFAULT); });
+  }
+}
+
+/// A file with dimensions says by which conventions to read it.
+void name_conventions(hid_t file, const h5::Where& where) {
+  if (h5::checked(where, "look for an attribute", [&] { return H5Aexists(file, "Conventions"); }) > 0) return;
+  const h5::Handle root = h5::make(where, "open it", H5Gclose, [&] { return H5Gopen2(file, "/", H5P_DEFAULT); });
+  h5::write_attribute(root.get(), "Conventions", std::string("CF-1.8"), where);
+}
+
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options, const h5::Where& where, bool grows) {
   check_labels(shape, options.dims, where);
@@ -135,17 +152,21 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
   std::vector<hsize_t> most(shape.begin(), shape.end());
   if (grows) most[0] = H5S_UNLIMITED;
   const h5::Handle space = h5::simple_space(std::vector<hsize_t>(shape.begin(), shape.end()), where, most);
-  const h5::Handle links = h5::property_list(H5P_LINK_CREATE, where);
-  h5::checked(where, "make its groups", [&] { return H5Pset_create_intermediate_group(links.get(), 1); });
+  TORCH_CHECK_VALUE(!name.empty(), where.to_string(),
+                    ": a dataset needs a name\n  have  an empty name\n  fix   give one");
   check_groups(file, name, where);
-  make_room(file, path, name, options.replace, where);
+  h5::check_attributes(options.attrs, type.get(), where);
+  NewScales scales(file, name, shape, options.dims, grows, where);
+  make_room(file, path, name, options.replace, scales, where);
+  make_groups(file, name, where);
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
-    return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), links.get(), creation.get(), H5P_DEFAULT);
+    return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT);
   });
-  if (!options.dims.empty()) h5::write_attribute(dataset.get(), "DIMENSION_LABELS", options.dims, where);
   for (const auto& [key, value] : options.attrs) {
     h5::write_attribute(dataset.get(), key, value, where);
   }
+  scales.attach(dataset.get());
+  if (!options.dims.empty()) name_conventions(file.id, where);
   return dataset;
 }
 
@@ -186,9 +207,12 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
                                                const h5::Where& where) {
   TORCH_CHECK_VALUE(!rows.empty(), where.to_string(), ": a tensor without dimensions has no rows\n  have  a scalar"
                     "\n  fix   append x:reshape{1}");
-  if (!h5::link_exists(file.id, name, file.links))
+  const bool there = h5::link_exists(file.id, name, file.links);
+  h5::Handle dataset = there ? h5::open_dataset(file.id, "/" + name, 0, nullptr, where) : h5::Handle();
+  if (!there || is_bare_dimension(dataset.get(), where)) {
+    dataset.reset();
     return {create_dataset_in(file, name, rows, dtype, options, where, /*grows=*/true), 0};
-  h5::Handle dataset = h5::open_dataset(file.id, "/" + name, 0, nullptr, where);
+  }
   refuse_elsewhere(file.id, dataset.get(), where);
   const DatasetInfo info = read_info(file.id, dataset.get(), name, where);
   const h5::Handle space = h5::space_of(dataset.get(), where);
@@ -208,6 +232,7 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
   std::vector<hsize_t> shape(info.shape.begin(), info.shape.end());
   shape[0] += static_cast<hsize_t>(rows[0]);
   h5::checked(where, "let it grow", [&] { return H5Dset_extent(dataset.get(), shape.data()); });
+  grow_scale(dataset.get(), shape[0], where);
   return {std::move(dataset), info.shape[0]};
 }
 

@@ -120,7 +120,7 @@ int file_has(lua_State* lua) {
 }
 
 io::WriteOptions check_write_options(lua_State* lua, int index, const char* call) {
-  const Options options(lua, index, call, {"attrs", "dims", "chunks", "compression", "replace"});
+  const Options options(lua, index, call, {"attrs", "dims", "chunks", "compression", "replace", "like"});
   io::WriteOptions write;
   options.push("attrs");
   write.attrs = check_attributes(lua, lua_gettop(lua));
@@ -131,10 +131,18 @@ io::WriteOptions check_write_options(lua_State* lua, int index, const char* call
   write.chunks = options.get_int_list("chunks", {});
   write.compression = static_cast<int>(options.get_int("compression", 0));
   write.replace = options.get_bool("replace", false);
+  options.push("like");
+  if (!is_nil(lua, -1)) {
+    const auto like = to_selection(lua, -1);
+    if (!like) argument_error(lua, index, "a table whose `like` is a dataset or a selection");
+    write.like = std::make_shared<io::Selection>(*like);
+  }
+  lua_pop(lua, 1);
   return write;
 }
 
-/// file:write(name, tensor[, {attrs, dims, chunks, compression, replace}]): collective over the mesh of a ShardTensor.
+/// file:write(name, tensor[, {attrs, dims, like, chunks, compression, replace}]): collective over the mesh of a
+/// ShardTensor.
 int file_write(lua_State* lua) {
   const io::WriteOptions options = check_write_options(lua, 4, "write");
   file(lua)->write(check_string(lua, 2), check_tensor(lua, 3), options);

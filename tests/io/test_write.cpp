@@ -69,7 +69,7 @@ TEST(Write, AttributesDimensionsChunksAndGroups) {
                             {"count", int64_t{-7}},
                             {"flag", true}};
   File out = open(folder / "out.h5", "w");
-  out.write("deep/er/x", field({6, 50, 400}),
+  out.write("deep/er/u", field({6, 50, 400}),
             {.attrs = attrs, .dims = {"t", "y", "x"}, .chunks = {1, 64, 64}, .compression = 4});
   out.write("auto", field({40, 100, 100}), {.compression = 1});
   out.set_attr("title", std::string("a test"));
@@ -78,7 +78,7 @@ TEST(Write, AttributesDimensionsChunksAndGroups) {
   out.close();
 
   const File file = open(folder / "out.h5");
-  const Dataset x = file["deep/er/x"];
+  const Dataset x = file["deep/er/u"];
   EXPECT_EQ(x.attrs(), attrs);
   EXPECT_EQ(x.dims(), (std::vector<std::string>{"t", "y", "x"}));
   EXPECT_EQ(x.chunks(), (std::vector<int64_t>{1, 50, 64}));
