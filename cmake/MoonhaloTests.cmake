@@ -229,6 +229,7 @@ if(MPI_CXX_FOUND)
 endif()
 
 include(cmake/MoonhaloEmbedTests.cmake)
+include(cmake/MoonhaloFileTests.cmake)
 
 # Scripts whose ranks part ways.
 if(TARGET moonhalo_cli AND TARGET test_mpi)
@@ -321,13 +322,6 @@ if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
 endif()
 
 # The messages of newcomers' mistakes, whole.
-# Files in the hands of netCDF4, xarray and h5py, which `./dev test` installs; skipped without them.
-if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
-                                  "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
-  set_tests_properties(io.netcdf PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
-endif()
-
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   set(mpiexec_option "")
   if(MPI_CXX_FOUND)

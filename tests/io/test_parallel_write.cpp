@@ -161,7 +161,7 @@ const Growth growths[] = {{"default_chunks", {2}, {shard(1)}, {}},
                           {"grid", {2, 2}, {shard(1), shard(2, {4, 1})}, {.chunks = {3, 9, 5}, .compression = 4}},
                           {"longer_chunks", {1}, {shard(0)}, {.chunks = {50, 3, 3}, .compression = 4}}};
 
-TEST(Append, RowsOfAnyNumberGoBehindThoseThatAreThere) {
+TEST(Append, X17_RowsOfAnyNumberGoBehindThoseThatAreThere) {
   const Folder folder;
   const at::Tensor all = field({14, 9, 5});
   const std::vector<int64_t> steps = {1, 2, 4, 0, 1, 6};

@@ -19,7 +19,7 @@ using testing::shard_of;
 
 at::Tensor field(at::IntArrayRef shape) { return testing::make_tensor(shape, 5, at::kFloat); }
 
-TEST(Scales, CoordinatesTakeThePlaceOfTheirDimensionAndCanBeReplaced) {
+TEST(Scales, X17_CoordinatesTakeThePlaceOfTheirDimensionAndCanBeReplaced) {
   const Folder folder;
   const std::string path = folder / "x.nc";
   File out = open(path, "w");

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Writes on several ranks what check_netcdf.py reads with other programs: `moonhalo run write.lua FOLDER`.
+-- X17: writes on several ranks what check_netcdf.py reads with other programs: `moonhalo run write.lua FOLDER`.
 local mh = require "moonhalo"
 local folder = arg[1]
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})

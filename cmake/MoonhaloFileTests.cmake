@@ -1,0 +1,6 @@
+# Files in the hands of netCDF4, xarray and h5py, which `./dev test` installs; skipped without them.
+if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
+  add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
+                                  "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
+  set_tests_properties(io.netcdf PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+endif()
