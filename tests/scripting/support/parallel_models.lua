@@ -12,14 +12,14 @@ local tests = {}
 
 local Mlp = nn.Module:extend("Mlp")
 function Mlp:init()
-  self.fc1, self.fc2 = nn.Linear(6, 9), nn.Linear(9, 5)
+  self.fc1, self.fc2 = nn.Linear(6, 180), nn.Linear(180, 9)  -- of more than 1024 elements, so zero divides them
 end
 function Mlp:forward(x) return self.fc2(mh.gelu(self.fc1(x))) end
 
 local ConvNet = nn.Module:extend("ConvNet")
 function ConvNet:init()
-  self.conv1 = nn.Conv2d(2, 7, 3, {padding = 1})
-  self.conv2 = nn.Conv2d(7, 4, 3, {padding = 1, bias = false})  -- before a norm its gradient is rounding alone
+  self.conv1 = nn.Conv2d(2, 30, 3, {padding = 1})
+  self.conv2 = nn.Conv2d(30, 4, 3, {padding = 1, bias = false})  -- before a norm its gradient is rounding alone
   self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4, 3)
 end
 function ConvNet:forward(x)
@@ -85,15 +85,15 @@ local function train(net, x, y, labels)
 end
 
 local kModels = {
-  mlp = {make = Mlp, x = {7, 6}, y = {7, 5}},
+  mlp = {make = Mlp, x = {7, 6}, y = {7, 9}},
   convnet = {make = ConvNet, x = {7, 2, 5, 4}, y = {7, 5, 4, 3}},
 }
 
---- Ranks of a unit, for all ways to make whole units.
+--- Ranks of a unit, for all ways to make whole units; on 8 ranks for some.
 local function plan_sizes()
   local sizes = {}
   for size = 1, ranks do
-    if ranks % size == 0 then sizes[#sizes + 1] = size end
+    if ranks % size == 0 and (ranks < 8 or size == 2 or size == 4) then sizes[#sizes + 1] = size end
   end
   return sizes
 end
@@ -163,6 +163,39 @@ for name, case in pairs(kModels) do
       testing.assert_equal(seen[size .. " 1 1 true"] ~= nil, size > 1)
       testing.assert_equal(candidates[1].bytes, sent_in_a_step(net, case))
     end
+  end
+end
+
+-- Fields cut along their first spatial dim, and with samples, channels and parameters divided at once.
+function tests.test_N09_N10_domains_and_all_at_once()
+  local function placing(sizes, names, stored)
+    return function()
+      local inputs, parameter = {}, {}
+      local function along(placement)
+        local list = {}
+        for i, name in ipairs(names) do list[i] = name == "tp" and placement or mh.Replicate() end
+        return list
+      end
+      for _, name in ipairs(names) do
+        if name ~= "tp" then inputs[name] = name == "dp" and 0 or 2 end
+        if name == "tp" then
+          parameter["conv1.weight"], parameter["conv1.bias"] = along(mh.Shard(0)), along(mh.Shard(0))
+          parameter["conv2.weight"] = along(mh.Shard(1))
+        end
+      end
+      return {mesh = {sizes, names}, inputs = inputs, parameter = parameter, stored = stored}
+    end
+  end
+  local case = kModels.convnet
+  check_trains(case, placing({ranks}, {"domain"}), config_of(ranks, ranks))
+  if ranks % 2 == 0 then
+    check_trains(case, placing({ranks // 2, 2}, {"domain", "tp"}), config_of(ranks, ranks))
+    check_trains(case, placing({2}, {"domain"}), config_of(2, ranks, {use_zero = true}))
+    check_trains(case, placing({2, ranks // 2}, {"dp", "domain"}, "dp"), config_of(ranks, ranks))
+  end
+  if ranks == 8 then
+    local net = check_trains(case, placing({2, 2, 2}, {"dp", "domain", "tp"}, "dp"), config_of(8, 8))
+    testing.assert_equal(net.conv1.weight.placements[4]:is_shard(0), true)
   end
 end
 
