@@ -13,6 +13,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/io/file_shares.h"
 
 namespace moonhalo::io {
@@ -169,7 +170,9 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
   } else {
     read_block(from, stored, target);
   }
-  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();  // of what the disk wrote
+  // Nobody else tells of what the disk wrote.
+  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
+  if (is_shard_tensor(target)) block_was_written(shard_impl(target)->local());
 }
 
 void CheckpointReader::finish() {

@@ -22,6 +22,7 @@
 #include "moonhalo/engine/dispatch/undivided.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/kept_gather.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/engine/tensor/view_tracking.h"
@@ -94,8 +95,12 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
                                 ": a Partial ShardTensor that shares memory with another cannot be written in place",
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     if (move.written) block_was_written(impl->local());
-    moved = move.redistribution->apply(impl->local());
-    if (impl->spec()->has_stored()) moved = laid_out_as(tensor, std::move(moved));
+    const bool stored = impl->spec()->has_stored();
+    if (stored && !sharing.views) moved = kept_block(tensor, move.wanted);
+    if (!moved.defined()) {
+      moved = move.redistribution->apply(impl->local());
+      if (stored) moved = laid_out_as(tensor, std::move(moved));
+    }
     if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
   if (sharing.views) {

@@ -8,11 +8,13 @@
 namespace moonhalo {
 
 class CopiedMemory;
+struct GatherNote;
 struct TensorHalos;
 
 /// The engine's notes beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
 struct TensorNotes final : c10::BackendMeta {
   std::shared_ptr<TensorHalos> halos;    ///< of this object alone (tensor_halos.cpp)
+  std::shared_ptr<GatherNote> gathered;  ///< of this object alone (kept_gather.cpp)
   std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)
 
   /// A tensor that takes over another's metadata (detach, set_data) has its block too.

@@ -46,9 +46,7 @@ class WriteCount {
   const c10::StorageImpl* storage_;
 };
 
-namespace {
-
-std::shared_ptr<const WriteCount> watch(const at::Tensor& block) {
+std::shared_ptr<const WriteCount> count_writes(const at::Tensor& block) {
   const c10::StorageImpl* storage = block.storage().unsafeGetStorageImpl();
   Watched& all = watched();
   const std::lock_guard lock(all.mutex);
@@ -59,7 +57,7 @@ std::shared_ptr<const WriteCount> watch(const at::Tensor& block) {
   return count;
 }
 
-}  // namespace
+uint64_t writes_so_far(const WriteCount& count) { return count.writes; }
 
 bool writes_are_counted() { return storages_watched.load(std::memory_order_relaxed) > 0; }
 
@@ -82,7 +80,7 @@ CopiedMemory::CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Writ
       read_(std::move(read)),
       write_(std::move(write)),
       source_(std::move(source)),
-      count_(watch(original_)),
+      count_(count_writes(original_)),
       seen_(count_->writes) {}
 
 void CopiedMemory::refresh(const ShardTensorImpl& reader, const std::string& op) {

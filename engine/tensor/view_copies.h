@@ -14,6 +14,9 @@ namespace moonhalo {
 
 /// Counts how often operators on ShardTensors wrote the memory of a block. All ranks count alike.
 class WriteCount;
+/// Begins to count, as long as somebody holds what it returns.
+std::shared_ptr<const WriteCount> count_writes(const at::Tensor& block);
+uint64_t writes_so_far(const WriteCount& count);
 
 /// A block that a view operator copied where it should have shared memory: a row that another rank owns, a cut that had
 /// to move, or a narrowed block with gaps. It is kept equal to its original as a cache is:

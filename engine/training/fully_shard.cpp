@@ -3,6 +3,7 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
@@ -124,17 +125,19 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
   return placed(value, tensor, root, spec_on(value, root)->placements());
 }
 
-void fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options) {
+ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options) {
   detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool is_parameter) {
     const std::string where = checked_name("fully_shard", name, tensor);
     return is_parameter ? store_parameter(tensor, data, options, where) : copy_tensor(tensor, data, where);
   });
+  return std::make_shared<ParameterUnit>(module.parameters(), options);
 }
 
-void replicate(torch::nn::Module& module, const MeshPtr& data) {
+ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data) {
   detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool) {
     return copy_tensor(tensor, data, checked_name("replicate", name, tensor));
   });
+  return std::make_shared<ParameterUnit>(module.parameters(), FullyShardOptions{.reshard_after_backward = false});
 }
 
 }  // namespace moonhalo

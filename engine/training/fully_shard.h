@@ -10,16 +10,13 @@
 
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/training/parameter_unit.h"
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
 namespace moonhalo {
-
-struct FullyShardOptions {
-  int64_t min_numel = 1024;  ///< tensors of fewer elements are copied: their blocks would save less than they cost
-};
 
 /// Makes one parameter of fully_shard: a leaf of the mesh that `data` is a slice of (or is), with the same
 /// requires_grad, kept in blocks over the last dim of `data` and copied over the others. What cuts it already (tensor
@@ -40,9 +37,13 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
 /// one mesh; what an earlier call has placed stays. Make optimizers afterwards, and give the model inputs and labels as
 /// local_batch makes them of each rank's own samples. Collective over the whole mesh. ValueError for a parameter that
 /// has a gradient already.
-void fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options = {});
-/// Like fully_shard, with copies of all parameters.
-void replicate(torch::nn::Module& module, const MeshPtr& data);
+///
+/// Returns the unit of the parameters that no earlier call has placed. Its `call` around the module's forward gathers
+/// them in one message; without it every operator gathers what it needs.
+ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options = {});
+/// Like fully_shard, with copies of all parameters. The unit sums gradients (unit_reducer.h); there is nothing to
+/// gather.
+ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data);
 
 /// The dim that a tensor's blocks are rows of, if any: see store_parameter.
 std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel);

@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,8 +11,8 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
-#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
@@ -109,7 +110,9 @@ void unpack(const std::vector<PartialGrad>& bucket, const at::Tensor& flat,
   }
 }
 
-void reduce_bucket(const std::vector<PartialGrad>& bucket, const GradientSyncOptions& options) {
+// The call's tag and text go with what the function sends.
+template <typename Send>
+void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   uint64_t tag = 0;
   for (const PartialGrad& one : bucket) {
@@ -122,48 +125,147 @@ void reduce_bucket(const std::vector<PartialGrad>& bucket, const GradientSyncOpt
     return text;
   };
   const CallScope scope(tag, "reduce_gradients", describe);
-  Communicator& group = spec(bucket[0].grad)->mesh()->group(bucket[0].mesh_dim);
-  std::vector<int64_t> counts;
-  std::vector<std::vector<int64_t>> shapes;
-  at::Tensor flat = pack(bucket, group, counts, shapes);
-  const at::ScalarType dtype = flat.scalar_type();
-  const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16;
-  if (is_half && options.reduce_dtype) flat = flat.to(*options.reduce_dtype);
-  if (options.before) options.before(flat);
-  if (bucket[0].leaf) {
-    at::Tensor mine = at::empty({counts[group.rank()]}, flat.options());
-    group.reduce_scatter(flat, counts, mine, bucket[0].op);
-    flat = mine;
-  } else {
-    group.all_reduce(flat, bucket[0].op);
-  }
-  if (options.after) options.after(flat);
-  unpack(bucket, flat.to(dtype), shapes);
+  send();
+}
+
+bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+// What a bucket is summed in: double stays.
+at::ScalarType sum_dtype(at::ScalarType dtype, const GradientSyncOptions& options) {
+  if (!options.reduce_dtype) return dtype;
+  return is_half(dtype) || (dtype == at::kFloat && is_half(*options.reduce_dtype)) ? *options.reduce_dtype : dtype;
 }
 
 }  // namespace
 
-void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options) {
-  std::vector<PartialGrad> waiting = find_partials(parameters);
+// Gradients that are summed in one message, from packing to the new blocks.
+struct PendingGradientSync::Bucket {
+  std::vector<PartialGrad> grads;
+  GradientSyncOptions options;
+  Communicator& group;
+  std::vector<int64_t> counts = {};               // elements by rank; of a sum that is wanted whole: none
+  std::vector<std::vector<int64_t>> shapes = {};  // of what this rank keeps
+  at::Tensor flat = {};
+  std::vector<at::Tensor> addends = {};  // by rank, of this rank's part
+  WorkPtr work = nullptr;
+
+  Bucket(std::vector<PartialGrad> waiting, const GradientSyncOptions& options)
+      : grads(std::move(waiting)), options(options), group(spec(grads[0].grad)->mesh()->group(grads[0].mesh_dim)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    flat = pack(grads, group, counts, shapes);
+    flat = flat.to(sum_dtype(flat.scalar_type(), options));
+    if (options.before) options.before(flat);
+  }
+
+  bool scatters() const { return grads[0].leaf != nullptr; }
+
+  void reduce() {
+    in_scope(grads, [&] {
+      if (scatters()) {
+        at::Tensor mine = at::empty({counts[group.rank()]}, flat.options());
+        group.reduce_scatter(flat, counts, mine, grads[0].op);
+        flat = mine;
+      } else {
+        group.all_reduce(flat, grads[0].op);
+      }
+    });
+    put_back();
+  }
+
+  void post() {
+    const std::vector<int64_t> parts = scatters() ? counts : balanced_sizes(flat.numel(), group.size());
+    std::vector<Message> sends, receives;
+    int64_t start = 0;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const at::Tensor part = flat.narrow(0, std::exchange(start, start + parts[rank]), parts[rank]);
+      const bool own = rank == group.rank();
+      addends.push_back(own ? part : at::empty({parts[group.rank()]}, flat.options()));
+      if (!own && part.numel() > 0) sends.push_back({rank, part});
+      if (!own && parts[group.rank()] > 0) receives.push_back({rank, addends.back()});
+    }
+    in_scope(grads, [&] { work = group.exchange_async(std::move(sends), std::move(receives)); });
+  }
+
+  void finish() {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    work->wait();
+    at::Tensor mine = at::empty_like(addends[0]);
+    mine.resize_({addends[group.rank()].numel()});
+    reduce_tensors(grads[0].op, addends, mine);
+    addends.clear();
+    if (scatters()) {
+      flat = mine;
+    } else {
+      in_scope(grads, [&] { group.all_gather(mine, balanced_sizes(flat.numel(), group.size()), flat); });
+    }
+    put_back();
+  }
+
+  void put_back() {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (options.after) options.after(flat);
+    unpack(grads, flat.to(grads[0].grad.scalar_type()), shapes);
+  }
+};
+
+namespace {
+
+// One bucket after the other of those that wait; what is left over waits for the next round.
+std::vector<std::vector<PartialGrad>> buckets_of(std::vector<PartialGrad> waiting, int64_t bucket_bytes) {
+  std::vector<std::vector<PartialGrad>> buckets;
   while (!waiting.empty()) {
     std::vector<PartialGrad> bucket, rest;
     int64_t bytes = 0;
     for (PartialGrad& one : waiting) {
       const auto size = static_cast<int64_t>(block_of(one).nbytes());
-      // A gradient's second mesh dim waits for the next round.
-      const bool fits = bucket.empty() || (same_bucket(bucket[0], one) && bytes + size <= options.bucket_bytes);
+      const bool fits = bucket.empty() || (same_bucket(bucket[0], one) && bytes + size <= bucket_bytes);
       if (fits) bytes += size;
       (fits ? bucket : rest).push_back(std::move(one));
     }
-    reduce_bucket(bucket, options);
+    buckets.push_back(std::move(bucket));
     waiting = std::move(rest);
+  }
+  return buckets;
+}
+
+}  // namespace
+
+PendingGradientSync::PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies,
+                                         const GradientSyncOptions& options) {
+  std::vector<PartialGrad> waiting = find_partials(parameters);
+  std::set<const void*> seen;
+  std::erase_if(waiting, [&](const PartialGrad& one) {
+    if (one.leaf == nullptr && !copies) return true;
+    return !seen.insert(one.grad.unsafeGetTensorImpl()).second;
+  });
+  for (const at::Tensor& parameter : parameters) {
+    if (seen.erase(parameter.grad().unsafeGetTensorImpl()) == 0) continue;
+    taken_.emplace_back(parameter, parameter.grad());
+    parameter.mutable_grad() = at::Tensor();
+  }
+  for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes)) {
+    buckets_.push_back(std::make_unique<Bucket>(std::move(bucket), options));
+    buckets_.back()->post();
   }
 }
 
-void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync) {
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.requires_grad() && is_shard_tensor(parameter)) keep_gradient_sums(parameter, !sync);
+PendingGradientSync::~PendingGradientSync() = default;
+
+void PendingGradientSync::finish() {
+  const c10::AutoGradMode no_grad(false);
+  for (const auto& bucket : buckets_) bucket->finish();
+  buckets_.clear();
+  for (auto& [parameter, grad] : taken_) {
+    at::Tensor& now = parameter.mutable_grad();
+    now = now.defined() ? grad.add_(now) : grad;
   }
+  taken_.clear();
+}
+
+void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options) {
+  std::vector<PartialGrad> waiting = find_partials(parameters);
+  for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes))
+    PendingGradientSync::Bucket(std::move(bucket), options).reduce();
 }
 
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters) { return !find_partials(parameters).empty(); }

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace moonhalo {
@@ -25,11 +27,24 @@ struct GradientSyncOptions {
 /// Optimizers do the same one by one when they meet a Partial, so this changes no result.
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options = {});
 
-/// Sets whether gradients of these leaves are reduced to their blocks as they come (true, as at first) or stay sums
-/// over the mesh dims that store the leaves, as they do anyway over those that replicate them: then the gradients of
-/// several backward passes add up without messages, whole on every rank, until finish_grad_sync. (Views resolve sums:
-/// gradients that pass through one, as those of biases do, are reduced on their way.) Every rank must say the same.
-void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync);
+/// Does what finish_grad_sync does in two halves: what is posted at once, a message for every pair of ranks, travels
+/// while the ranks compute. Until `finish` the parameters have no gradient; one that came meanwhile is added then.
+/// Summed in the order of the ranks, so the bits are those of finish_grad_sync.
+class PendingGradientSync {
+ public:
+  /// `copies`: also gradients of leaves that the ranks hold copies of. What more than one mesh dim has to sum waits for
+  /// finish_grad_sync. Collective, as finish_grad_sync.
+  PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies, const GradientSyncOptions& options);
+  ~PendingGradientSync();
+  /// Collective. Once.
+  void finish();
+
+ private:
+  friend void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options);
+  struct Bucket;
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> taken_;  // parameters and their gradients
+};
 
 /// True if finish_grad_sync would have something to do.
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters);

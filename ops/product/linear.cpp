@@ -14,6 +14,8 @@
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/max_pool1d_native.h>
 #include <ATen/ops/tensordot_native.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <functional>
@@ -27,6 +29,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/ops/product/contract.h"
@@ -65,11 +68,40 @@ const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor
   return whole && held->mesh() == spec(input)->mesh() ? fresh_block(weight, "linear") : weight;
 }
 
+// What LibTorch sums a bias's gradient with keeps the dims and views the result without them, and a view makes the sum
+// over the ranks at once, one message for each bias. This one leaves it to whoever sums the others.
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& rows, const at::Tensor& bias) {
+    context->mark_dirty({rows});
+    return at::Tensor(rows).add_(bias);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const at::Tensor& grad = grads[0];
+    const bool wanted = grad.defined() && context->needs_input_grad(1);
+    return {grad, wanted ? grad.sum(axes_from(0, grad.dim() - 1)) : at::Tensor()};
+  }
+};
+
+bool takes_sums(const std::optional<at::Tensor>& bias) {
+  return bias && is_shard_tensor(*bias) && bias->dim() == 1 && bias->requires_grad() && c10::GradMode::is_enabled() &&
+         !bias->_fw_grad(/*level=*/0).defined();
+}
+
 at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::optional<at::Tensor>& bias) {
   const at::Tensor& weight = plain_if_replicated(given, input);
   const bool has_bias = bias && bias->defined();
   const bool sharded = is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
   if (sharded) check_dense("linear", {input, weight});
+  if (is_shard_tensor(input) && input.dim() >= 2 && weight.dim() == 2 && takes_sums(bias)) {
+    const at::Tensor rows = at::linear(input, weight);
+    const bool fits = rows.scalar_type() == bias->scalar_type() && rows.size(-1) == bias->size(0);
+    if (fits && !rows._fw_grad(/*level=*/0).defined()) {
+      install_gradient_hook(*bias);  // nothing is recorded in there
+      return AddBias::apply(rows, *bias);
+    }
+    return rows + *bias;
+  }
   // With two dims nothing is merged, and LibTorch's addmm is one operator instead of two.
   if (!sharded || (input.dim() == 2 && weight.dim() == 2)) return at::native::linear(input, weight, bias);
   TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) &&

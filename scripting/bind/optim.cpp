@@ -8,6 +8,7 @@
 #include "moonhalo/engine/model/optimizer_step.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 #include "moonhalo/scripting/core/binding.h"
 
@@ -208,10 +209,25 @@ int clip_gnorm(lua_State* lua) {
   return 1;
 }
 
+// Buckets that are summed during backward know no optimizer.
+void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
+  const std::weak_ptr<BoundOptimizer> weak = bound;
+  const auto calls = [&weak](std::vector<Reference> BoundOptimizer::*hooks) {
+    return [weak, hooks](at::Tensor& flat) {
+      if (const auto alive = weak.lock()) call_hooks(alive.get()->*hooks, flat);
+    };
+  };
+  for (const at::Tensor& parameter : bound->parameters()) {
+    const auto reducer = UnitReducer::of(parameter);
+    if (reducer) reducer->set_hooks(calls(&BoundOptimizer::before_sum), calls(&BoundOptimizer::after_sum));
+  }
+}
+
 int add_hook(lua_State* lua, std::vector<Reference> BoundOptimizer::*hooks) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_TYPE(is_callable(lua, 2), "Optimizer: the hook is no function but ", describe(lua, 2));
   (bound.get()->*hooks).emplace_back(lua, 2);
+  tell_reducers(bound);
   return 0;
 }
 

@@ -4,10 +4,16 @@
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "moonhalo/engine/training/parameter_unit.h"
+#include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<ParameterUnit> = "ParameterUnit";
+
 namespace {
 
 /// mh.local_batch(tensor, mesh["dp"]): every rank's own samples as one tensor, cut along dim 0. Collective over the
@@ -44,6 +50,35 @@ int copy(lua_State* lua) {
   return 1;
 }
 
+/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch}): see parameter_unit.h.
+int unit(lua_State* lua) {
+  const Options options(lua, 2, "fully_shard", {"reshard_after_forward", "reshard_after_backward", "prefetch"});
+  FullyShardOptions values;
+  values.reshard_after_forward = options.get_bool("reshard_after_forward", true);
+  values.reshard_after_backward = options.get_bool("reshard_after_backward", true);
+  values.prefetch = options.get_int("prefetch", 1);
+  push_object(lua, std::make_shared<ParameterUnit>(check_tensor_list(lua, 1), values));
+  return 1;
+}
+
+/// unit:before_forward(): collective.
+int before_forward(lua_State* lua) {
+  check_object<ParameterUnit>(lua, 1)->before_forward();
+  return 0;
+}
+
+/// unit:after_forward(results)
+int after_forward(lua_State* lua) {
+  check_object<ParameterUnit>(lua, 1)->after_forward(check_tensor_list(lua, 2));
+  return 0;
+}
+
+/// unit:reshard()
+int reshard(lua_State* lua) {
+  check_object<ParameterUnit>(lua, 1)->reshard();
+  return 0;
+}
+
 /// finish_grad_sync(parameters): collective over their meshes.
 int finish_sync(lua_State* lua) {
   finish_grad_sync(check_tensor_list(lua, 1));
@@ -64,12 +99,20 @@ int clip(lua_State* lua) {
 
 const luaL_Reg kFunctions[] = {{"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
 // Functions that only the embedded Lua files call are kept out of `mh`.
-const luaL_Reg kInternals[] = {
-    {"store_parameter", guard<store>},        {"copy_tensor", guard<copy>},
-    {"finish_grad_sync", guard<finish_sync>}, {"requires_gradient_sync", guard<requires_sync>},
-    {"clip_grad_norm", guard<clip>},          {nullptr, nullptr}};
+const luaL_Reg kInternals[] = {{"store_parameter", guard<store>},
+                               {"copy_tensor", guard<copy>},
+                               {"finish_grad_sync", guard<finish_sync>},
+                               {"requires_gradient_sync", guard<requires_sync>},
+                               {"clip_grad_norm", guard<clip>},
+                               {"unit", guard<unit>},
+                               {nullptr, nullptr}};
+const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
+                                 {"after_forward", guard<after_forward>},
+                                 {"reshard", guard<reshard>},
+                                 {nullptr, nullptr}};
 
 void open_training(lua_State* lua) {
+  define_object<ParameterUnit>(lua, kUnitMethods);
   add_functions(lua, kFunctions);
   lua_newtable(lua);
   add_functions(lua, kInternals);

@@ -206,7 +206,7 @@ for _, one in ipairs(kOptimizers) do
     local implicit, _, met = train(divided(), cut(), one[2], false)
     local explicit, synced, left = train(divided(), cut(), one[2], true)
 
-    testing.assert_equal(met, 4)   -- all but the norm's, at every step
+    testing.assert_equal(met, 6)   -- all, at every step
     testing.assert_equal(left, 0)  -- V11: none after the reduction
     testing.assert_all_close(synced, expected_gradients)
     testing.assert_all_close(explicit, expected)

@@ -11,15 +11,27 @@ local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, input hook}
 local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; what was made -> itself
 
 local kOptions = {
-  fully_shard = {"mesh", "min_numel", "input"},
+  fully_shard = {"mesh", "min_numel", "input", "reshard_after_forward", "reshard_after_backward", "prefetch"},
   replicate = {"mesh", "input"},
 }
+local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1}
+
+local function check_types(op, options)
+  for key, default in pairs(kDefaults) do
+    local value = options[key]
+    if type(default) == "boolean" and type(value) ~= "boolean" then
+      fail(("%s: %s is true or false, got %s"):format(op, key, value))
+    elseif type(default) == "number" and (math.type(value) ~= "integer" or value < 0) then
+      fail(("%s: %s is a whole number, not negative, got %s"):format(op, key, value))
+    end
+  end
+end
 
 local function read_options(op, given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
     fail(op .. ": wanted options, as {mesh = mesh[\"dp\"]}, got " .. type(given))
   end
-  local options = {min_numel = 1024, input = true}
+  local options = setmetatable({}, {__index = kDefaults})
   for key, value in pairs(given) do
     local known = false
     for _, name in ipairs(kOptions[op]) do known = known or name == key end
@@ -34,7 +46,7 @@ local function read_options(op, given)
     fail(("fully_shard: %s has %d dims\n  fix   give a slice of one dim, or of two, {copies, blocks}"):format(
       options.mesh, options.mesh.ndim))
   end
-  if type(options.input) ~= "boolean" then fail(op .. ": input is true or false, got " .. tostring(options.input)) end
+  check_types(op, options)
   return options
 end
 
@@ -84,6 +96,22 @@ local function input_hook(mesh)
   end
 end
 
+-- ---- Gathers --------------------------------------------------------------------------------------------------------
+
+local function add_tensors(value, list)
+  if is_tensor(value) then
+    list[#list + 1] = value
+  elseif type(value) == "table" and getmetatable(value) == nil then
+    for _, item in pairs(value) do add_tensors(item, list) end
+  end
+  return list
+end
+
+local function gather_around_forward(module, unit)
+  module:register_forward_pre_hook(function() unit:before_forward() end)
+  module:register_forward_hook(function(_, _, output) unit:after_forward(add_tensors(output, {})) end)
+end
+
 -- ---- fully_shard and replicate --------------------------------------------------------------------------------------
 
 local function make_unit(op, module, given)
@@ -104,6 +132,11 @@ local function make_unit(op, module, given)
   end
   local hook = options.input and module:register_forward_pre_hook(input_hook(options.mesh), {prepend = true}) or nil
   kUnits[module] = {op = op, hook = hook}
+  local unit = training.unit(module:parameters(), {
+    reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
+    reshard_after_backward = op == "fully_shard" and options.reshard_after_backward,
+  })
+  if op == "fully_shard" then gather_around_forward(module, unit) end
   return module
 end
 
@@ -115,6 +148,12 @@ local units = {}
 --- Options: mesh; min_numel (1024: parameters of fewer elements are copied); input (true: plain tensors that the outermost
 --- such module is called with are this rank's own samples, as mh.local_batch makes of labels; false: plain tensors count as
 --- replicated, as everywhere else).
+---
+--- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before the
+--- module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are freed
+--- after each. true, true (as at first; ZeRO-3): each is whole for one unit at a time. false, true (ZeRO-2): gathered once a
+--- step. false, false (ZeRO-1): once a step, and kept for all backward passes until an optimizer writes them. prefetch (1):
+--- so many units that come next, in the order of the last pass, are on their way meanwhile. Results do not depend on these.
 function units.fully_shard(module, options) return make_unit("fully_shard", module, options) end
 
 --- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input.

@@ -172,7 +172,7 @@ end
 
 function Module:init() end
 function Module:class_name() return getmetatable(self).__name end
---- True if the module has a field, parameter, buffer, submodule or method of this name.
+--- Whether the module has a field, parameter, buffer, submodule or method of this name.
 function Module:has(name) return rawget(self, name) ~= nil or find(self, getmetatable(self).class, name) ~= nil end
 --- Keeps the options that arguments.read gave, for layers; those left out are nil.
 function Module:_keep(spec, values)
@@ -318,9 +318,9 @@ end
 function Module:get_parameter(name) return tensor_at(self, name, "get_parameter") end
 function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 
---- Sets whether gradients of stored parameters (mh.fully_shard) are reduced to their blocks in every backward pass. Between
---- `false` and `true` passes add up without messages (but those of biases), and gradients are whole on every rank; the
---- optimizer's step, or its sync_shard_grad, sums them over the ranks.
+--- Sets whether gradients are summed over the ranks while backward goes on, several in one message (true), or add up over
+--- several passes without messages, whole on every rank, until the optimizer's step or its sync_shard_grad (false). At
+--- first mh.fully_shard's are summed, except with reshard_after_backward = false, and mh.replicate's are not.
 function Module:set_requires_gradient_sync(sync)
   mh._training.requires_gradient_sync(self:parameters(), sync)
   return self
@@ -423,7 +423,7 @@ function Module.show(value)
   return "(" .. table.concat(value, ", ") .. (#value == 1 and ",)" or ")")
 end
 
---- The text between the parentheses of `tostring`, before the submodules.
+--- What stands between the parentheses of `tostring`, before the submodules.
 function Module:extra_repr() return "" end
 
 function Module:to_string()

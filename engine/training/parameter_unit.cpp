@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/training/parameter_unit.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr int kNoTask = -1;
+int backward_task() { return torch::autograd::get_current_graph_task_id(); }
+
+}  // namespace
+
+// What one rank's units do at the moment.
+struct UnitPasses {
+  enum Kind { kForward, kBackward };
+  std::vector<ParameterUnitPtr> under_way;  // forwards, the outermost first
+  std::vector<ParameterUnitPtr> open;       // gathered in backward
+  std::vector<ParameterUnitPtr> in_flight;  // a gather that nobody waits for must end on all ranks at the same point
+  std::weak_ptr<ParameterUnit> last[2];
+  std::set<int> tasks;  // backward passes whose end is asked for
+  uint64_t gathers = 0;
+
+  // The order of the next pass is taken to be that of this one.
+  void reached(Kind kind, const ParameterUnitPtr& unit) {
+    const ParameterUnitPtr before = last[kind].lock();
+    if (before == unit) return;
+    if (before) before->next_[kind] = unit;
+    last[kind] = unit;
+  }
+  void ended(Kind kind) {
+    if (const ParameterUnitPtr before = last[kind].lock()) before->next_[kind].reset();
+    last[kind].reset();
+    for (const ParameterUnitPtr& unit : std::exchange(in_flight, {})) {
+      unit->finish();
+      if (kind == kBackward ? unit->options_.reshard_after_backward : unit->options_.reshard_after_forward)
+        unit->reshard();
+    }
+  }
+  // What is still to be done around the unit needs the parameters of those that enclose it.
+  void close_others(const ParameterUnit* unit) {
+    std::erase_if(open, [&](const ParameterUnitPtr& other) {
+      if (unit != nullptr && (other.get() == unit || other->encloses(*unit))) return false;
+      if (other->options_.reshard_after_backward) other->reshard();
+      other->reducer_->flush();
+      return true;
+    });
+  }
+  void backward_ended(int task) {
+    tasks.erase(task);
+    if (!tasks.empty()) return;  // within another: a segment that was computed again
+    close_others(nullptr);
+    ended(kBackward);
+  }
+  // A backward pass that threw was not ended.
+  void forget_failed() {
+    if (tasks.empty()) return;
+    tasks.clear();
+    close_others(nullptr);
+  }
+  void await_end_of_backward();
+};
+
+namespace {
+const RankLocal<UnitPasses> passes_of_rank;
+}
+
+void UnitPasses::await_end_of_backward() {
+  const int task = backward_task();
+  if (!tasks.insert(task).second) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([task] { passes_of_rank->backward_ended(task); });
+}
+
+ParameterUnit::ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options)
+    : options_(options), reducer_(UnitReducer::of(parameters, options.reshard_after_backward, options.gradients)) {
+  for (const at::Tensor& parameter : parameters) {
+    if (!is_shard_tensor(parameter) || !stored_cut(*spec(parameter)) || looks_into_gather(parameter)) continue;
+    entries_.push_back({parameter});
+    look_into(parameter, entries_.back().kept, 0);  // so that no later unit takes it
+    entries_.back().kept->drop();
+  }
+}
+
+bool ParameterUnit::encloses(const ParameterUnit& other) const {
+  return std::any_of(other.outer_.begin(), other.outer_.end(),
+                     [&](const auto& unit) { return unit.lock().get() == this; });
+}
+
+void ParameterUnit::start() {
+  if (flight_) return;
+  UnitPasses& passes = *passes_of_rank;
+  std::vector<at::Tensor> missing;
+  std::vector<Entry*> entries;
+  std::vector<SpecPtr> specs;
+  for (Entry& entry : entries_) {
+    const SpecPtr& held = spec(entry.parameter);
+    if (!stored_cut(*held)) continue;  // cut otherwise since
+    const KeptGather* kept = kept_gather(entry.parameter);
+    const SpecPtr whole = whole_spec(held);
+    if (kept != nullptr && kept->spec == whole) continue;
+    entry.kept->drop();
+    missing.push_back(entry.parameter);
+    entries.push_back(&entry);
+    specs.push_back(whole);
+  }
+  if (missing.empty()) return;
+  const uint64_t values = ++passes.gathers;
+  // From here on a write makes the gathered values old.
+  for (Entry* entry : entries) look_into(entry->parameter, entry->kept, values);
+  flight_ = std::make_unique<Flight>(Flight{UnitGather(missing), std::move(entries), std::move(specs), values});
+  passes.in_flight.push_back(shared_from_this());
+}
+
+void ParameterUnit::finish() {
+  if (!flight_) return;
+  std::erase(passes_of_rank->in_flight, shared_from_this());
+  const std::unique_ptr<Flight> flight = std::move(flight_);
+  const std::vector<at::Tensor> whole = flight->gather.finish();
+  for (size_t i = 0; i < whole.size(); ++i) {
+    flight->entries[i]->kept->keep(whole[i], flight->specs[i], flight->values);
+  }
+}
+
+void ParameterUnit::reshard() {
+  for (Entry& entry : entries_) entry.kept->drop();
+}
+
+void ParameterUnit::reach() {
+  UnitPasses& passes = *passes_of_rank;
+  const auto kind = backward_task() == kNoTask ? UnitPasses::kForward : UnitPasses::kBackward;
+  if (kind == UnitPasses::kBackward) {
+    passes.await_end_of_backward();
+    passes.close_others(this);
+    if (std::find(passes.open.begin(), passes.open.end(), shared_from_this()) == passes.open.end())
+      passes.open.push_back(shared_from_this());
+  }
+  if (kind == UnitPasses::kForward) passes.forget_failed();
+  passes.reached(kind, shared_from_this());
+  finish();  // what was begun earlier may be old by now
+  start();
+  finish();
+  ParameterUnitPtr next = next_[kind].lock();
+  for (int64_t i = 0; i < options_.prefetch && next && next.get() != this; ++i) {
+    next->start();
+    next = next->next_[kind].lock();
+  }
+}
+
+void ParameterUnit::before_forward() {
+  UnitPasses& passes = *passes_of_rank;
+  // An earlier forward that threw has not left.
+  const auto self = std::find(passes.under_way.begin(), passes.under_way.end(), shared_from_this());
+  passes.under_way.erase(self, passes.under_way.end());
+  outer_.assign(passes.under_way.begin(), passes.under_way.end());
+  passes.under_way.push_back(shared_from_this());
+  reach();
+}
+
+void ParameterUnit::after_forward(at::TensorList results) {
+  UnitPasses& passes = *passes_of_rank;
+  const auto self = std::find(passes.under_way.begin(), passes.under_way.end(), shared_from_this());
+  passes.under_way.erase(self, passes.under_way.end());
+  const bool within_backward = backward_task() != kNoTask;  // a segment that is computed again: its backward follows
+  if (!within_backward && options_.reshard_after_forward) reshard();
+  if (!within_backward && passes.under_way.empty()) passes.ended(UnitPasses::kForward);
+  for (const at::Tensor& result : results) {
+    if (!result.defined() || !result.requires_grad() || result.is_leaf()) continue;
+    result.register_hook([unit = weak_from_this()](const at::Tensor&) {
+      if (const ParameterUnitPtr alive = unit.lock()) alive->reach();
+    });
+  }
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "moonhalo/engine/tensor/kept_gather.h"
+#include "moonhalo/engine/training/unit_gather.h"
+#include "moonhalo/engine/training/unit_reducer.h"
+
+namespace moonhalo {
+
+struct FullyShardOptions {
+  int64_t min_numel = 1024;  ///< tensors of fewer elements are copied: their blocks would save less than they cost
+  bool reshard_after_forward = true;   ///< whole parameters are freed after forward and gathered again for backward
+  bool reshard_after_backward = true;  ///< false: they stay until an optimizer writes them
+  int64_t prefetch = 1;                ///< gathers of so many units that come next travel meanwhile
+  GradientSyncOptions gradients = {};
+};
+
+/// Parameters that are gathered together, as fully_shard names them: one message per pair of ranks before the forward
+/// of a module and one before its backward, and those of the unit that came next in the last pass travel meanwhile.
+/// Only a cache is filled (kept_gather.h): used outside of such calls, parameters are gathered by the operator that
+/// needs them, and no result depends on units.
+///
+/// Collective over the mesh: all ranks make the same units and the same calls. Of one rank (thread).
+class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
+ public:
+  /// Parameters of an earlier unit stay with it. Those that are not stored, or not by one mesh dim alone, are left to
+  /// their operators.
+  ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options);
+
+  /// Gathers what is not there. Units that are called within others know it and count on their order.
+  void before_forward();
+  /// Frees, if asked for, and hooks on to the results that need gradients.
+  void after_forward(at::TensorList results);
+  /// A forward between the two: `at::Tensor y = unit->call([&] { return block->forward(x); });`
+  template <typename Forward>
+  auto call(const Forward& forward) {
+    before_forward();
+    auto result = forward();
+    after_forward({result});
+    return result;
+  }
+  /// Frees what is gathered.
+  void reshard();
+
+ private:
+  friend struct UnitPasses;
+  struct Entry {
+    at::Tensor parameter;
+    std::shared_ptr<KeptGather> kept = std::make_shared<KeptGather>();
+  };
+  struct Flight {
+    UnitGather gather;
+    std::vector<Entry*> entries;
+    std::vector<SpecPtr> specs;
+    uint64_t values;
+  };
+  void reach();
+  void start();
+  void finish();
+  bool encloses(const ParameterUnit& other) const;
+
+  std::vector<Entry> entries_;
+  FullyShardOptions options_;
+  std::shared_ptr<UnitReducer> reducer_;
+  std::unique_ptr<Flight> flight_;
+  std::vector<std::weak_ptr<ParameterUnit>> outer_;  // whose forward was under way at the last one of this
+  std::weak_ptr<ParameterUnit> next_[2];             // forward, backward: which came after this
+};
+using ParameterUnitPtr = std::shared_ptr<ParameterUnit>;
+
+}  // namespace moonhalo

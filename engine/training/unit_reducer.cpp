@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/training/unit_reducer.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+
+struct LeafHook final : torch::autograd::PostAccumulateGradHook {
+  explicit LeafHook(std::shared_ptr<UnitReducer> reducer) : reducer(std::move(reducer)) {}
+  void operator()(const at::Tensor& leaf) override { reducer->complete(leaf); }
+  std::shared_ptr<UnitReducer> reducer;
+};
+
+// What travels, and what waits for the end of the backward pass.
+struct ReducersOfRank {
+  std::unique_ptr<PendingGradientSync> travelling;
+  std::vector<std::shared_ptr<UnitReducer>> with_ready;
+  std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes
+  std::set<int> passes;                                      // whose end is waited for
+
+  void arrive() {
+    if (travelling) std::exchange(travelling, nullptr)->finish();
+  }
+  void await_end();
+  void end(int pass) {
+    passes.erase(pass);
+    const c10::AutoGradMode no_grad(false);
+    for (const auto& reducer : std::exchange(with_ready, {})) reducer->flush();
+    arrive();
+    for (auto& [leaf, sum] : std::exchange(put_aside, {})) {
+      const at::Tensor& now = leaf.grad();
+      leaf.mutable_grad() = now.defined() ? sum.add_(now) : sum;
+    }
+  }
+};
+
+namespace {
+const RankLocal<ReducersOfRank> reducers_of_rank;
+
+// Whether the gradient is a sum over the mesh dims that the leaf is kept in blocks over.
+bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
+  const SpecPtr &held = spec(grad), &own = spec(leaf);
+  for (int64_t m = 0; m < own->mesh()->ndim(); ++m) {
+    if (held->partial(m) && (own->layout().uses(m) || !own->has_stored())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ReducersOfRank::await_end() {
+  const int pass = torch::autograd::get_current_graph_task_id();
+  if (!passes.insert(pass).second) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([pass] { reducers_of_rank->end(pass); });
+}
+
+std::shared_ptr<UnitReducer> UnitReducer::of(const std::vector<at::Tensor>& leaves, bool sums,
+                                             const GradientSyncOptions& options) {
+  const std::shared_ptr<UnitReducer> reducer(new UnitReducer(sums, options));
+  for (const at::Tensor& leaf : leaves) {
+    if (is_shard_tensor(leaf) && leaf.requires_grad() && leaf.is_leaf() && !of(leaf)) reducer->watch(leaf);
+  }
+  return reducer;
+}
+
+std::shared_ptr<UnitReducer> UnitReducer::of(const at::Tensor& leaf) {
+  if (torch::autograd::impl::get_autograd_meta(leaf) == nullptr) return nullptr;
+  const auto* hook = dynamic_cast<const LeafHook*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
+  return hook != nullptr ? hook->reducer : nullptr;
+}
+
+void UnitReducer::watch(const at::Tensor& leaf) {
+  keep_gradient_sums(leaf, true);
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(shared_from_this()));
+  leaf.register_hook([reducer = shared_from_this(), leaf = WeakLeaf(leaf.getIntrusivePtr())](const at::Tensor&) {
+    if (auto impl = leaf.lock()) reducer->begins(at::Tensor(std::move(impl)));
+  });
+}
+
+// LibTorch adds to what it finds: a sum of earlier passes would be met by one that is still to be made.
+void UnitReducer::begins(const at::Tensor& leaf) {
+  const at::Tensor grad = leaf.grad();
+  if (!sums_now() || !is_shard_tensor(grad) || !is_summed(grad, leaf)) return;
+  ReducersOfRank& rank = *reducers_of_rank;
+  rank.put_aside.emplace_back(leaf, grad);
+  leaf.mutable_grad() = at::Tensor();
+  rank.await_end();
+}
+
+void UnitReducer::complete(const at::Tensor& leaf) {
+  if (!sums_now() || !is_shard_tensor(leaf.grad())) return;
+  ReducersOfRank& rank = *reducers_of_rank;
+  if (ready_.empty()) rank.with_ready.push_back(shared_from_this());
+  ready_.push_back(leaf);
+  ready_bytes_ += spec(leaf)->global_numel() * static_cast<int64_t>(leaf.element_size());
+  rank.await_end();
+  if (ready_bytes_ >= options_.bucket_bytes) flush();
+}
+
+void UnitReducer::flush() {
+  if (ready_.empty()) return;
+  const c10::AutoGradMode no_grad(false);
+  ReducersOfRank& rank = *reducers_of_rank;
+  std::erase(rank.with_ready, shared_from_this());
+  rank.arrive();
+  ready_bytes_ = 0;
+  rank.travelling =
+      std::make_unique<PendingGradientSync>(std::exchange(ready_, {}), /*copies=*/asked_.value_or(false), options_);
+}
+
+void UnitReducer::set_hooks(std::function<void(at::Tensor&)> before, std::function<void(at::Tensor&)> after) {
+  options_.before = std::move(before);
+  options_.after = std::move(after);
+}
+
+void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync) {
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.requires_grad() || !is_shard_tensor(parameter)) continue;
+    if (const auto reducer = UnitReducer::of(parameter)) {
+      reducer->asked_ = sync;
+    } else {
+      keep_gradient_sums(parameter, !sync);
+    }
+  }
+}
+
+}  // namespace moonhalo
