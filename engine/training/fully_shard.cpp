@@ -15,6 +15,7 @@
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/gradient_sync.h"
 
 namespace moonhalo {
 namespace {
@@ -109,6 +110,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
   const at::Tensor value = on_whole_mesh(tensor, root, name);
   const SpecPtr own = spec_on(value, root);
   if (own->layout().uses(mesh_dim)) return tensor;
+  note_replaced(tensor);
   Placements placements = own->placements();
   if (const auto dim = storage_dim(*own, ranks, options.min_numel)) {
     const int64_t rows = own->global_shape()[*dim];
@@ -122,6 +124,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name) {
   const MeshPtr root = data->root();
   const at::Tensor value = on_whole_mesh(tensor, root, name);
+  note_replaced(tensor);
   return placed(value, tensor, root, spec_on(value, root)->placements());
 }
 

@@ -4,12 +4,15 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
@@ -228,7 +231,27 @@ std::vector<std::vector<PartialGrad>> buckets_of(std::vector<PartialGrad> waitin
   return buckets;
 }
 
+// Parameters that live on where they do no good, as long as they do.
+using Replaced = std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>>;
+const RankLocal<Replaced> replaced;
+
+void check_in_use(const std::vector<at::Tensor>& parameters) {
+  if (replaced->empty()) return;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = replaced->find(parameters[i].unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(found == replaced->end() || found->second.expired(), "parameter ", i + 1, " of ",
+                      parameters.size(), ", of shape ", parameters[i].sizes(),
+                      ", is no longer the module's: fully_shard or replicate has put another in its place",
+                      "\n  fix   make the optimizer after fully_shard and replicate");
+  }
+}
+
 }  // namespace
+
+void note_replaced(const at::Tensor& parameter) {
+  std::erase_if(*replaced, [](const auto& entry) { return entry.second.expired(); });
+  replaced->emplace(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr());
+}
 
 PendingGradientSync::PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies,
                                          const GradientSyncOptions& options) {
@@ -263,6 +286,7 @@ void PendingGradientSync::finish() {
 }
 
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options) {
+  check_in_use(parameters);
   std::vector<PartialGrad> waiting = find_partials(parameters);
   for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes))
     PendingGradientSync::Bucket(std::move(bucket), options).reduce();

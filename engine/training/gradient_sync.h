@@ -24,7 +24,8 @@ struct GradientSyncOptions {
 /// Reduces every gradient of `parameters` that is still a Partial, several in one message: where its leaf is replicated
 /// by an all-reduce, where its leaf is cut by a reduce-scatter that leaves the leaf's own block. Collective over their
 /// meshes; every rank gives the same parameters in the same order. Tensors without gradient and plain ones pass.
-/// Optimizers do the same one by one when they meet a Partial, so this changes no result.
+/// Optimizers do the same one by one when they meet a Partial, so this changes no result. ValueError for a parameter
+/// that note_replaced was told of.
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options = {});
 
 /// Does what finish_grad_sync does in two halves: what is posted at once, a message for every pair of ranks, travels
@@ -45,6 +46,9 @@ class PendingGradientSync {
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<std::pair<at::Tensor, at::Tensor>> taken_;  // parameters and their gradients
 };
+
+/// Remembers that another tensor stands in this one's place: an optimizer that still has it would train nothing.
+void note_replaced(const at::Tensor& parameter);
 
 /// True if finish_grad_sync would have something to do.
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
-#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
 namespace {
@@ -83,10 +83,11 @@ void UnitPasses::await_end_of_backward() {
 ParameterUnit::ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options)
     : options_(options), reducer_(UnitReducer::of(parameters, options.reshard_after_backward, options.gradients)) {
   for (const at::Tensor& parameter : parameters) {
-    if (!is_shard_tensor(parameter) || !stored_cut(*spec(parameter)) || looks_into_gather(parameter)) continue;
+    if (!is_shard_tensor(parameter) || looks_into_gather(parameter)) continue;
+    if (!options.param_dtype && !stored_cut(*spec(parameter))) continue;
     entries_.push_back({parameter});
     look_into(parameter, entries_.back().kept, 0);  // so that no later unit takes it
-    entries_.back().kept->drop();
+    entries_.back().drop();
   }
 }
 
@@ -95,27 +96,65 @@ bool ParameterUnit::encloses(const ParameterUnit& other) const {
                      [&](const auto& unit) { return unit.lock().get() == this; });
 }
 
+// What is gathered, if it is there: of a forward that recorded nothing, no cast is left.
+at::Tensor ParameterUnit::Entry::source(bool casts) const {
+  if (!casts || cast.defined()) return casts ? cast : parameter;
+  auto impl = last ? last->lock() : c10::intrusive_ptr<c10::TensorImpl>();
+  return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+}
+
+void ParameterUnit::Entry::drop() {
+  kept->drop();
+  count.reset();
+}
+
+// Anew for every forward, since each has a graph of its own; they all look into what was gathered for one of them.
+void ParameterUnit::cast() {
+  if (!options_.param_dtype) return;
+  for (Entry& entry : entries_) {
+    const at::Tensor& parameter = entry.parameter;
+    const bool records = c10::GradMode::is_enabled() && parameter.requires_grad();
+    const bool unwritten = entry.count && writes_so_far(*entry.count) == entry.writes;
+    if (!parameter.is_floating_point() || (entry.cast.defined() && unwritten && entry.cast.requires_grad() == records))
+      continue;
+    entry.cast = parameter.to(*options_.param_dtype);
+    if (unwritten && entry.kept->whole.defined()) look_into(entry.cast, entry.kept, entry.kept->of);
+  }
+}
+
+at::Tensor ParameterUnit::cast_of(const at::Tensor& parameter) const {
+  for (const Entry& entry : entries_) {
+    if (entry.parameter.is_same(parameter) && entry.cast.defined()) return entry.cast;
+  }
+  return parameter;
+}
+
 void ParameterUnit::start() {
   if (flight_) return;
   UnitPasses& passes = *passes_of_rank;
   std::vector<at::Tensor> missing;
   std::vector<Entry*> entries;
   std::vector<SpecPtr> specs;
+  if (backward_task() == kNoTask) cast();
   for (Entry& entry : entries_) {
-    const SpecPtr& held = spec(entry.parameter);
-    if (!stored_cut(*held)) continue;  // cut otherwise since
-    const KeptGather* kept = kept_gather(entry.parameter);
-    const SpecPtr whole = whole_spec(held);
+    const at::Tensor source = entry.source(options_.param_dtype.has_value());
+    if (!source.defined() || !stored_cut(*spec(source))) continue;
+    const KeptGather* kept = kept_gather(source);
+    const SpecPtr whole = whole_spec(spec(source));
     if (kept != nullptr && kept->spec == whole) continue;
-    entry.kept->drop();
-    missing.push_back(entry.parameter);
+    entry.drop();
+    missing.push_back(source);
     entries.push_back(&entry);
     specs.push_back(whole);
   }
   if (missing.empty()) return;
   const uint64_t values = ++passes.gathers;
-  // From here on a write makes the gathered values old.
-  for (Entry* entry : entries) look_into(entry->parameter, entry->kept, values);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    Entry& entry = *entries[i];
+    look_into(missing[i], entry.kept, values);  // from here on a write makes the gathered values old
+    entry.count = count_writes(shard_impl(entry.parameter)->local());
+    entry.writes = writes_so_far(*entry.count);
+  }
   flight_ = std::make_unique<Flight>(Flight{UnitGather(missing), std::move(entries), std::move(specs), values});
   passes.in_flight.push_back(shared_from_this());
 }
@@ -131,7 +170,7 @@ void ParameterUnit::finish() {
 }
 
 void ParameterUnit::reshard() {
-  for (Entry& entry : entries_) entry.kept->drop();
+  for (Entry& entry : entries_) entry.drop();
 }
 
 void ParameterUnit::reach() {
@@ -162,6 +201,8 @@ void ParameterUnit::before_forward() {
   passes.under_way.erase(self, passes.under_way.end());
   outer_.assign(passes.under_way.begin(), passes.under_way.end());
   passes.under_way.push_back(shared_from_this());
+  finish();
+  cast();
   reach();
 }
 
@@ -171,6 +212,10 @@ void ParameterUnit::after_forward(at::TensorList results) {
   passes.under_way.erase(self, passes.under_way.end());
   const bool within_backward = backward_task() != kNoTask;  // a segment that is computed again: its backward follows
   if (!within_backward && options_.reshard_after_forward) reshard();
+  for (Entry& entry : entries_) {
+    if (entry.cast.defined()) entry.last = entry.cast.getIntrusivePtr();
+    entry.cast = at::Tensor();
+  }
   if (!within_backward && passes.under_way.empty()) passes.ended(UnitPasses::kForward);
   for (const at::Tensor& result : results) {
     if (!result.defined() || !result.requires_grad() || result.is_leaf()) continue;

@@ -19,6 +19,9 @@ struct FullyShardOptions {
   bool reshard_after_forward = true;   ///< whole parameters are freed after forward and gathered again for backward
   bool reshard_after_backward = true;  ///< false: they stay until an optimizer writes them
   int64_t prefetch = 1;                ///< gathers of so many units that come next travel meanwhile
+  /// Operators are given parameters cast to this type, and their blocks travel so; gradients come back in the
+  /// parameters' own.
+  std::optional<at::ScalarType> param_dtype = {};
   GradientSyncOptions gradients = {};
 };
 
@@ -48,12 +51,22 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   }
   /// Frees what is gathered.
   void reshard();
+  /// With param_dtype, between before_forward and after_forward: what stands for a parameter. Else, and for those that
+  /// are not of this unit, the parameter.
+  at::Tensor cast_of(const at::Tensor& parameter) const;
 
  private:
   friend struct UnitPasses;
   struct Entry {
     at::Tensor parameter;
     std::shared_ptr<KeptGather> kept = std::make_shared<KeptGather>();
+    at::Tensor cast = {};                                               // until forward ends, then:
+    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> last = {};  // autograd keeps it for backward
+    std::shared_ptr<const WriteCount> count = {};                       // of the parameter, since it was gathered
+    uint64_t writes = 0;
+
+    at::Tensor source(bool casts) const;
+    void drop();
   };
   struct Flight {
     UnitGather gather;
@@ -62,6 +75,7 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
     uint64_t values;
   };
   void reach();
+  void cast();
   void start();
   void finish();
   bool encloses(const ParameterUnit& other) const;

@@ -50,13 +50,17 @@ int copy(lua_State* lua) {
   return 1;
 }
 
-/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch}): see parameter_unit.h.
+/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch, param_dtype, reduce_dtype}): see
+/// parameter_unit.h.
 int unit(lua_State* lua) {
-  const Options options(lua, 2, "fully_shard", {"reshard_after_forward", "reshard_after_backward", "prefetch"});
+  const Options options(lua, 2, "fully_shard",
+                        {"reshard_after_forward", "reshard_after_backward", "prefetch", "param_dtype", "reduce_dtype"});
   FullyShardOptions values;
   values.reshard_after_forward = options.get_bool("reshard_after_forward", true);
   values.reshard_after_backward = options.get_bool("reshard_after_backward", true);
   values.prefetch = options.get_int("prefetch", 1);
+  values.param_dtype = options.get_dtype("param_dtype");
+  values.gradients.reduce_dtype = options.get_dtype("reduce_dtype");
   push_object(lua, std::make_shared<ParameterUnit>(check_tensor_list(lua, 1), values));
   return 1;
 }
@@ -71,6 +75,18 @@ int before_forward(lua_State* lua) {
 int after_forward(lua_State* lua) {
   check_object<ParameterUnit>(lua, 1)->after_forward(check_tensor_list(lua, 2));
   return 0;
+}
+
+/// unit:cast_of(parameter): the same object where there is no cast.
+int cast_of(lua_State* lua) {
+  const at::Tensor& parameter = check_tensor(lua, 2);
+  const at::Tensor cast = check_object<ParameterUnit>(lua, 1)->cast_of(parameter);
+  if (cast.is_same(parameter)) {
+    lua_pushvalue(lua, 2);
+  } else {
+    push(lua, cast);
+  }
+  return 1;
 }
 
 /// unit:reshard()
@@ -108,6 +124,7 @@ const luaL_Reg kInternals[] = {{"store_parameter", guard<store>},
                                {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
                                  {"after_forward", guard<after_forward>},
+                                 {"cast_of", guard<cast_of>},
                                  {"reshard", guard<reshard>},
                                  {nullptr, nullptr}};
 

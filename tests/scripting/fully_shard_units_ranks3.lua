@@ -253,6 +253,69 @@ function tests.test_V15_a_forward_that_fails_leaves_no_trace()
   testing.assert_equal(train(net, passes), train(copies, passes))
 end
 
+-- ---- Types ----------------------------------------------------------------------------------------------------------
+
+local Half = nn.Module:extend("Half")
+function Half:init() self.first, self.blocks = nn.Linear(4, 6), nn.ModuleList{nn.Linear(6, 6), nn.Linear(6, 6)} end
+function Half:forward(x)
+  testing.assert_equal({x.dtype, self.first.weight.dtype}, {"bfloat16", "bfloat16"})
+  local h = self.first(x)
+  for i = 0, 1 do h = mh.tanh(self.blocks[i](h)) end
+  return h
+end
+
+local function halves(options)
+  mh.manual_seed(1)
+  local net = Half()
+  local given = {mesh = mesh, min_numel = 1, mp_policy = {param_dtype = "bfloat16"}}
+  for key, value in pairs(options) do given[key] = value end
+  for i = 0, 1 do mh.fully_shard(net.blocks[i], given) end
+  return mh.fully_shard(net, given)
+end
+
+function tests.test_V15_parameters_travel_in_half_precision()
+  local x = mine():float()
+  local function passes(net)
+    local first, second = net(x), net(x * 2)
+    local y = first:float() * second:float()
+    y:sum():backward()
+    testing.assert_equal(net.first.weight.grad.dtype, "float32")
+    testing.assert_equal(net.first.weight.dtype, "float32")
+  end
+  local whole_net = halves {min_numel = 10000}  -- copies, cast in the same way
+  local expected = train(whole_net, passes)
+  for _, setting in ipairs(kSettings) do
+    testing.assert_equal(train(halves(setting), passes), expected)
+  end
+
+  local net = halves(kSettings[1])
+  local messages = messages_of(function() net(x):float():square():mean():backward() end)
+  testing.assert_equal(messages, 3 * 3 * (ranks - 1))  -- three units
+  local before, elements = mh.comm_stats().bytes, 0
+  local y = net(x)
+  for _, p in ipairs(net:parameters()) do elements = elements + p:to_local():numel() end
+  testing.assert_equal(mh.comm_stats().bytes - before, 2 * elements * (ranks - 1))  -- two bytes each
+
+  net = halves(kSettings[3])
+  for micro = 1, 2 do  -- kept for the casts of the next forward, too
+    testing.assert_equal(messages_of(function() y = net(x) end), micro == 1 and 3 * (ranks - 1) or 0)
+    testing.assert_equal(messages_of(function() y:float():square():mean():backward() end), 0)
+  end
+  testing.assert_error(function() net(mine():narrow(2, 0, 3):float()) end, "3 features")
+  testing.assert_equal(net.first.weight.dtype, "float32")
+end
+
+function tests.test_N35_sums_are_made_in_the_type_asked_for()
+  for _, dtype in ipairs {"float32", "bfloat16"} do
+    local net = halves {mp_policy = {param_dtype = "bfloat16", reduce_dtype = dtype}}
+    local opt, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), {}
+    opt:register_reducer_pre_hook(function(flat) seen[flat.dtype] = true end)
+    net(mine():float()):float():square():mean():backward()
+    testing.assert_equal(seen, {[dtype] = true})
+    testing.assert_equal(net.first.weight.grad.dtype, "float32")
+  end
+end
+
 -- ---- Sums -----------------------------------------------------------------------------------------------------------
 
 function tests.test_N35_hooks_see_the_buckets_of_a_backward_pass()
@@ -281,6 +344,67 @@ function tests.test_N32_copies_may_be_summed_during_backward()
   testing.assert_equal(waiting.head.weight.grad.placements[1]:is_partial(), true)
   testing.assert_equal(eager.head.weight.grad.placements, {mh.Replicate()})
   testing.assert_equal(gradients(eager), gradients(waiting))
+end
+
+-- ---- What stands around units -----------------------------------------------------------------------------------------
+
+-- N36: parameters of an outer module that are plain, the same on every rank.
+function tests.test_N36_plain_parameters_outside_of_units()
+  local function outer(inner, batch)
+    local net = nn.Sequential(nn.Linear(4, 4):double(), nn.Linear(4, 6):double(), nn.Linear(6, 2):double())
+    mh.manual_seed(5)
+    for _, p in ipairs(net:parameters()) do p:requires_grad_(false):copy_(mh.randn(p.shape, kF64)):requires_grad_(true) end
+    inner(net[1])
+    return train(net, function(model) model(batch):square():mean():backward() end)
+  end
+  local expected = outer(function() end, mine():full_tensor())
+  for _, op in ipairs {"replicate", "fully_shard"} do
+    local function place(module) mh[op](module, {mesh = mesh, min_numel = op == "fully_shard" and 1 or nil}) end
+    testing.assert_all_close(outer(place, mine()), expected)
+    testing.assert_error(function() outer(place, mine():to_local()) end, "was computed from plain parameters")
+  end
+end
+
+-- A loop written for one rank of several, where all have as many samples.
+function tests.test_V15_results_of_this_rank_alone()
+  mh.manual_seed(6)
+  local x = mh.randn({2 * ranks, 5, 4}, kF64)
+  local own = x:narrow(0, 2 * mesh.rank, 2)
+  local expected = train(replicated(), function(net) net(mh.local_batch(own, mesh)):square():mean():backward() end)
+  for _, op in ipairs {"replicate", "fully_shard"} do
+    local net = new(op, {output = "local"})
+    testing.assert_equal(net(own):is_shard_tensor(), false)
+    testing.assert_equal(net(own).shape, {2, 5, 2})
+    testing.assert_all_close(train(net, function(model) model(own):square():mean():backward() end), expected)
+  end
+end
+
+-- ---- Mistakes -------------------------------------------------------------------------------------------------------
+
+function tests.test_N30_an_optimizer_made_too_early_is_told()
+  for _, op in ipairs {"fully_shard", "replicate"} do
+    local net = nn.Linear(6, 9)
+    local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+    mh[op](net, {mesh = mesh})
+    net(mh.ones{4, 6}):sum():backward()
+    testing.assert_error(function() opt:step() end, "is no longer the module's: fully_shard or replicate has put another in its place")
+    mh.optim.SGD(net:parameters(), {lr = 0.1}):step()
+  end
+end
+
+function tests.test_bad_options_are_named()
+  local net = nn.Linear(2, 2)
+  local function given(options)
+    options.mesh = mesh
+    return function() mh.fully_shard(net, options) end
+  end
+  testing.assert_error(given {reshard_after_forwards = true}, "unknown option 'reshard_after_forwards'; did you mean 'reshard_after_forward' or 'reshard_after_backward'?")
+  testing.assert_error(given {reshard_after_backward = 1}, "reshard_after_backward is true or false, got 1")
+  testing.assert_error(given {prefetch = -1}, "prefetch is a whole number, not negative, got -1")
+  testing.assert_error(given {output = "plain"}, 'output is "shard" or "local", got plain')
+  testing.assert_error(given {mp_policy = "bfloat16"}, "mp_policy is a table")
+  testing.assert_error(given {mp_policy = {params_dtype = "bfloat16"}}, "mp_policy: unknown option 'params_dtype'; did you mean 'param_dtype'?")
+  testing.assert_error(function() mh.replicate(net, {mesh = mesh, prefetch = 1}) end, "replicate: unknown option 'prefetch'")
 end
 
 return tests

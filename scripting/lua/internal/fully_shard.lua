@@ -3,20 +3,40 @@
 
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
+local forward = require "moonhalo.internal.forward"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local training = mh._training
 
-local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, input hook}
+local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
 local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; what was made -> itself
 
 local kOptions = {
-  fully_shard = {"mesh", "min_numel", "input", "reshard_after_forward", "reshard_after_backward", "prefetch"},
-  replicate = {"mesh", "input"},
+  fully_shard = {"mesh", "min_numel", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
+                 "output"},
+  replicate = {"mesh", "input", "output"},
 }
-local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1}
+local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
+  mp_policy = {}, output = "shard"}
+
+local function check_known(op, key, known)
+  for _, name in ipairs(known) do
+    if name == key then return end
+  end
+  fail(op .. ": unknown option '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known) .. "\n  have  "
+    .. table.concat(known, ", "))
+end
+
+local function check_policy(op, policy)
+  if type(policy) ~= "table" then fail(op .. ": mp_policy is a table, as {param_dtype = \"bfloat16\"}, got " .. type(policy)) end
+  for key in pairs(policy) do check_known(op .. ": mp_policy", key, {"param_dtype", "reduce_dtype"}) end
+end
 
 local function check_types(op, options)
+  check_policy(op, options.mp_policy)
+  if options.output ~= "shard" and options.output ~= "local" then
+    fail(('%s: output is "shard" or "local", got %s'):format(op, options.output))
+  end
   for key, default in pairs(kDefaults) do
     local value = options[key]
     if type(default) == "boolean" and type(value) ~= "boolean" then
@@ -33,12 +53,7 @@ local function read_options(op, given)
   end
   local options = setmetatable({}, {__index = kDefaults})
   for key, value in pairs(given) do
-    local known = false
-    for _, name in ipairs(kOptions[op]) do known = known or name == key end
-    if not known then
-      fail(op .. ": unknown option '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), kOptions[op])
-        .. "\n  have  " .. table.concat(kOptions[op], ", "))
-    end
+    check_known(op, key, kOptions[op])
     options[key] = value
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
@@ -81,19 +96,42 @@ end
 
 -- ---- Inputs ---------------------------------------------------------------------------------------------------------
 
-local function batch_of(value, mesh)
-  if is_tensor(value) then return mh.local_batch(value, mesh) end
+local function with_tensors(value, fn)
+  if is_tensor(value) then return fn(value) end
   if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
   local copy = {}
-  for key, item in pairs(value) do copy[key] = batch_of(item, mesh) end
+  for key, item in pairs(value) do copy[key] = with_tensors(item, fn) end
   return copy
 end
 
-local function input_hook(mesh)
-  return function(_, args)
-    for i = 1, args.n do args[i] = batch_of(args[i], mesh) end
-    return args
+local function input_hook(op, mesh)
+  return function(module, args)
+    return with_tensors(args, function(tensor)
+      if tensor.requires_grad and not tensor.is_leaf and not tensor:is_shard_tensor() then
+        fail(("%s: an argument of %s was computed from plain parameters, and nobody would sum their gradients over the ranks"
+          .. "\n  fix   give mh.local_batch(x, mesh) to the first module, or call %s for what holds them, too"):format(
+          op, module:class_name(), op))
+      end
+      return mh.local_batch(tensor, mesh)
+    end)
   end
+end
+
+--- This rank's block, for a loop that was written for one rank of several: each takes the mean of its own losses, and the
+--- mean of their gradients is wanted.
+local function output_hook(op, mesh)
+  local function own_block(tensor)
+    if not tensor:is_shard_tensor() then return tensor end
+    for _, placement in ipairs(tensor.placements) do
+      if placement:is_partial() or placement:is_shard() and placement.dim ~= 0 then
+        fail(('%s: output = "local" takes results that are cut by samples alone, got %s'):format(op, placement))
+      end
+    end
+    local block = tensor:to_local()
+    if block.requires_grad then block:register_hook(function(grad) return grad / mesh:size() end) end
+    return block
+  end
+  return function(_, _, output) return with_tensors(output, own_block) end
 end
 
 -- ---- Gathers --------------------------------------------------------------------------------------------------------
@@ -105,6 +143,33 @@ local function add_tensors(value, list)
     for _, item in pairs(value) do add_tensors(item, list) end
   end
   return list
+end
+
+--- Forward of `module` with casts in the places of its parameters, those of units below apart, and in those of its arguments.
+local function cast_for_forward(module, unit, dtype)
+  local function cast(tensor) return tensor:is_floating_point() and tensor:to(dtype) or tensor end
+  local function places(found, owner)
+    found[#found + 1] = rawget(owner, "_parameters")
+    for _, child in ipairs(owner:children()) do
+      if not kUnits[child] then places(found, child) end
+    end
+    return found
+  end
+  forward.replace(module, function(inner)
+    return function(self, ...)
+      local args, undo = with_tensors(table.pack(...), cast), {}
+      for _, registry in ipairs(places({}, module)) do
+        for name, parameter in registry do
+          undo[#undo + 1] = {registry, name, parameter}
+        end
+      end
+      for _, one in ipairs(undo) do one[1][one[2]] = unit:cast_of(one[3]) end
+      local results = table.pack(pcall(inner, self, table.unpack(args, 1, args.n)))
+      for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
+      if not results[1] then error(results[2], 0) end
+      return table.unpack(results, 2, results.n)
+    end
+  end)
 end
 
 local function gather_around_forward(module, unit)
@@ -127,16 +192,19 @@ local function make_unit(op, module, given)
   end
   place_tensors(op, module, options)
   for _, below in module:named_modules() do
-    local unit = kUnits[below]
-    if unit and unit.hook then unit.hook:remove() end
+    for _, hook in ipairs(kUnits[below] and kUnits[below].hooks or {}) do hook:remove() end
   end
-  local hook = options.input and module:register_forward_pre_hook(input_hook(options.mesh), {prepend = true}) or nil
-  kUnits[module] = {op = op, hook = hook}
+  local hooks = {}
+  kUnits[module] = {op = op, hooks = hooks}
+  if options.input then hooks[1] = module:register_forward_pre_hook(input_hook(op, options.mesh), {prepend = true}) end
   local unit = training.unit(module:parameters(), {
     reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
     reshard_after_backward = op == "fully_shard" and options.reshard_after_backward,
+    param_dtype = options.mp_policy.param_dtype, reduce_dtype = options.mp_policy.reduce_dtype,
   })
   if op == "fully_shard" then gather_around_forward(module, unit) end
+  if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
+  if options.output == "local" then hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh)) end
   return module
 end
 
@@ -147,16 +215,20 @@ local units = {}
 --- per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
 --- Options: mesh; min_numel (1024: parameters of fewer elements are copied); input (true: plain tensors that the outermost
 --- such module is called with are this rank's own samples, as mh.local_batch makes of labels; false: plain tensors count as
---- replicated, as everywhere else).
+--- replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
+--- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several).
 ---
 --- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before the
 --- module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are freed
 --- after each. true, true (as at first; ZeRO-3): each is whole for one unit at a time. false, true (ZeRO-2): gathered once a
 --- step. false, false (ZeRO-1): once a step, and kept for all backward passes until an optimizer writes them. prefetch (1):
 --- so many units that come next, in the order of the last pass, are on their way meanwhile. Results do not depend on these.
+--- mp_policy = {param_dtype, reduce_dtype}: floating-point parameters and arguments are cast to the first for forward and
+--- backward, and travel so; gradients come back in the parameters' own type, and are summed over the ranks in the second
+--- (that of the parameters).
 function units.fully_shard(module, options) return make_unit("fully_shard", module, options) end
 
---- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input.
+--- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output.
 function units.replicate(module, options) return make_unit("replicate", module, options) end
 
 --- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training a transformer on thread ranks: copies and fully sharded parameters against data parallelism written by hand
+// in plain LibTorch (every rank its own module, one flat all-reduce of the gradients), which is 1.00.
+//   bench_train [ROUNDS [WIDTH]]
+// "processor": time of all ranks in milliseconds, the least of the rounds; other work on the machine does not count in
+// it. "wall" does. The rest are counts: they are the same in every run.
+//   bytes      that a rank sends in a step / the fewest: 3 or 2 times (P-1)/P of the parameters
+//   messages   of a step / one for every pair of ranks, unit, gather and sum
+//   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
+//              gradients of one, and the activations of its samples, as a plain module keeps them
+#include <ATen/ATen.h>
+#include <torch/nn/modules.h>
+#include <torch/optim/adamw.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/moonhalo.h"
+#include "tests/bench/taking_turns.h"
+#include "tests/support/live_bytes.h"
+
+namespace mh = moonhalo;
+namespace nn = torch::nn;
+namespace {
+
+constexpr int64_t kBlocks = 8, kHeads = 8;
+
+// C++'s own Linear calls addmm, whose bias is summed apart.
+at::Tensor linear(const nn::Linear& layer, const at::Tensor& x) { return at::linear(x, layer->weight, layer->bias); }
+
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(int64_t width)
+      : norm1(nn::LayerNormOptions({width})),
+        norm2(nn::LayerNormOptions({width})),
+        qkv(width, 3 * width),
+        proj(width, width),
+        fc1(width, 4 * width),
+        fc2(4 * width, width) {
+    register_module("norm1", norm1);
+    register_module("norm2", norm2);
+    register_module("qkv", qkv);
+    register_module("proj", proj);
+    register_module("fc1", fc1);
+    register_module("fc2", fc2);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const int64_t n = x.size(0), tokens = x.size(1), width = x.size(2);
+    const auto parts = linear(qkv, norm1(x)).chunk(3, -1);
+    const auto heads = [&](const at::Tensor& part) {
+      return part.reshape({n, tokens, kHeads, width / kHeads}).transpose(1, 2);
+    };
+    const at::Tensor mixed = at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]));
+    const at::Tensor h = x + linear(proj, mixed.transpose(1, 2).reshape({n, tokens, width}));
+    return h + linear(fc2, at::gelu(linear(fc1, norm2(h))));
+  }
+  nn::LayerNorm norm1, norm2;
+  nn::Linear qkv, proj, fc1, fc2;
+};
+TORCH_MODULE(Block);
+
+struct TransformerImpl : nn::Module {
+  explicit TransformerImpl(int64_t width) : head(width, width) {
+    for (int64_t i = 0; i < kBlocks; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block(width)));
+    register_module("head", head);
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& p : parameters()) {
+      if (p.dim() == 2) p.copy_((at::arange(p.numel(), at::kFloat) * 0.7).sin().view(p.sizes()) / std::sqrt(p.size(1)));
+    }
+  }
+  std::vector<Block> blocks;
+  nn::Linear head;
+};
+TORCH_MODULE(Transformer);
+
+// A model on one rank, however it is divided.
+struct Trainee {
+  explicit Trainee(int64_t width) : net(width) {}
+  Transformer net;
+  std::vector<mh::ParameterUnitPtr> units;  // of the blocks, then of the whole
+  std::unique_ptr<torch::optim::AdamW> optimizer;
+  std::function<void()> sum = [] {};
+
+  void divide(const mh::MeshPtr& mesh, const mh::FullyShardOptions* options) {
+    const auto place = [&](nn::Module& module) {
+      if (options != nullptr) units.push_back(mh::fully_shard(module, mesh, *options));
+    };
+    for (Block& block : net->blocks) place(*block);
+    place(*net);
+    if (options == nullptr) mh::replicate(*net, mesh);
+    sum = [this] { mh::finish_grad_sync(net->parameters()); };
+    make_optimizer();
+  }
+  void make_optimizer() {
+    optimizer = std::make_unique<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
+  }
+  // By hand: the mean of the ranks' gradients in one message.
+  void by_hand(mh::Communicator& world) {
+    sum = [this, &world] {
+      const at::NoGradGuard no_grad;
+      std::vector<at::Tensor> parts;
+      for (const at::Tensor& p : net->parameters()) parts.push_back(p.grad().view({-1}));
+      at::Tensor flat = at::cat(parts);
+      world.all_reduce(flat, mh::ReduceOp::kAvg);
+      int64_t start = 0;
+      for (const at::Tensor& p : net->parameters()) {
+        p.grad().copy_(flat.narrow(0, start, p.numel()).view(p.sizes()));
+        start += p.numel();
+      }
+    };
+    make_optimizer();
+  }
+
+  at::Tensor forward(at::Tensor x) {
+    const auto all = [&] {
+      at::Tensor h = x;
+      for (int64_t i = 0; i < kBlocks; ++i) {
+        const auto block = [&] { return net->blocks[i]->forward(h); };
+        h = units.empty() ? block() : units[i]->call(block);
+      }
+      return linear(net->head, h);
+    };
+    return units.empty() ? all() : units.back()->call(all);
+  }
+  void pass(const at::Tensor& x) { forward(x).square().mean().backward(); }
+  void step(const at::Tensor& x, int micros = 1) {
+    optimizer->zero_grad();
+    for (int micro = 0; micro < micros; ++micro) pass(x);
+    sum();
+    optimizer->step();
+  }
+  int64_t numel() const {
+    int64_t count = 0;
+    for (const at::Tensor& p : net->parameters()) count += p.numel();
+    return count;
+  }
+};
+
+struct Way {
+  const char* name;
+  bool by_hand = false, sharded = true;
+  mh::FullyShardOptions options = {};
+};
+std::vector<Way> ways() {
+  return {{"by hand", true, false},
+          {"replicate", false, false},
+          {"true, true", false, true, {.reshard_after_forward = true, .reshard_after_backward = true}},
+          {"false, true", false, true, {.reshard_after_forward = false, .reshard_after_backward = true}},
+          {"false, false", false, true, {.reshard_after_forward = false, .reshard_after_backward = false}}};
+}
+
+std::unique_ptr<Trainee> trainee(mh::Communicator& world, const mh::MeshPtr& mesh, const Way& way, int64_t width) {
+  auto made = std::make_unique<Trainee>(width);
+  if (way.by_hand) {
+    made->by_hand(world);
+  } else {
+    made->divide(mesh, way.sharded ? &way.options : nullptr);
+  }
+  return made;
+}
+
+at::Tensor samples(const mh::MeshPtr& mesh, const Way& way, int64_t tokens, int64_t width) {
+  const int64_t length = std::min<int64_t>(tokens, 128);
+  const at::Tensor x = (at::arange(tokens * width, at::kFloat) * 0.37).sin().view({tokens / length, length, width});
+  return way.by_hand ? x : mh::local_batch(x, mesh);
+}
+
+// ---- Times ---------------------------------------------------------------------------------------------------------
+
+void times(mh::Communicator& world, int64_t width, int rounds) {
+  const mh::MeshPtr mesh = mh::init_device_mesh(world, "cpu", {world.size()}, {"dp"});
+  for (const int64_t tokens : {1024, 64}) {
+    std::vector<std::unique_ptr<Trainee>> models;
+    for (const Way& way : ways()) models.push_back(trainee(world, mesh, way, width));
+    if (world.rank() == 0) {
+      std::printf("%.1f M parameters, %lld tokens a rank, %d thread ranks\n", models[0]->numel() / 1e6,
+                  static_cast<long long>(tokens), world.size());
+    }
+    std::vector<double> processor(models.size(), std::numeric_limits<double>::max()), wall = processor;
+    for (int round = 0; round <= rounds; ++round) {
+      for (size_t w = 0; w < models.size(); ++w) {
+        const at::Tensor x = samples(mesh, ways()[w], tokens, width);
+        world.barrier();
+        const double begun = mh::bench::processor_time();
+        const auto clock = std::chrono::steady_clock::now();
+        models[w]->step(x);
+        world.barrier();
+        if (round == 0) continue;  // plans, states
+        processor[w] = std::min(processor[w], mh::bench::processor_time() - begun);
+        wall[w] = std::min(wall[w],
+                           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - clock).count());
+      }
+    }
+    for (size_t w = 0; world.rank() == 0 && w < models.size(); ++w) {
+      std::printf("  %-13s processor %8.1f ms  %5.3f    wall %8.1f ms  %5.3f\n", ways()[w].name, processor[w],
+                  processor[w] / processor[0], wall[w], wall[w] / wall[0]);
+    }
+  }
+}
+
+// ---- Counts --------------------------------------------------------------------------------------------------------
+
+struct Traffic {
+  int64_t bytes, messages;
+};
+Traffic traffic_of(mh::Communicator& world, const std::function<void()>& work) {
+  const mh::CommStats::Count before = world.stats().total();
+  work();
+  const mh::CommStats::Count after = world.stats().total();
+  return {after.bytes - before.bytes, after.messages - before.messages};
+}
+
+// At most, on this thread, beside what was there before.
+int64_t peak_of(const std::function<void()>& work) {
+  const auto live = std::make_shared<mh::testing::LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+  work();
+  return live->peak;
+}
+
+// What a plain module keeps of its samples, and needs on the way.
+int64_t activation_bytes(int64_t width, const at::Tensor& x) {
+  Trainee plain(width);
+  for (const at::Tensor& p : plain.net->parameters()) p.mutable_grad() = at::zeros_like(p);
+  return peak_of([&] { plain.pass(x); });
+}
+
+double most(mh::Communicator& world, double mine) {
+  at::Tensor value = at::scalar_tensor(mine, at::kDouble);
+  world.all_reduce(value, mh::ReduceOp::kMax);
+  return value.item<double>();
+}
+
+void counts(mh::Communicator& world, int64_t width) {
+  const mh::MeshPtr mesh = mh::init_device_mesh(world, "cpu", {world.size()}, {"dp"});
+  const double others = world.size() - 1, share = others / world.size();
+  const int64_t tokens = 256;
+  for (const Way& way : ways()) {
+    if (way.by_hand) continue;
+    const at::Tensor x = samples(mesh, way, tokens, width);
+    std::unique_ptr<Trainee> model;
+    const int64_t peak = peak_of([&] {
+      model = trainee(world, mesh, way, width);
+      for (int i = 0; i < 2; ++i) model->step(x);
+    });
+    const Traffic one = traffic_of(world, [&] { model->step(x); }),
+                  four = traffic_of(world, [&] { model->step(x, 4); });
+    const double all = static_cast<double>(model->numel()) * sizeof(float), unit = all / kBlocks;
+    const double passes = way.sharded && way.options.reshard_after_forward ? 3 : 2;
+    const double ideal = 4 * all / (way.sharded ? world.size() : 1) + 3 * unit +
+                         static_cast<double>(activation_bytes(width, samples(mesh, {"", true}, tokens, width)));
+    const double bytes = most(world, static_cast<double>(one.bytes) / (passes * share * all)),
+                 worst = most(world, static_cast<double>(peak) / ideal);
+    if (world.rank() != 0) continue;
+    std::printf("  %-13s P = %d  bytes %.3f  messages %5.3f  4 micro-batches %.2f of one  peak %.2f (%.1f MB)\n",
+                way.name, world.size(), bytes, static_cast<double>(one.messages) / (passes * others * (kBlocks + 1)),
+                static_cast<double>(four.bytes) / static_cast<double>(one.bytes), worst,
+                static_cast<double>(peak) / 1e6);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
+  const int64_t width = argc > 2 ? std::atoll(argv[2]) : 512;
+  mh::run_ranks(
+      2, [&](mh::Communicator& world) { times(world, width, rounds); }, 1);
+  std::printf("counts, %lld tokens a rank, width %lld\n", 256LL, static_cast<long long>(width / 2));
+  for (const int ranks : {2, 3, 4})
+    mh::run_ranks(
+        ranks, [&](mh::Communicator& world) { counts(world, width / 2); }, 1);
+}
