@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
 

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
+
+class WriteCount;
 
 /// Keeps the whole of a stored tensor, which was brought together once for several operators. It is a cache: whoever
 /// finds none, or an old one, gathers for itself. Several tensors may look into one (a parameter and what it is cast

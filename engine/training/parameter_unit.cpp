@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
 namespace {
