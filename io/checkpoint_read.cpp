@@ -170,7 +170,7 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
   } else {
     read_block(from, stored, target);
   }
-  // Nobody else tells of what the disk wrote.
+  // No operator has counted what the disk wrote.
   if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
   if (is_shard_tensor(target)) block_was_written(shard_impl(target)->local());
 }

@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-// What a tensor remembers of the cache that it looks into.
+// A tensor remembers this of the cache that it looks into.
 struct GatherNote {
   std::shared_ptr<KeptGather> kept;
   uint64_t values, writes;

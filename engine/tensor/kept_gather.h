@@ -31,7 +31,7 @@ struct KeptGather {
 /// values `values`, until an operator writes the tensor's memory. The same on every rank.
 void look_into(const at::Tensor& tensor, const std::shared_ptr<KeptGather>& kept, uint64_t values);
 
-/// Whether look_into was called for the tensor.
+/// True if look_into was called for the tensor.
 bool looks_into_gather(const at::Tensor& tensor);
 
 /// Returns what is kept of a tensor's values as they are now, by facts that all ranks share: the same object, no write

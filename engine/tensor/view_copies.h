@@ -14,7 +14,7 @@ namespace moonhalo {
 
 /// Counts how often operators on ShardTensors wrote the memory of a block. All ranks count alike.
 class WriteCount;
-/// Begins to count, as long as somebody holds what it returns.
+/// Begins to count, as long as the result is held.
 std::shared_ptr<const WriteCount> count_writes(const at::Tensor& block);
 uint64_t writes_so_far(const WriteCount& count);
 

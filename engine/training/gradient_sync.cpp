@@ -133,7 +133,7 @@ void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
-// What a bucket is summed in: double stays.
+// Returns the type that a bucket is summed in: double stays.
 at::ScalarType sum_dtype(at::ScalarType dtype, const GradientSyncOptions& options) {
   if (!options.reduce_dtype) return dtype;
   return is_half(dtype) || (dtype == at::kFloat && is_half(*options.reduce_dtype)) ? *options.reduce_dtype : dtype;

@@ -21,12 +21,12 @@ int backward_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
 
-// What one rank's units do at the moment.
+// Tells what one rank's units do at the moment.
 struct UnitPasses {
   enum Kind { kForward, kBackward };
   std::vector<ParameterUnitPtr> under_way;  // forwards, the outermost first
   std::vector<ParameterUnitPtr> open;       // gathered in backward
-  std::vector<ParameterUnitPtr> in_flight;  // a gather that nobody waits for must end on all ranks at the same point
+  std::vector<ParameterUnitPtr> in_flight;  // all ranks end a gather that no unit uses at the same point
   std::weak_ptr<ParameterUnit> last[2];
   std::set<int> tasks;  // backward passes whose end is asked for
   uint64_t gathers = 0;
@@ -47,7 +47,7 @@ struct UnitPasses {
         unit->reshard();
     }
   }
-  // What is still to be done around the unit needs the parameters of those that enclose it.
+  // The units that enclose this one still need their parameters.
   void close_others(const ParameterUnit* unit) {
     std::erase_if(open, [&](const ParameterUnitPtr& other) {
       if (unit != nullptr && (other.get() == unit || other->encloses(*unit))) return false;
@@ -97,7 +97,7 @@ bool ParameterUnit::encloses(const ParameterUnit& other) const {
                      [&](const auto& unit) { return unit.lock().get() == this; });
 }
 
-// What is gathered, if it is there: of a forward that recorded nothing, no cast is left.
+// Returns what is gathered, if it is there: a forward that recorded nothing leaves no cast.
 at::Tensor ParameterUnit::Entry::source(bool casts) const {
   if (!casts || cast.defined()) return casts ? cast : parameter;
   auto impl = last ? last->lock() : c10::intrusive_ptr<c10::TensorImpl>();

@@ -16,7 +16,7 @@
 namespace moonhalo {
 namespace {
 
-// Of the block that a rank of the group holds.
+// Returns the shape of the block that a rank of the group holds.
 std::vector<int64_t> block_shape(const ShardSpec& spec, const StoredCut& cut, int64_t rank) {
   std::vector<int64_t> shape = spec.local_shape();
   shape[cut.dim] = spec.cut(cut.dim).sizes[rank];

@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// How a tensor is stored: in rows of `dim` over one mesh dim.
+/// Says how a tensor is stored: in rows of `dim` over one mesh dim.
 struct StoredCut {
   int64_t dim, mesh_dim;
 };

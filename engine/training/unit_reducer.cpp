@@ -23,7 +23,7 @@ struct LeafHook final : torch::autograd::PostAccumulateGradHook {
   std::shared_ptr<UnitReducer> reducer;
 };
 
-// What travels, and what waits for the end of the backward pass.
+// Holds what travels, and what waits for the end of the backward pass.
 struct ReducersOfRank {
   std::unique_ptr<PendingGradientSync> travelling;
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
@@ -49,7 +49,7 @@ struct ReducersOfRank {
 namespace {
 const RankLocal<ReducersOfRank> reducers_of_rank;
 
-// Whether the gradient is a sum over the mesh dims that the leaf is kept in blocks over.
+// True if the gradient is a sum over the mesh dims that the leaf is kept in blocks over.
 bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
   const SpecPtr &held = spec(grad), &own = spec(leaf);
   for (int64_t m = 0; m < own->mesh()->ndim(); ++m) {

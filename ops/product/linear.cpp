@@ -68,8 +68,8 @@ const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor
   return whole && held->mesh() == spec(input)->mesh() ? fresh_block(weight, "linear") : weight;
 }
 
-// What LibTorch sums a bias's gradient with keeps the dims and views the result without them, and a view makes the sum
-// over the ranks at once, one message for each bias. This one leaves it to whoever sums the others.
+// LibTorch's sum of a bias's gradient keeps the dims and views the result without them, and a view makes the sum over
+// the ranks at once, one message for each bias. This one leaves it to the sum of the others.
 struct AddBias : torch::autograd::Function<AddBias> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& rows, const at::Tensor& bias) {
     context->mark_dirty({rows});

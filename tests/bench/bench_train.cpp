@@ -224,7 +224,7 @@ int64_t peak_of(const std::function<void()>& work) {
   return live->peak;
 }
 
-// What a plain module keeps of its samples, and needs on the way.
+// Returns what a plain module keeps of its samples, and needs on the way.
 int64_t activation_bytes(int64_t width, const at::Tensor& x) {
   Trainee plain(width);
   for (const at::Tensor& p : plain.net->parameters()) p.mutable_grad() = at::zeros_like(p);

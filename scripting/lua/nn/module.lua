@@ -172,7 +172,7 @@ end
 
 function Module:init() end
 function Module:class_name() return getmetatable(self).__name end
---- Whether the module has a field, parameter, buffer, submodule or method of this name.
+--- True if the module has a field, parameter, buffer, submodule or method of this name.
 function Module:has(name) return rawget(self, name) ~= nil or find(self, getmetatable(self).class, name) ~= nil end
 --- Keeps the options that arguments.read gave, for layers; those left out are nil.
 function Module:_keep(spec, values)
@@ -423,7 +423,7 @@ function Module.show(value)
   return "(" .. table.concat(value, ", ") .. (#value == 1 and ",)" or ")")
 end
 
---- What stands between the parentheses of `tostring`, before the submodules.
+--- The text between the parentheses of `tostring`, before the submodules.
 function Module:extra_repr() return "" end
 
 function Module:to_string()
