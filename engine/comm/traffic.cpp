@@ -34,13 +34,7 @@ std::string to_string(Traffic traffic) {
   return text.empty() ? "none" : text;
 }
 
-TrafficScope::TrafficScope(Traffic traffic) : outermost_(notes->scope == Traffic::kNone) {
-  if (outermost_) notes->scope = traffic;
-}
-
-TrafficScope::~TrafficScope() {
-  if (outermost_) notes->scope = Traffic::kNone;
-}
+Traffic* TrafficScope::scope_of_rank() { return &notes->scope; }
 
 TrafficNotes::TrafficNotes() : before_(std::exchange(notes->seen, Traffic::kNone)) {}
 TrafficNotes::~TrafficNotes() { notes->seen = notes->seen | before_; }

@@ -28,13 +28,22 @@ std::string to_string(Traffic traffic);
 /// While one lives, what this thread's communicators move counts as `traffic`; the outermost scope says it.
 class TrafficScope {
  public:
-  explicit TrafficScope(Traffic traffic);
-  ~TrafficScope();
+  explicit TrafficScope(Traffic traffic) : scope_(scope_of_rank()) {
+    if (*scope_ != Traffic::kNone) {
+      scope_ = nullptr;
+    } else {
+      *scope_ = traffic;
+    }
+  }
+  ~TrafficScope() {
+    if (scope_ != nullptr) *scope_ = Traffic::kNone;
+  }
   TrafficScope(const TrafficScope&) = delete;
   TrafficScope& operator=(const TrafficScope&) = delete;
 
  private:
-  bool outermost_;
+  static Traffic* scope_of_rank();
+  Traffic* scope_;  // null inside another scope
 };
 
 /// Collects what this thread's communicators move while it lives, those of calls inside included.

@@ -60,7 +60,6 @@ at::Tensor laid_out_as(const at::Tensor& whole, at::Tensor fetched) {
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
                     const c10::IValue* arguments, Carried& sharing) {
   if (!tensor.defined()) return tensor;
-  const TrafficScope moving(Traffic::kInputs);
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
     install_gradient_hook(tensor);
@@ -68,7 +67,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     if (is_lazy(tensor) && !move.written) [[unlikely]]
       return localize(move, carried_out(tensor), op, arguments, sharing);
     meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
-    return move.redistribution ? move.redistribution->apply(tensor) : tensor;
+    return move.redistribution ? move.redistribution->apply(tensor, Traffic::kInputs) : tensor;
   }
   if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
     sharing.prepare(tensor, move.written, op);
@@ -81,13 +80,13 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
     const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
-    if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted);
+    if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted, Traffic::kInputs);
   } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
              !impl->shares_block()) {
     // The tensor that a view is made from is summed up first, so that both can be kept equal.
     const SpecPtr summed = without_partial(impl->spec());
-    impl->replace(redistribute_local(impl->local(), impl->spec(), summed), summed);
-    moved = redistribute_local(impl->local(), summed, move.wanted);
+    impl->replace(redistribute_local(impl->local(), impl->spec(), summed, Traffic::kInputs), summed);
+    moved = redistribute_local(impl->local(), summed, move.wanted, Traffic::kInputs);
   } else if (move.redistribution) {
     // A Partial that shares its addends with another ShardTensor cannot part from it.
     const bool shared = move.resolves && impl->shares_block();
@@ -98,7 +97,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     const bool stored = impl->spec()->has_stored();
     if (stored && !sharing.views) moved = kept_block(tensor, move.wanted);
     if (!moved.defined()) {
-      moved = move.redistribution->apply(impl->local());
+      moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
       if (stored) moved = laid_out_as(tensor, std::move(moved));
     }
     if (move.resolves && !shared) impl->replace(moved, move.wanted);

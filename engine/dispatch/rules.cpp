@@ -75,13 +75,13 @@ namespace {
 
 /// Says how tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
 std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
-  if (a.size() == b.size() && !a.ranks_of(b).empty())
-    return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";
   if (a.root() == b.root()) {
     const DeviceMesh& slice = a.ndim() < b.ndim() ? a : b;
     return "fully_shard or replicate the module over the dims that " + slice.to_string() +
            " lacks, or lift the tensor to the whole mesh";
   }
+  if (a.size() == b.size() && !a.ranks_of(b).empty())
+    return "redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated";
   const std::string whole =
       a.size() == b.size() ? "the mesh that these are slices of" : (a.size() < b.size() ? b : a).to_string();
   return "place both on " + whole +

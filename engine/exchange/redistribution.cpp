@@ -157,8 +157,9 @@ at::Tensor Redistribution::all_reduced(const at::Tensor& local, const Reduce& re
   return value;
 }
 
-Redistribution::Pending Redistribution::start(const at::Tensor& local) const {
-  const TrafficScope moving(Traffic::kRedistribute);
+Redistribution::Pending Redistribution::start(const at::Tensor& local, Traffic traffic) const {
+  std::optional<TrafficScope> moving;  // cached calls that move nothing are short
+  if (!reduces_.empty() || (map_ && map_->exchanges())) moving.emplace(traffic);
   Pending pending;
   pending.block_ = reduces_.empty() ? local : reduced(local);
   pending.seed_ = seed_;
@@ -178,10 +179,12 @@ at::Tensor Redistribution::Pending::finish() {
   return block_;
 }
 
-at::Tensor Redistribution::apply(const at::Tensor& local) const { return start(local).finish(); }
+at::Tensor Redistribution::apply(const at::Tensor& local, Traffic traffic) const {
+  return start(local, traffic).finish();
+}
 
-at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to) {
-  return from == to ? local : Redistribution(from, to).apply(local);
+at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to, Traffic traffic) {
+  return from == to ? local : Redistribution(from, to).apply(local, traffic);
 }
 
 namespace {

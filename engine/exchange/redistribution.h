@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/sharding/spec.h"
 
@@ -31,12 +32,12 @@ class Redistribution {
  public:
   /// ValueError, on every rank alike, when the meshes hold different ranks.
   Redistribution(SpecPtr from, SpecPtr to);
-  /// Collective over the mesh if anything moves. May return `local` itself or a view of it.
-  at::Tensor apply(const at::Tensor& local) const;
+  /// Collective over the mesh if anything moves, which counts as `traffic`. May return `local` itself or a view of it.
+  at::Tensor apply(const at::Tensor& local, Traffic traffic = Traffic::kRedistribute) const;
 
   /// Does apply in two halves: rows that need not be summed travel in between.
   class Pending;
-  Pending start(const at::Tensor& local) const;
+  Pending start(const at::Tensor& local, Traffic traffic = Traffic::kRedistribute) const;
 
   const SpecPtr& from() const { return from_; }
   const SpecPtr& to() const { return to_; }
@@ -80,7 +81,8 @@ class Redistribution::Pending {
 };
 
 /// Local block of `from` to local block of `to`. Not cached.
-at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to);
+at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
+                              Traffic traffic = Traffic::kRedistribute);
 
 /// Estimated elements each rank sends, the same figure on every rank; for choosing plans. Of one mesh. Fetching what is
 /// stored (Placement::stored) counts next to nothing, so that it never makes another tensor move instead.

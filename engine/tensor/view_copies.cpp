@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
@@ -89,6 +90,7 @@ void CopiedMemory::refresh(const ShardTensorImpl& reader, const std::string& op)
   TORCH_CHECK_NOT_IMPLEMENTED(read_, op, ": this view of a ShardTensor had to be copied, and what it was made from has been ",
                               "written in place since\n  have  ", reader.spec()->to_string(),
                               "\n  fix   make the view again after writing");
+  const TrafficScope moving(Traffic::kInputs);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   copy_.copy_(read_(original_));
   block_was_written(copy_);
@@ -103,6 +105,7 @@ void CopiedMemory::check_writable(const ShardTensorImpl& writer, const std::stri
 }
 
 void CopiedMemory::write_through() {
+  const TrafficScope moving(Traffic::kInputs);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   write_(copy_, original_);
   if (halo_options().keep && !original_.is_inference()) original_.unsafeGetTensorImpl()->bump_version();

@@ -10,7 +10,6 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
@@ -104,7 +103,6 @@ void Sharing::prepare(const at::Tensor& tensor, bool writes, const c10::Operator
 }
 
 void Sharing::tell_of_writes() {
-  const TrafficScope moving(Traffic::kInputs);
   for (const at::Tensor& tensor : written) {
     ShardTensorImpl& impl = *shard_impl(tensor);
     block_was_written(impl.local());

@@ -73,9 +73,12 @@ function folders.finish(path, text)
   cfiles.put_in_place(kSave, path)
 end
 
---- After a failure: half a checkpoint goes, a complete one stays. Called on every rank.
+--- After a failure: half a checkpoint goes, a complete one stays. Collective, so that no rank still sees what goes; the
+--- failure that led here is the one to tell.
 function folders.drop_unfinished(path)
-  if mh.rank() == 0 and not mh.files.exists(path .. ".partial/" .. kFile) then pcall(cfiles.discard, kSave, path .. ".partial") end
+  pcall(files.on_first_rank, function()
+    if not mh.files.exists(path .. ".partial/" .. kFile) then cfiles.discard(kSave, path .. ".partial") end
+  end)
 end
 
 --- The folder to load, which may be one that a killed save left.

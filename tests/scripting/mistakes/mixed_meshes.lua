@@ -7,9 +7,10 @@ mh.parallelize_module(net, mesh["tp"], mh.ColwiseParallel())
 local x = mh.distribute_tensor(mh.ones{4, 6}, mesh, {mh.Shard(0), mh.Replicate()})
 net(x)
 --[==[
-mixed_meshes.lua:8: 'input': the tensor lives on mesh(1x3: domain, tp), the plan is for mesh(3: tp)
-  have  [4, 6] on mesh(1x3: domain, tp): Shard(0, {4}), Replicate()
-  fix   make the plan for mesh(1x3: domain, tp), of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated
+mixed_meshes.lua:8: linear: aten::addmm: the tensors live on different meshes
+  have  mesh(3: tp) and mesh(1x3: domain, tp)
+  fix   fully_shard or replicate the module over the dims that mesh(3: tp) lacks, or lift the tensor to the whole mesh
+  call  linear(Tensor float32 [4, 6], Tensor float32 [6, 6], Tensor float32 [6])
   in    Linear
   8 | net(x)
 ]==]

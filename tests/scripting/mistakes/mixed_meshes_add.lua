@@ -7,7 +7,7 @@ local y = x + bias
 --[==[
 mixed_meshes_add.lua:6: aten::add.Tensor: the tensors live on different meshes
   have  mesh(1x3: domain, tp) and mesh(3: tp)
-  fix   redistribute one of them to the other's mesh, or use full_tensor(), which then counts as replicated
+  fix   fully_shard or replicate the module over the dims that mesh(3: tp) lacks, or lift the tensor to the whole mesh
   call  Tensor float32 [4, 6] + Tensor float32 [6]
   6 | local y = x + bias
 ]==]
