@@ -5,7 +5,7 @@
 
 namespace moonhalo::io {
 
-/// What a new dataset takes over from one that it is like: names of dims, attributes that describe the quantity, and
+/// A new dataset takes over from the one that it is like: names of dims, attributes that describe the quantity, and
 /// coordinates of the selected rows.
 struct Likeness {
   struct Coordinates {

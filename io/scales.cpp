@@ -13,7 +13,7 @@
 namespace moonhalo::io {
 namespace {
 
-/// What the NetCDF library writes, and looks for, as the name of a scale without values.
+/// The NetCDF library writes this, and looks for it, as the name of a scale without values.
 constexpr const char* kBare = "This is a netCDF dimension but not a netCDF variable.";
 
 std::string leaf(const std::string& path) { return path.substr(path.rfind('/') + 1); }

@@ -24,7 +24,7 @@ class NewScales {
   /// another length, or of a fixed one where the dataset `grows`.
   NewScales(const FileState::Access& file, std::string name, at::IntArrayRef shape, std::vector<std::string> dims,
             bool grows, const h5::Where& where);
-  /// Whether what stands under the dataset's name is only its dimension without values.
+  /// True if only a dimension without values stands under the dataset's name.
   bool takes_place() const { return takes_place_; }
   /// Before a dataset of that name is removed: remembers what refers to it, and ends that.
   void detach();

@@ -64,7 +64,8 @@ end
 --- {plan_ngpus = 2, runtime_ngpus = 4, use_zero = true, use_end2end = true, pas_config = {pipeline_nmicros = 4}}.
 --- plan_ngpus: ranks of a unit, over which a policy divides the model. runtime_ngpus (default: as many): ranks of a
 --- run, a multiple of those; every unit trains on samples of its own. use_zero (false): parameters, gradients and
---- states of optimizers are kept in blocks over the units (over the data dim of the plan where there is one unit).
+--- states of optimizers are kept in blocks over the units (over the data dim of the plan where there is one unit);
+--- over units a step sends what copies would, and holds whole parameters until the optimizer writes them.
 --- use_end2end (false): forward takes a sample and gives the loss, and train_step and infer_step call it. pas_config:
 --- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
 --- units.

@@ -59,7 +59,9 @@ local function divide(module, placed, config, mesh, src)
   mh.parallelize_module(module, mesh[placed.mesh[2]], plan, {src_data_rank = src})
   local stored = stored_dim(placed, config)
   if config.use_zero and config.units > 1 then
-    mh.fully_shard(module, {mesh = mesh["unit"], input = false})
+    -- Gathered parameters stay until the optimizer writes: as many bytes as between copies, however many micro-batches.
+    mh.fully_shard(module, {mesh = mesh["unit"], input = false, reshard_after_forward = false,
+                            reshard_after_backward = false})
   elseif stored then
     mh.fully_shard(module, {mesh = mesh[{"unit", stored}], input = false})
   else

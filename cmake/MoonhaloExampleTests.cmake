@@ -1,0 +1,94 @@
+# The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
+# Read by MoonhaloTests.cmake.
+if(TARGET moonhalo_cli)
+  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [PLAIN]): lists with commas; PLAIN: the script can run
+  # on plain tensors, which is then the reference
+  function(moonhalo_add_losses_test name script steps tolerance ranks settings)
+    set(launcher "")
+    if("MPI" IN_LIST ARGN)
+      set(launcher "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+    endif()
+    set(reference "")
+    if("PLAIN" IN_LIST ARGN)
+      set(reference "plain=true")
+    endif()
+    add_test(NAME examples.${name}
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
+                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DREFERENCE=${reference}" -P
+                     "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
+    set_tests_properties(examples.${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                     "${mpi_environment}")
+  endfunction()
+  # V01: the reference is the script on plain tensors.
+  foreach(case "float64;1e-10;0;float64" "float32;1e-5;0;float32" "float64;1e-10;0.2;dropout")
+    list(GET case 0 dtype)
+    list(GET case 1 tolerance)
+    list(GET case 2 dropout)
+    list(GET case 3 name)
+    moonhalo_add_losses_test(one_script_${name} tests/examples/one_script.lua 5 ${tolerance} 1,2,3,4
+                             "dtype=${dtype},dropout=${dropout}" PLAIN MPI)
+  endforeach()
+  foreach(case "float64;10;1e-10;0;float64" "float32;10;1e-5;0;float32" "float64;10;1e-10;0.2;dropout")
+    list(GET case 0 dtype)
+    list(GET case 1 steps)
+    list(GET case 2 tolerance)
+    list(GET case 3 dropout)
+    list(GET case 4 name)
+    set(output "${PROJECT_BINARY_DIR}/climate_${name}/output")
+    moonhalo_add_losses_test(
+      climate_${name} examples/climate/train.lua ${steps} ${tolerance} 1,2,3,4,8
+      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI)
+  endforeach()
+  moonhalo_add_losses_test(diffusion examples/climate/diffusion.lua 3 1e-10 1,3,4
+                           "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")
+  moonhalo_add_losses_test(channel examples/channel/train.lua 5 1e-10 1,3,4
+                           "dtype=float64,batch=4,width=8,trains=2,pictures=16")
+  # X12, S11, N39: saved on some ranks, continued on others.
+  add_test(NAME examples.resume
+           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                   "-DOUTPUT=${PROJECT_BINARY_DIR}/resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
+                   "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
+  set_tests_properties(examples.resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
+  add_test(NAME examples.train_at_scale
+           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                   "-DOUTPUT=${PROJECT_BINARY_DIR}/train_at_scale" -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
+  set_tests_properties(examples.train_at_scale PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                          "${test_environment}")
+  # X16: a rank that fails or is killed, and disks that are full.
+  set(failing_error "error\\(\"the pressure is negative\"\\)")
+  set(failing_killed "${text_killed}")
+  set(failing_disk "the disk refused '.*x.safetensors'")
+  set(failing_disk_json "ranks 0-2: [^\n]*: checkpoint.save: the disk refused '.*checkpoint.json': File too large")
+  set(failing_disk_log "log: the disk refused '.*log.jsonl': File too large")
+  set(failing_disk_h5 "fix   raise the limit on file sizes \\(ulimit -f\\)")
+  set(failing_stdout "standard output was not written: No space left on device")
+  set(failing_cases error:threads disk:threads disk_json:threads disk_log:threads disk_h5:threads stdout:threads)
+  if(MPI_CXX_FOUND)
+    list(APPEND failing_cases error:mpi killed:mpi)
+  endif()
+  foreach(case IN LISTS failing_cases)
+    string(REGEX MATCH "^(.*):(.*)$" case "${case}")
+    set(how ${CMAKE_MATCH_1})
+    set(on ${CMAKE_MATCH_2})
+    set(launcher "")
+    if(on STREQUAL mpi)
+      set(launcher "${MPIEXEC_EXECUTABLE}")
+    endif()
+    add_test(NAME examples.failing_${how}_${on}
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}" -DHOW=${how}
+                     "-DTEXT=${failing_${how}}" "-DLAUNCHER=${launcher}" -DRANKS=3
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/failing_${how}_${on}" -P
+                     "${PROJECT_SOURCE_DIR}/tests/examples/failures.cmake")
+    set_tests_properties(examples.failing_${how}_${on} PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                                  "${mpi_environment}")
+  endforeach()
+  add_test(NAME examples.embed_threads COMMAND embed_heat 3)
+  set_tests_properties(examples.embed_threads PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2)
+  if(MPI_CXX_FOUND)
+    add_test(NAME examples.embed_mpi COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_heat>)
+    set_tests_properties(examples.embed_mpi PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT
+                                                       "${mpi_environment}")
+  endif()
+endif()
