@@ -113,7 +113,7 @@ void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<
   checked(where, "write an attribute", [&] { return H5Awrite(attribute.get(), type, data); });
 }
 
-/// Whether an attribute of this name speaks of stored values of a type, and so has that type (CF 1.8, section 2.5.1).
+/// True if an attribute of this name speaks of stored values of a type, and so has that type (CF 1.8, section 2.5.1).
 bool speaks_of_values(const std::string& name, hid_t type) {
   static const std::array<const char*, 7> names = {"_FillValue",  "missing_value", "valid_min", "valid_max",
                                                    "valid_range", "flag_values",   "flag_masks"};

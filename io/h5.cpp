@@ -193,7 +193,7 @@ namespace {
 
 constexpr unsigned kOrdered = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
 
-/// Of a kind that keeps attributes in their order.
+/// Makes a property list of a kind that keeps attributes in their order.
 Handle ordered_list(hid_t kind, const Where& where) {
   Handle list = property_list(kind, where);
   checked(where, "keep the order of attributes", [&] { return H5Pset_attr_creation_order(list.get(), kOrdered); });
