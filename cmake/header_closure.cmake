@@ -1,4 +1,6 @@
 # header_closure(VARIABLE FOLDER HEADER...): the headers, relative to FOLDER, with all of Moonhalo's that they include.
+cmake_policy(SET CMP0057 NEW)  # IN_LIST, also where a script without a project includes this
+
 function(header_closure variable folder)
   set(found ${ARGN})
   set(unread ${ARGN})
