@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/io/new_file.h"
 #include "moonhalo/io/png.h"
@@ -98,6 +99,24 @@ int on_first_rank(lua_State* lua) {
   return 1;
 }
 
+/// _files.on_every_rank(fn) -> the text that fn gives on this rank; nil on all where any rank's gives none. An error of
+/// any rank is one on every rank. Collective.
+int on_every_rank(lua_State* lua) {
+  Communicator& world = *context(lua).world;
+  at::Tensor given = at::zeros({1}, at::kLong);
+  std::string text;
+  fail_together(world, [&] {
+    lua_settop(lua, 1);
+    call_traced(lua, 0, 1);
+    if (is_nil(lua, -1)) return;
+    given.fill_(1);
+    text = check_string(lua, -1);
+  });
+  world.all_reduce(given, ReduceOp::kMin);
+  given.item<int64_t>() == 0 ? lua_pushnil(lua) : push(lua, text);
+  return 1;
+}
+
 /// files.write_png(path, image): uint8 [height, width, 3].
 int write_png(lua_State* lua) {
   io::write_png(check_string(lua, 1), check_tensor(lua, 2).contiguous());
@@ -165,8 +184,11 @@ const luaL_Reg file_functions[] = {
 };
 // Only the embedded Lua files call these.
 const luaL_Reg internals[] = {
-    {"resolve", guard<resolve>}, {"is_empty", guard<is_empty>},
-    {"write", guard<write>},     {"on_first_rank", guard<on_first_rank>},
+    {"resolve", guard<resolve>},
+    {"is_empty", guard<is_empty>},
+    {"write", guard<write>},
+    {"on_first_rank", guard<on_first_rank>},
+    {"on_every_rank", guard<on_every_rank>},
     {nullptr, nullptr},
 };
 const luaL_Reg safetensors_functions[] = {

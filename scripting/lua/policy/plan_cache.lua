@@ -79,12 +79,6 @@ local function read_file(path)
   return file:read("a")
 end
 
---- Runs `fn`, which gives a text or nil: on rank 0 for all where `shared`, else on every rank.
-local function on_ranks(shared, fn)
-  if shared then return files.on_first_rank(fn) end
-  return fn()
-end
-
 --- The plan at `path` as JSON keeps tables: numbers without fraction come back as integers, so both sides pass through
 --- it.
 local function as_saved(key) return mh.json.decode(mh.json.encode(key)) end
@@ -95,7 +89,8 @@ local function as_saved(key) return mh.json.decode(mh.json.encode(key)) end
 function plan_cache.find(path, key, mode, shared)
   if mode == "override" then return {} end
   local now = as_saved(key)
-  local text = on_ranks(shared, function()
+  local look = shared and files.on_first_rank or files.on_every_rank
+  local text = look(function()
     local saved = read_file(path)
     if not saved then return nil end
     local entry = decoded(path, saved)
@@ -108,7 +103,7 @@ function plan_cache.find(path, key, mode, shared)
     local found = {}
     if not difference and mode ~= "graph" then found.plan = entry.plan end
     if mode == "graph" and not changed(entry.key.model, now.model) then found.graph = entry.graph end
-    return mh.json.encode(found)
+    return (found.plan or found.graph) and mh.json.encode(found) or nil
   end)
   return text and mh.json.decode(text) or {}
 end

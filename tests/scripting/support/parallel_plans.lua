@@ -364,6 +364,19 @@ function tests.test_N21_strategies()
   end
 end
 
+-- Rank 1 must not find alone what rank 0 writes before rank 1 has looked.
+function tests.test_N21_ranks_that_look_at_different_times()
+  local path, exists = folder(), mh.files.exists
+  mh.files.exists = function(name)
+    local late = os.clock() + 0.2
+    while mh.rank() == 1 and os.clock() < late do end
+    return exists(name)
+  end
+  local done, net = pcall(mh.parallelize, seeded(Mlp), {x = x}, "tp", whole_unit, {gen_savedir = path, broadcast_strategy = "none"})
+  mh.files.exists = exists
+  testing.assert_equal({done, done and net.parallel.planned or net}, {true, true})
+end
+
 function tests.test_N21_the_plan_of_rank_0_counts()
   local function policy(_, config)
     return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = {["fc1.weight"] = {S(mh.rank() == 0 and 1 or 0)}}}
