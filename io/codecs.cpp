@@ -44,18 +44,46 @@ uint32_t fletcher32(const char* data, size_t bytes) {
   return fold(high) << 16 | fold(low);
 }
 
-template <size_t kSize>
-void join_bytes(const char* in, char* out, size_t count) {
+/// Shuffled bytes: the first of all elements, then the second of all, ...
+template <bool kPart>
+void copy_byte(const char* in, char* out, size_t element, size_t byte, size_t size, size_t count) {
+  const size_t joined = element * size + byte, parted = byte * count + element;
+  out[kPart ? parted : joined] = in[kPart ? joined : parted];
+}
+
+// Loops of a size that the compiler knows are several times faster.
+template <bool kPart, size_t kSize>
+void regroup(const char* in, char* out, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    for (size_t byte = 0; byte < kSize; ++byte) out[i * kSize + byte] = in[byte * count + i];
+    for (size_t byte = 0; byte < kSize; ++byte) copy_byte<kPart>(in, out, i, byte, kSize, count);
   }
 }
 
-template <size_t kSize>
-void part_bytes(const char* in, char* out, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t byte = 0; byte < kSize; ++byte) out[byte * count + i] = in[i * kSize + byte];
+/// Takes elements apart, or puts them together again. False where both are the same.
+template <bool kPart>
+bool regroup(const ChunkBuffer& from, ChunkBuffer& to, size_t element_size) {
+  const size_t count = element_size > 1 ? from.size / element_size : 0;
+  if (count <= 1) return false;
+  const char* in = from.bytes.get();
+  char* out = to.resize(from.size);
+  switch (element_size) {
+    case 2:
+      regroup<kPart, 2>(in, out, count);
+      break;
+    case 4:
+      regroup<kPart, 4>(in, out, count);
+      break;
+    case 8:
+      regroup<kPart, 8>(in, out, count);
+      break;
+    default:
+      for (size_t byte = 0; byte < element_size; ++byte) {
+        for (size_t i = 0; i < count; ++i) copy_byte<kPart>(in, out, i, byte, element_size, count);
+      }
   }
+  const size_t whole = count * element_size;
+  std::memcpy(out + whole, in + whole, from.size - whole);
+  return true;
 }
 
 template <typename Word>
@@ -158,28 +186,7 @@ std::string ChunkDecoder::check_sum() {
 }
 
 void ChunkDecoder::unshuffle(size_t element_size) {
-  const size_t count = element_size > 1 ? data_.size / element_size : 0;
-  if (count <= 1) return;
-  const char* in = data_.bytes.get();
-  char* out = other_.resize(data_.size);
-  switch (element_size) {
-    case 2:
-      join_bytes<2>(in, out, count);
-      break;
-    case 4:
-      join_bytes<4>(in, out, count);
-      break;
-    case 8:
-      join_bytes<8>(in, out, count);
-      break;
-    default:
-      for (size_t byte = 0; byte < element_size; ++byte) {
-        for (size_t i = 0; i < count; ++i) out[i * element_size + byte] = in[byte * count + i];
-      }
-  }
-  const size_t joined = count * element_size;
-  std::memcpy(out + joined, in + joined, data_.size - joined);
-  std::swap(data_, other_);
+  if (regroup<false>(data_, other_, element_size)) std::swap(data_, other_);
 }
 
 void ChunkEncoder::Closer::operator()(libdeflate_compressor* compressor) const {
@@ -225,28 +232,7 @@ void ChunkEncoder::add_sum() {
 }
 
 void ChunkEncoder::shuffle(size_t element_size) {
-  const size_t count = element_size > 1 ? data_.size / element_size : 0;
-  if (count <= 1) return;
-  const char* in = data_.bytes.get();
-  char* out = other_.resize(data_.size);
-  switch (element_size) {
-    case 2:
-      part_bytes<2>(in, out, count);
-      break;
-    case 4:
-      part_bytes<4>(in, out, count);
-      break;
-    case 8:
-      part_bytes<8>(in, out, count);
-      break;
-    default:
-      for (size_t byte = 0; byte < element_size; ++byte) {
-        for (size_t i = 0; i < count; ++i) out[byte * count + i] = in[i * element_size + byte];
-      }
-  }
-  const size_t parted = count * element_size;
-  std::memcpy(out + parted, in + parted, data_.size - parted);
-  std::swap(data_, other_);
+  if (regroup<true>(data_, other_, element_size)) std::swap(data_, other_);
 }
 
 void swap_bytes(char* data, size_t number_size, size_t count) {

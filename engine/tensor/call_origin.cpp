@@ -52,6 +52,21 @@ uint64_t tag_of(const ShardSpec& spec) {
   return tag;
 }
 
+uint64_t tag_of(at::TensorList tensors) {
+  uint64_t tag = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const ShardTensorImpl* impl = shard_impl(tensor);
+    tag = combine_tag(combine_tag(tag, tag_of(*impl->spec())), CallLog::of_this_thread().shared_origin(impl->origin));
+  }
+  return tag;
+}
+
+std::string specs_of(at::TensorList tensors) {
+  std::string text;
+  for (const at::Tensor& tensor : tensors) text += (text.empty() ? "" : "; ") + shard_impl(tensor)->spec()->to_string();
+  return text;
+}
+
 bool keeps_value(const std::string& op) {
   static const std::unordered_set<std::string> all = {"aten::_reshape_alias", "aten::_reshape_copy", "aten::_to_copy",
                                                       "aten::_unsafe_view",   "aten::alias",         "aten::clone",

@@ -15,6 +15,10 @@ namespace moonhalo {
 
 /// By content: mesh, global shape, blocks and partials, not the pointer that a decision's key holds.
 uint64_t tag_of(const ShardSpec& spec);
+/// ShardTensors that travel together: their specs and, as far as ranks must have them alike, their origins.
+uint64_t tag_of(at::TensorList tensors);
+/// The specs of ShardTensors, for messages.
+std::string specs_of(at::TensorList tensors);
 /// Operators whose result holds its source's elements in their order. LibTorch calls them where memory wants it, which
 /// differs from rank to rank: a gradient is copied where its strides are not those of its tensor, reshaped with a copy
 /// or without.

@@ -117,17 +117,10 @@ void unpack(const std::vector<PartialGrad>& bucket, const at::Tensor& flat,
 template <typename Send>
 void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  uint64_t tag = 0;
-  for (const PartialGrad& one : bucket) {
-    tag = combine_tag(combine_tag(tag, tag_of(*spec(one.grad))),
-                      CallLog::of_this_thread().shared_origin(shard_impl(one.grad)->origin));
-  }
-  const auto describe = [&bucket] {
-    std::string text;
-    for (const PartialGrad& one : bucket) text += (text.empty() ? "" : "; ") + spec(one.grad)->to_string();
-    return text;
-  };
-  const CallScope scope(tag, "reduce_gradients", describe);
+  std::vector<at::Tensor> grads;
+  for (const PartialGrad& one : bucket) grads.push_back(one.grad);
+  const auto describe = [&grads] { return specs_of(grads); };
+  const CallScope scope(tag_of(grads), "reduce_gradients", describe);
   send();
 }
 

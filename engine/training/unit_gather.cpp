@@ -59,17 +59,8 @@ UnitGather::UnitGather(const std::vector<at::Tensor>& tensors) : count_(tensors.
     message->parts.push_back({i, impl.spec(), *cut});
     message->blocks.push_back(impl.local());
   }
-  uint64_t tag = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tag = combine_tag(combine_tag(tag, tag_of(*spec(tensor))),
-                      CallLog::of_this_thread().shared_origin(shard_impl(tensor)->origin));
-  }
-  const auto describe = [&tensors] {
-    std::string text;
-    for (const at::Tensor& tensor : tensors) text += (text.empty() ? "" : "; ") + spec(tensor)->to_string();
-    return text;
-  };
-  const CallScope scope(tag, "gather_parameters", describe);
+  const auto describe = [&tensors] { return specs_of(tensors); };
+  const CallScope scope(tag_of(tensors), "gather_parameters", describe);
   for (Message& message : messages_) post(message);
 }
 

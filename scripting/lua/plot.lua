@@ -32,14 +32,7 @@ end
 local function finite(value) return value == value and value ~= math.huge and value ~= -math.huge end
 
 local function check_options(op, options, known)
-  for key in pairs(options) do
-    local found = false
-    for _, name in ipairs(known) do found = found or name == key end
-    if not found then
-      fail(("%s: unknown option '%s'%s\n  have  %s"):format(op, tostring(key), mh.did_you_mean(tostring(key), known),
-        table.concat(known, ", ")))
-    end
-  end
+  for key in pairs(options) do arguments.choice(op, "option", key, known) end
 end
 
 --- The options of lines(path, list, options) and maps(path, list, options).

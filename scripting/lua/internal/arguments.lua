@@ -103,6 +103,15 @@ function arguments.tuple(op, name, value, count)
   return list
 end
 
+--- `value` with fn(x) in the place of every tensor x that it is, or has in its tables.
+function arguments.map_tensors(value, fn)
+  if mh.is_tensor(value) then return fn(value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for key, one in pairs(value) do copy[key] = arguments.map_tensors(one, fn) end
+  return copy
+end
+
 --- One of `known`, or an error that names the nearest.
 function arguments.choice(op, name, value, known)
   for _, one in ipairs(known) do

@@ -2,6 +2,7 @@
 -- fully_shard and replicate for modules in Lua: data parallelism over some dims of a mesh.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
 
@@ -19,17 +20,9 @@ local kOptions = {
 local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
   mp_policy = {}, output = "shard"}
 
-local function check_known(op, key, known)
-  for _, name in ipairs(known) do
-    if name == key then return end
-  end
-  fail(op .. ": unknown option '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known) .. "\n  have  "
-    .. table.concat(known, ", "))
-end
-
 local function check_policy(op, policy)
   if type(policy) ~= "table" then fail(op .. ": mp_policy is a table, as {param_dtype = \"bfloat16\"}, got " .. type(policy)) end
-  for key in pairs(policy) do check_known(op .. ": mp_policy", key, {"param_dtype", "reduce_dtype"}) end
+  for key in pairs(policy) do arguments.choice(op .. ": mp_policy", "option", key, {"param_dtype", "reduce_dtype"}) end
 end
 
 local function check_types(op, options)
@@ -53,7 +46,7 @@ local function read_options(op, given)
   end
   local options = setmetatable({}, {__index = kDefaults})
   for key, value in pairs(given) do
-    check_known(op, key, kOptions[op])
+    arguments.choice(op, "option", key, kOptions[op])
     options[key] = value
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
@@ -96,17 +89,9 @@ end
 
 -- ---- Inputs ---------------------------------------------------------------------------------------------------------
 
-local function with_tensors(value, fn)
-  if is_tensor(value) then return fn(value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local copy = {}
-  for key, item in pairs(value) do copy[key] = with_tensors(item, fn) end
-  return copy
-end
-
 local function input_hook(op, mesh)
   return function(module, args)
-    return with_tensors(args, function(tensor)
+    return arguments.map_tensors(args, function(tensor)
       if tensor.requires_grad and not tensor.is_leaf and not tensor:is_shard_tensor() then
         fail(("%s: an argument of %s was computed from plain parameters, and nobody would sum their gradients over the ranks"
           .. "\n  fix   give mh.local_batch(x, mesh) to the first module, or call %s for what holds them, too"):format(
@@ -131,7 +116,7 @@ local function output_hook(op, mesh)
     if block.requires_grad then block:register_hook(function(grad) return grad / mesh:size() end) end
     return block
   end
-  return function(_, _, output) return with_tensors(output, own_block) end
+  return function(_, _, output) return arguments.map_tensors(output, own_block) end
 end
 
 -- ---- Gathers --------------------------------------------------------------------------------------------------------
@@ -157,7 +142,7 @@ local function cast_for_forward(module, unit, dtype)
   end
   forward.replace(module, function(inner)
     return function(self, ...)
-      local args, undo = with_tensors(table.pack(...), cast), {}
+      local args, undo = arguments.map_tensors(table.pack(...), cast), {}
       for _, registry in ipairs(places({}, module)) do
         for name, parameter in registry do
           undo[#undo + 1] = {registry, name, parameter}

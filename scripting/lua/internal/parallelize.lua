@@ -177,12 +177,7 @@ end
 local function read_options(given, mesh)
   local options = {src_data_rank = 0, unmatched = "error"}
   for key, value in pairs(given or {}) do
-    local known = false
-    for _, name in ipairs(kOptions) do known = known or name == key end
-    if not known then
-      fail("parallelize_module: unknown option '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), kOptions)
-        .. "\n  have  " .. table.concat(kOptions, ", "))
-    end
+    arguments.choice("parallelize_module", "option", key, kOptions)
     options[key] = value
   end
   if options.src_data_rank == mh.none or options.src_data_rank == false then options.src_data_rank = nil end

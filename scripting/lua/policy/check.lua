@@ -2,6 +2,7 @@
 -- Whether what a policy returned are placements (policies.lua) for this graph and configuration.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 
 local fail = mh.fail
 
@@ -77,14 +78,7 @@ local function checked(name, placed, graph, config)
   if type(placed) ~= "table" or getmetatable(placed) ~= nil then
     fail(who .. " returned no table of placements but a " .. (mh.is_tensor(placed) and "tensor" or type(placed)))
   end
-  for key in pairs(placed) do
-    local known = false
-    for _, one in ipairs(kFields) do known = known or one == key end
-    if not known then
-      fail(("%s: unknown field '%s'%s\n  have  %s"):format(who, tostring(key), mh.did_you_mean(tostring(key), kFields),
-        table.concat(kFields, ", ")))
-    end
-  end
+  for key in pairs(placed) do arguments.choice(who, "field", key, kFields) end
   local names = check_mesh(who, placed.mesh, config.plan_ngpus)
   local pipelined = false
   for _, one in ipairs(names) do pipelined = pipelined or one == "pp" end

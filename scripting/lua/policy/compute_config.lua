@@ -2,6 +2,7 @@
 -- mh.ComputeConfig: on how many ranks a plan is made and run, and how. A value: it never changes.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 
 local fail = mh.fail
 local compute_config = {}
@@ -33,11 +34,7 @@ local function plain_copy(name, value)
 end
 
 local function checked(name, value)
-  local kind = kKinds[name]
-  if not kind then
-    fail(("ComputeConfig: unknown field '%s'%s\n  have  %s"):format(tostring(name), mh.did_you_mean(tostring(name), kNames),
-      table.concat(kNames, ", ")))
-  end
+  local kind = kKinds[arguments.choice("ComputeConfig", "field", name, kNames)]
   if kind == "count" then
     if math.type(value) ~= "integer" or value < 1 then wrong(name, value, "a number of ranks") end
     return value

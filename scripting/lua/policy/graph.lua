@@ -2,6 +2,7 @@
 -- The graph that a policy reads: the operators of one forward of dummy arguments, as plain data.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local parallelize = require "moonhalo.internal.parallelize"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -95,11 +96,7 @@ function policy_graph.with_tensors(module, make, fn)
 end
 
 local function on_meta(value)
-  if is_tensor(value) then return value:to("meta") end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local copy = {}
-  for key, one in pairs(value) do copy[key] = on_meta(one) end
-  return copy
+  return arguments.map_tensors(value, function(x) return x:to("meta") end)
 end
 
 --- Runs `fn` as in inference: nothing is recorded, no buffer changes and no random number is drawn by layers that train

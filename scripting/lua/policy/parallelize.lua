@@ -30,11 +30,7 @@ local function read_options(given)
   end
   table.sort(names)
   for name, value in pairs(given or {}) do
-    if kDefaults[name] == nil then
-      fail(("parallelize: unknown option '%s'%s\n  have  %s"):format(tostring(name), mh.did_you_mean(tostring(name), names),
-        table.concat(names, ", ")))
-    end
-    options[name] = value
+    options[arguments.choice("parallelize", "option", name, names)] = value
   end
   arguments.choice("parallelize", "reuse", options.reuse, cache.modes)
   arguments.choice("parallelize", "broadcast_strategy", options.broadcast_strategy, kStrategies)

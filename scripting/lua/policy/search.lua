@@ -7,6 +7,7 @@
 -- 64` the others are pretended, and rank 0's numbers count. Pipelines are no candidates.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
 local steps = require "moonhalo.policy.steps"
@@ -106,7 +107,7 @@ end
 
 --- Arguments of zeros, the rows of all units together. (What is no tensor stays; so do single numbers.)
 local function zero_batch(values, mesh)
-  return steps.map_tensors(values, function(x)
+  return arguments.map_tensors(values, function(x)
     if x.ndim == 0 then return x end
     local shape, placements = x.shape, {mh.Shard(0)}
     shape[1] = shape[1] * mesh:size("unit")

@@ -2,6 +2,7 @@
 -- train_step and infer_step of modules that parallelize has divided, and where their samples go.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local replaced = require "moonhalo.internal.forward"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -33,23 +34,14 @@ local function place_tensor(x, where)
   return cut and x:redistribute(placements) or x
 end
 
---- `value` with fn(x) in the place of every tensor x that it is, or has in its tables.
-function steps.map_tensors(value, fn)
-  if is_tensor(value) then return fn(value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local copy = {}
-  for key, one in pairs(value) do copy[key] = steps.map_tensors(one, fn) end
-  return copy
-end
-
 --- `value` with all tensors in it placed on where.mesh; `where.inputs`: the dims that mesh dims cut.
 function steps.place(value, where)
-  return steps.map_tensors(value, function(x) return place_tensor(x, where) end)
+  return arguments.map_tensors(value, function(x) return place_tensor(x, where) end)
 end
 
 --- A sample that counts nothing: of no rows.
 local function emptied(value)
-  return steps.map_tensors(value, function(x) return x.ndim > 0 and x:narrow(0, 0, 0) or x end)
+  return arguments.map_tensors(value, function(x) return x.ndim > 0 and x:narrow(0, 0, 0) or x end)
 end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------

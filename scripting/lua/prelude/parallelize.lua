@@ -6,6 +6,8 @@ local mh = ...
 local kHomes = {
   {"internal.parallelize", "parallelize_module", "distribute_module", "finish_grad_sync", "expert_parallel"},
   {"policy.parallelize", "parallelize", "ComputeConfig", "broadcast_weights"},
+  {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
+  {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"},
   {"internal.ema", "EMA"},
   {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
