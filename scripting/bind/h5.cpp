@@ -7,6 +7,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/reader.h"
 #include "moonhalo/io/strings.h"
 
 namespace moonhalo::scripting {
@@ -303,6 +304,17 @@ int units(lua_State* lua) {
   return 1;
 }
 
+int is_numeric(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dataset().info().dtype.has_value());
+  return 1;
+}
+
+/// False for a dimension of NetCDF that has a length and no values.
+int has_values(lua_State* lua) {
+  push(lua, !to_selection(lua, 1)->dataset().is_bare_dimension());
+  return 1;
+}
+
 /// mh.io_stats([{reset = false}]): {stored, chunks, inflated, exchanged, library} of this rank's reads so far, in bytes
 /// but for chunks: taken from files as they are stored, what chunks became when decoded, what other ranks decoded and
 /// sent, and what HDF5 itself delivered.
@@ -358,9 +370,11 @@ const luaL_Reg kGroupGetters[] = {{"attrs", guard<group_attrs>}, {"name", guard<
 const luaL_Reg kGroupMeta[] = {
     {"__index", guard<group_index>}, {"__tostring", guard<group_string>}, {nullptr, nullptr}};
 const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {"strings", guard<strings>}, {nullptr, nullptr}};
-const luaL_Reg kDataGetters[] = {{"shape", guard<shape>}, {"ndim", guard<ndim>},     {"dims", guard<dims>},
-                                 {"dtype", guard<dtype>}, {"attrs", guard<attrs>},   {"name", guard<data_name>},
-                                 {"units", guard<units>}, {"chunks", guard<chunks>}, {nullptr, nullptr}};
+const luaL_Reg kDataGetters[] = {
+    {"shape", guard<shape>},           {"ndim", guard<ndim>},     {"dims", guard<dims>},
+    {"dtype", guard<dtype>},           {"attrs", guard<attrs>},   {"name", guard<data_name>},
+    {"units", guard<units>},           {"chunks", guard<chunks>}, {"is_numeric", guard<is_numeric>},
+    {"has_values", guard<has_values>}, {nullptr, nullptr}};
 const luaL_Reg kDatasetMeta[] = {
     {"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
 const luaL_Reg kSelectionMeta[] = {

@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Times of CF: "hours since 1900-01-01" and a calendar, as seconds from the first of January 1970 of that calendar, and
+-- back as "1979-01-01 06:00:00", which sorts as text does.
+
+local mh = require "moonhalo"
+
+local fail = mh.fail
+local calendar = {}
+
+local kNames = {standard = "standard", gregorian = "standard", proleptic_gregorian = "proleptic_gregorian", noleap = "noleap",
+  ["365_day"] = "noleap", all_leap = "all_leap", ["366_day"] = "all_leap", ["360_day"] = "360_day"}
+local kUnits = {}
+for seconds, names in pairs {[1] = "s sec secs second seconds", [60] = "min mins minute minutes", [3600] = "h hr hrs hour hours",
+    [86400] = "d day days", [0.001] = "msec msecs millisecond milliseconds", [1e-6] = "microsecond microseconds"} do
+  for name in names:gmatch("%S+") do kUnits[name] = seconds end
+end
+local kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334}  -- days of a year before its months
+local kDay = 86400
+
+--- Days from 1970-01-01 in the Gregorian calendar, for years before it too.
+local function gregorian_days(year, month, day)
+  if month <= 2 then year = year - 1 end
+  local shifted = (month + 9) % 12  -- years that begin in March end with the leap day
+  return 365 * year + year // 4 - year // 100 + year // 400 + (153 * shifted + 2) // 5 + day - 1 - 719468
+end
+
+local function gregorian_date(days)
+  days = days + 719468
+  local era = days // 146097
+  local rest = days - era * 146097
+  local year = (rest - rest // 1460 + rest // 36524 - rest // 146096) // 365
+  local day = rest - (365 * year + year // 4 - year // 100)
+  local shifted = (5 * day + 2) // 153
+  local month = shifted < 10 and shifted + 3 or shifted - 9
+  return year + era * 400 + (month <= 2 and 1 or 0), month, day - (153 * shifted + 2) // 5 + 1
+end
+
+--- Calendars whose years are all alike: days of the year before a month, and of a year.
+local function days_before(name, month)
+  if name == "360_day" then return 30 * (month - 1) end
+  return kBefore[month] + (name == "all_leap" and month > 2 and 1 or 0)
+end
+
+local kYear = {["360_day"] = 360, noleap = 365, all_leap = 366}
+
+local function days_of(name, year, month, day)
+  if not kYear[name] then return gregorian_days(year, month, day) end
+  return (year - 1970) * kYear[name] + days_before(name, month) + day - 1
+end
+
+local function date_of(name, days)
+  local length = kYear[name]
+  if not length then return gregorian_date(days) end
+  local year, rest = days // length, days % length
+  local month = 12
+  while days_before(name, month) > rest do month = month - 1 end
+  return year + 1970, month, rest - days_before(name, month) + 1
+end
+
+--- The one spelling of a calendar, or nil for one that is not known. Without a name it is "standard", as CF says.
+function calendar.name(name) return kNames[(name or "standard"):lower()] end
+
+function calendar.names()
+  local names = {}
+  for name in pairs(kNames) do names[#names + 1] = name end
+  return names
+end
+
+--- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z"; "1979" and "1979-03" are their
+--- first moments. Returns nil for another text, and how many of the six numbers were given last.
+function calendar.parse(text)
+  local year, month, day, rest = text:match("^%s*(%-?%d+)%-(%d+)%-(%d+)(.*)$")
+  if not year then
+    year, month = text:match("^%s*(%-?%d+)%-(%d+)%s*$")
+    if not year then year = text:match("^%s*(%-?%d%d%d%d)%s*$") end
+    if not year then return nil end
+    return tonumber(year), tonumber(month or 1), 1, 0, month and 2 or 1
+  end
+  local hour, minute, second, zone = rest:match("^[T%s]+(%d+):?(%d*):?([%d.]*)%s*(.*)$")
+  if not hour then
+    if not rest:match("^%s*Z?$") and not rest:match("^%s*UTC$") then return nil end
+    return tonumber(year), tonumber(month), tonumber(day), 0, 3
+  end
+  if zone ~= "" and zone ~= "Z" and zone ~= "UTC" and zone ~= "GMT" and not zone:match("^[+-]?0?0:?0?0$") then return nil end
+  local seconds = tonumber(hour) * 3600 + (tonumber(minute) or 0) * 60 + (tonumber(second) or 0)
+  return tonumber(year), tonumber(month), tonumber(day), seconds, minute == "" and 4 or second == "" and 5 or 6
+end
+
+local function moment(name, text)
+  local year, month, day, seconds, given = calendar.parse(text)
+  if not year or month < 1 or month > 12 or day < 1 or day > 31 then return nil end
+  return days_of(name, year, month, day) * kDay + seconds, given, year, month, day
+end
+
+--- Returns a function from values in `units` to seconds. Nil for units that are no "UNIT since DATE" of fixed
+--- length (months and years are not): then values are numbers without dates. `where` begins errors.
+function calendar.reader(units, name, where)
+  local unit, since = (units or ""):match("^%s*(%a+)%s+since%s+(.+)$")
+  local length = unit and kUnits[unit:lower()]
+  if not length then return nil end
+  local known = calendar.name(name)
+  if not known then
+    fail(("%s: unknown calendar '%s'%s\n  have  units '%s'\n  fix   these are read: %s"):format(where, name,
+      mh.did_you_mean(name, calendar.names()), units, table.concat(calendar.names(), ", ")))
+  end
+  local origin = moment(known, since)
+  if not origin then
+    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00"):format(
+      where, units, since))
+  end
+  -- Days of such units are exact in double precision; days of a date that does not exist there are days since another.
+  return function(value) return origin + value * length end
+end
+
+--- "1979-01-01 06:00:00".
+function calendar.text(seconds, name)
+  local whole = math.floor(seconds + 0.5)
+  local year, month, day = date_of(name, whole // kDay)
+  local rest = whole % kDay
+  return ("%04d-%02d-%02d %02d:%02d:%02d"):format(year, month, day, rest // 3600, rest % 3600 // 60, rest % 60)
+end
+
+--- The seconds that a date names, from its first to before the end: "2015" is a year, "2015-02" a month, "2015-02-03" a day,
+--- with a time that second. Nil for a text that is no date.
+function calendar.span(text, name)
+  local first, given, year, month = moment(name, text)
+  if not first then return nil end
+  if given == 1 then return first, days_of(name, year + 1, 1, 1) * kDay end
+  if given == 2 then return first, days_of(name, month == 12 and year + 1 or year, month % 12 + 1, 1) * kDay end
+  return first, first + (given == 3 and kDay or given == 4 and 3600 or given == 5 and 60 or 1)
+end
+
+return calendar

@@ -1,0 +1,109 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- One field of a collection: [steps, channels, space...] over all its files. Dims that are neither steps nor space count
+-- channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
+
+local mh = require "moonhalo"
+
+local fail = mh.fail
+local Field = {}
+local meta = {__index = Field, __name = "Field"}
+
+--- From the heads of all files; of those that have it, the first says what it is.
+function Field.new(collection, name, files, heads)
+  local self = setmetatable({name = name, collection = collection}, meta)
+  local head
+  for i, one in ipairs(heads) do
+    if not one.fields[name] then
+      self.missing_in = self.missing_in or files[i]
+    elseif not head then
+      head, self.found_in = one.fields[name], files[i]
+    end
+  end
+  self.dims, self.units, self.standard_name = head.dims, head.units, head.standard_name
+  self.varies, self.channels, self.channel_dims, self.space_shape = false, 1, {}, {}
+  local space = {}
+  for i, dim in ipairs(collection.space) do space[dim] = i end
+  for i, dim in ipairs(head.dims) do
+    if dim == collection.axis then
+      self.varies, self.axis_at = true, i - 1
+    elseif dim == "sample" then
+      self.sample_at = i - 1
+    elseif space[dim] then
+      self.space_shape[space[dim]] = head.shape[i]
+    else
+      self.channels = self.channels * head.shape[i]
+      self.channel_dims[#self.channel_dims + 1] = {name = dim, size = head.shape[i], at = i - 1}
+    end
+  end
+  self.space_at = {}
+  for i, dim in ipairs(head.dims) do
+    if space[dim] then self.space_at[space[dim]] = i - 1 end
+  end
+  self.datasets = {}
+  for i, one in ipairs(heads) do self.datasets[i] = one.fields[name] and one.fields[name].datasets end
+  return self
+end
+
+--- True if it has all dims of space.
+function Field:is_full()
+  for i in ipairs(self.collection.space) do
+    if not self.space_shape[i] then return false end
+  end
+  return true
+end
+
+--- The dataset's selection of a step of a run, from 0, and what it is called.
+local function selection(self, run, step)
+  local file, sample, at = self.collection:locate(run, step)
+  local datasets = self.datasets[file]
+  local path = self.collection.files[file]
+  local parts = {}
+  for i in ipairs(self.dims) do
+    parts[i] = i - 1 == self.axis_at and tostring(at) or i - 1 == self.sample_at and tostring(sample) or ":"
+  end
+  local dataset = mh.h5.open(path)[#datasets > 1 and datasets[sample + 1] or datasets[1]]
+  return #parts > 0 and dataset[table.concat(parts, ", ")] or dataset
+end
+
+--- Step `step` (0) of a run (0), decoded: [channels, space...], plain, on the rank that asks. Not collective.
+function Field:read(step, options)
+  options = options or {}
+  local run = options.trajectory or 0
+  step = step or 0
+  local runs = self.collection.runs
+  if not runs[run + 1] or step < 0 or step >= runs[run + 1].steps then
+    fail(("Field:read: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(tostring(step),
+      tostring(run), #runs, runs[1].steps))
+  end
+  local values = selection(self, run, step):read{dtype = options.dtype or "float32", decode = true}
+  local order, shape = {}, {self.channels}
+  local function place(at)
+    local before = 0  -- dims that the selection has dropped
+    if self.axis_at and self.axis_at < at then before = before + 1 end
+    if self.sample_at and self.sample_at < at then before = before + 1 end
+    return at - before
+  end
+  for _, dim in ipairs(self.channel_dims) do order[#order + 1] = place(dim.at) end
+  for i in ipairs(self.collection.space) do
+    if self.space_at[i] then
+      order[#order + 1], shape[#shape + 1] = place(self.space_at[i]), self.space_shape[i]
+    end
+  end
+  return values:permute(order):reshape(shape)
+end
+
+--- True where the first channel of a step has a value: bool [space...], for mh.cut_sizes. Not collective.
+function Field:mask(step) return self:read(step)["0"]:isnan():logical_not() end
+
+function meta.__tostring(self)
+  local parts = {}
+  if self.sample_at then parts[#parts + 1] = "sample" end
+  if self.varies then parts[#parts + 1] = self.collection.axis end
+  for _, dim in ipairs(self.channel_dims) do parts[#parts + 1] = dim.name .. " " .. dim.size end
+  for i, dim in ipairs(self.collection.space) do
+    if self.space_shape[i] then parts[#parts + 1] = dim .. " " .. self.space_shape[i] end
+  end
+  return ("%s [%s]%s"):format(self.name, table.concat(parts, ", "), self.units and " " .. self.units or "")
+end
+
+return Field

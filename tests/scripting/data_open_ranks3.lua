@@ -1,0 +1,159 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.data.open: layouts, fields over several files, times and gaps, and errors that are the same on all ranks.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local files = require "support.data_files"
+local calendar = require "moonhalo.data.calendar"
+
+local tests = {}
+
+--- `fn` fails with `text`, in the same words on every rank.
+local function refused(fn, text)
+  local message = testing.assert_error(fn, text)
+  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
+  mh._data.check_same("refused", "messages", message)
+end
+
+function tests.test_X18_files_of_cf_follow_each_other_in_time()
+  local paths = {files.cf("b.nc", 6, 4, {scale = 0.02, time_units = "hours since 2000-12-30 00:00:00"}), files.cf("a.nc", 0, 6)}
+
+  local data = mh.data.open(paths)
+
+  testing.assert_equal({data.layout, data.axis, data.space, data.steps, #data.gaps}, {"cf", "time", {"latitude", "longitude"}, 10, 0})
+  testing.assert_equal(data:time_text(data.times[1]), "2000-12-30 00:00:00")
+  testing.assert_equal(data:time_text(data.times[10]), "2001-01-01 06:00:00")
+  testing.assert_equal({data.fields.t2m.units, data.fields.t2m.channels, data.fields.z.channels}, {"K", 1, 2})
+  testing.assert_equal(data.fields.orography.varies, false)
+  testing.assert_equal(tostring(data.fields.z), "z [time, level 2, latitude 7, longitude 5]")
+  testing.assert_equal(data.fields.t2m:read(5), files.t2m(0, 6)["5:6"])
+  testing.assert_equal(data.fields.t2m:read(6), files.t2m(6, 4, 0.02)["0:1"])  -- packed by that file's own scale
+  testing.assert_equal(data.fields.z:read(8), files.z(6, 4)["2"])
+  testing.assert_equal(data.coordinates.longitude, {0, 30, 60, 90, 120})
+  assert(tostring(data):find("10 steps along 'time', 2000-12-30 00:00:00 to 2001-01-01 06:00:00, 0 gaps", 1, true), tostring(data))
+  files.remove(paths)
+end
+
+function tests.test_X18_patterns_folders_and_gaps()
+  local paths = {files.cf("year_1.nc", 0, 4), files.cf("year_2.nc", 6, 4)}
+
+  local data = mh.data.open(files.path("year_*.nc"))
+
+  testing.assert_equal(data.files, paths)
+  testing.assert_equal(#data.gaps, 1)
+  testing.assert_equal({data.gaps[1].step, data:time_text(data.gaps[1].before)}, {4, "2000-12-30 18:00:00"})
+  testing.assert_equal(data.runs[1].stretches, {{0, 4}, {4, 4}})
+  files.remove(paths)
+end
+
+function tests.test_X18_the_well()
+  local paths = {files.well("well_0.hdf5", 2, 5, 0), files.well("well_1.hdf5", 3, 5, 2)}
+
+  local data = mh.data.open(paths)
+
+  testing.assert_equal({data.layout, #data.runs, data.steps, data.space, data.boundary.y}, {"well", 5, 25, {"x", "y"}, "wall"})
+  testing.assert_equal({data.fields.velocity.channels, data.fields.mask.varies}, {2, false})
+  testing.assert_equal(data.fields.velocity:read(2, {trajectory = 3}),
+    mh.stack({files.values(300, 5, 6, 4, 1)["2"], files.values(300, 5, 6, 4, 2)["2"]}, 0):float())
+  testing.assert_equal(data.fields.mask:read(), files.values(0, 1, 6, 4, 3):float())
+  files.remove(paths)
+end
+
+function tests.test_X18_pdebench()
+  local seeds, flow = files.seeds("seeds.h5", 3, 4), files.flow("flow.h5", 2, 4)
+
+  local data, other = mh.data.open(seeds), mh.data.open(flow)
+
+  testing.assert_equal({data.layout, #data.runs, data.steps, data.fields.data.channels}, {"pdebench", 3, 12, 2})
+  testing.assert_equal(data.fields.data:read(1, {trajectory = 2})["1"], files.values(100, 4, 6, 4, 1)["1"]:float())
+  testing.assert_equal({other.layout, #other.runs, #other.runs[1].times}, {"pdebench", 2, 4})
+  testing.assert_equal(other.fields.Vy:read(3, {trajectory = 1})["0"], files.values(100, 4, 6, 4, 4)["3"]:float())
+  files.remove{seeds, flow}
+end
+
+function tests.test_X18_plain_arrays_and_a_layout_of_ones_own()
+  local x = mh.arange(4 * 3 * 2 * 5, {dtype = "float32"}):reshape{4, 3, 2, 5}
+  local path = files.make("plain.h5", function(out)
+    out:write("x", x)
+    out:write("y", x["..., 0"]:sum{dim = {1}}:unsqueeze(2))
+    out:write("weights", mh.zeros{9})
+  end)
+
+  local data = mh.data.open(path)
+  testing.assert_equal({data.layout, data.axis, data.steps, data.space}, {"plain", "sample", 4, {"height", "width"}})
+  testing.assert_equal({data.fields.x.channels, rawget(data.fields, "weights")}, {3})
+  testing.assert_equal(data.fields.x:read(2), x["2"])
+
+  mh.data.layouts.add{name = "mine", matches = function(file) return file:has("weights") end, describe = function(file)
+    return {axis = "n", space = {"a", "b"}, steps = 4, trajectories = 1, join = "axis", coordinates = {},
+      fields = {u = {datasets = {"x"}, dims = {"n", "a", "b", "c"}, shape = file["x"].shape}}}
+  end}
+  local own = mh.data.open(path)
+  testing.assert_equal({own.layout, own.fields.u.channels}, {"mine", 5})
+  testing.assert_equal(own.fields.u:read(1), x["1"]:permute{2, 0, 1}:contiguous())
+  testing.assert_equal(mh.data.open(path, {layout = "plain"}).layout, "plain")
+  files.remove{path}
+end
+
+function tests.test_X18_calendars()
+  local function round(units, name, value)
+    return calendar.text(calendar.reader(units, name, "x")(value), calendar.name(name))
+  end
+  testing.assert_equal(round("hours since 1900-01-01 00:00:00.0", "gregorian", 876576), "2000-01-01 00:00:00")
+  testing.assert_equal(round("days since 1800-01-01", nil, 80353), "2020-01-01 00:00:00")
+  testing.assert_equal(round("days since 2000-02-28", "noleap", 1), "2000-03-01 00:00:00")
+  testing.assert_equal(round("days since 1999-02-28", "all_leap", 1), "1999-02-29 00:00:00")
+  testing.assert_equal(round("days since 1859-12-01", "360_day", 60), "1860-02-01 00:00:00")
+  testing.assert_equal(round("seconds since 1969-12-31T23:59:00Z", "standard", 59.6), "1970-01-01 00:00:00")
+  testing.assert_equal(calendar.reader("months since 2000-01-01", nil, "x"), nil)
+  for day = -200000, 200000, 997 do
+    local text = calendar.text(day * 86400, "standard")
+    testing.assert_equal(calendar.reader("days since " .. text, nil, "x")(0), day * 86400)
+  end
+  testing.assert_equal({calendar.span("2015", "standard")}, {1420070400, 1451606400})
+  testing.assert_equal({calendar.span("2016-02", "standard")}, {1454284800, 1456790400})
+  testing.assert_equal({calendar.span("2015-12-31", "standard")}, {1451520000, 1451606400})
+end
+
+function tests.test_X18_bad_files_are_one_error_on_all_ranks()
+  local a, open = files.cf("bad_a.nc", 0, 4), mh.data.open
+  local function beside(text, first, options)
+    local b = files.cf("bad_b.nc", first, 4, options)
+    refused(function() open{a, b} end, text)
+    files.remove{b}
+  end
+  beside("two files differ in the units of 't2m'\n  have  'K'", 4, {units = "degC"})
+  beside("two files differ in the calendar\n  have  standard", 4, {calendar = "noleap"})
+  beside("two files differ in coordinates of 'latitude', element 1", 4, {south = -50})
+  beside("two files overlap along 'time'", 3)
+  beside("unknown calendar 'lunar'", 4, {calendar = "lunar"})
+  refused(function() open(files.path("bad_c.nc")) end, "data.open: no file matches '" .. files.path("bad_c.nc") .. "'; did you mean '" .. a)
+  refused(function() open("/nowhere/*.nc") end, "data.open: no file matches '/nowhere/*.nc'\n  have  no folder '/nowhere'")
+  refused(function() open{a, a} end, "is named twice")
+  files.remove{a}
+end
+
+function tests.test_X18_bad_axes_are_one_error_on_all_ranks()
+  local function of(times)
+    local path = files.make("axis.nc", function(out)
+      out:write("time", mh.tensor(times, {dtype = "float64"}), {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
+      out:write("x", mh.zeros{#times, 3}, {dims = {"time", "width"}})
+    end)
+    return function() mh.data.open(path) end
+  end
+  refused(of{0, 2, 1}, "'time' does not increase: step 2 is not after step 1")
+  refused(of{0, 1, 1}, "'time' does not increase: step 2 is not after step 1")
+  files.remove{files.path("axis.nc")}
+end
+
+function tests.test_X18_arguments_that_differ_between_ranks()
+  local a = files.cf("ranks_a.nc", 0, 2)
+  if mh.world_size() > 1 then
+    refused(function() mh.data.open(mh.rank() == 1 and {a, a} or a) end, "data.open: ranks 0 and 1 want different arguments")
+  end
+  refused(function() mh.data.open(a):field("t3m", "windows") end, "windows: no field 't3m'; did you mean 't2m'?")
+  refused(function() mh.data.open(a, {layout = "grib"}) end, "data.open: unknown layout 'grib'")
+  testing.assert_error(function() mh.data.open(a, {lay = 1}) end, "data.open: unknown option 'lay'")
+  files.remove{a}
+end
+
+return tests
