@@ -6,6 +6,7 @@ local mh = require "moonhalo"
 local calendar = require "moonhalo.data.calendar"
 local Field = require "moonhalo.data.field"
 local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local text = require "moonhalo.data.text"
 
 local fail = mh.fail
 local Collection = {}
@@ -163,7 +164,7 @@ function Collection:time_text(time) return self.dates and calendar.text(time, se
 function Collection:field(name, who)
   local field = self.fields[name]
   if field == nil then
-    fail(("%s: no field '%s'%s\n  have  %s\n  fix   give the name of one of them"):format(who, tostring(name),
+    fail(("%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(who, text.of(name),
       mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))
   end
   if field.missing_in then
@@ -183,6 +184,9 @@ function Collection:locate(run, step)
   end
   return parts[low].file, parts[low].sample, step - parts[low].first
 end
+
+--- Samples of this collection; see windows.lua.
+function Collection:windows(...) return require("moonhalo.data.windows")(self, ...) end
 
 --- A text that differs where the collection is another one: names of files and fields, and the steps of all.
 function Collection:description()

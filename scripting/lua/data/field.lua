@@ -3,6 +3,7 @@
 -- channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
 
 local mh = require "moonhalo"
+local text = require "moonhalo.data.text"
 
 local fail = mh.fail
 local Field = {}
@@ -72,8 +73,8 @@ function Field:read(step, options)
   step = step or 0
   local runs = self.collection.runs
   if not runs[run + 1] or step < 0 or step >= runs[run + 1].steps then
-    fail(("Field:read: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(tostring(step),
-      tostring(run), #runs, runs[1].steps))
+    fail(("Field:read: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(text.of(step),
+      text.of(run), #runs, runs[1].steps))
   end
   local values = selection(self, run, step):read{dtype = options.dtype or "float32", decode = true}
   local order, shape = {}, {self.channels}

@@ -37,7 +37,7 @@ function layouts.add(layout)
   if type(layout) ~= "table" or type(layout.name) ~= "string" or type(layout.matches) ~= "function"
       or type(layout.describe) ~= "function" then
     fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n  have  "
-      .. tostring(layout) .. "\n  fix   see layouts.lua, or docs/data.md")
+      .. require("moonhalo.data.text").of(layout) .. "\n  fix   see layouts.lua, or docs/data.md")
   end
   for i, one in ipairs(known) do
     if one.name == layout.name then

@@ -6,6 +6,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local layouts = require "moonhalo.data.layouts"
 local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space"})
@@ -15,7 +16,7 @@ local function find_files(source)
   local found, seen = {}, {}
   for _, one in ipairs(list) do
     if type(one) ~= "string" then
-      fail(("data.open: wanted paths, patterns or folders, got a %s\n  have  %s\n  fix   give a text, or a list of texts"):format(type(one), tostring(one)))
+      fail(("data.open: wanted paths, patterns or folders, got %s\n  have  a list of %d\n  fix   give a text, or a list of texts"):format(text.of(one), #list))
     end
     for _, path in ipairs(mh._data.find_files(one)) do
       if seen[path] then fail(("data.open: '%s' is named twice\n  have  %s\n  fix   leave one of them out"):format(path, one)) end
@@ -76,6 +77,6 @@ end
 return function(...)
   local options = arguments.read(kOpen, ...)
   mh._data.check_same("data.open", "arguments", mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}})
-  local text = mh._files.on_first_rank(function() return read_heads(find_files(options.files), options) end)
-  return require("moonhalo.data.collection").join(mh.json.decode(text))
+  local heads = mh._files.on_first_rank(function() return read_heads(find_files(options.files), options) end)
+  return require("moonhalo.data.collection").join(mh.json.decode(heads))
 end

@@ -1,0 +1,191 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Windows over a collection: samples that take some steps before and after one of them, the anchor.
+--
+--     steps      0 1 2 3 | 4 5 6 7          a file ends after 3: windows go on; a gap in time: none crosses it
+--     inputs     {-1, 0}, targets {1}: anchors 1, 2, ..., 6 without a gap; 1, 2 and 5, 6 with one after 3
+--
+-- A set knows its anchors as runs of equal steps, so a million samples need no memory. Samples count from 0.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local text = require "moonhalo.data.text"
+
+local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
+local Windows = {}
+local meta = {__index = Windows, __name = "Windows"}
+
+local kWindows = signature("windows", {"inputs", optional "targets", {"static", {}}, optional "axis", {"every", 1}, {"gaps", "skip"}})
+
+local function listed(list) return "{" .. table.concat(list, ", ") .. "}" end
+
+--- The steps of a part, each a whole number, each once.
+local function check_steps(name, steps)
+  local seen = {}
+  if type(steps) ~= "table" or #steps == 0 then
+    fail(("windows: %s.steps is %s\n  have  steps that count from the anchor, 0\n  fix   give a list such as {-1, 0}"):format(name, text.of(steps)))
+  end
+  for _, step in ipairs(steps) do
+    if math.type(step) ~= "integer" or seen[step] then
+      fail(("windows: %s.steps has %s%s\n  have  %s\n  fix   give whole numbers, each once, in the order in which channels shall come"):format(
+        name, text.of(step), seen[step] and " twice" or "", mh.json.encode(steps)))
+    end
+    seen[step] = true
+  end
+  return steps
+end
+
+--- {fields = {names}, steps = {...}, channels}; a list of names alone means their anchors.
+local function read_part(data, name, given)
+  if type(given) ~= "table" then
+    fail(("windows: %s is %s\n  have  %s\n  fix   give {fields = {names}, steps = {...}}, or a list of names"):format(name, text.of(given),
+      table.concat(sorted(data.fields), ", ")))
+  end
+  if rawlen(given) > 0 then given = {fields = given} end
+  for key in pairs(given) do
+    if key ~= "fields" and key ~= "steps" then
+      fail(("windows: unknown '%s.%s'%s\n  have  fields and steps\n  fix   give {fields = {names}, steps = {...}}"):format(name, tostring(key),
+        mh.did_you_mean(tostring(key), {"fields", "steps"})))
+    end
+  end
+  local part = {fields = given.fields, steps = check_steps(name, given.steps or {0}), channels = {}}
+  if type(part.fields) ~= "table" or #part.fields == 0 then
+    fail(("windows: %s names no fields\n  have  %s\n  fix   give fields = {names}"):format(name, table.concat(sorted(data.fields), ", ")))
+  end
+  return part
+end
+
+--- Whether the fields of a part can stand in one tensor, and names of its channels: step by step, field by field.
+local function check_part(data, name, part, static)
+  local seen = {}
+  for _, field_name in ipairs(part.fields) do
+    local field = data:field(field_name, "windows")
+    if seen[field_name] then fail(("windows: %s names '%s' twice\n  have  %s\n  fix   leave one out"):format(name, field_name, listed(part.fields))) end
+    seen[field_name] = true
+    if not field:is_full() then
+      fail(("windows: '%s' does not have all dims of space\n  have  %s, space is (%s)\n  fix   leave it out, or give space = {names} to data.open"):format(
+        field_name, tostring(field), table.concat(data.space, ", ")))
+    end
+    if static and field.varies then
+      fail(("windows: '%s' is no static field: it changes along '%s'\n  have  %s\n  fix   name it in inputs"):format(field_name, data.axis, tostring(field)))
+    elseif not static and not field.varies and data.steps > #data.runs then
+      fail(("windows: '%s' does not change along '%s'\n  have  %s\n  fix   name it in static"):format(field_name, tostring(data.axis), tostring(field)))
+    end
+  end
+  for _, step in ipairs(part.steps) do
+    for _, field_name in ipairs(part.fields) do
+      for channel = 0, data.fields[field_name].channels - 1 do
+        local of = data.fields[field_name].channels > 1 and "." .. channel or ""
+        part.channels[#part.channels + 1] = static and field_name .. of or ("%s%s@%+d"):format(field_name, of, step)
+      end
+    end
+  end
+end
+
+local function reach(parts)
+  local low, high = 0, 0
+  for _, part in ipairs(parts) do
+    for _, step in ipairs(part.steps) do low, high = math.min(low, step), math.max(high, step) end
+  end
+  return low, high
+end
+
+--- A set of the same windows over other anchors: pieces = {{run, first, count}, ...}.
+function Windows:over(pieces, name)
+  local set = setmetatable({}, meta)
+  for key, value in pairs(self) do set[key] = value end
+  set.pieces, set.name, set.count, set.starts = pieces, name, 0, {}
+  for i, piece in ipairs(pieces) do
+    set.starts[i], set.count = set.count, set.count + piece.count
+  end
+  return set
+end
+
+--- Samples of a collection. `inputs` and `targets` are {fields = {names}, steps = {whole numbers, 0 the anchor}}, or a list of
+--- names; `static` names fields that do not change. Options: every (1: each step is an anchor; 2: each second), gaps ("skip":
+--- no window crosses one; "error"). No window crosses from one trajectory to another. The same on all ranks; reads nothing.
+local function windows(data, ...)
+  local options = arguments.read(kWindows, ...)
+  if options.axis and options.axis ~= data.axis then
+    fail(("windows: the steps follow '%s'\n  have  axis = '%s'\n  fix   leave axis out, or give it to data.open"):format(tostring(data.axis),
+      text.of(options.axis)))
+  end
+  arguments.choice("windows", "gaps", options.gaps, {"skip", "error"})
+  if math.type(options.every) ~= "integer" or options.every < 1 then
+    fail(("windows: every is %s\n  have  steps that count from 0\n  fix   give a whole number of at least 1"):format(text.of(options.every)))
+  end
+  if options.gaps == "error" and #data.gaps > 0 then
+    local gap = data.gaps[1]
+    fail(("windows: %d gap%s along '%s'\n  have  the first after step %d: from %s to %s\n  fix   add what is missing, or leave gaps = \"error\" out"):format(
+      #data.gaps, #data.gaps == 1 and "" or "s", data.axis, gap.step - 1, data:time_text(gap.before), data:time_text(gap.after)))
+  end
+  local self = setmetatable({data = data, every = options.every, gaps = options.gaps}, meta)
+  self.inputs = read_part(data, "inputs", options.inputs)
+  self.targets = options.targets and read_part(data, "targets", options.targets) or {fields = {}, steps = {}, channels = {}}
+  self.static = {fields = options.static, steps = {0}, channels = {}}
+  for _, name in ipairs {"inputs", "targets", "static"} do check_part(data, name, self[name], name == "static") end
+  self.low, self.high = reach {self.inputs, self.targets}
+  local pieces, longest = {}, 0
+  for number, run in ipairs(data.runs) do
+    for _, stretch in ipairs(run.stretches) do
+      local count = stretch[2] - (self.high - self.low)
+      longest = math.max(longest, stretch[2])
+      if count > 0 then
+        pieces[#pieces + 1] = {run = number - 1, first = stretch[1] - self.low, count = (count + self.every - 1) // self.every}
+      end
+    end
+  end
+  if #pieces == 0 then
+    fail(("windows: a window of %d steps (%d to %d) is longer than what there is\n  have  at most %d steps along '%s' without a gap\n  fix   take smaller "
+      .. "steps or leads, or more files"):format(self.high - self.low + 1, self.low, self.high, longest, tostring(data.axis)))
+  end
+  return self:over(pieces)
+end
+
+--- The run and the anchor of sample `i`, all from 0.
+function Windows:at(i)
+  local low, high = 1, #self.pieces
+  while low < high do
+    local middle = (low + high + 1) // 2
+    if self.starts[middle] <= i then low = middle else high = middle - 1 end
+  end
+  local piece = self.pieces[low]
+  return piece.run, piece.first + (i - self.starts[low]) * self.every
+end
+
+--- The time of a sample's anchor: a date, or a number (without times: the step).
+function Windows:time(i)
+  local run, anchor = self:at(i)
+  local times = self.data.runs[run + 1].times
+  return times and self.data:time_text(times[anchor + 1]) or tostring(anchor)
+end
+
+--- Names of all fields that samples read, each once.
+function Windows:fields()
+  local seen = {}
+  for _, part in ipairs {self.inputs, self.targets, self.static} do
+    for _, name in ipairs(part.fields) do seen[name] = true end
+  end
+  return sorted(seen)
+end
+
+--- A text that differs where the samples are others.
+function Windows:description()
+  local parts = {self.data:description(), "every " .. self.every}
+  for _, part in ipairs {self.inputs, self.targets, self.static} do parts[#parts + 1] = table.concat(part.channels, ",") end
+  for _, piece in ipairs(self.pieces) do parts[#parts + 1] = ("%d:%d:%d"):format(piece.run, piece.first, piece.count) end
+  return table.concat(parts, "|")
+end
+
+function Windows:split(parts) return require("moonhalo.data.split")(self, parts) end
+
+function meta.__len(self) return self.count end
+
+function meta.__tostring(self)
+  local dropped = self.dropped and (", %d at its borders dropped"):format(self.dropped) or ""
+  return ("Windows%s: %d samples, %s to %s%s\n  inputs   %s\n  targets  %s\n  static   %s"):format(self.name and " '" .. self.name .. "'" or "",
+    self.count, self:time(0), self:time(self.count - 1), dropped, table.concat(self.inputs.channels, " "),
+    table.concat(self.targets.channels, " "), table.concat(self.static.channels, " "))
+end
+
+return windows
