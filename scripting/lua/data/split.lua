@@ -145,7 +145,7 @@ end
 
 -- ---- Both ---------------------------------------------------------------------------------------------------------------
 
---- How many of the numbers 0, every, 2 * every, ... (count of them) are below `border`.
+--- Counts those of the numbers 0, every, 2 * every, ... (`count` of them) that are below `border`.
 local function below(border, every, count)
   if border == math.huge then return count end
   return math.max(0, math.min(count, (border + every - 1) // every))

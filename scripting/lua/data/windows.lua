@@ -55,7 +55,7 @@ local function read_part(data, name, given)
   return part
 end
 
---- Whether the fields of a part can stand in one tensor, and names of its channels: step by step, field by field.
+--- Refuses fields that cannot stand in one tensor; names the channels: step by step, field by field.
 local function check_part(data, name, part, static)
   local seen = {}
   for _, field_name in ipairs(part.fields) do
