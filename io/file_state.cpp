@@ -12,17 +12,17 @@
 #include <filesystem>
 #include <sstream>
 
+#include "moonhalo/io/h5_open.h"
 #include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;
 namespace {
 
-/// The descriptor that HDF5 itself reads through, if it is the plain POSIX driver.
+/// The descriptor that HDF5 itself reads through.
 int posix_descriptor(hid_t file, const h5::Where& where) {
   const h5::Handle access = h5::make(where, "read its driver", H5Pclose, [&] { return H5Fget_access_plist(file); });
   const h5::Scope scope;
-  if (H5Pget_driver(access.get()) != H5FD_SEC2) return -1;
   void* handle = nullptr;
   if (H5Fget_vfd_handle(file, access.get(), &handle) < 0 || handle == nullptr) return -1;
   // A file that this process has open for writing elsewhere may hold data that is not on disk yet.

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/io/file_driver.h"
 #include "moonhalo/io/h5.h"
 #include "moonhalo/io/reach.h"
 #include "moonhalo/io/unfinished_file.h"
-#include "moonhalo/io/write_driver.h"
 
 namespace moonhalo::io {
 

@@ -6,15 +6,8 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <vector>
-
-#include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/io/lzf.h"
-#include "moonhalo/io/reach.h"
 
 namespace moonhalo::io::h5 {
 namespace {
@@ -49,70 +42,7 @@ herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
   return 0;
 }
 
-/// Returns what HDF5 said, the cause first; of a long text the beginning and the end.
-std::string error_stack() {
-  std::vector<std::string> lines;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &lines);
-  if (lines.empty()) return "HDF5 gave no reason";
-  if (lines.size() > 5) lines.erase(lines.begin() + 3, lines.end() - 1);
-  return c10::Join("; ", lines);
-}
-
-std::string remedy(const std::string& said) {
-  const std::array<std::pair<const char*, const char*>, 5> known = {{
-      {"lock file",
-       "close the other program that has the file open; on a file system without locks set "
-       "HDF5_USE_FILE_LOCKING=FALSE"},
-      {"superblock version", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
-      {"bad version number", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
-      {"Fletcher32", "it is damaged: take another copy of the file, or write it again"},
-      {"not registered", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
-  }};
-  for (const auto& [sign, text] : known) {
-    if (said.find(sign) != std::string::npos) return text;
-  }
-  return "check the file with h5dump or `moonhalo inspect`; copy it again if it is damaged";
-}
-
-/// Explains a path that HDF5 could not open, or returns when nothing is visibly wrong with it.
-void explain_path(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path file(path);
-  if (!fs::exists(file, ignored)) {
-    const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-      names.push_back(entry.path().filename().string());
-    }
-    TORCH_CHECK_VALUE(false, "open: file \"", path, "\" does not exist",
-                      did_you_mean(file.filename().string(), names), "\n  have  folder ",
-                      fs::absolute(folder, ignored).lexically_normal().string(),
-                      fs::is_directory(folder, ignored) ? "" : " (does not exist either)",
-                      "\n  fix   give the path from there, or an absolute one");
-  }
-  TORCH_CHECK_VALUE(
-      !fs::is_directory(file, ignored), "open: \"", path,
-      "\" is a folder\n  have  a folder where a file is needed\n  fix   name a file in it");
-}
-
-void explain_content(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  TORCH_CHECK_VALUE(stream.good(), "open: file \"", path,
-                    "\" may not be read\n  have  a file that the system refuses to open"
-                    "\n  fix   change its permissions");
-  std::array<char, 4> head{};
-  stream.read(head.data(), head.size());
-  const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
-  const bool classic = magic.size() == 4 && magic.compare(0, 3, "CDF") == 0;
-  TORCH_CHECK_VALUE(
-      false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
-      magic.empty() ? "an empty file"
-      : classic     ? "a NetCDF-3 (classic) file"
-                    : "other content",
-      "\n  fix   ",
-      classic ? "convert it: nccopy -k nc4 OLD.nc NEW.nc" : "give an HDF5 or NetCDF-4 file");
-}
+thread_local std::string refusal;
 
 }  // namespace
 
@@ -128,9 +58,42 @@ Scope::Scope() {
 
 Scope::~Scope() { H5Eset_auto2(H5E_DEFAULT, print_, data_); }
 
+std::string failure_text() {
+  std::vector<std::string> lines;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &lines);
+  if (lines.empty()) return "HDF5 gave no reason";
+  // The beginning and the end of a long text say most.
+  if (lines.size() > 5) lines.erase(lines.begin() + 3, lines.end() - 1);
+  return c10::Join("; ", lines);
+}
+
+std::string remedy(const std::string& said) {
+  const std::array<std::pair<const char*, const char*>, 6> known = {{
+      {"lock file",
+       "close the other program that has the file open; on a file system without locks set "
+       "HDF5_USE_FILE_LOCKING=FALSE"},
+      {"superblock version", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
+      {"bad version number", "the file needs a newer HDF5 (write it again with h5py's libver='v110') or is damaged"},
+      {"Fletcher32", "it is damaged: take another copy of the file, or write it again"},
+      {"global heap", "it is damaged: take another copy of the file, or write it again"},
+      {"not registered", "the library lacks that filter: write the dataset again with gzip, or set HDF5_PLUGIN_PATH"},
+  }};
+  for (const auto& [sign, text] : known) {
+    if (said.find(sign) != std::string::npos) return text;
+  }
+  return "check the file with h5dump or `moonhalo inspect`; copy it again if it is damaged";
+}
+
+void refuse(std::string message) { refusal = std::move(message); }
+
+void throw_refusal() {
+  const std::string message = std::exchange(refusal, "");
+  TORCH_CHECK_VALUE(message.empty(), message);
+}
+
 void fail(const Where& where, const std::string& what) {
-  Reach::throw_refusal();
-  const std::string said = error_stack();
+  throw_refusal();
+  const std::string said = failure_text();
   TORCH_CHECK(false, where.to_string(), ": cannot ", what, "\n  have  ", said, "\n  fix   ",
               remedy(said));
 }
@@ -160,35 +123,6 @@ Handle property_list(hid_t kind, const Where& where) {
   return make(where, "make a property list", H5Pclose, [&] { return H5Pcreate(kind); });
 }
 
-Handle open_file(const std::string& path) {
-  explain_path(path);
-  register_lzf();
-  const Where where{"open", path};
-  {
-    const Scope scope;
-    if (H5Fis_hdf5(path.c_str()) <= 0) explain_content(path);
-  }
-  const Handle access = property_list(H5P_FILE_ACCESS, where);
-  checked(where, "relax file locking", [&] { return H5Pset_file_locking(access.get(), 1, 1); });
-  const Scope scope;
-  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
-  if (id < 0) {
-    const std::string said = error_stack();
-    TORCH_CHECK_VALUE(said.find("truncated file") == std::string::npos, "open: file \"", path,
-                      "\" is cut short\n  have  ", std::filesystem::file_size(path),
-                      " bytes, fewer than its header promises (", said,
-                      ")\n  fix   copy or download it again");
-    TORCH_CHECK(false, "open: file \"", path, "\": cannot open it\n  have  ", said, "\n  fix   ",
-                remedy(said));
-  }
-  return Handle(id, H5Fclose);
-}
-
-Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where) {
-  return make(where, "open it for writing", H5Fclose,
-              [&] { return H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()); });
-}
-
 namespace {
 
 constexpr unsigned kOrdered = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
@@ -208,6 +142,11 @@ Handle ordered_group(hid_t kind, const Where& where) {
 
 }  // namespace
 
+Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where) {
+  return make(where, "open it for writing", H5Fclose,
+              [&] { return H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()); });
+}
+
 Handle create_file(const std::string& path, const Handle& access, const Where& where) {
   const Handle list = ordered_group(H5P_FILE_CREATE, where);
   return make(where, "create it", H5Fclose,
@@ -217,18 +156,6 @@ Handle create_file(const std::string& path, const Handle& access, const Where& w
 Handle new_dataset_list(const Where& where) { return ordered_list(H5P_DATASET_CREATE, where); }
 
 Handle new_group_list(const Where& where) { return ordered_group(H5P_GROUP_CREATE, where); }
-
-Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where) {
-  const Handle access = property_list(H5P_DATASET_ACCESS, where);
-  if (reach) reach->watch(access.get(), where);
-  if (cache_bytes > 0) {
-    // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is
-    // prime.
-    checked(where, "size the chunk cache",
-            [&] { return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT); });
-  }
-  return make(where, "open it", H5Dclose, [&] { return H5Dopen2(file, name.c_str(), access.get()); });
-}
 
 Handle type_of(hid_t dataset, const Where& where) {
   return make(where, "read its type", H5Tclose, [&] { return H5Dget_type(dataset); });
@@ -277,7 +204,7 @@ bool link_exists(hid_t file, const std::string& path, hid_t links) {
     // Negative where the part before is no group; a soft or external link may lead nowhere.
     const Scope scope;
     if (H5Lexists(file, so_far.c_str(), links) > 0 && H5Oexists_by_name(file, so_far.c_str(), links) > 0) continue;
-    Reach::throw_refusal();
+    throw_refusal();
     return false;
   }
   return true;

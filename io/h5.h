@@ -37,6 +37,16 @@ class Scope {
   void* data_ = nullptr;
 };
 
+/// Gives what HDF5 said of the last failure on this thread, the cause first.
+std::string failure_text();
+/// The advice of a message about such a failure.
+std::string remedy(const std::string& said);
+
+/// A callback of HDF5's, which cannot throw, says why it refuses: the next fail() of this thread throws ValueError with
+/// `message` in the place of its own. Empty: nothing is refused.
+void refuse(std::string message);
+void throw_refusal();
+
 /// Throws with this thread's HDF5 error stack in one message: where and `what` on the first line,
 /// then what the library said, then a remedy. Call it before any other HDF5 call, inside the
 /// failing call's Scope.
@@ -50,8 +60,6 @@ auto checked(const Where& where, const char* what, Call&& call) {
   if (result < 0) fail(where, what);
   return result;
 }
-
-class Reach;
 
 using Closer = herr_t (*)(hid_t);
 
@@ -83,8 +91,6 @@ Handle make(const Where& where, const char* what, Closer closer, Call&& call) {
 }
 
 Handle property_list(hid_t kind, const Where& where);
-/// Read only. ValueError: no such file, a folder, not HDF5, cut short.
-Handle open_file(const std::string& path);
 /// For reading and writing, by this process alone; `access` as from write_access.
 Handle open_file_for_writing(const std::string& path, const Handle& access, const Where& where);
 /// A new file in the place of what is there.
@@ -92,9 +98,6 @@ Handle create_file(const std::string& path, const Handle& access, const Where& w
 /// For a new dataset, or group, whose attributes (and members) keep their order: the NetCDF library adds to no other.
 Handle new_dataset_list(const Where& where);
 Handle new_group_list(const Where& where);
-/// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows
-/// everything.
-Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where);
 Handle type_of(hid_t dataset, const Where& where);
 Handle space_of(hid_t dataset, const Where& where);
 Handle creation_list_of(hid_t dataset, const Where& where);

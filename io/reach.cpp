@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <set>
 
+#include "moonhalo/io/h5_open.h"
+
 namespace moonhalo::io::h5 {
 namespace fs = std::filesystem;
 namespace {
@@ -14,8 +16,6 @@ namespace {
 constexpr int kDeepest = 8;
 const char* const kFetch = "\n  fix   copy it together with its sources, or make it anew";
 const char* const kFix = "\n  fix   if you trust the file, open it with allow_external = true";
-
-thread_local std::string refused_link;
 
 fs::path canonical_path(const fs::path& path) {
   std::error_code error;
@@ -60,22 +60,17 @@ herr_t Reach::on_link(const char* file, const char* group, const char* target, c
   const auto& reach = *static_cast<const Reach*>(self);
   const std::string why = reach.refusal(file, target);
   if (why.empty()) return 0;
-  refused_link = "open: a link in group \"" + std::string(group) + "\" of file \"" + file + "\" leads " +
-                 (why.starts_with("missing") ? "to a file that is " : "") + why + "\n  have  target \"" + target +
-                 "\", object \"" + object + "\"" + kFix;
+  refuse("open: a link in group \"" + std::string(group) + "\" of file \"" + file + "\" leads " +
+         (why.starts_with("missing") ? "to a file that is " : "") + why + "\n  have  target \"" + target +
+         "\", object \"" + object + "\"" + kFix);
   return -1;
 }
 
 void Reach::watch(hid_t access, const Where& where) const {
-  refused_link.clear();
+  refuse("");
   checked(where, "read only what it links to", [&] { return H5Pset_elink_acc_flags(access, H5F_ACC_RDONLY); });
   if (allow_external_) return;
   checked(where, "watch its links", [&] { return H5Pset_elink_cb(access, on_link, const_cast<Reach*>(this)); });
-}
-
-void Reach::throw_refusal() {
-  const std::string message = std::exchange(refused_link, "");
-  TORCH_CHECK_VALUE(message.empty(), message);
 }
 
 void Reach::check_source(hid_t dataset, const std::string& file, const std::string& name, const Where& where,
@@ -126,6 +121,18 @@ void Reach::check_storage(hid_t dataset, const Where& where, int depth) const {
         text_of(where, [&](char* out, size_t room) { return H5Pget_virtual_dsetname(list.get(), i, out, room); }));
   }
   for (const auto& [file, name] : sources) check_source(dataset, file, name, where, depth);
+}
+
+Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where) {
+  const Handle access = property_list(H5P_DATASET_ACCESS, where);
+  if (reach) reach->watch(access.get(), where);
+  if (cache_bytes > 0) {
+    // A hash table with far more slots than chunks keeps chunks from evicting each other; 12421 is
+    // prime.
+    checked(where, "size the chunk cache",
+            [&] { return H5Pset_chunk_cache(access.get(), 12421, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT); });
+  }
+  return make(where, "open it", H5Dclose, [&] { return H5Dopen2(file, name.c_str(), access.get()); });
 }
 
 }  // namespace moonhalo::io::h5

@@ -21,8 +21,6 @@ class Reach {
   /// ValueError when the elements of an open dataset lie too far, also those of a virtual dataset's sources, or a
   /// source is missing.
   void check_storage(hid_t dataset, const Where& where) const { check_storage(dataset, where, 0); }
-  /// ValueError, naming link and target, when a call of this thread just failed because of watch().
-  static void throw_refusal();
 
  private:
   /// Empty where `target`, as a file at `from` names it, may be read; else why not.
@@ -37,5 +35,9 @@ class Reach {
   const std::string folder_;
   const bool allow_external_;
 };
+
+/// With room for `cache_bytes` of chunks that are read again (0: the library's default). `reach`: null allows
+/// everything.
+Handle open_dataset(hid_t file, const std::string& name, size_t cache_bytes, const Reach* reach, const Where& where);
 
 }  // namespace moonhalo::io::h5

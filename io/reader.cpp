@@ -90,13 +90,14 @@ std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t
       return "it has " + std::to_string(stored) + " bytes, not a number of chunks of " + std::to_string(chunk);
   } else if (layout == H5D_COMPACT || (layout == H5D_CONTIGUOUS && H5Pget_external_count(list) == 0)) {
     const h5::Scope scope;
-    const hsize_t stored = H5Dget_storage_size(dataset);  // 0 until something was written
+    const hsize_t stored = H5Dget_storage_size(dataset);  // 0 until something was written, unless compact
+    const bool written = stored != 0 || layout == H5D_COMPACT;
     uint64_t wanted = info.element_size;
     bool fits = true;
     for (const int64_t extent : info.shape) {
       fits = fits && !__builtin_mul_overflow(wanted, static_cast<uint64_t>(extent), &wanted);
     }
-    if (stored != 0 && (!fits || stored < wanted))
+    if (written && (!fits || stored < wanted))
       return "it has " + std::to_string(stored) + " bytes, too few for shape " + shape_string(info.shape) + " of " +
              info.type_name;
   }

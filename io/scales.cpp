@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/scales.h"
+#include "moonhalo/io/reach.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

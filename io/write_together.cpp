@@ -18,6 +18,7 @@
 #include "moonhalo/io/io_plan.h"
 #include "moonhalo/io/likeness.h"
 #include "moonhalo/io/memory.h"
+#include "moonhalo/io/reach.h"
 #include "moonhalo/io/scales.h"
 #include "moonhalo/io/writer.h"
 

@@ -189,5 +189,48 @@ TEST(DamagedFiles, X16_ShapesThatDoNotFitTheirBytesAreErrors) {
   }
 }
 
+/// libhdf5 1.10 never comes back from the first of these, and reads what lies behind the heap in the others.
+TEST(DamagedFiles, HeapsThatHoldHdf5AreErrors) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  const std::vector<std::string> texts{std::string(40, 'a'), std::string(5000, 'b'), std::string(90, 'c')};
+  {
+    File file = open(path, "w");
+    file.set_attr("texts", texts);
+    file.close();
+  }
+  const std::string good = bytes_of(path);
+  EXPECT_EQ(std::get<std::vector<std::string>>(open(path).attrs().at("texts")), texts);
+
+  const auto heap_of = [&](const std::string& text) { return good.rfind("GCOL", good.find(text)); };
+  const auto listed = [&](size_t object, uint32_t index, uint64_t size) {
+    std::string bytes = good;
+    bytes.replace(object, 2, little_endian({index}, 2));
+    std::memcpy(bytes.data() + object + 8, &size, sizeof size);
+    std::ofstream(path, std::ios::binary) << bytes;
+    EXPECT_EQ(listing_ends_with(path), 0);
+    return message_of([&] { open(path).attrs(); });
+  };
+  // The first object of a heap, one that lies behind the 4096 bytes that HDF5 reads first, the unused rest of a heap.
+  const size_t first = heap_of(texts[0]) + 16, late = good.find(texts[1]) + 5000, rest = good.find(texts[0]) + 40;
+  ASSERT_GT(late - heap_of(texts[1]), 4096u);
+  const std::string unused = "is unused and has no size", beyond = "reaches beyond it";
+  for (const auto& [object, index, size, why] : {std::tuple{first, 0u, uint64_t{0}, unused},
+                                                 {late, 0u, uint64_t{0}, unused},
+                                                 {first, 1u, uint64_t{60000}, beyond},
+                                                 {first, 1u, ~uint64_t{0} - 16, beyond},
+                                                 {late, 2u, uint64_t{1} << 40, beyond},
+                                                 {rest, 0u, uint64_t{1} << 20, beyond}}) {
+    const size_t heap = good.rfind("GCOL", object);
+    const std::string message = listed(object, index, size);
+
+    EXPECT_EQ(first_line(message), "attrs: object \"/\" of file \"" + path + "\": cannot read its text");
+    EXPECT_NE(message.find("  have  the global heap at byte " + std::to_string(heap) +
+                           " is damaged: its object at byte " + std::to_string(object) + " " + why),
+              std::string::npos)
+        << message;
+  }
+}
+
 }  // namespace
 }  // namespace moonhalo::io

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/io/write_driver.h"
+#include "moonhalo/io/file_driver.h"
 
 #include <ATen/core/Tensor.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,13 +13,14 @@
 #include <limits>
 #include <mutex>
 
+#include "moonhalo/io/heap_check.h"
 #include "moonhalo/io/new_file.h"
 
 namespace moonhalo::io::h5 {
 namespace {
 
 struct DriverInfo {
-  WriteStatus* status;
+  WriteStatus* status;  // null: only read
 };
 
 /// HDF5 hands its pointer to the first member back to us.
@@ -30,6 +32,7 @@ struct DriverFile {
   dev_t device;
   ino_t inode;
   WriteStatus* status;
+  HeapCheck heaps;
 };
 
 constexpr haddr_t kLargestAddress = std::numeric_limits<int64_t>::max();
@@ -37,11 +40,10 @@ constexpr haddr_t kLargestAddress = std::numeric_limits<int64_t>::max();
 DriverFile* self(H5FD_t* file) { return reinterpret_cast<DriverFile*>(file); }
 const DriverFile* self(const H5FD_t* file) { return reinterpret_cast<const DriverFile*>(file); }
 
-void* report(const char* what) {
-  H5Epush2(H5E_DEFAULT, "write_driver", what, 0, H5E_ERR_CLS, H5E_FILE, H5E_CANTOPENFILE, "%s, error message = '%s'",
-           what, std::strerror(errno));
-  return nullptr;
+void report(const std::string& what) {
+  H5Epush2(H5E_DEFAULT, "file_driver", "", 0, H5E_ERR_CLS, H5E_FILE, H5E_READERROR, "%s", what.c_str());
 }
+void report_errno(const char* what) { report(std::string(what) + ", error message = '" + std::strerror(errno) + "'"); }
 
 /// HDF5 opens what a file leads to (links, virtual datasets) with the driver of that file, and asks it for these.
 void* info_of(H5FD_t* file) { return new DriverInfo{self(file)->status}; }
@@ -56,10 +58,13 @@ H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
   const int mode = (flags & H5F_ACC_RDWR ? O_RDWR : O_RDONLY) | O_CLOEXEC | (flags & H5F_ACC_CREAT ? O_CREAT : 0) |
                    (flags & H5F_ACC_EXCL ? O_EXCL : 0) | (flags & H5F_ACC_TRUNC ? O_TRUNC : 0);
   const int descriptor = ::open(name, mode, 0666);
-  if (descriptor < 0) return static_cast<H5FD_t*>(report("unable to open file"));
+  if (descriptor < 0) {
+    report_errno("unable to open file");
+    return nullptr;
+  }
   struct stat found {};
   if (fstat(descriptor, &found) != 0) {
-    report("unable to inspect file");
+    report_errno("unable to inspect file");
     ::close(descriptor);
     return nullptr;
   }
@@ -74,7 +79,8 @@ H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
 
 herr_t close_file(H5FD_t* file) {
   DriverFile* mine = self(file);
-  if (::close(mine->descriptor) != 0 && mine->status->error == 0) mine->status->error = errno;
+  const bool closed = ::close(mine->descriptor) == 0;
+  if (!closed && mine->status != nullptr && mine->status->error == 0) mine->status->error = errno;
   delete mine;
   return 0;
 }
@@ -104,23 +110,25 @@ herr_t get_handle(H5FD_t* file, hid_t, void** handle) {
 }
 
 herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
-  auto* out = static_cast<char*>(buffer);
-  while (size > 0) {
-    const ssize_t got = pread(self(file)->descriptor, out, size, static_cast<off_t>(address));
+  auto* const begin = static_cast<char*>(buffer);
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t got = pread(self(file)->descriptor, begin + done, size - done, static_cast<off_t>(address + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      report("unable to read file");
+      report_errno("unable to read file");
       return -1;
     }
     if (got == 0) {  // past the end of the file stand zeros
-      std::memset(out, 0, size);
-      return 0;
+      std::memset(begin + done, 0, size - done);
+      break;
     }
-    out += got;
-    address += static_cast<haddr_t>(got);
-    size -= static_cast<size_t>(got);
+    done += static_cast<size_t>(got);
   }
-  return 0;
+  const std::string problem = self(file)->heaps.problem(self(file)->descriptor, address, buffer, size);
+  if (problem.empty()) return 0;
+  report(problem);
+  return -1;
 }
 
 herr_t write_bytes(H5FD_t* file, H5FD_mem_t kind, hid_t, haddr_t address, size_t size, const void* buffer) {
@@ -139,6 +147,19 @@ herr_t truncate_file(H5FD_t* file, hid_t, hbool_t) {
   }
   mine->end = mine->allocated;
   return 0;
+}
+
+/// A file that is written is a copy with a name of its own; one that is read must not be open for writing elsewhere.
+herr_t lock_file(H5FD_t* file, hbool_t) {
+  if (self(file)->status != nullptr || flock(self(file)->descriptor, LOCK_SH | LOCK_NB) == 0) return 0;
+  if (errno == ENOSYS) return 0;  // a file system without locks
+  report_errno("unable to lock file");
+  return -1;
+}
+herr_t unlock_file(H5FD_t* file) {
+  if (self(file)->status != nullptr || flock(self(file)->descriptor, LOCK_UN) == 0 || errno == ENOSYS) return 0;
+  report_errno("unable to unlock file");
+  return -1;
 }
 
 H5FD_class_t driver_class() {
@@ -161,6 +182,8 @@ H5FD_class_t driver_class() {
   driver.read = read_bytes;
   driver.write = write_bytes;
   driver.truncate = truncate_file;
+  driver.lock = lock_file;
+  driver.unlock = unlock_file;
   const H5FD_mem_t kinds[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;
   std::copy(std::begin(kinds), std::end(kinds), driver.fl_map);
   return driver;
@@ -174,6 +197,13 @@ hid_t driver_id(const Where& where) {
   const bool registered = id >= 0 && H5Iget_type(id) == H5I_VFL;  // not so after the program called H5close
   if (!registered) id = checked(where, "register its driver", [] { return H5FDregister(&driver); });
   return id;
+}
+
+Handle access_with(const DriverInfo& info, const Where& where) {
+  Handle access = property_list(H5P_FILE_ACCESS, where);
+  const hid_t driver = driver_id(where);
+  checked(where, "choose its driver", [&] { return H5Pset_driver(access.get(), driver, &info); });
+  return access;
 }
 
 }  // namespace
@@ -192,13 +222,9 @@ void write_at(int descriptor, WriteStatus& status, const void* data, size_t byte
   }
 }
 
-Handle write_access(WriteStatus& status, const Where& where) {
-  Handle access = property_list(H5P_FILE_ACCESS, where);
-  const hid_t driver = driver_id(where);
-  const DriverInfo info{&status};
-  checked(where, "choose its driver", [&] { return H5Pset_driver(access.get(), driver, &info); });
-  return access;
-}
+Handle read_access(const Where& where) { return access_with({nullptr}, where); }
+
+Handle write_access(WriteStatus& status, const Where& where) { return access_with({&status}, where); }
 
 void check_written(const WriteStatus& status, const Where& where) {
   TORCH_CHECK(status.error == 0, where.to_string(), ": cannot write it\n  have  ",
