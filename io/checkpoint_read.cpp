@@ -32,6 +32,12 @@ bool takes_bytes(const at::Tensor& target, const StoredTensor& tensor) {
          !target.is_neg();
 }
 
+/// No operator has counted what the disk wrote.
+void mark_written(const at::Tensor& target) {
+  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
+  if (is_shard_tensor(target)) block_was_written(shard_impl(target)->local());
+}
+
 bool same_box(const Box& one, const Box& other) { return (one.empty() && other.empty()) || one == other; }
 
 }  // namespace
@@ -67,24 +73,30 @@ void CheckpointReader::read(File& file, const StoredTensor& tensor, const Extent
   }
 }
 
-void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Communicator& group,
+/// By this rank alone where there is no group.
+void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Communicator* group,
                                    const at::Tensor& target) {
   const bool in_place = takes_bytes(target, tensor);
   const at::Tensor data = in_place ? target : empty_block(tensor.shape, tensor.dtype);
   const int64_t bytes = bytes_of(tensor);
   const Extent as_bytes{{bytes}, 1};
-  if (group.size() == 1 || bytes <= kSmallBytes) {
+  if (group == nullptr || group->size() == 1 || bytes <= kSmallBytes) {
     read(file, tensor, as_bytes, Box{{0, bytes}}, data.mutable_data_ptr());
   } else {
-    const std::vector<int64_t> counts = balanced_sizes(bytes, group.size());
-    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0});
+    const std::vector<int64_t> counts = balanced_sizes(bytes, group->size());
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group->rank(), int64_t{0});
     scratch_used_ = 0;
-    const at::Tensor part = scratch({counts[group.rank()]}, at::kByte);
+    const at::Tensor part = scratch({counts[group->rank()]}, at::kByte);
     read(file, tensor, as_bytes, Box{{begin, begin + part.numel()}}, part.mutable_data_ptr());
     at::Tensor whole = at::from_blob(data.mutable_data_ptr(), {bytes}, at::kByte);
-    group.all_gather(part, counts, whole);
+    group->all_gather(part, counts, whole);
   }
   if (!in_place) target.copy_(data);
+}
+
+CheckpointReader::Extent CheckpointReader::extent_of(const ShardSpec& spec, const StoredTensor& tensor) {
+  return {spec.ndim() == 0 ? std::vector<int64_t>{1} : spec.global_shape(),
+          static_cast<int64_t>(c10::elementSize(tensor.dtype))};
 }
 
 void CheckpointReader::read_block(File& file, const StoredTensor& tensor, const at::Tensor& target) {
@@ -92,21 +104,26 @@ void CheckpointReader::read_block(File& file, const StoredTensor& tensor, const 
   const MeshPtr& mesh = held->mesh();
   std::vector<int64_t>& bytes = bytes_by_rank_[mesh.get()];
   bytes.resize(mesh->size());
-  const Extent extent{held->ndim() == 0 ? std::vector<int64_t>{1} : held->global_shape(),
-                      static_cast<int64_t>(c10::elementSize(tensor.dtype))};
+  const Extent extent = extent_of(*held, tensor);
   std::vector<Box> boxes;
   bool apart = true;  // each rank reads its own block
   if (bytes_of(tensor) > kSmallBytes) {
     boxes = share_out(*held, extent.element_bytes, bytes, kShortestReadRun).boxes;
     for (int64_t rank = 0; rank < mesh->size(); ++rank) apart &= same_box(boxes[rank], block_box(*held, rank));
   }
-  const at::Tensor block = to_local(target);
-  if (!apart) {
-    add_shared({&file, &tensor, held, block, std::move(boxes)});
-    return;
+  if (apart) {
+    read_own_block(file, tensor, target);
+  } else {
+    add_shared({&file, &tensor, held, to_local(target), std::move(boxes)});
   }
+}
+
+void CheckpointReader::read_own_block(File& file, const StoredTensor& tensor, const at::Tensor& target) {
+  const SpecPtr& held = spec(target);
+  const at::Tensor block = to_local(target);
   const at::Tensor data = takes_bytes(block, tensor) ? block : empty_block(block.sizes(), tensor.dtype);
-  read(file, tensor, extent, held->ndim() == 0 ? Box{{0, 1}} : block_box(*held, mesh->rank()), data.mutable_data_ptr());
+  read(file, tensor, extent_of(*held, tensor), held->ndim() == 0 ? Box{{0, 1}} : block_box(*held, held->mesh()->rank()),
+       data.mutable_data_ptr());
   if (!data.is_same(block)) block.copy_(data);
 }
 
@@ -160,19 +177,33 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
   TORCH_INTERNAL_ASSERT(target.sizes() == at::IntArrayRef(stored.shape), "a tensor is read into one of another shape");
   const at::NoGradGuard no_grad;
   if (!is_shard_tensor(target)) {
-    read_copies(from, stored, world_, target);
+    read_copies(from, stored, &world_, target);
   } else if (spec(target)->has_partial()) {
     const at::Tensor whole = empty_block(stored.shape, stored.dtype);
-    read_copies(from, stored, world_, whole);
+    read_copies(from, stored, &world_, whole);
     target.copy_(whole);
   } else if (spec(target)->is_replicate() && to_local(target).is_cpu()) {
-    read_copies(from, stored, spec(target)->mesh()->group(), to_local(target));
+    read_copies(from, stored, &spec(target)->mesh()->group(), to_local(target));
   } else {
     read_block(from, stored, target);
   }
-  // No operator has counted what the disk wrote.
-  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
-  if (is_shard_tensor(target)) block_was_written(shard_impl(target)->local());
+  mark_written(target);
+}
+
+void CheckpointReader::read_alone(const std::string& entry, const std::string& tensor, const at::Tensor& target) {
+  const auto& [stored, file] = entries_.at(entry).at(tensor);
+  TORCH_INTERNAL_ASSERT(target.sizes() == at::IntArrayRef(stored.shape), "a tensor is read into one of another shape");
+  const at::NoGradGuard no_grad;
+  if (!is_shard_tensor(target)) {
+    read_copies(*file, stored, nullptr, target);
+  } else if (spec(target)->has_partial()) {
+    const at::Tensor whole = empty_block(stored.shape, stored.dtype);
+    read_copies(*file, stored, nullptr, whole);
+    target.copy_(whole);
+  } else {
+    read_own_block(*file, stored, target);
+  }
+  mark_written(target);
 }
 
 void CheckpointReader::finish() {

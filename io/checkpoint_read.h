@@ -34,6 +34,8 @@ class CheckpointReader {
   /// Reads a tensor into one of its shape, where it is after flush(); values are cast where the dtype is another. A
   /// plain one is read on every rank. Collective over the world, or the mesh. A disk that fails says so in finish().
   void read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target);
+  /// As read_into, by this rank alone: for tensors that only some ranks have. Not collective.
+  void read_alone(const std::string& entry, const std::string& tensor, const at::Tensor& target);
   /// Collective: exchanges what ranks have read for each other so far. Few large messages do better than one a tensor.
   void flush();
   /// Flushes. Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its
@@ -56,6 +58,7 @@ class CheckpointReader {
     std::vector<int64_t> shape;
     int64_t element_bytes;
   };
+  static Extent extent_of(const ShardSpec& spec, const StoredTensor& tensor);
   void read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data);
   /// A tensor that is read in parts.
   struct Shared {
@@ -68,8 +71,9 @@ class CheckpointReader {
   void add_shared(Shared shared);
   /// Memory until the next flush(): touching new memory costs more than reading.
   at::Tensor scratch(const std::vector<int64_t>& shape, at::ScalarType dtype);
-  void read_copies(File& file, const StoredTensor& tensor, Communicator& group, const at::Tensor& target);
+  void read_copies(File& file, const StoredTensor& tensor, Communicator* group, const at::Tensor& target);
   void read_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
+  void read_own_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
 
   Communicator& world_;
   std::map<std::string, std::map<std::string, Located>> entries_;

@@ -32,15 +32,14 @@ CheckpointWriter::CheckpointWriter(Communicator& world, std::string path, bool i
     : world_(world), path_(std::move(path)), short_run_(in_background ? kShortestBackgroundRun : kShortRun) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
-bool CheckpointWriter::writes(const MeshPtr& mesh) {
+bool CheckpointWriter::writes(const MeshPtr& mesh, int64_t owner) {
   if (mesh->size() == world_.size()) return true;
-  const auto known = writes_.find(mesh.get());
-  if (known != writes_.end()) return known->second;
-  const auto members = mesh->group().all_gather_strings(std::to_string(world_.rank()));
-  return writes_[mesh.get()] = std::find(members.begin(), members.end(), "0") != members.end();
+  std::vector<std::string>& members = members_[mesh.get()];
+  if (members.empty()) members = mesh->group().all_gather_strings(std::to_string(world_.rank()));
+  return std::find(members.begin(), members.end(), std::to_string(owner)) != members.end();
 }
 
-FilePart CheckpointWriter::make_part(const at::Tensor& tensor) {
+FilePart CheckpointWriter::make_part(const at::Tensor& tensor, int64_t owner) {
   if (is_shard_tensor(tensor)) {
     const SpecPtr target = without_partial(spec(tensor));
     return share_block(target, to_local(redistribute(tensor, target)).detach(), bytes_by_rank_[target->mesh().get()],
@@ -49,20 +48,23 @@ FilePart CheckpointWriter::make_part(const at::Tensor& tensor) {
   FilePart part{.element_bytes = static_cast<int64_t>(tensor.element_size())};
   part.block = tensor.dim() == 0 ? carried_out(tensor).reshape({1}) : carried_out(tensor);
   part.shares.shape = part.block.sizes().vec();
-  for (const int64_t size : part.shares.shape) part.owned.push_back({0, world_.rank() == 0 ? size : 0});
+  for (const int64_t size : part.shares.shape) part.owned.push_back({0, world_.rank() == owner ? size : 0});
   part.box = part.owned;
   return part;
 }
 
-void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                           const std::vector<int64_t>& owners) {
   std::vector<StoredTensor> stored;
   for (const auto& [key, tensor] : tensors) stored.push_back({key, tensor.scalar_type(), tensor.sizes().vec()});
   std::string header = lay_out_safetensors(stored, {{"format", "pt"}});
   const int64_t bytes = stored.empty() ? static_cast<int64_t>(header.size()) : stored.back().end;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor tensor = tensors[i].second.detach();
-    if (is_shard_tensor(tensor) && !writes(spec(tensor)->mesh())) continue;
-    FilePart part = make_part(tensor);
+    const int64_t owner = owners.empty() ? 0 : owners[i];
+    const bool is_elsewhere = !is_shard_tensor(tensor) && tensor.is_meta();
+    if (is_elsewhere || (is_shard_tensor(tensor) && !writes(spec(tensor)->mesh(), owner))) continue;
+    FilePart part = make_part(tensor, owner);
     part.file = files_.size();
     part.offset = stored[i].begin;
     parts_.push_back(std::move(part));

@@ -25,8 +25,9 @@ namespace moonhalo::io {
 ///     writer.create();                                    rank 0 alone
 ///     writer.write();                                     or copy(), for a BackgroundWrite
 ///
-/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds rank 0), plain
-/// tensors by rank 0.
+/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds their owner), plain
+/// tensors by their owner: rank 0, or the rank that add() is told. Where only some ranks have a tensor, the others give
+/// one of device "meta".
 class CheckpointWriter {
  public:
   /// `in_background`: for copy().
@@ -34,8 +35,10 @@ class CheckpointWriter {
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
-  /// Sums Partial tensors, which is collective over their mesh. Errors as of save_safetensors.
-  void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  /// Sums Partial tensors, which is collective over their mesh. `owners`: a rank of the world for each tensor, or none.
+  /// Errors as of save_safetensors.
+  void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+           const std::vector<int64_t>& owners = {});
   /// Collective. ValueError on every rank unless all have added tensors of the same names, shapes and dtypes.
   void check_alike();
   /// Makes the files in PATH.partial, with room for all tensors. Rank 0 alone.
@@ -50,8 +53,8 @@ class CheckpointWriter {
 
  private:
   struct File;
-  bool writes(const MeshPtr& mesh);
-  FilePart make_part(const at::Tensor& tensor);
+  bool writes(const MeshPtr& mesh, int64_t owner);
+  FilePart make_part(const at::Tensor& tensor, int64_t owner);
 
   Communicator& world_;
   const std::string path_;
@@ -59,7 +62,7 @@ class CheckpointWriter {
   std::vector<File> files_;
   std::vector<FilePart> parts_;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
-  std::map<const DeviceMesh*, bool> writes_;
+  std::map<const DeviceMesh*, std::vector<std::string>> members_;
 };
 
 }  // namespace moonhalo::io

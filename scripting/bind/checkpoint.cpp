@@ -72,9 +72,17 @@ int make_writer(lua_State* lua) {
   return 1;
 }
 
-/// writer:add(name, {{name, tensor}, ...})
+/// writer:add(name, {{name, tensor, owner}, ...}); owner: rank 0 where it is nil
 int writer_add(lua_State* lua) {
-  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), check_named_tensors(lua, 3));
+  const auto tensors = check_named_tensors(lua, 3);
+  std::vector<int64_t> owners;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    lua_rawgeti(lua, 3, static_cast<lua_Integer>(i) + 1);
+    lua_rawgeti(lua, -1, 3);
+    owners.push_back(is_nil(lua, -1) ? 0 : check_int(lua, -1));
+    lua_pop(lua, 2);
+  }
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners);
   return 0;
 }
 
@@ -151,6 +159,13 @@ int reader_read_into(lua_State* lua) {
   return 0;
 }
 
+/// reader:read_alone(file, name, target), of the same shape; not collective
+int reader_read_alone(lua_State* lua) {
+  check_object<io::CheckpointReader>(lua, 1)->read_alone(check_string(lua, 2), check_string(lua, 3),
+                                                         check_tensor(lua, 4));
+  return 0;
+}
+
 /// reader:read(file, name, like): a new tensor, placed as `like` where that is a ShardTensor of the shape; else plain,
 /// on the CPU.
 int reader_read(lua_State* lua) {
@@ -207,8 +222,13 @@ const luaL_Reg background_methods[] = {
     {nullptr, nullptr},
 };
 const luaL_Reg reader_methods[] = {
-    {"add", guard<reader_add>},   {"describe", guard<reader_describe>}, {"read_into", guard<reader_read_into>},
-    {"read", guard<reader_read>}, {"finish", guard<reader_finish>},     {nullptr, nullptr},
+    {"add", guard<reader_add>},
+    {"describe", guard<reader_describe>},
+    {"read_into", guard<reader_read_into>},
+    {"read_alone", guard<reader_read_alone>},
+    {"read", guard<reader_read>},
+    {"finish", guard<reader_finish>},
+    {nullptr, nullptr},
 };
 
 const Binding binding("checkpoint", [](lua_State* lua) {

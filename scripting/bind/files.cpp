@@ -117,6 +117,17 @@ int on_every_rank(lua_State* lua) {
   return 1;
 }
 
+/// _files.of_all_ranks(text) -> the texts of all ranks, in their order. Collective.
+int of_all_ranks(lua_State* lua) {
+  const std::vector<std::string> texts = context(lua).world->all_gather_strings(check_string(lua, 1));
+  lua_createtable(lua, static_cast<int>(texts.size()), 0);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    push(lua, texts[i]);
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+  return 1;
+}
+
 /// files.write_png(path, image): uint8 [height, width, 3].
 int write_png(lua_State* lua) {
   io::write_png(check_string(lua, 1), check_tensor(lua, 2).contiguous());
@@ -189,6 +200,7 @@ const luaL_Reg internals[] = {
     {"write", guard<write>},
     {"on_first_rank", guard<on_first_rank>},
     {"on_every_rank", guard<on_every_rank>},
+    {"of_all_ranks", guard<of_all_ranks>},
     {nullptr, nullptr},
 };
 const luaL_Reg safetensors_functions[] = {

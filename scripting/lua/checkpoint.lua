@@ -9,6 +9,7 @@ local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
 local values = require "moonhalo.internal.checkpoint_values"
 local optimizers = require "moonhalo.internal.checkpoint_optimizers"
+local stages = require "moonhalo.internal.checkpoint_stages"
 local check_saved = require("moonhalo.nn.state").check_saved
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
@@ -62,8 +63,11 @@ local function pack_all(state)
       fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
     end
     local value, own = state[key], {}
+    local pipe = stages.pipeline_of(value)
     if mh._is_optimizer(value) then
       entries[key] = optimizers.pack(value, modules, own)
+    elseif pipe then
+      entries[key] = stages.pack_model(pipe, own)
     else
       entries[key] = values.pack(has_state(value) and value:state_dict() or value, "", own, 1)
     end
@@ -194,11 +198,17 @@ local function plan_module(module, value, names, key, reader, options)
 end
 
 local function plan_optimizer(optimizer, value, names, key, reader)
+  local alone = stages.pipeline_of_optimizer(optimizer) ~= nil  -- other ranks read other tensors
   optimizer:_check_state_dict(value)
   return function()
     optimizer:load_state_dict(value)
     values.walk_both(value.state, optimizer:state_dict().state, function(saved, target)
-      if names[saved] then reader:read_into(key, names[saved], target) end
+      if not names[saved] then return end
+      if alone then
+        reader:read_alone(key, names[saved], target)
+      else
+        reader:read_into(key, names[saved], target)
+      end
     end)
   end
 end
@@ -243,11 +253,19 @@ function checkpoint.load(path, into, options)
       if described then names[described] = name end
       return described
     end, function(problem) fail(place .. problem) end)
-    if is_module(object) then
+    local pipe = stages.pipeline_of(object)
+    if pipe then
+      steps[#steps + 1] = {place, at_place(place, stages.plan_model, pipe, value, names, key, reader, options)}
+    elseif is_module(object) then
       steps[#steps + 1] = {place, at_place(place, plan_module, object, value, names, key, reader, options)}
     elseif mh._is_optimizer(object) then
-      if source.format > 1 then value = at_place(place, optimizers.by_position, object, modules, value, options) end
-      steps[#steps + 1] = {place, at_place(place, plan_optimizer, object, value, names, key, reader)}
+      local step
+      files.on_every_rank(function()  -- stages of a pipeline differ in what they lack
+        if source.format > 1 then value = at_place(place, optimizers.by_position, object, modules, value, options) end
+        step = at_place(place, plan_optimizer, object, value, names, key, reader)
+        return ""
+      end)
+      steps[#steps + 1] = {place, step}
     elseif object ~= nil then
       objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else

@@ -46,6 +46,27 @@ local kCases = {
   pipeline_inside = {make = mlp, x = {5, 6}, y = {5, 3}, names = {"dp", "pp", "tp"}, field = {S(0, {5, 0}), S(1)}, plan = {}, split = {3, 3}},
 }
 
+--- N41, X12: what stages have in blocks goes on after a checkpoint, and fits the whole model.
+local function goes_on(case, mesh, pipe, opt, cut)
+  local path = ("%s/moonhalo_test_pipeline8_%s"):format(os.getenv("TMPDIR") or "/tmp", table.concat(case.names, "_"))
+  mh.checkpoint.save(path, {model = pipe, opt = opt})
+  local expected = pipe:train_step(cut, loss_of)
+  opt:step()
+  local after = pipe:train_step(cut, loss_of)
+
+  local again = mh.pipeline(case.make(), {
+    mesh = mesh, micros = 3, split = case.split, schedule = case.schedule,
+    parallelize = function(stage, slice) mh.parallelize_module(stage, slice, case.plan) end,
+  })
+  local second = optim.AdamW(again:parameters(), {lr = 0.01})
+  mh.checkpoint.load(path, {model = again, opt = second})
+  for i, loss in ipairs(again:train_step(cut, loss_of)) do testing.assert_close(loss, expected[i]) end
+  second:step()
+  for i, loss in ipairs(again:train_step(cut, loss_of)) do testing.assert_close(loss, after[i]) end
+  local whole = case.make()
+  mh.checkpoint.load(path, {model = whole, opt = optim.AdamW(whole:parameters(), {lr = 0.01})})
+end
+
 for name, case in pairs(kCases) do
   tests["test_N05_three_steps_" .. name] = function()
     local mesh = mh.init_device_mesh("cpu", {2, 2, 2}, case.names)
@@ -70,6 +91,7 @@ for name, case in pairs(kCases) do
     for i, loss in ipairs(losses) do testing.assert_close(loss, expected_losses[i]) end
     for path, parameter in pipe:named_parameters() do testing.assert_close(plain(parameter):detach(), expected[path]) end
     testing.assert_equal(pipe:parameters()[1].is_leaf, true)
+    goes_on(case, mesh, pipe, opt, cut)
   end
 end
 

@@ -3,7 +3,7 @@
 -- order, or other groups of ranks, do not matter. A parameter of no module is named by its position: "#3".
 
 local mh = require "moonhalo"
-local pipelines = require "moonhalo.internal.pipeline"
+local stages = require "moonhalo.internal.checkpoint_stages"
 local values = require "moonhalo.internal.checkpoint_values"
 
 local fail, identity = mh.fail, mh._checkpoint_files.identity
@@ -31,10 +31,8 @@ end
 
 --- The state of an optimizer for checkpoint.json; tensors are named "exp_avg/NAME".
 function optimizers.pack(optimizer, modules, tensors)
-  if pipelines.trains_stages(optimizer) then
-    fail("checkpoint.save: the state of an optimizer whose parameters are a pipeline's lies on the ranks of its stages and is not saved"
-      .. "\n  fix   save the pipeline, and make the optimizer anew after loading")
-  end
+  local pipe = stages.pipeline_of_optimizer(optimizer)
+  if pipe then return stages.pack_optimizer(pipe, optimizer, tensors) end
   local dict, names, state = optimizer:state_dict(), names_of(optimizer, modules), {}
   for i, of_parameter in ipairs(dict.state) do
     state[names[i]] = {}
@@ -65,7 +63,12 @@ end
 --- starts with none.
 function optimizers.by_position(optimizer, modules, value, options)
   if type(value) ~= "table" or type(value.state) ~= "table" then return value end  -- which it refuses
-  local names, found = names_of(optimizer, modules)
+  local names, found, pipe = nil, true, stages.pipeline_of_optimizer(optimizer)
+  if pipe then
+    names = pipe:_names_of(optimizer)
+  else
+    names, found = names_of(optimizer, modules)
+  end
   if not found then
     local saved = saved_names(value.param_groups)
     if #saved ~= #names then
@@ -80,6 +83,9 @@ function optimizers.by_position(optimizer, modules, value, options)
     if state[i] == nil then
       missing[#missing + 1], state[i] = name, {}
     end
+  end
+  if pipe then
+    for name in pipe:_whole_model():state_dict() do left[name] = nil end  -- of other stages
   end
   local more = values.sorted(left)
   if options.strict ~= false and #missing + #more > 0 then

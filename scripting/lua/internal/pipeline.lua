@@ -9,6 +9,7 @@ local ordered_map = require "moonhalo.internal.ordered_map"
 local state = require "moonhalo.nn.state"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
+local identity = mh._checkpoint_files.identity
 
 -- ---- Stages ---------------------------------------------------------------------------------------------------------
 
@@ -97,12 +98,14 @@ local function shared_tensors(stages)
 end
 
 --- `parallelize` makes new tensors: what was one in several stages is so again on this rank, and its gradients are added up over
---- the ranks. Returns the parameters of this rank whose first stage is on another.
-local function tie(engine, shared)
-  local elsewhere = {}
+--- the ranks. Returns the parameters of this rank whose first stage is on another, and the first names of all that are shared.
+local function tie(engine, shared, path_of)
+  local elsewhere, first_names = {}, {}
   for _, entry in ipairs(shared) do
-    local own
+    local own, first
     for _, slot in ipairs(entry.slots) do
+      local place = path_of[slot.module]
+      if not first or place.number < first.number then first = {number = place.number, name = place.path .. slot.name} end
       if engine:has_stage(slot.stage) then
         local tensors = rawget(slot.module, "_parameters")
         own = own or tensors[slot.name]
@@ -110,9 +113,20 @@ local function tie(engine, shared)
       end
     end
     engine:tie(entry.numbers, own)
+    if own then first_names[own] = first.name end
     if own and not engine:has_stage(entry.numbers[1]) then elsewhere[own] = true end
   end
-  return elsewhere
+  return elsewhere, first_names
+end
+
+--- Module -> its first path in the model, with a dot behind it, and the number of that.
+local function paths_of(model)
+  local found, count = {}, 0
+  for path, module in model:named_modules() do
+    count = count + 1
+    found[module] = found[module] or {number = count, path = path == "" and "" or path .. "."}
+  end
+  return found
 end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
@@ -209,12 +223,14 @@ function Pipeline:parameters()
   return list
 end
 
+local function module_of(self, name) return self._model:get_submodule(name:match("^(.*)%.[^.]+$") or "") end
+
 --- The whole model's tensors by name, on all ranks: stages of others are copied here. For checkpoints and files; the
 --- model's own state_dict would give what this rank's stages alone have trained. Collective over the mesh.
 function Pipeline:state_dict()
   local found, names_of_stage = state.state_dict(self._model), {}
   for name in found do
-    local stage = self._stage_of[self._model:get_submodule(name:match("^(.*)%.[^.]+$") or "")]
+    local stage = self._stage_of[module_of(self, name)]
     names_of_stage[stage] = names_of_stage[stage] or {}
     table.insert(names_of_stage[stage], name)
   end
@@ -226,8 +242,51 @@ function Pipeline:state_dict()
   return found
 end
 
---- As nn.Module's; this rank's stages take their tensors. Collective over the mesh.
-Pipeline.load_state_dict = state.load_state_dict
+--- The model's tensors by name, those of other stages as they are here: what the whole model has, not its values.
+function Pipeline:_whole_model()
+  return {
+    state_dict = function() return state.state_dict(self._model) end,
+    class_name = function() return "Pipeline" end,
+  }
+end
+
+--- The tensors of this rank's stages by their names in the whole model. `first`: less those that earlier stages have, too.
+function Pipeline:_own_state(first)
+  local found = ordered_map()
+  for name, tensor in state.state_dict(self._model) do
+    local module = module_of(self, name)
+    if self._mine[module] and not (first and not self._engine:has_stage(self._stage_of[module])) then found[name] = tensor end
+  end
+  return found
+end
+
+--- The names in the whole model of an optimizer's parameters by position, which are all of this pipeline's, and those
+--- positions whose parameters other ranks have, too, and save.
+function Pipeline:_names_of(optimizer)
+  local known, elsewhere, names, skipped = {}, {}, {}, {}
+  for name, parameter in self:named_parameters() do
+    known[identity(parameter)] = self._first_names[parameter] or name
+    elsewhere[identity(parameter)] = self._elsewhere[parameter]
+  end
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, parameter in ipairs(group.params) do
+      names[#names + 1] = known[identity(parameter)]
+      skipped[#names] = elsewhere[identity(parameter)]
+    end
+  end
+  return names, skipped
+end
+
+--- As nn.Module's; this rank's stages take their tensors. Not collective where those given are plain.
+function Pipeline:load_state_dict(given, options)
+  local _, tensors, result = state.check(self:_whole_model(), given, options)
+  mh.no_grad(function()
+    for name, target in self:_own_state() do
+      if tensors[name] ~= nil then target:copy_(tensors[name]) end
+    end
+  end)
+  return result
+end
 
 function Pipeline:class_name() return "Pipeline" end
 
@@ -241,7 +300,7 @@ function Pipeline:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
 end
 
-local kDivided = setmetatable({}, {__mode = "k"})  -- pipelines whose stages are on several ranks
+local kPipelines = setmetatable({}, {__mode = "k"})
 
 local function refuse_state_dict(module)
   fail(module:class_name() .. ": state_dict: this rank trains some stages of a pipeline, the others are as they were at the "
@@ -281,29 +340,34 @@ local function pipeline(...)
       for _, module in stage:named_modules() do mine[module] = true end
     end
   end
+  local elsewhere, first_names = tie(engine, shared, paths_of(model))
   local made = setmetatable({
     mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _stage_of = stage_of,
-    _elsewhere = tie(engine, shared),
+    _elsewhere = elsewhere, _first_names = first_names, _place = given.mesh:coordinate(given.dim),
   }, Pipeline)
   if given.mesh:size(given.dim) > 1 then
     for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
-    kDivided[made] = true
   end
+  kPipelines[made] = true
   return made
 end
 
---- True if an optimizer has parameters of a pipeline over several ranks.
-local function trains_stages(optimizer)
-  local ids = {}
-  for pipe in pairs(kDivided) do
-    for _, parameter in ipairs(pipe:parameters()) do ids[mh._checkpoint_files.identity(parameter)] = true end
+--- The pipeline of which an optimizer has parameters, and whether it has others, too.
+local function trained_by(optimizer)
+  local owners, found, others = {}, nil, false
+  for pipe in pairs(kPipelines) do
+    for _, parameter in ipairs(pipe:parameters()) do owners[identity(parameter)] = pipe end
   end
   for _, group in ipairs(optimizer.param_groups) do
     for _, parameter in ipairs(group.params) do
-      if ids[mh._checkpoint_files.identity(parameter)] then return true end
+      local pipe = owners[identity(parameter)]
+      others = others or pipe == nil or (found ~= nil and pipe ~= found)
+      found = found or pipe
     end
   end
-  return false
+  return found, others
 end
 
-return {pipeline = pipeline, trains_stages = trains_stages}
+local function is_pipeline(value) return kPipelines[value] ~= nil end
+
+return {pipeline = pipeline, trained_by = trained_by, is_pipeline = is_pipeline}

@@ -122,6 +122,9 @@ function state.load_state_dict(self, given, options)
   return result
 end
 
+--- The module's own tensors and those of `given` by name, and the result of load_state_dict, which this does not change.
+function state.check(self, given, options) return check_state(self, given, options) end
+
 --- For checkpoints, whose tensors are still on the disk: `given` says what they are (device "meta"). Returns the module's
 --- tensors and those given, by name.
 function state.check_saved(self, given, options) return check_state(self, given, options, options.strict ~= false) end

@@ -247,8 +247,10 @@ function tests.test_N15_N16_N20_refusals()
   testing.assert_error(function() mh.pipeline(both, {mesh = line, micros = 2}) end, "share the buffer 'running_mean'")
 end
 
+local function folder(name) return ("%s/moonhalo_test_pipeline_%s_%d"):format(os.getenv("TMPDIR") or "/tmp", name, ranks) end
+
 function tests.test_checkpoints_hold_what_all_stages_have_trained()
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_pipeline_" .. ranks
+  local path = folder("trained")
   local function trained(mesh)
     local model = seeded(mh.deferred_init, mlp, {min_numel = 0})
     local pipe = mh.pipeline(model, {mesh = mesh, micros = 2, schedule = "gpipe", stages = 4 % ranks == 0 and 4 or ranks})
@@ -273,7 +275,87 @@ function tests.test_checkpoints_hold_what_all_stages_have_trained()
 
   testing.assert_error(function() model:state_dict() end, "fix   save the pipeline: pipeline:state_dict()")
   testing.assert_error(function() mh.checkpoint.save(path, {model = model}) end, "this rank trains some stages of a pipeline")
-  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = opt}) end, "lies on the ranks of its stages and is not saved")
+end
+
+local function adam(parameters) return optim.AdamW(parameters, {lr = 0.05}) end
+local function step_words(pipe, opt)
+  local losses = mh.stack(pipe:train_step(kWords, cross_entropy))
+  opt:step()
+  return losses
+end
+local function words_on(mesh) return mh.pipeline(seeded(words), {mesh = mesh, micros = 2, schedule = "gpipe", stages = ranks}) end
+
+-- Nothing but names, numbers and blocks of its own comes to a rank. The weights that two stages share have one state.
+function tests.test_N37_N41_states_of_optimizers_of_pipelines()
+  for _, async in ipairs {false, true} do
+    local path = folder("states")
+    local pipe = words_on(line)
+    local opt = adam(pipe:parameters())
+    step_words(pipe, opt)
+    local saving = mh.checkpoint.save(path, {model = pipe, opt = opt, step = 1}, {async = async})
+    if async then saving:wait() end
+    local names = {}
+    for _, pair in ipairs((mh.safetensors.load(path .. "/opt.safetensors"))) do names[pair[1]] = true end
+    local copied = words_on(line)
+    copied:load_state_dict(pipe:state_dict())
+    testing.assert_equal({names["exp_avg/table.weight"], names["exp_avg/last.table.weight"]}, {true, nil})
+    local expected = step_words(pipe, opt)
+    local after = step_words(pipe, opt)
+    testing.assert_close(step_words(copied, adam(copied:parameters())), expected)
+
+    -- On as many ranks, on every rank alone, and as one module.
+    for _, mesh in ipairs {line, alone} do
+      local again = words_on(mesh)
+      local turned = again:parameters()
+      for i = 1, #turned // 2 do turned[i], turned[#turned + 1 - i] = turned[#turned + 1 - i], turned[i] end
+      local second = adam(turned)
+      testing.assert_equal(mh.checkpoint.load(path, {model = again, opt = second}).step, 1)
+      testing.assert_close(step_words(again, second), expected)
+      testing.assert_close(step_words(again, second), after)
+    end
+    local whole = words()
+    local single = adam(whole:parameters())
+    mh.checkpoint.load(path, {model = whole, opt = single})
+    whole:zero_grad()
+    local losses = {}
+    for i, sample in ipairs(kWords) do
+      losses[i] = cross_entropy(whole(sample[1]), sample)
+      losses[i]:backward()
+    end
+    testing.assert_close(mh.stack(losses):detach(), expected)
+    mh.checkpoint.save(folder("single"), {model = whole, opt = single})
+    local back = words_on(line)
+    mh.checkpoint.load(folder("single"), {model = back, opt = adam(back:parameters())})
+    mh.barrier()
+  end
+end
+
+function tests.test_N41_states_that_a_stage_misses_are_told_on_every_rank()
+  local path = folder("missing")
+  local pipe = words_on(line)
+  local parameters = {}
+  for name, parameter in pipe:named_parameters() do
+    if not name:find("^last") then parameters[#parameters + 1] = parameter end
+  end
+  local opt = adam(parameters)
+  step_words(pipe, opt)
+  mh.checkpoint.save(path, {model = pipe, opt = opt})
+  local before = pipe:state_dict()["first.mix.weight"]:clone()
+  step_words(pipe, opt)
+  local other = pipe:state_dict()["first.mix.weight"]:clone()
+  local all = adam(pipe:parameters())
+  testing.assert_equal(mh.equal(before, other), false)
+  -- Names of other stages are none of this rank's business; a dtype of its own is.
+  local wrong = mh.pipeline(seeded(function() return Words():float() end), {mesh = line, micros = 2, schedule = "gpipe", stages = ranks})
+  testing.assert_error(function() mh.checkpoint.load(path, {model = wrong, opt = all}) end, "is float64, the module's is float32; strict = false casts")
+  mh.checkpoint.load(path, {model = pipe, opt = all})
+  testing.assert_equal(mh.equal(pipe:state_dict()["first.mix.weight"], before), true)
+  local loose = nn.Linear(2, 2):double()
+  local both = pipe:parameters()
+  both[#both + 1] = loose.weight
+  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = adam(both)}) end, "an optimizer has parameters of a pipeline and others, too")
+  local uneven = optim.AdamW(pipe:parameters(), {lr = 0.01 * (mh.rank() + 1)})
+  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = uneven}) end, "the optimizers of places 0 and 1 of a pipeline differ in groups or options")
 end
 
 -- A mistake of a stage or the loss is found on the rank that has it: here on all, each with the whole pipeline.
