@@ -206,6 +206,15 @@ void CheckpointReader::read_alone(const std::string& entry, const std::string& t
   mark_written(target);
 }
 
+void CheckpointReader::read_block(const std::string& entry, const std::string& tensor, const at::Tensor& target) {
+  const auto& [stored, file] = entries_.at(entry).at(tensor);
+  const at::NoGradGuard no_grad;
+  const at::Tensor block = is_shard_tensor(target) ? to_local(target) : target;
+  TORCH_INTERNAL_ASSERT(block.sizes() == at::IntArrayRef(stored.shape), "a block is read into one of another shape");
+  read_copies(*file, stored, nullptr, block);
+  mark_written(target);
+}
+
 void CheckpointReader::finish() {
   const at::NoGradGuard no_grad;
   flush();

@@ -36,6 +36,8 @@ class CheckpointReader {
   void read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target);
   /// As read_into, by this rank alone: for tensors that only some ranks have. Not collective.
   void read_alone(const std::string& entry, const std::string& tensor, const at::Tensor& target);
+  /// Reads a tensor that is this rank's block of `target` alone. Not collective.
+  void read_block(const std::string& entry, const std::string& tensor, const at::Tensor& target);
   /// Collective: exchanges what ranks have read for each other so far. Few large messages do better than one a tensor.
   void flush();
   /// Flushes. Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its

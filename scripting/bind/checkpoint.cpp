@@ -2,16 +2,20 @@
 // The parts of lua/checkpoint.lua: the folders and files of checkpoints.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/checkpoint_folder.h"
 #include "moonhalo/io/checkpoint_read.h"
 #include "moonhalo/io/checkpoint_write.h"
+#include "moonhalo/io/share_blocks.h"
+#include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/bind/named_tensors.h"
 
 namespace moonhalo::scripting {
@@ -61,6 +65,43 @@ int now(lua_State* lua) {
 int identity(lua_State* lua) {
   push(lua, static_cast<int64_t>(reinterpret_cast<intptr_t>(check_tensor(lua, 1).unsafeGetTensorImpl())));
   return 1;
+}
+
+// Blocks
+
+/// block(tensor) -> this rank's block, plain, and where it begins
+int block(lua_State* lua) {
+  const at::Tensor tensor = check_tensor(lua, 1).detach();
+  push(lua, carried_out(is_shard_tensor(tensor) ? to_local(tensor) : tensor));
+  std::vector<int64_t> begin;
+  const Box box = io::held_box(tensor);
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) begin.push_back(box[dim].begin);
+  push(lua, begin);
+  return 2;
+}
+
+/// exchange(mesh, target, owned, block): fill_from_blocks. `owned`: by rank of the mesh {begin, size}, or false
+int exchange(lua_State* lua) {
+  const at::Tensor& target = check_tensor(lua, 2);
+  std::vector<Box> owned;
+  for (lua_Integer rank = 1; rank <= luaL_len(lua, 3); ++rank) {
+    lua_rawgeti(lua, 3, rank);
+    Box box;
+    if (lua_istable(lua, -1)) {
+      lua_rawgeti(lua, -1, 1);
+      lua_rawgeti(lua, -2, 2);
+      const auto begin = check_int_list(lua, -2), size = check_int_list(lua, -1);
+      for (size_t dim = 0; dim < begin.size(); ++dim) box.push_back({begin[dim], begin[dim] + size[dim]});
+      if (begin.empty()) box.push_back({0, 1});
+      lua_pop(lua, 2);
+    } else {
+      for (int64_t dim = 0; dim < std::max<int64_t>(target.dim(), 1); ++dim) box.push_back({0, 0});
+    }
+    owned.push_back(std::move(box));
+    lua_pop(lua, 1);
+  }
+  io::fill_from_blocks(check_object<DeviceMesh>(lua, 1), target, owned, check_tensor(lua, 4));
+  return 0;
 }
 
 // Writing
@@ -166,6 +207,13 @@ int reader_read_alone(lua_State* lua) {
   return 0;
 }
 
+/// reader:read_block(file, name, target): what is stored is this rank's block of it; not collective
+int reader_read_block(lua_State* lua) {
+  check_object<io::CheckpointReader>(lua, 1)->read_block(check_string(lua, 2), check_string(lua, 3),
+                                                         check_tensor(lua, 4));
+  return 0;
+}
+
 /// reader:read(file, name, like): a new tensor, placed as `like` where that is a ShardTensor of the shape; else plain,
 /// on the CPU.
 int reader_read(lua_State* lua) {
@@ -204,6 +252,8 @@ const luaL_Reg functions[] = {
     {"writer", guard<make_writer>},
     {"reader", guard<make_reader>},
     {"header", guard<header>},
+    {"block", guard<block>},
+    {"exchange", guard<exchange>},
     {nullptr, nullptr},
 };
 const luaL_Reg writer_methods[] = {
@@ -226,6 +276,7 @@ const luaL_Reg reader_methods[] = {
     {"describe", guard<reader_describe>},
     {"read_into", guard<reader_read_into>},
     {"read_alone", guard<reader_read_alone>},
+    {"read_block", guard<reader_read_block>},
     {"read", guard<reader_read>},
     {"finish", guard<reader_finish>},
     {nullptr, nullptr},

@@ -105,13 +105,17 @@ int on_every_rank(lua_State* lua) {
   Communicator& world = *context(lua).world;
   at::Tensor given = at::zeros({1}, at::kLong);
   std::string text;
-  fail_together(world, [&] {
-    lua_settop(lua, 1);
-    call_traced(lua, 0, 1);
-    if (is_nil(lua, -1)) return;
-    given.fill_(1);
-    text = check_string(lua, -1);
-  });
+  try {
+    fail_together(world, [&] {
+      lua_settop(lua, 1);
+      call_traced(lua, 0, 1);
+      if (is_nil(lua, -1)) return;
+      given.fill_(1);
+      text = check_string(lua, -1);
+    });
+  } catch (const c10::Error& error) {
+    throw LuaError(error.what_without_backtrace());  // which names its line already
+  }
   world.all_reduce(given, ReduceOp::kMin);
   given.item<int64_t>() == 0 ? lua_pushnil(lua) : push(lua, text);
   return 1;

@@ -10,6 +10,8 @@ local folders = require "moonhalo.internal.checkpoint_folders"
 local values = require "moonhalo.internal.checkpoint_values"
 local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
+local per_rank = require "moonhalo.internal.checkpoint_per_rank"
+local parts = require "moonhalo.internal.state_parts"
 local check_saved = require("moonhalo.nn.state").check_saved
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
@@ -76,6 +78,9 @@ local function pack_all(state)
   return entries, tensors
 end
 
+--- For state_parts.lua.
+checkpoint._pack = pack_all
+
 local saving  -- the one that runs in the background
 
 local function wait_for_background()
@@ -105,20 +110,8 @@ end
 --- True if this rank has written its part.
 function Saving:is_done() return self.background == nil or self.background:is_done() end
 
---- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
---- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
---- them. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
---- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
---- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too;
---- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging Face's
---- libraries read. Collective.
-function checkpoint.save(path, state, options)
-  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
-  options = check_options("save", options, {keep = true, async = true, max_file_bytes = true})
-  check_count("keep", options.keep, "a number of checkpoints")
-  check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
-  wait_for_background()
-  local entries, tensors = pack_all(state)
+--- Writes entries and their tensors as whole tensors. Collective.
+local function write_whole(path, entries, tensors, options)
   local text = mh.json.encode({format = kFormat, saved = cfiles.now(), entries = entries}, 1) .. "\n"
   local name = files.on_first_rank(function() return folders.prepare(path) end)
   local writer = cfiles.writer(name, options.async)
@@ -144,6 +137,38 @@ function checkpoint.save(path, state, options)
   return saving
 end
 
+local function check_layout(options)
+  local layout = options.layout or "whole"
+  if layout ~= "whole" and layout ~= "per_rank" then
+    fail(("checkpoint.save: layout = %s%s\n  have  \"whole\", \"per_rank\""):format(tostring(layout),
+      mh.did_you_mean(tostring(layout), {"per_rank", "whole"})))
+  end
+  for _, other in ipairs(layout == "per_rank" and {"async", "keep", "max_file_bytes"} or {}) do
+    if options[other] then fail(("checkpoint.save: %s is for layout = \"whole\"\n  fix   leave one of them out"):format(other)) end
+  end
+  return layout
+end
+
+--- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
+--- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
+--- them. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
+--- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
+--- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too;
+--- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging Face's
+--- libraries read; layout = "per_rank" lets every rank write its blocks into a folder of its own, on its own disk if it
+--- likes: as many ranks with the same cuts load them, without messages, and moonhalo merge makes whole tensors of them.
+--- Collective.
+function checkpoint.save(path, state, options)
+  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
+  options = check_options("save", options, {keep = true, async = true, max_file_bytes = true, layout = true})
+  check_count("keep", options.keep, "a number of checkpoints")
+  check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
+  wait_for_background()
+  local layout, entries, tensors = check_layout(options), pack_all(state)
+  if layout == "per_rank" then return per_rank.save(path, entries, tensors, kFormat) end
+  return write_whole(path, entries, tensors, options)
+end
+
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
 --- Returns what rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of every file.
@@ -160,15 +185,24 @@ local function look_into(path)
 end
 
 local function open(path)
-  local text = files.on_first_rank(function() return look_into(path) end)
+  local text = files.on_first_rank(function()
+    local whole = cfiles.find("checkpoint.load", files.resolve(path))
+    return not whole and per_rank.is_here(path) and "per_rank" or look_into(path)
+  end)
+  if text == "per_rank" then return per_rank.open(path, kFormat) end
   local folder, format, entries, position = string.unpack("<s8i8s8", text)
-  local reader = cfiles.reader()
+  local reader, names = cfiles.reader(), {}
   while position <= #text do
     local key, file, header, bytes
     key, file, header, bytes, position = string.unpack("<s8s8s8i8", text, position)
     reader:add(key, file, header, bytes)
+    names[key] = names[key] or {}
+    for name in pairs(mh.json.decode(header)) do
+      if name ~= "__metadata__" then table.insert(names[key], name) end
+    end
   end
-  return {folder = folder, format = format, entries = mh.json.decode(entries), reader = reader}
+  for _, list in pairs(names) do table.sort(list) end
+  return {folder = folder, format = format, entries = mh.json.decode(entries), reader = reader, names = names}
 end
 
 --- Errors of `fn` say file and entry.
@@ -183,6 +217,10 @@ end
 --- A saved module: checks it, and returns what reads it.
 local function plan_module(module, value, names, key, reader, options)
   local own, given = check_saved(module, value, options)
+  local checked = per_rank.checks(reader)
+  for name, target in own do
+    if checked and given[name] ~= nil then reader:check(key, names[given[name]], target) end
+  end
   return function()
     mh.no_grad(function()
       for name, target in own do
@@ -197,9 +235,23 @@ local function plan_module(module, value, names, key, reader, options)
   end
 end
 
+--- States lie as their parameters do.
+local function check_blocks(optimizer, value, names, key, reader)
+  local position = 0
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, parameter in ipairs(group.params) do
+      position = position + 1
+      for _, saved in pairs(value.state[position] or {}) do
+        if names[saved] and parts.same_shape(saved.shape, parameter.shape) then reader:check(key, names[saved], parameter) end
+      end
+    end
+  end
+end
+
 local function plan_optimizer(optimizer, value, names, key, reader)
   local alone = stages.pipeline_of_optimizer(optimizer) ~= nil  -- other ranks read other tensors
   optimizer:_check_state_dict(value)
+  if per_rank.checks(reader) then check_blocks(optimizer, value, names, key, reader) end
   return function()
     optimizer:load_state_dict(value)
     values.walk_both(value.state, optimizer:state_dict().state, function(saved, target)
@@ -269,9 +321,11 @@ function checkpoint.load(path, into, options)
     elseif object ~= nil then
       objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else
+      for _, name in pairs(per_rank.checks(reader) and names or {}) do reader:check_whole(key, name) end
       rest[key] = {optimizers.as_state_dict(value), names}
     end
   end
+  if per_rank.checks(reader) then reader:agree() end
   for _, list in ipairs {objects, steps} do  -- those that may still refuse come first
     for _, step in ipairs(list) do at_place(step[1], step[2]) end
   end
@@ -284,6 +338,32 @@ function checkpoint.load(path, into, options)
   reader:finish()
   mh.barrier()  -- rank 0 may save again when all have read
   return rest
+end
+
+--- Makes of the checkpoint `from`, of any layout, the checkpoint `to` of whole tensors, one file an entry. On one rank, which
+--- holds all tensors meanwhile. As `moonhalo merge FROM TO`.
+function checkpoint.merge(from, to)
+  if mh.world_size() ~= 1 then
+    fail(("checkpoint.merge: on one rank\n  have  %d\n  fix   moonhalo merge FROM TO"):format(mh.world_size()))
+  end
+  local tensors, entries = {}, nil
+  if cfiles.find("checkpoint.load", files.resolve(from)) or not per_rank.is_here(from) then
+    local source = open(from)
+    entries = source.entries
+    for key, names in pairs(source.names) do
+      tensors[key] = {}
+      for i, name in ipairs(names) do tensors[key][i] = {name, source.reader:read(key, name)} end
+    end
+    source.reader:finish()
+    if source.format < 2 then
+      fail(("checkpoint.merge: '%s' is of format %d\n  fix   load it into its modules and save those"):format(from, source.format))
+    end
+  else
+    local of_key
+    entries, of_key = per_rank.read_all(from, kFormat)
+    for key, list in pairs(of_key) do tensors[key] = parts.whole("checkpoint.merge: entry '" .. key .. "'", list) end
+  end
+  write_whole(to, entries, tensors, {})
 end
 
 --- The path of the checkpoint in `folder` that was saved last, or nil; "run/step300" for "run". Collective.

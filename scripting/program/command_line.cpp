@@ -27,8 +27,9 @@ int act(int argc, char** argv) {
       "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
       "  OMP_NUM_THREADS           threads of each process");
   Action action;
-  for (void (*add)(CLI::App&, Action&) : {add_run_command, add_test_command, add_repl_command, add_info_command,
-                                          add_inspect_command, add_ops_command, add_env_command, add_plan_command}) {
+  for (void (*add)(CLI::App&, Action&) :
+       {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command,
+        add_env_command, add_plan_command, add_merge_command}) {
     add(app, action);
   }
   try {

@@ -46,6 +46,20 @@ function optimizers.pack(optimizer, modules, tensors)
   return {name = dict.name, by = "name", param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2), state = state}
 end
 
+--- The same with tensors of device "meta" for those of `state`.
+function optimizers.described(state)
+  local function describe(value)
+    if mh.is_tensor(value) then return mh.empty(value.shape, {dtype = value.dtype, device = "meta"}) end
+    if type(value) ~= "table" then return value end
+    local copy = {}
+    for key, one in pairs(value) do copy[key] = describe(one) end
+    return copy
+  end
+  return describe(state)
+end
+
+optimizers.names = names_of
+
 local function is_list(value) return type(value) == "table" and (next(value) == nil or #value > 0) end
 
 --- The names as they were saved, by position.

@@ -109,6 +109,10 @@ end
 function stages.plan_model(pipe, value, names, key, reader, options)
   local model = pipe:_whole_model()
   local _, given = state.check_saved(model, value, options)
+  local checked = type(reader) == "table"  -- of blocks (checkpoint_per_rank.lua)
+  for name, target in pipe:_own_state() do
+    if checked and given[name] ~= nil then reader:check(key, names[given[name]], target) end
+  end
   return function()
     mh.no_grad(function()
       for name, target in pipe:_own_state() do

@@ -1,0 +1,264 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- N37-N42: checkpoints of one folder a rank, states in parts, and how both become whole. Used on 3 ranks, and on 4.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local nn, S, R = mh.nn, mh.Shard, mh.Replicate
+
+local ranks = mh.world_size()
+local mesh = mh.init_device_mesh("cpu", {ranks})
+local tests = {}
+
+local function folder(name)
+  return ("%s/moonhalo_test_rank_layouts_%s_%d_%s"):format(os.getenv("TMPDIR") or "/tmp", name, ranks, os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
+end
+
+--- When all ranks have come here.
+local function on_first(fn)
+  mh.barrier()
+  mh._files.on_first_rank(fn)
+end
+
+local function fresh(name)
+  local path = folder(name)
+  on_first(function() mh._checkpoint_files.discard("test", path) end)
+  return path
+end
+
+--- Blocks of 1, of nothing, and the rest.
+local function uneven(rows)
+  local sizes = {1, 0}
+  for i = 3, ranks do sizes[i] = i < ranks and 2 or rows - 1 - 2 * (ranks - 3) end
+  return S(0, sizes)
+end
+
+local kCuts = {["0.weight"] = {uneven(20)}, ["2.weight"] = {S(1)}, ["2.bias"] = {S(0)}}
+local kOthers = {["0.weight"] = {S(1)}, ["0.bias"] = {S(0)}}
+
+local function net_of(cuts, seed)
+  mh.manual_seed(seed or 4)
+  local net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 7)):double()
+  return mh.parallelize_module(net, mesh, {parameter = cuts})
+end
+
+local function train(net, opt, steps)
+  local x = mh.distribute_tensor(mh.arange(60, {dtype = "float64"}):mul(0.1):sin():reshape{5, 12}, mesh, {R()})
+  local loss
+  for _ = 1, steps do
+    opt:zero_grad()
+    loss = net(x):square():mean()
+    loss:backward()
+    opt:step()
+  end
+  return loss:item()
+end
+local function adam(net) return mh.optim.AdamW(net:parameters(), {lr = 0.01}) end
+
+local function trained()
+  local net = net_of(kCuts)
+  local opt = adam(net)
+  train(net, opt, 2)
+  return net, opt
+end
+
+--- `first` goes on as `net` does.
+local function expect_goes_on(net, opt, expected)
+  testing.assert_close(train(net, opt, 2), expected)
+end
+
+function tests.test_N37_a_folder_for_each_rank()
+  local path, net, opt = fresh("folders"), trained()
+  for round = 1, 2 do  -- the second replaces the first
+    mh.checkpoint.save(path, {model = net, optimizer = opt, step = round, best = math.huge, whole = mh.arange(3)}, {layout = "per_rank"})
+    local own = ("%s/rank-%05d-of-%05d"):format(path, mh.rank(), ranks)
+    testing.assert_equal({mh.files.exists(path .. "/checkpoint.json"), mh.files.exists(own .. ".partial")}, {false, false})
+    local blocks = {}
+    for _, pair in ipairs((mh.safetensors.load(own .. "/model.safetensors"))) do blocks[pair[1]] = pair[2].shape end
+    testing.assert_equal(blocks["0.weight"], net[0].weight:to_local().shape)
+  end
+  local again = net_of(kCuts, 9)
+  local opt2, expected = adam(again), train(net, opt, 2)
+
+  local rest = mh.checkpoint.load(path, {model = again, optimizer = opt2})
+
+  testing.assert_equal({rest.step, rest.best, rest.whole:tolist()}, {2, math.huge, {0, 1, 2}})
+  expect_goes_on(again, opt2, expected)
+
+  -- Blocks do not travel, copies neither.
+  local function held(value) return {field = mh.full({300, 301}, value, {mesh = mesh, placements = {S(1)}}), copy = mh.full({300, 30}, value, {mesh = mesh, placements = {R()}})} end
+  local large = fresh("large")
+  local object = {
+    tensors = held(3), state_dict = function(self) return self.tensors end,
+    load_state_dict = function(self, state) self.tensors = state end,
+  }
+  local before = mh.comm_stats().bytes
+  mh.checkpoint.save(large, {object = object}, {layout = "per_rank"})
+  object.tensors = held(0)
+  mh.checkpoint.load(large, {object = object})
+  testing.assert_equal(mh.comm_stats().bytes - before < 20000, true)
+  testing.assert_equal({object.tensors.field:eq(3):all():item(), object.tensors.copy:eq(3):all():item()}, {true, true})
+end
+
+function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merge()
+  local path, net, opt = fresh("others"), trained()
+  mh.checkpoint.save(path, {model = net, optimizer = opt}, {layout = "per_rank"})
+  local function unchanged(into, problem)
+    local before = into.model:state_dict()["0.weight"]:full_tensor():clone()
+    testing.assert_error(function() mh.checkpoint.load(path, into) end, problem)
+    testing.assert_equal(mh.equal(into.model:state_dict()["0.weight"]:full_tensor(), before), true)
+  end
+  unchanged({model = net_of(kOthers)}, "lies in other blocks")
+  unchanged({model = net_of(kOthers)}, "moonhalo merge " .. path .. " OTHER")
+  unchanged({model = net_of(kCuts, 9), optimizer = mh.optim.AdamW(net_of(kOthers):parameters())}, "lies in other blocks")
+  mh.barrier()
+  mh.checkpoint.save(path, {model = net, cut = net[0].weight}, {layout = "per_rank"})
+  unchanged({model = net_of(kCuts, 9)}, "'cut' was saved in blocks")
+  -- The last rank's cut alone differs.
+  local sizes = {}
+  for i = 1, ranks do sizes[i] = 20 // ranks + (i <= 20 % ranks and 1 or 0) end
+  sizes[ranks], sizes[ranks - 1] = sizes[ranks] + 1, sizes[ranks - 1] - 1
+  local even = net_of {["0.weight"] = {S(0)}}
+  local second = fresh("shifted")
+  mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})
+  testing.assert_error(function() mh.checkpoint.load(second, {model = net_of {["0.weight"] = {S(0, sizes)}}}) end, "lies in other blocks")
+  on_first(function()
+    for rank = 0, ranks - 1 do
+      assert(os.rename(("%s/rank-%05d-of-%05d"):format(second, rank, ranks), ("%s/rank-%05d-of-%05d"):format(second, rank, ranks + 2)))
+    end
+  end)
+  testing.assert_error(function() mh.checkpoint.load(second, {model = even}) end, ("was saved by %d ranks, each its blocks\n  have  %d ranks"):format(ranks + 2, ranks))
+  mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})  -- and those of other numbers are gone
+  mh.barrier()
+  testing.assert_equal(#mh._checkpoint_files.list("test", second), ranks)
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}) end, "is there and no checkpoint")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per-rank"}) end, "did you mean 'per_rank'?")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", async = true}) end, "async is for layout = \"whole\"")
+  local whole = fresh("whole")
+  mh.checkpoint.save(whole, {step = 1})
+  testing.assert_error(function() mh.checkpoint.save(whole, {step = 1}, {layout = "per_rank"}) end, "is a checkpoint of whole tensors")
+end
+
+function tests.test_X16_a_kill_at_any_moment_leaves_a_save_that_all_ranks_have()
+  local path, net = fresh("kills"), net_of(kCuts)
+  on_first(function() mh._checkpoint_files.discard("test", path .. ".old") end)
+  local function own(rank) return ("%s/rank-%05d-of-%05d"):format(path, rank, ranks) end
+  local function save(step)
+    mh.checkpoint.save(path, {model = net, step = step}, {layout = "per_rank"})
+    mh.barrier()
+  end
+  local function load() return mh.checkpoint.load(path, {model = net}).step end
+  -- Killed between the names of rank 0 and the others: their new ones are complete beside the old.
+  save(1)
+  on_first(function() assert(os.execute(("cp -r '%s' '%s.old'"):format(path, path))) end)
+  save(2)
+  on_first(function()
+    for rank = 1, ranks - 1 do
+      assert(os.rename(own(rank), own(rank) .. ".partial"))
+      assert(os.execute(("mv '%s.old/rank-%05d-of-%05d' '%s'"):format(path, rank, ranks, path)))
+    end
+  end)
+  testing.assert_equal(load(), 2)
+  -- The next save keeps that one until its own is complete everywhere; killed while it writes:
+  save(3)
+  testing.assert_equal(load(), 3)
+  -- Killed while the first ranks have written theirs: the old one is what all have.
+  on_first(function() assert(os.execute(("cp -r '%s' '%s.partial' && sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s.partial/checkpoint.json'"):format(own(0), own(0), own(0)))) end)
+  testing.assert_equal(load(), 3)
+  save(4)
+  testing.assert_equal(load(), 4)
+  on_first(function() mh._checkpoint_files.discard("test", path .. ".old") end)
+end
+
+--- Merges in a process of this program.
+local function merge(from, to)
+  return function()
+    local pipe = assert(io.popen(("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK $(readlink /proc/$PPID/exe) merge '%s' '%s' 2>&1"):format(from, to)))
+    local text = pipe:read("a")
+    local done = pipe:close()
+    return (done and "done " or "failed ") .. text
+  end
+end
+local function merged(from, to)
+  mh.barrier()
+  return mh._files.on_first_rank(merge(from, to))
+end
+
+function tests.test_N38_N39_moonhalo_merge_makes_whole_tensors()
+  local path, other, net, opt = fresh("blocks"), fresh("merged"), trained()
+  mh.checkpoint.save(path, {model = net, optimizer = opt, step = 5, list = {mh.ones{2, 0}, mh.tensor(3)}}, {layout = "per_rank"})
+  local expected = train(net, opt, 2)
+
+  testing.assert_equal(merged(path, other), "done ")
+
+  local again = net_of(kOthers, 9)
+  local opt2 = adam(again)
+  local rest = mh.checkpoint.load(other, {model = again, optimizer = opt2})
+  testing.assert_equal({rest.step, rest.list[1].shape, rest.list[2]:item()}, {5, {2, 0}, 3})
+  expect_goes_on(again, opt2, expected)
+  local whole = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 7)):double()
+  mh.checkpoint.load(other, {model = whole})
+
+  -- Several files become one.
+  local parts, one = fresh("parts"), fresh("one")
+  mh.checkpoint.save(parts, {model = whole}, {max_file_bytes = 100})
+  testing.assert_equal(merged(parts, one), "done ")
+  testing.assert_equal({mh.files.exists(one .. "/model.safetensors"), mh.files.exists(one .. "/model.safetensors.index.json")}, {true, false})
+  local loaded = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 7)):double()
+  mh.checkpoint.load(one, {model = loaded})
+  testing.assert_equal(mh.equal(loaded[0].weight, whole[0].weight), true)
+
+  on_first(function() mh._checkpoint_files.discard("test", ("%s/rank-%05d-of-%05d"):format(path, 1, ranks)) end)
+  assert(merged(path, other):find("failed .*lacks the blocks of rank 1 of " .. ranks))
+  assert(merged(folder("nowhere"), other):find("failed .*Directory does not exist"))
+end
+
+function tests.test_N38_N40_N41_parts_of_states_and_their_merge()
+  local net, opt = trained()
+  local model, state = mh.deduped_state_dict(net, opt)
+  local bytes = 0
+  for _, part in ipairs {model, state} do
+    for _, block in pairs(part.blocks) do bytes = bytes + block:numel() * block:element_size() end
+  end
+  local total = mh.from_local(mh.tensor({bytes}, {dtype = "int64"}), mesh, {mh.Partial("sum")}):full_tensor():item()
+  testing.assert_equal(total, 3 * 8 * (12 * 20 + 20 + 20 * 7 + 7) + (state.notes["step/0.bias"] and 1 or 0))
+  local expected = train(net, opt, 2)
+
+  -- Stored as users like: here in checkpoints of each rank, read by all.
+  local path = fresh("stored")
+  mh.checkpoint.save(path, {model = model, state = state}, {layout = "per_rank"})
+  local own = mh.checkpoint.load(path)
+  local again = net_of(kOthers, 9)
+  local opt2 = adam(again)
+  mh.load_deduped_state_dict(again, own.model, opt2, own.state)
+  expect_goes_on(again, opt2, expected)
+
+  local models, states = {}, {}
+  for rank = 0, ranks - 1 do
+    local function part_of(name)
+      local json = mh.json.load(("%s/rank-%05d-of-%05d/checkpoint.json"):format(path, rank, ranks)).entries[name]
+      local blocks = {}
+      for _, pair in ipairs((mh.safetensors.load(("%s/rank-%05d-of-%05d/%s.safetensors"):format(path, rank, ranks, name)))) do
+        blocks[pair[1]:match("^blocks%.(.*)$")] = pair[2]
+      end
+      json.blocks = blocks
+      return json
+    end
+    models[ranks - rank], states[ranks - rank] = part_of("model"), part_of("state")
+  end
+  local whole, whole_state = mh.merge_state_dicts(models, states)
+  local plain = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 7)):double()
+  local cut = net_of(kOthers, 9)
+  local opt3 = adam(cut)
+  mh.load_merged_state_dict(plain, whole, adam(plain), whole_state)
+  mh.load_merged_state_dict(cut, whole, opt3, whole_state)
+  testing.assert_equal(mh.equal(cut[0].weight:full_tensor(), plain[0].weight), true)
+  expect_goes_on(cut, opt3, expected)
+
+  testing.assert_error(function() mh.merge_state_dicts({models[1], models[1]}) end, "is of rank " .. (ranks - 1))
+  testing.assert_error(function() mh.merge_state_dicts({models[2]}) end, "is not whole")
+  testing.assert_error(function() mh.merge_state_dicts({net}) end, "wanted what mh.deduped_state_dict gave")
+  testing.assert_error(function() mh.load_deduped_state_dict(again, models[1]) end, "the part is of rank " .. (ranks - 1))
+  testing.assert_error(function() mh.load_deduped_state_dict(nn.Linear(2, 2), model) end, "missing keys: 'weight', 'bias'")
+  mh.barrier()
+end
+
+return tests
