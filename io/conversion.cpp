@@ -3,18 +3,35 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/io/catalog.h"
 #include "moonhalo/io/file_state.h"
 #include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
 namespace {
 
+AttributeLookup lookup_in(const Catalog& catalog, const std::string& dataset) {
+  const auto find = [attributes = catalog.attributes(dataset)](const std::string& name) {
+    const auto found = attributes->find(name);
+    return found == attributes->end() ? nullptr : &found->second;
+  };
+  return {[find](const std::string& name) {
+            const auto* found = find(name);
+            return found ? std::optional(found->value) : std::nullopt;
+          },
+          [find](const std::string& name) {
+            const auto* found = find(name);
+            return found ? found->float_bytes : 0;
+          }};
+}
+
 std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options, const h5::Where& where) {
   if (!options.decode) return std::nullopt;
   const Dataset& dataset = selection.dataset();
   const auto access = dataset.file()->read(where);
+  if (access.catalog) return Decoder::read(lookup_in(*access.catalog, dataset.name()), dataset.dtype(), where);
   const auto handle = dataset.file()->dataset(access.id, "/" + dataset.name(), 0, where);
-  return Decoder::read(handle->get(), dataset.dtype(), where);
+  return Decoder::read(attributes_of(handle->get(), where), dataset.dtype(), where);
 }
 
 at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options, const std::optional<Decoder>& decoder,
@@ -48,9 +65,14 @@ Conversion Conversion::of(const Selection& selection, const ReadOptions& options
   return {selection.dataset().dtype(), dtype, std::move(decoder)};
 }
 
-void Conversion::apply(const at::Tensor& raw, const at::Tensor& target) const {
+void Conversion::apply(const at::Tensor& raw, const at::Tensor& target, const h5::Where& where) const {
   if (!decoder) {
-    target.copy_(raw);
+    if (dtype != stored && at::isIntegralType(dtype, false) && h5::library_converts(stored, dtype)) {
+      h5::convert(raw.const_data_ptr(), stored, target.mutable_data_ptr(), dtype, static_cast<size_t>(raw.numel()),
+                  where);
+    } else {
+      target.copy_(raw);
+    }
   } else if (dtype == at::kFloat || dtype == at::kDouble) {
     decoder->apply(raw, target);
   } else {

@@ -5,7 +5,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "moonhalo/io/attributes.h"
 #include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {
@@ -13,12 +12,12 @@ namespace moonhalo::io {
 /// The attributes of one dataset, as far as decoding asks for them.
 struct DecoderReader {
   using Number = Decoder::Number;
-  hid_t dataset;
+  const AttributeLookup& attributes;
   const h5::Where& where;
   bool found = false;
 
   std::vector<Number> numbers(const char* name) {
-    const auto value = h5::find_attribute(dataset, name, where);
+    const auto value = attributes.value(name);
     if (!value) return {};
     found = true;
     if (const auto* flag = std::get_if<bool>(&*value)) return {Number(*flag)};
@@ -45,26 +44,25 @@ struct DecoderReader {
     return list.front();
   }
 
-  bool is_floating(const char* name) const {
-    const h5::Scope scope;
-    if (H5Aexists(dataset, name) <= 0) return false;
-    const h5::Handle attribute(H5Aopen(dataset, name, H5P_DEFAULT), H5Aclose);
-    const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
-    return H5Tget_class(type.get()) == H5T_FLOAT;
-  }
-
-  bool is_double(const char* name) const {
-    const h5::Scope scope;
-    if (!is_floating(name)) return false;
-    const h5::Handle attribute(H5Aopen(dataset, name, H5P_DEFAULT), H5Aclose);
-    const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
-    return H5Tget_size(type.get()) > 4;
-  }
+  bool is_floating(const char* name) const { return attributes.float_bytes(name) > 0; }
+  bool is_double(const char* name) const { return attributes.float_bytes(name) > 4; }
 };
 
-std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored, const h5::Where& where) {
+AttributeLookup attributes_of(hid_t dataset, const h5::Where& where) {
+  const auto value = [dataset, &where](const std::string& name) { return h5::find_attribute(dataset, name, where); };
+  const auto float_bytes = [dataset](const std::string& name) -> size_t {
+    const h5::Scope scope;
+    if (H5Aexists(dataset, name.c_str()) <= 0) return 0;
+    const h5::Handle attribute(H5Aopen(dataset, name.c_str(), H5P_DEFAULT), H5Aclose);
+    const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
+    return H5Tget_class(type.get()) == H5T_FLOAT ? H5Tget_size(type.get()) : 0;
+  };
+  return {value, float_bytes};
+}
+
+std::optional<Decoder> Decoder::read(const AttributeLookup& attributes, at::ScalarType stored, const h5::Where& where) {
   Decoder decoder;
-  DecoderReader reader{dataset, where};
+  DecoderReader reader{attributes, where};
   const bool packed = at::isIntegralType(stored, false);
   const auto scale = reader.number("scale_factor");
   const auto offset = reader.number("add_offset");
@@ -96,7 +94,7 @@ std::optional<Decoder> Decoder::read(hid_t dataset, at::ScalarType stored, const
     decoder.stored_max_ = high;
   }
 
-  const auto sign = h5::find_attribute(dataset, "_Unsigned", where);
+  const auto sign = attributes.value("_Unsigned");
   if (sign && packed && at::isSignedType(stored) && std::holds_alternative<std::string>(*sign)) {
     decoder.unsigned_ = std::get<std::string>(*sign) == "true";
     reader.found |= decoder.unsigned_;

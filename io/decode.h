@@ -3,12 +3,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "moonhalo/io/h5.h"
+#include "moonhalo/io/attributes.h"
 
 namespace moonhalo::io {
+
+/// The attributes of one dataset, by name.
+struct AttributeLookup {
+  std::function<std::optional<AttributeValue>(const std::string& name)> value;
+  /// Bytes of one number where they are floating-point numbers; 0 for all others.
+  std::function<size_t(const std::string& name)> float_bytes;
+};
+AttributeLookup attributes_of(hid_t dataset, const h5::Where& where);
 
 /// Says how stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
 /// NetCDF users' guide: value = stored * scale_factor + add_offset; NaN where stored equals
@@ -19,7 +29,7 @@ class Decoder {
  public:
   /// From a dataset's attributes. Nothing where none of them is there: stored numbers are the
   /// values.
-  static std::optional<Decoder> read(hid_t dataset, at::ScalarType stored, const h5::Where& where);
+  static std::optional<Decoder> read(const AttributeLookup& attributes, at::ScalarType stored, const h5::Where& where);
 
   /// float32 or float64: the type of scale_factor and add_offset for packed integers (without those
   /// float32 up to 16 bits, float64 above), the stored type for floats (float32 for 16-bit ones).

@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/catalog.h"
 #include "moonhalo/io/conversion.h"
 #include "moonhalo/io/file_state.h"
 #include "moonhalo/io/h5_types.h"
@@ -30,6 +31,10 @@ h5::Where about(const char* op, const Dataset& dataset) {
 }
 
 H5O_type_t object_type(const FileState::Access& file, const std::string& path) {
+  if (file.catalog) {
+    if (file.catalog->find(path)) return H5O_TYPE_DATASET;
+    return file.catalog->groups.contains(path) ? H5O_TYPE_GROUP : H5O_TYPE_UNKNOWN;
+  }
   if (!h5::link_exists(file.id, path, file.links)) return H5O_TYPE_UNKNOWN;
   const h5::Scope scope;
   H5O_info_t info;
@@ -46,6 +51,7 @@ herr_t add_link(hid_t, const char* name, const H5L_info_t*, void* data) {
 
 /// Sorted by us: where a file is damaged, HDF5 1.10 frees a table that it never filled when it sorts (H5_ITER_INC).
 std::vector<std::string> links(const FileState::Access& file, const std::string& group, const h5::Where& where) {
+  if (file.catalog) return file.catalog->members(group);
   std::vector<std::string> names;
   hsize_t position = 0;
   h5::checked(where, "list it", [&] {
@@ -87,21 +93,43 @@ std::string some_names(std::vector<std::string> names, const std::string& prefix
          c10::Join(", ", names);
 }
 
-h5::Handle open_object(const FileState::Access& file, const std::string& path, const h5::Where& where) {
-  TORCH_CHECK_VALUE(path.empty() || h5::link_exists(file.id, path, file.links), where.to_string(),
-                    ": it does not exist\n  have  no dataset or group of that name"
+[[noreturn]] void no_object(const h5::Where& where) {
+  TORCH_CHECK_VALUE(false, where.to_string(), ": it does not exist\n  have  no dataset or group of that name"
                     "\n  fix   see keys() for the names");
+}
+
+h5::Handle open_object(const FileState::Access& file, const std::string& path, const h5::Where& where) {
+  if (!path.empty() && !h5::link_exists(file.id, path, file.links)) no_object(where);
   return h5::make(where, "open it", H5Oclose, [&] { return H5Oopen(file.id, ("/" + path).c_str(), file.links); });
 }
 
-AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
-  if (auto value = h5::find_attribute(object, name, where)) return std::move(*value);
-  const auto names = h5::attribute_names(object, where);
+[[noreturn]] void no_attribute(const std::string& name, const std::vector<std::string>& names, const h5::Where& where) {
   std::string have;
   for (const auto& known : names) have += (have.empty() ? "" : ", ") + known;
   TORCH_CHECK_VALUE(false, where.to_string(), ": no attribute \"", name, "\"",
                     did_you_mean(name, names), "\n  have  ", have.empty() ? "no attributes" : have,
                     "\n  fix   use one of these names");
+}
+
+AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
+  if (auto value = h5::find_attribute(object, name, where)) return std::move(*value);
+  no_attribute(name, h5::attribute_names(object, where), where);
+}
+
+const Catalog::AttributeMap& attributes_in(const Catalog& catalog, const std::string& object, const h5::Where& where) {
+  const auto* attributes = catalog.attributes(object);
+  if (!attributes) no_object(where);
+  return *attributes;
+}
+
+AttributeValue attribute_in(const Catalog& catalog, const std::string& object, const std::string& name,
+                            const h5::Where& where) {
+  const auto& attributes = attributes_in(catalog, object, where);
+  const auto found = attributes.find(name);
+  if (found != attributes.end()) return found->second.value;
+  std::vector<std::string> names;
+  for (const auto& entry : attributes) names.push_back(entry.first);
+  no_attribute(name, names, where);
 }
 
 void check_out(const at::Tensor& out, const std::vector<int64_t>& shape, const h5::Where& where) {
@@ -162,24 +190,32 @@ at::ScalarType Dataset::dtype() const {
 Attributes Dataset::attrs() const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
+  if (access.catalog) return plain(attributes_in(*access.catalog, name(), where));
   return h5::read_attributes(open_object(access, name(), where).get(), where);
 }
 
 AttributeValue Dataset::attr(const std::string& name) const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
+  if (access.catalog) return attribute_in(*access.catalog, this->name(), name, where);
   return attribute_or_throw(open_object(access, this->name(), where).get(), name, where);
 }
 
 std::vector<std::string> Dataset::dims() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
+  if (access.catalog) return access.catalog->find(name())->dims;
   return h5::dimension_names(open_object(access, name(), where).get(), name(), shape().size(), where);
 }
 
 std::string Dataset::units() const {
   const auto where = about("units", *this);
   const auto access = file_->read(where);
+  if (access.catalog) {
+    const auto attributes = access.catalog->find(name())->attrs;
+    const auto found = attributes.find("units");
+    return found == attributes.end() ? "" : to_string(found->second.value);
+  }
   const auto value = h5::find_attribute(open_object(access, name(), where).get(), "units", where);
   return value ? to_string(*value) : "";
 }
@@ -187,6 +223,7 @@ std::string Dataset::units() const {
 bool Dataset::is_bare_dimension() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
+  if (access.catalog) return false;
   return io::is_bare_dimension(open_object(access, name(), where).get(), where);
 }
 
@@ -243,7 +280,8 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
   // Chunks that are decoded here become floats here: that clips nothing.
   const bool ours = Reader::decodes(*dataset_.file(), info) && at::isFloatingType(dtype);
-  const bool library_converts = !info.enumeration && !ours && h5::library_converts(stored, dtype);
+  const bool library_converts =
+      !info.enumeration && !ours && !dataset_.file()->has_catalog() && h5::library_converts(stored, dtype);
   if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
     reader.read(slices_, dtype, out.mutable_data_ptr());
     if (decoder) decoder->apply(out, out);
@@ -256,13 +294,19 @@ at::Tensor Selection::read(const ReadOptions& options) const {
     for (const auto& slice : piece) count *= slice.count;
     at::Tensor raw = at::empty({count}, stored);
     reader.read(piece, stored, raw.mutable_data_ptr());
-    conversion.apply(raw, rows.narrow(0, done, count));
+    conversion.apply(raw, rows.narrow(0, done, count), where);
     done += count;
   });
   return out;
 }
 
 const std::string& File::path() const { return state_->path(); }
+
+std::string File::format() const {
+  const auto access = state_->read({"format", path()});
+  return access.catalog ? access.catalog->format : "HDF5";
+}
+
 bool File::is_open() const { return state_->is_open(); }
 
 std::vector<std::string> File::keys(const std::string& group) const {
@@ -279,6 +323,7 @@ std::vector<std::string> File::keys(const std::string& group) const {
 std::vector<std::string> File::datasets() const {
   const h5::Where where{"keys", path()};
   const auto access = state_->read(where);
+  if (access.catalog) return access.catalog->paths();
   std::vector<std::string> found;
   add_datasets(access, "", 0, where, found);
   return found;
@@ -286,6 +331,7 @@ std::vector<std::string> File::datasets() const {
 
 bool File::has(const std::string& path) const {
   const auto access = state_->read({"has", this->path()});
+  if (access.catalog) return access.catalog->attributes(normalized(path)) != nullptr;
   return h5::link_exists(access.id, normalized(path), access.links);
 }
 
@@ -302,13 +348,15 @@ Dataset File::operator[](const std::string& name) const {
   const auto type = path.empty() ? H5O_TYPE_GROUP : object_type(access, path);
   if (type != H5O_TYPE_DATASET) {
     std::vector<std::string> names;
-    add_datasets(access, "", 0, where, names);
+    if (access.catalog) names = access.catalog->paths();
+    if (!access.catalog) add_datasets(access, "", 0, where, names);
     const bool group = type == H5O_TYPE_GROUP;
     TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
                       group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",
                       group ? "" : did_you_mean(path, names), "\n  have  ",
                       some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
   }
+  if (access.catalog) return {state_, access.catalog->find(path)->info};
   const auto handle = state_->dataset(access.id, "/" + path, 0, where);
   state_->reach().check_storage(handle->get(), where);
   return {state_, std::make_shared<DatasetInfo>(read_info(access.id, handle->get(), path, where))};
@@ -317,12 +365,14 @@ Dataset File::operator[](const std::string& name) const {
 Attributes File::attrs(const std::string& object) const {
   const h5::Where where{"attrs", path(), in_quotes("object", object)};
   const auto access = state_->read(where);
+  if (access.catalog) return plain(attributes_in(*access.catalog, normalized(object), where));
   return h5::read_attributes(open_object(access, normalized(object), where).get(), where);
 }
 
 AttributeValue File::attr(const std::string& name, const std::string& object) const {
   const h5::Where where{"attrs", path(), in_quotes("object", object)};
   const auto access = state_->read(where);
+  if (access.catalog) return attribute_in(*access.catalog, normalized(object), name, where);
   return attribute_or_throw(open_object(access, normalized(object), where).get(), name, where);
 }
 

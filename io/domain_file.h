@@ -12,7 +12,7 @@
 #include "moonhalo/io/slices.h"
 
 /// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and
-/// written as tensors.
+/// written as tensors. NetCDF-3 files are read alike.
 ///
 ///     auto air = io::open("air.nc")["air"];
 ///     at::Tensor t = air["0:100, :, ::2"].read({.dtype = at::kFloat, .decode = true});
@@ -132,6 +132,8 @@ class File {
 
   const std::string& path() const;
   bool is_open() const;
+  /// "HDF5" (which NetCDF-4 is too), "NetCDF-3 (classic)", "Zarr 3", ...
+  std::string format() const;
 
   /// Datasets and groups in a group, by name.
   std::vector<std::string> keys(const std::string& group = "/") const;
@@ -173,7 +175,8 @@ class File {
   std::shared_ptr<FileState> state_;
 };
 
-/// Opens an HDF5 or NetCDF-4 file: "r" reads, "w" makes it new, "a" adds to it or makes it. A file
+/// Opens a file by what it holds, whatever its name: "r" reads HDF5, NetCDF-4 and NetCDF-3; "w" makes an HDF5 file new,
+/// "a" adds to one or makes it. A file
 /// being written stands under its name only after close(); until then the old one, if any, is
 /// untouched.
 File open(const std::string& path, const std::string& mode = "r", const OpenOptions& options = {});

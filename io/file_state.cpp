@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "moonhalo/io/catalog.h"
 #include "moonhalo/io/h5_open.h"
 #include "moonhalo/io/new_file.h"
 
@@ -72,6 +73,11 @@ FileState::FileState(std::string path, Mode mode, bool allow_external)
   links_ = h5::property_list(H5P_LINK_ACCESS, where);
   reach_.watch(links_.get(), where);
   if (mode_ == Mode::kRead) {
+    catalog_ = open_catalog(path_);
+    if (catalog_) {
+      descriptor_ = catalog_->file.get();
+      return;
+    }
     file_ = h5::open_file(path_);
     descriptor_ = posix_descriptor(file_.get(), {"open", path_});
     return;
@@ -107,7 +113,7 @@ FileState::Access FileState::read(const h5::Where& where) {
   if (mode_ == Mode::kRead) {
     std::shared_lock lock(mutex_);
     refuse_closed(where);
-    return {file_.get(), links_.get(), std::move(lock), {}};
+    return {file_.get(), links_.get(), catalog_.get(), std::move(lock), {}};
   }
   std::unique_lock lock(mutex_);
   refuse_closed(where);
@@ -116,7 +122,7 @@ FileState::Access FileState::read(const h5::Where& where) {
                     "  have  a file that a ShardTensor was written to"
                     "\n  fix   close it, then open it for reading");
   if (!file_) begin(where);
-  return {file_.get(), links_.get(), {}, std::move(lock)};
+  return {file_.get(), links_.get(), nullptr, {}, std::move(lock)};
 }
 
 void FileState::check_writable(const h5::Where& where) {
@@ -181,7 +187,7 @@ FileState::Access FileState::write(const h5::Where& where) {
   TORCH_CHECK_VALUE(!follows_, where.to_string(), ": another rank owns the file\n  have  a mesh whose first rank is not that of the "
                     "tensors before\n  fix   write tensors of one mesh into a file, or of slices that hold its first rank");
   begin(where);
-  return {file_.get(), links_.get(), {}, std::move(lock)};
+  return {file_.get(), links_.get(), nullptr, {}, std::move(lock)};
 }
 
 void FileState::begin(const h5::Where& where) {
@@ -225,7 +231,7 @@ void FileState::close() {
     descriptor_ = -1;
     const std::lock_guard datasets(datasets_mutex_);
     datasets_.clear();
-    file_.close({"close", path_});
+    if (!catalog_) file_.close({"close", path_});
     return;
   }
   finish();

@@ -18,6 +18,8 @@
 
 namespace moonhalo::io {
 
+struct Catalog;
+
 enum class Mode : uint8_t { kRead, kWrite, kAppend };
 
 /// The state that a File and its Datasets share: the open HDF5 file, and for files being written the
@@ -46,7 +48,8 @@ class FileState {
   /// the first.
   struct Access {
     hid_t id;
-    hid_t links;  ///< access list for calls by name, see h5::Reach
+    hid_t links;             ///< access list for calls by name, see h5::Reach
+    const Catalog* catalog;  ///< of a file that is not HDF5, which has no identifier; null for HDF5
     std::shared_lock<std::shared_mutex> reading;
     std::unique_lock<std::shared_mutex> writing;
   };
@@ -68,6 +71,8 @@ class FileState {
   /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
   /// driver, a file being written).
   int descriptor() const { return descriptor_; }
+  /// True if another format than HDF5: it can only be read, and its Access has a catalog.
+  bool has_catalog() const { return catalog_ != nullptr; }
 
   void close();
   /// Closes without finishing: what was there before stays. Never throws.
@@ -125,6 +130,7 @@ class FileState {
   std::shared_mutex mutex_;
   h5::WriteStatus status_;
   h5::Handle file_;
+  std::unique_ptr<const Catalog> catalog_;
   int descriptor_ = -1;
 
   struct OpenDataset {

@@ -45,14 +45,15 @@ void explain_content(const std::string& path) {
   std::array<char, 4> head{};
   stream.read(head.data(), head.size());
   const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
-  const bool classic = magic.size() == 4 && magic.compare(0, 3, "CDF") == 0;
+  const bool classic = magic == "CDF\1" || magic == "CDF\2" || magic == "CDF\5";
   TORCH_CHECK_VALUE(
       false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
       magic.empty() ? "an empty file"
       : classic     ? "a NetCDF-3 (classic) file"
                     : "other content",
       "\n  fix   ",
-      classic ? "convert it: nccopy -k nc4 OLD.nc NEW.nc" : "give an HDF5 or NetCDF-4 file");
+      classic ? "open it with mode \"r\", or make it NetCDF-4 to add to it: nccopy -k nc4 OLD.nc NEW.nc"
+              : "give an HDF5, NetCDF-4 or NetCDF-3 file");
 }
 
 }  // namespace

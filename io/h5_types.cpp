@@ -3,7 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <vector>
 
 namespace moonhalo::io::h5 {
 namespace {
@@ -131,6 +134,15 @@ Handle layout_of(at::ScalarType dtype, const Where& where) {
   return make(where, "make a type", H5Tclose, [&] { return H5Tcopy(native); });
 }
 
+/// Integers that a conversion would clip stop it; everything else converts as HDF5 does.
+H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, void*, void*) {
+  const bool lossless_to_float = H5Tget_class(to) == H5T_FLOAT;
+  if (lossless_to_float || kind == H5T_CONV_EXCEPT_TRUNCATE || kind == H5T_CONV_EXCEPT_PRECISION) {
+    return H5T_CONV_UNHANDLED;
+  }
+  return H5T_CONV_ABORT;
+}
+
 }  // namespace
 
 std::optional<at::ScalarType> scalar_type(hid_t type, const Where& where) {
@@ -210,6 +222,30 @@ Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where) {
 
 bool library_converts(at::ScalarType from, at::ScalarType to) {
   return native_id(from) != H5I_INVALID_HID && native_id(to) != H5I_INVALID_HID;
+}
+
+Handle unclipped_transfer(const Where& where) {
+  Handle transfer = property_list(H5P_DATASET_XFER, where);
+  checked(where, "watch the conversion", [&] { return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr); });
+  return transfer;
+}
+
+void refuse_clipped(at::ScalarType dtype, const std::string& stored, const Where& where) {
+  TORCH_CHECK_VALUE(false, where.to_string(), ": a value does not fit dtype ", dtype_name(dtype), "\n  have  stored ",
+                    stored, "\n  fix   read it as ", stored, " or a float");
+}
+
+void convert(const void* from, at::ScalarType from_dtype, void* to, at::ScalarType to_dtype, size_t count,
+             const Where& where) {
+  const size_t from_size = c10::elementSize(from_dtype), to_size = c10::elementSize(to_dtype);
+  const Handle transfer = unclipped_transfer(where);
+  std::vector<char> buffer(count * std::max(from_size, to_size));
+  std::memcpy(buffer.data(), from, count * from_size);
+  const Scope scope;
+  const herr_t status =
+      H5Tconvert(native_id(from_dtype), native_id(to_dtype), count, buffer.data(), nullptr, transfer.get());
+  if (status < 0) refuse_clipped(to_dtype, dtype_name(from_dtype), where);
+  std::memcpy(to, buffer.data(), count * to_size);
 }
 
 }  // namespace moonhalo::io::h5

@@ -27,5 +27,13 @@ Handle tensor_type(at::ScalarType dtype, const Where& where);
 Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where);
 /// True where HDF5 itself turns one dtype into the other (all but bool and the 16-bit floats).
 bool library_converts(at::ScalarType from, at::ScalarType to);
+/// A transfer list with which conversions fail where they would clip an integer.
+Handle unclipped_transfer(const Where& where);
+/// ValueError that says so.
+[[noreturn]] void refuse_clipped(at::ScalarType dtype, const std::string& stored, const Where& where);
+/// `count` numbers of a dtype as those of another, as HDF5 would read them; where library_converts(). ValueError for an
+/// integer that does not fit.
+void convert(const void* from, at::ScalarType from_dtype, void* to, at::ScalarType to_dtype, size_t count,
+             const Where& where);
 
 }  // namespace moonhalo::io::h5

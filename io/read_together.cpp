@@ -113,13 +113,13 @@ class SharedRead {
     return gather(map, data);
   }
 
-  static void put(const at::Tensor& part, const Conversion& conversion, const at::Tensor& place) {
+  void put(const at::Tensor& part, const Conversion& conversion, const at::Tensor& place) const {
     if (conversion.dtype == conversion.stored && !conversion.decoder) {
       place.copy_(part);
       return;
     }
     const at::Tensor values = at::empty(part.sizes(), conversion.dtype);
-    conversion.apply(part.contiguous(), values);
+    conversion.apply(part.contiguous(), values, where_);
     place.copy_(values);
   }
 

@@ -2,12 +2,9 @@
 #include "moonhalo/io/reader.h"
 
 #include <ATen/core/Tensor.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -15,15 +12,12 @@
 #include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/lzf.h"
+#include "moonhalo/io/plain_reader.h"
 
 namespace moonhalo::io {
 namespace {
 
 constexpr size_t kChunkCacheLimit = size_t{64} << 20;
-constexpr size_t kLargestRead = size_t{64} << 20;
-// A positioned read costs about as much as copying this many bytes.
-constexpr size_t kReadCost = size_t{8} << 10;
-constexpr size_t kBounce = size_t{256} << 10;  // stays in a core's cache
 
 int64_t element_count(const std::vector<Slice>& slices) {
   int64_t count = 1;
@@ -104,15 +98,6 @@ std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t
   return "";
 }
 
-/// Integers that a conversion would clip stop it; everything else converts as HDF5 does.
-H5T_conv_ret_t refuse_clipping(H5T_conv_except_t kind, hid_t, hid_t to, void*, void*, void*) {
-  const bool lossless_to_float = H5Tget_class(to) == H5T_FLOAT;
-  if (lossless_to_float || kind == H5T_CONV_EXCEPT_TRUNCATE || kind == H5T_CONV_EXCEPT_PRECISION) {
-    return H5T_CONV_UNHANDLED;
-  }
-  return H5T_CONV_ABORT;
-}
-
 }  // namespace
 
 DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where) {
@@ -160,6 +145,7 @@ Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice
     : file_(file), info_(info), where_(where), access_(file.read(where)) {
   TORCH_CHECK_VALUE(info.damage.empty(), where.to_string(), ": damaged, cannot be read\n  have  ", info.damage,
                     "\n  fix   take another copy of the file, or write it again");
+  TORCH_CHECK_NOT_IMPLEMENTED(info.refusal.empty(), where.to_string(), ": ", info.refusal);
   const size_t touched = touched_bytes(info, slices);
   if (touched <= kChunkCacheLimit) cache_bytes_ = std::max(touched, size_t{1} << 20);
   if (info.chunks.empty()) cache_bytes_ = 0;
@@ -177,6 +163,10 @@ bool Reader::is_plain(const std::vector<Slice>& slices, at::ScalarType dtype) co
 void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
   const int64_t count = element_count(slices);
   if (count == 0) return;
+  if (file_.has_catalog()) {
+    TORCH_INTERNAL_ASSERT(dtype == info_.dtype, "conversions of elements that HDF5 does not read");
+    return read_stored(slices, out);
+  }
   if (is_plain(slices, dtype)) {
     read_plain(slices, static_cast<char*>(out));
   } else if (decodes(file_, info_) && dtype == info_.dtype) {
@@ -189,90 +179,20 @@ void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* 
   io_stats().asked += count * static_cast<int64_t>(info_.element_size);
 }
 
+void Reader::read_stored(const std::vector<Slice>& slices, void* out) {
+  read_plain(slices, static_cast<char*>(out));
+  io_stats().asked += element_count(slices) * static_cast<int64_t>(info_.element_size);
+}
+
 void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
   const auto handle = dataset(0);  // no chunk passes through HDF5's cache
   ChunkReader(*info_.map, handle->get(), file_.descriptor(), where_).read(grid, cells, static_cast<char*>(out));
 }
 
-void Reader::read_run(char* out, uint64_t offset, size_t bytes) const {
-  io_stats().stored += static_cast<int64_t>(bytes);
-  while (bytes > 0) {
-    const ssize_t got = pread(file_.descriptor(), out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    TORCH_CHECK(got >= 0, where_.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
-                "\n  fix   check the disk, or copy the file again");
-    TORCH_CHECK_VALUE(got > 0, where_.to_string(),
-                      ": the file is cut short\n  have  it ends at byte ", offset,
-                      ", the selection needs ", bytes, " more\n  fix   copy or download it again");
-    out += got;
-    offset += static_cast<uint64_t>(got);
-    bytes -= static_cast<size_t>(got);
-  }
-}
-
-void Reader::read_rows(char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count) const {
-  // Short rows that lie close together are read together and picked apart.
-  if (count <= 1 || stride > kReadCost) {
-    for (int64_t row = 0; row < count; ++row) {
-      read_run(out, offset, bytes);
-      out += bytes;
-      offset += stride;
-    }
-    return;
-  }
-  const auto at_once = static_cast<int64_t>(kBounce / stride);
-  std::vector<char> bounce(static_cast<size_t>(std::min(at_once, count)) * stride);
-  while (count > 0) {
-    const int64_t rows = std::min(count, at_once);
-    read_run(bounce.data(), offset, static_cast<size_t>(rows - 1) * stride + bytes);
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(out, bounce.data() + static_cast<size_t>(row) * stride, bytes);
-      out += bytes;
-    }
-    offset += static_cast<uint64_t>(rows) * stride;
-    count -= rows;
-  }
-}
-
 void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {
-  // The innermost dims up to and including the first that is not taken whole make one run of bytes.
-  size_t bytes = info_.element_size;
-  size_t inner = slices.size();
-  bool run = true;
-  while (inner > 0 && run) {
-    const Slice& slice = slices[inner - 1];
-    if (slice.step != 1 && slice.count > 1) break;
-    --inner;
-    bytes *= static_cast<size_t>(slice.count);
-    run = slice.count == info_.shape[inner];
-  }
-  std::vector<size_t> strides(slices.size() + 1, info_.element_size);
-  for (size_t dim = slices.size(); dim-- > 0;) {
-    strides[dim] = strides[dim + 1] * static_cast<size_t>(info_.shape[dim]);
-  }
-  uint64_t offset = *info_.offset;
-  for (size_t dim = 0; dim < slices.size(); ++dim) {
-    offset += static_cast<uint64_t>(slices[dim].begin) * strides[dim + 1];
-  }
-  if (inner == 0) return read_run(out, offset, bytes);
-
-  const size_t row_dim = inner - 1;
-  const size_t row_stride = static_cast<size_t>(slices[row_dim].step) * strides[row_dim + 1];
-  std::vector<int64_t> at(row_dim, 0);
-  for (;;) {
-    read_rows(out, offset, bytes, row_stride, slices[row_dim].count);
-    out += bytes * static_cast<size_t>(slices[row_dim].count);
-    size_t dim = row_dim;
-    for (;;) {
-      if (dim == 0) return;
-      --dim;
-      const uint64_t step = static_cast<uint64_t>(slices[dim].step) * strides[dim + 1];
-      offset += step;
-      if (++at[dim] < slices[dim].count) break;
-      offset -= step * static_cast<uint64_t>(at[dim]);
-      at[dim] = 0;
-    }
-  }
+  const PlainArray array{file_.descriptor(), *info_.offset, info_.element_size, info_.shape, info_.strides};
+  io::read_plain(array, slices, out, where_);
+  if (info_.swapped) swap_bytes(out, info_.element_size, static_cast<size_t>(element_count(slices)));
 }
 
 Selected Reader::select(const std::vector<Slice>& slices) {
@@ -298,20 +218,12 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   const hid_t id = selected.dataset->get();
   const h5::Handle file_type = h5::type_of(id, where_);
   const h5::Handle memory = h5::memory_type(file_type.get(), dtype, where_);
-  const h5::Handle transfer = h5::property_list(H5P_DATASET_XFER, where_);
   const bool checks = at::isIntegralType(dtype, false) && dtype != info_.dtype;
-  if (checks) {
-    h5::checked(where_, "watch the conversion",
-                [&] { return H5Pset_type_conv_cb(transfer.get(), refuse_clipping, nullptr); });
-  }
+  const h5::Handle transfer = checks ? h5::unclipped_transfer(where_) : h5::property_list(H5P_DATASET_XFER, where_);
   const h5::Scope scope;
   const herr_t status = H5Dread(id, memory.get(), selected.memory.get(), selected.file.get(), transfer.get(), out);
   if (status >= 0) return;
-  if (checks) {
-    TORCH_CHECK_VALUE(false, where_.to_string(), ": a value does not fit dtype ",
-                      h5::dtype_name(dtype), "\n  have  stored ", info_.type_name,
-                      "\n  fix   read it as ", info_.type_name, " or a float");
-  }
+  if (checks) h5::refuse_clipped(dtype, info_.type_name, where_);
   for (const auto& filter : info_.filters) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         filter.find("not available") == std::string::npos, where_.to_string(),

@@ -4,31 +4,14 @@
 #include <c10/core/ScalarType.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "moonhalo/io/array_map.h"
+#include "moonhalo/io/dataset_info.h"
 #include "moonhalo/io/file_state.h"
 #include "moonhalo/io/slices.h"
 
 namespace moonhalo::io {
-
-/// The facts of a dataset's header, read once.
-struct DatasetInfo {
-  std::string name;  ///< path in the file, without a leading slash
-  std::vector<int64_t> shape;
-  std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds its type
-  std::string type_name;
-  bool enumeration = false;
-  bool native = false;               ///< stored as a tensor of `dtype` lies in memory
-  std::vector<int64_t> chunks;       ///< empty unless stored in chunks
-  std::vector<std::string> filters;  ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
-  std::optional<uint64_t> offset;    ///< where its bytes begin in the opened file, if they are one plain run there
-  std::optional<ArrayMap> map;       ///< of chunks whose codecs are known here; they lie in the opened file
-  size_t element_size = 0;
-  std::string damage;  ///< why it must not be read, as HDF5 would read memory that it does not have; usually empty
-};
 
 /// `file`: the opened one, which an external link of it may have left.
 DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where);
@@ -51,11 +34,13 @@ class Reader {
   /// HDF5 converts to.
   ///
   /// A dataset that lies in the file as it will in memory (contiguous, no filter, native byte
-  /// order) is read with positioned reads straight into `out`: they need no lock, so thread ranks
+  /// order) is read with positioned reads straight into `out` (plain_reader.h): they need no lock, so thread ranks
   /// read at the same time. Chunks that went through common filters are decoded in LibTorch's threads (ChunkReader), if
   /// `dtype` is the dataset's own. Everything else goes through H5Dread, one thread at a time. Integers
   /// that do not fit `dtype` are a ValueError.
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
+  /// Elements of any type, as they are stored. Of a file that is not HDF5.
+  void read_stored(const std::vector<Slice>& slices, void* out);
 
   /// True if chunks are decoded here. Only HDF5 knows what a file holds that is being written.
   static bool decodes(const FileState& file, const DatasetInfo& info) {
@@ -69,8 +54,6 @@ class Reader {
  private:
   bool is_plain(const std::vector<Slice>& slices, at::ScalarType dtype) const;
   void read_plain(const std::vector<Slice>& slices, char* out) const;
-  void read_run(char* out, uint64_t offset, size_t bytes) const;
-  void read_rows(char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count) const;
   void read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
 
   FileState& file_;

@@ -9,6 +9,25 @@
 #include "moonhalo/io/reader.h"
 
 namespace moonhalo::io {
+namespace {
+
+/// Texts of one length, filled up with zeros.
+std::vector<std::string> stored_texts(const Selection& source, Reader& reader, const h5::Where& where) {
+  const size_t length = source.dataset().info().element_size;
+  const auto count = static_cast<size_t>(c10::multiply_integers(source.shape()));
+  check_room(where, source.shape(), static_cast<double>(length));
+  std::string bytes(count * length, '\0');
+  reader.read_stored(source.slices(), bytes.data());
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < count; ++i) {
+    std::string text = bytes.substr(i * length, length);
+    text.resize(text.find_last_not_of('\0') + 1);
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+}  // namespace
 
 std::vector<std::string> read_strings(const Selection& source) {
   const Dataset& dataset = source.dataset();
@@ -16,6 +35,7 @@ std::vector<std::string> read_strings(const Selection& source) {
   TORCH_CHECK_TYPE(dataset.type_name() == "string", where.to_string(), ": it holds no text\n  have  ", dataset.type_name(),
                    "\n  fix   read() gives numbers as a tensor");
   Reader reader(*dataset.file(), dataset.info(), source.slices(), where);
+  if (dataset.file()->has_catalog()) return stored_texts(source, reader, where);
   const Selected selected = reader.select(source.slices());
   const size_t count = static_cast<size_t>(c10::multiply_integers(source.shape()));
   if (count == 0) return {};
