@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binds for scripting/lua/data the parts of io that it needs.
+// Binds for scripting/lua/data the parts of io that it needs: finding files, frames, reading ahead, moments.
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/io/find_files.h"
+#include "moonhalo/io/frame_queue.h"
+#include "moonhalo/io/moments.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
+
+template <>
+inline constexpr const char* kObjectName<io::FrameReader> = "FrameReader";
+template <>
+inline constexpr const char* kObjectName<io::FrameQueue> = "FrameQueue";
+template <>
+inline constexpr const char* kObjectName<io::FrameQueue::Ticket> = "FrameTicket";
 
 namespace {
 
@@ -21,10 +33,143 @@ int check_same(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg kFunctions[] = {
-    {"find_files", guard<find_files>}, {"check_same", guard<check_same>}, {nullptr, nullptr}};
+/// _data.hash(text): 16 digits that stand for it (FNV-1a).
+int hash(lua_State* lua) {
+  uint64_t value = 14695981039346656037ull;
+  for (const char letter : check_string(lua, 1))
+    value = (value ^ static_cast<unsigned char>(letter)) * 1099511628211ull;
+  std::string digits(16, '0');
+  for (size_t i = digits.size(); i-- > 0; value >>= 4) digits[i] = "0123456789abcdef"[value & 15];
+  push(lua, digits);
+  return 1;
+}
+
+/// Calls read() with each element of the list at `index` on the stack's top.
+template <typename Read>
+void for_list(lua_State* lua, int index, const Read& read) {
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a list");
+  index = lua_absindex(lua, index);
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, index, i);
+    read();
+    lua_pop(lua, 1);
+  }
+}
+
+std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
+  std::vector<io::FrameSource> sources;
+  for_list(lua, index, [&] {
+    const Options one(lua, lua_gettop(lua), "reader",
+                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims"});
+    sources.push_back({.path = one.get_string("path", ""),
+                       .dataset = one.get_string("dataset", ""),
+                       .step_dim = one.get_int("step_dim", -1),
+                       .sample_dim = one.get_int("sample_dim", -1),
+                       .channel_dims = one.get_int_list("channel_dims", {}),
+                       .space_dims = one.get_int_list("space_dims", {})});
+  });
+  return sources;
+}
+
+/// _data.reader(sources, first rows, ends of rows, dtype, cache bytes)
+int make_reader(lua_State* lua) {
+  const auto begins = check_int_list(lua, 2), ends = check_int_list(lua, 3);
+  Box rows;
+  for (size_t dim = 0; dim < begins.size(); ++dim) rows.push_back({begins[dim], ends.at(dim)});
+  push_object(lua,
+              std::make_shared<io::FrameReader>(check_sources(lua, 1), rows, check_dtype(lua, 4), check_int(lua, 5)));
+  return 1;
+}
+
+std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
+  const at::Tensor& rows = check_tensor(lua, index);
+  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong, "places: wanted int64 [n, 3]");
+  const auto from = rows.accessor<int64_t, 2>();
+  std::vector<io::FramePlace> places;
+  for (int64_t i = 0; i < rows.size(0); ++i) places.push_back({from[i][0], from[i][1], from[i][2]});
+  return places;
+}
+
+/// reader:moments(places, channels[, weights]): of these frames, in their order.
+int reader_moments(lua_State* lua) {
+  const auto reader = check_object<io::FrameReader>(lua, 1);
+  const int64_t channels = check_int(lua, 3);
+  const at::Tensor weights = opt_tensor(lua, 4);
+  at::Tensor moments = io::no_moments(channels);
+  std::vector<int64_t> shape = {channels};
+  for (const Interval& rows : reader->rows()) shape.push_back(rows.size());
+  const at::Tensor frame = at::empty(shape, reader->dtype());
+  for (const auto& place : check_places(lua, 2)) {
+    reader->read(place, frame);
+    io::merge_moments(moments, io::frame_moments(frame, weights));
+  }
+  push(lua, moments);
+  return 1;
+}
+
+/// _data.merge_moments(parts): of [parts, channels, moments], in their order.
+int merge_moments(lua_State* lua) {
+  const at::Tensor& parts = check_tensor(lua, 1);
+  at::Tensor moments = io::no_moments(parts.size(1));
+  for (int64_t i = 0; i < parts.size(0); ++i) io::merge_moments(moments, parts[i]);
+  push(lua, moments);
+  return 1;
+}
+
+/// _data.queue(fields): fields = {{name, reader, channels, mean, std, may_be_missing}, ...}
+int make_queue(lua_State* lua) {
+  std::vector<io::FrameField> fields;
+  for_list(lua, 1, [&] {
+    const Options one(lua, lua_gettop(lua), "queue", {"name", "reader", "channels", "mean", "std", "may_be_missing"});
+    one.push("reader");
+    const auto reader = check_object<io::FrameReader>(lua, lua_gettop(lua));
+    lua_pop(lua, 1);
+    fields.push_back({one.get_string("name", ""), reader, one.get_int("channels", 1), one.get_tensor("mean"),
+                      one.get_tensor("std"), one.get_bool("may_be_missing", true)});
+  });
+  push_object(lua, std::make_shared<io::FrameQueue>(std::move(fields)));
+  return 1;
+}
+
+/// queue:submit(requests) -> ticket; requests = {{field (0), places}, ...}
+int submit(lua_State* lua) {
+  std::vector<io::FrameRequest> requests;
+  for_list(lua, 2, [&] {
+    const int table = lua_gettop(lua);
+    lua_rawgeti(lua, table, 1);
+    lua_rawgeti(lua, table, 2);
+    requests.push_back({check_int(lua, table + 1), check_places(lua, table + 2)});
+    lua_pop(lua, 2);
+  });
+  push_object(lua, check_object<io::FrameQueue>(lua, 1)->submit(std::move(requests)));
+  return 1;
+}
+
+/// ticket:wait() -> list of tensors. Where any rank failed to read, its error on every rank. Collective.
+int wait(lua_State* lua) {
+  const auto ticket = check_object<io::FrameQueue::Ticket>(lua, 1);
+  std::vector<at::Tensor> frames;
+  fail_together(*context(lua).world, [&] { frames = ticket->wait(); });
+  push(lua, frames);
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"find_files", guard<find_files>},
+                               {"check_same", guard<check_same>},
+                               {"hash", guard<hash>},
+                               {"reader", guard<make_reader>},
+                               {"queue", guard<make_queue>},
+                               {"merge_moments", guard<merge_moments>},
+                               {nullptr, nullptr}};
+const luaL_Reg kReaderMethods[] = {{"moments", guard<reader_moments>}, {nullptr, nullptr}};
+const luaL_Reg kQueueMethods[] = {{"submit", guard<submit>}, {nullptr, nullptr}};
+const luaL_Reg kTicketMethods[] = {{"wait", guard<wait>}, {nullptr, nullptr}};
 
 const Binding kBinding{"data", [](lua_State* lua) {
+                         define_object<io::FrameReader>(lua, kReaderMethods);
+                         define_object<io::FrameQueue>(lua, kQueueMethods);
+                         define_object<io::FrameQueue::Ticket>(lua, kTicketMethods);
                          lua_newtable(lua);
                          add_functions(lua, kFunctions);
                          lua_setfield(lua, -2, "_data");

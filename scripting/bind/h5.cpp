@@ -299,6 +299,11 @@ int chunks(lua_State* lua) {
   return 1;
 }
 
+int filters(lua_State* lua) {
+  push(lua, to_selection(lua, 1)->dataset().filters());
+  return 1;
+}
+
 int units(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().units());
   return 1;
@@ -371,10 +376,10 @@ const luaL_Reg kGroupMeta[] = {
     {"__index", guard<group_index>}, {"__tostring", guard<group_string>}, {nullptr, nullptr}};
 const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {"strings", guard<strings>}, {nullptr, nullptr}};
 const luaL_Reg kDataGetters[] = {
-    {"shape", guard<shape>},           {"ndim", guard<ndim>},     {"dims", guard<dims>},
-    {"dtype", guard<dtype>},           {"attrs", guard<attrs>},   {"name", guard<data_name>},
-    {"units", guard<units>},           {"chunks", guard<chunks>}, {"is_numeric", guard<is_numeric>},
-    {"has_values", guard<has_values>}, {nullptr, nullptr}};
+    {"shape", guard<shape>},           {"ndim", guard<ndim>},       {"dims", guard<dims>},
+    {"dtype", guard<dtype>},           {"attrs", guard<attrs>},     {"name", guard<data_name>},
+    {"units", guard<units>},           {"chunks", guard<chunks>},   {"is_numeric", guard<is_numeric>},
+    {"has_values", guard<has_values>}, {"filters", guard<filters>}, {nullptr, nullptr}};
 const luaL_Reg kDatasetMeta[] = {
     {"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
 const luaL_Reg kSelectionMeta[] = {

@@ -40,6 +40,12 @@ function Field.new(collection, name, files, heads)
   for i, dim in ipairs(head.dims) do
     if space[dim] then self.space_at[space[dim]] = i - 1 end
   end
+  -- Chunks of compressed data are read whole: how many steps each holds, and its size along the dims of space.
+  self.chunk_steps, self.chunk_space = head.chunks and self.axis_at and head.chunks[self.axis_at + 1] or 1, nil
+  if head.chunks then
+    self.chunk_space = {}
+    for i in ipairs(collection.space) do self.chunk_space[i] = self.space_at[i] and head.chunks[self.space_at[i] + 1] end
+  end
   self.datasets = {}
   for i, one in ipairs(heads) do self.datasets[i] = one.fields[name] and one.fields[name].datasets end
   return self

@@ -67,6 +67,10 @@ local function read_heads(paths, options)
         layout.name, path, layouts.choose(file).name))
     end
     heads[i] = check_head(layout.describe(file, options), path, layout)
+    for _, field in pairs(heads[i].fields) do
+      local dataset = file[field.datasets[1]]
+      if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
+    end
   end
   return mh.json.encode {layout = layout.name, files = paths, heads = heads}
 end

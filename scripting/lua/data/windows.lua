@@ -179,6 +179,8 @@ end
 
 function Windows:split(parts) return require("moonhalo.data.split")(self, parts) end
 
+function Windows:statistics(...) return require("moonhalo.data.statistics").of(self, ...) end
+
 function meta.__len(self) return self.count end
 
 function meta.__tostring(self)

@@ -1,0 +1,207 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Mean, standard deviation, least and greatest value of every channel of the fields of a set, over the steps that its windows
+-- read, each once. Ranks share out the steps; what they find is merged in the order of the steps, in groups that do not depend
+-- on how many ranks there are. So the result is the same, bit by bit, on any number of ranks and for any cut.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local Sources = require "moonhalo.data.sources"
+local text = require "moonhalo.data.text"
+local sorted = require("moonhalo.internal.checkpoint_values").sorted
+
+local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
+local statistics = {}
+local Statistics = {}
+local meta = {__index = Statistics, __name = "Statistics"}
+
+local kStatistics = signature("statistics", {optional "cache", optional "weights", {"of_any_split", false}})
+local kGroup = 16  -- frames that one rank merges; part of what the bits mean
+local kCache = 256 << 20
+local kColumns = {"count", "weight", "mean", "squares", "min", "max"}
+
+--- {run, step} of every frame of a field that the windows of a set read, each once, in order.
+local function frames_of(set, name)
+  local field = set.data.fields[name]
+  if not field.varies then
+    -- A field that does not change counts once: for every file where files are runs of their own.
+    local frames, seen = {}, {}
+    for _, piece in ipairs(set.pieces) do
+      local file, sample = set.data:locate(piece.run, 0)
+      local key = field.sample_at and file .. ":" .. sample or #field.datasets[file] > 1 and file .. ":" .. sample or file
+      if not seen[key] then
+        seen[key], frames[#frames + 1] = true, {piece.run, 0}
+      end
+    end
+    return frames
+  end
+  local offsets = {}
+  for _, part in ipairs {set.inputs, set.targets} do
+    for _, one in ipairs(part.fields) do
+      if one == name then table.move(part.steps, 1, #part.steps, #offsets + 1, offsets) end
+    end
+  end
+  local frames, read = {}, {}
+  for _, piece in ipairs(set.pieces) do
+    local steps = read[piece.run] or {}
+    read[piece.run] = steps
+    for k = 0, piece.count - 1 do
+      for _, offset in ipairs(offsets) do steps[piece.first + k * set.every + offset] = true end
+    end
+  end
+  for _, run in ipairs(sorted(read)) do
+    for _, step in ipairs(sorted(read[run])) do frames[#frames + 1] = {run, step} end
+  end
+  return frames
+end
+
+--- float64, one number a place of space, or nil: the cosine of latitudes, or what a tensor says.
+local function weights_of(data, given, shape)
+  if given == nil then return nil end
+  if mh.is_tensor(given) then
+    if table.concat(given.shape, ",") ~= table.concat(shape, ",") then
+      fail(("statistics: weights of another shape than space\n  have  [%s], space [%s]\n  fix   give one number a place"):format(
+        table.concat(given.shape, ", "), table.concat(shape, ", ")))
+    end
+    return given:double():contiguous()
+  end
+  for i, dim in ipairs(data.space) do
+    if dim == given and data.coordinates[dim] then
+      local column = {}
+      for k in ipairs(shape) do column[k] = k == i and shape[i] or 1 end
+      local cosine = mh.deg2rad(mh.tensor(data.coordinates[dim], {dtype = "float64"})):cos():clamp(0)
+      return cosine:reshape(column):expand(shape):contiguous()
+    end
+  end
+  fail(("statistics: no latitudes '%s'%s\n  have  space (%s)\n  fix   name a dim of space that has coordinates in degrees, or give a tensor"):format(
+    tostring(given), mh.did_you_mean(tostring(given), data.space), table.concat(data.space, ", ")))
+end
+
+--- This rank's groups, first to last, of `count`.
+local function share(count)
+  local ranks, rank = mh.world_size(), mh.rank()
+  return count * rank // ranks, count * (rank + 1) // ranks
+end
+
+--- Moments [channels, 6] of a field, the same on all ranks. Collective.
+local function moments_of(set, name, weights)
+  local data = set.data
+  local field, frames = data.fields[name], frames_of(set, name)
+  local groups = (#frames + kGroup - 1) // kGroup
+  local first, last = share(groups)
+  local parts = {}
+  mh._files.on_every_rank(function()
+    local sources, zeros = Sources.new(data, {name}), {}
+    for i in ipairs(field.space_shape) do zeros[i] = 0 end
+    local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
+    for group = first, last - 1 do
+      local places = sources:places(name, {table.unpack(frames, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
+      parts[#parts + 1] = reader:moments(places, field.channels, weights)
+    end
+    return "read"
+  end)
+  local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64"})
+  if mh.world_size() > 1 then
+    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"statistics"})
+    mine = mh.from_local(mine, mesh, {mh.Shard(0)}):full_tensor()
+  end
+  return mh._data.merge_moments(mine)
+end
+
+local function summary(name, moments)
+  local found = {}
+  for i, column in ipairs(kColumns) do found[column] = moments[":, " .. i - 1]:tolist() end
+  found.std, found.rms = {}, {}
+  for i, count in ipairs(found.count) do
+    if count == 0 then
+      fail(("statistics: '%s' has no value in channel %d\n  have  missing values only\n  fix   leave the field out"):format(name, i - 1))
+    end
+    local variance = found.squares[i] / found.weight[i]
+    found.std[i], found.rms[i] = math.sqrt(variance), math.sqrt(variance + found.mean[i] * found.mean[i])
+  end
+  found.squares, found.weight = nil, nil
+  return found
+end
+
+local function from_table(given)
+  local self = setmetatable({fields = given.fields, of = given.of, weights = given.weights}, meta)
+  return self
+end
+
+--- Writes them as JSON. Collective.
+function Statistics:save(path)
+  local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights}, 1) .. "\n"
+  mh._files.on_first_rank(function()
+    local folder = path:match("^(.*)/[^/]*$")
+    if folder and folder ~= "" then mh.files.make_folder(folder) end
+    mh._files.write("statistics", path, content)
+  end)
+end
+
+function meta.__tostring(self)
+  local lines = {"Statistics"}
+  for _, name in ipairs(sorted(self.fields)) do
+    local of = self.fields[name]
+    for i = 1, #of.mean do
+      lines[#lines + 1] = ("  %s%s  mean %.6g  std %.6g  min %.6g  max %.6g  %d values"):format(name, #of.mean > 1 and "." .. i - 1 or "", of.mean[i],
+        of.std[i], of.min[i], of.max[i], of.count[i])
+    end
+  end
+  return table.concat(lines, "\n")
+end
+
+local function check_loaded(loaded, path)
+  local function damaged(problem)
+    fail(("statistics: '%s' holds no statistics\n  have  %s\n  fix   give the path of a file that save() wrote"):format(path, problem))
+  end
+  if type(loaded) ~= "table" or type(loaded.fields) ~= "table" then damaged("no fields") end
+  for _, name in ipairs(sorted(loaded.fields)) do
+    for _, column in ipairs {"mean", "std"} do
+      local list = type(loaded.fields[name]) == "table" and loaded.fields[name][column]
+      if type(list) ~= "table" or #list == 0 then damaged(("no %s of '%s'"):format(column, name)) end
+      for _, number in ipairs(list) do
+        if type(number) ~= "number" then damaged(("'%s' in %s of '%s'"):format(tostring(number), column, name)) end
+      end
+    end
+  end
+  return loaded
+end
+
+--- Statistics that save() wrote. Collective.
+function statistics.load(path)
+  if type(path) ~= "string" then fail("statistics: wanted a path\n  have  " .. text.of(path) .. "\n  fix   give that of a file that save() wrote") end
+  local content = mh._files.on_first_rank(function() return mh.json.encode(check_loaded(mh.json.load(path), path)) end)
+  return from_table(mh.json.decode(content))
+end
+
+--- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, else written
+--- there), weights (the name of a dim of latitudes, whose cosines they are, or a tensor [space...]), of_any_split (a part of a
+--- split that is not called train is refused otherwise). Missing values do not count. Collective over all ranks.
+function statistics.of(set, ...)
+  local options = arguments.read(kStatistics, ...)
+  if set.name and set.name ~= "train" and not options.of_any_split then
+    fail(("statistics: of the part '%s', which training must not know\n  have  a split\n  fix   take those of 'train', or give of_any_split = true"):format(
+      set.name))
+  end
+  local weights_name = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"
+  local of = mh._data.hash(set:description() .. "|" .. weights_name)
+  mh._data.check_same("statistics", "samples", of)
+  if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there" or nil end) then
+    local found = statistics.load(options.cache)
+    if found.of ~= of then
+      fail(("statistics: '%s' holds those of another set\n  have  %s, this one is %s\n  fix   remove the file, or give another path"):format(options.cache,
+        tostring(found.of), of))
+    end
+    return found
+  end
+  local fields = {}
+  for _, name in ipairs(set:fields()) do
+    local weights = weights_of(set.data, options.weights, set.data.fields[name].space_shape)
+    fields[name] = summary(name, moments_of(set, name, weights))
+  end
+  local self = from_table {fields = fields, of = of, weights = weights_name}
+  if options.cache then self:save(options.cache) end
+  return self
+end
+
+statistics.meta = meta
+return statistics

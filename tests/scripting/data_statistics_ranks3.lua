@@ -1,0 +1,153 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Statistics of a set: those of the plain tensor, the same bits on any number of ranks, saved and loaded. The same file runs
+-- on 4 ranks, and with processes.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+local files = require "support.data_files"
+
+local tests = {}
+
+local function refused(fn, text)
+  local message = testing.assert_error(fn, text)
+  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
+  mh._data.check_same("refused", "messages", message)
+end
+
+local function with_cf(run)
+  local paths = {files.cf("s_a.nc", 0, 21, {missing = true, compression = 1, chunks = {8, 4, 5}}), files.cf("s_b.nc", 21, 14, {scale = 0.02})}
+  run(mh.data.open(paths))
+  files.remove(paths)
+end
+
+local function expected(values, weights)
+  local x = values:double()
+  local there = x:isnan():logical_not()
+  local w = (weights or mh.ones_like(x)):expand_as(x):masked_select(there)
+  local v = x:masked_select(there)
+  local mean = ((v * w):sum() / w:sum()):item()
+  return {mean = mean, std = ((v - mean):square() * w):sum():div(w:sum()):sqrt():item(), min = v:min():item(), max = v:max():item(), count = #v:tolist()}
+end
+
+local function check(found, values, weights)
+  for i = 0, #found.mean - 1 do
+    local of = expected(values[":, " .. i .. ":" .. i + 1], weights)
+    for _, name in ipairs{"mean", "std", "min", "max"} do testing.assert_close(mh.tensor(found[name][i + 1], {dtype = "float64"}), mh.tensor(of[name], {dtype = "float64"})) end
+    testing.assert_equal(found.count[i + 1], of.count * 1.0)
+    testing.assert_close(mh.tensor(found.rms[i + 1], {dtype = "float64"}), mh.tensor(math.sqrt(of.mean ^ 2 + of.std ^ 2), {dtype = "float64"}))
+  end
+end
+
+local function t2m()
+  local first = files.t2m(0, 21)
+  first["2, 3, 4"] = 0 / 0
+  return mh.cat({first, files.t2m(21, 14, 0.02)}, 0):unsqueeze(1)
+end
+
+function tests.test_X20_statistics_are_those_of_the_plain_tensor()
+  with_cf(function(data)
+    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"t2m"}, steps = {1}}, static = {"orography"}}
+
+    local found = set:statistics()
+
+    check(found.fields.t2m, t2m())
+    check(found.fields.z, mh.cat({files.z(0, 21), files.z(21, 14)}, 0)["0:34"])
+    check(found.fields.orography, files.values(0, 1, 7, 5, 5):float():unsqueeze(0))
+    assert(tostring(found):find("t2m  mean", 1, true))
+
+    local cosine = mh.deg2rad(mh.linspace(60, -60, 7):double()):cos():reshape{1, 1, 7, 1}
+    check(set:statistics{weights = "latitude"}.fields.t2m, t2m(), cosine)
+    check(set:statistics{weights = cosine:reshape{7, 1}:expand{7, 5}}.fields.t2m, t2m(), cosine)
+  end)
+end
+
+function tests.test_X20_a_part_knows_only_its_own_steps()
+  with_cf(function(data)
+    local set = data:windows{inputs = {fields = {"t2m"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {1}}}
+    local train, valid = set:split{train = 0.6, valid = 0.4}
+
+    local found = train:statistics()
+
+    check(found.fields.t2m, t2m()["0:" .. #train + 1])  -- windows begin one step before their anchors
+    refused(function() valid:statistics() end, "statistics: of the part 'valid', which training must not know")
+    assert(valid:statistics{of_any_split = true}.fields.t2m.mean[1] ~= found.fields.t2m.mean[1])
+  end)
+end
+
+-- Every rank reads all steps here, in the groups of 16 whose order the sums have; together they must find these very bits.
+function tests.test_X20_the_same_bits_as_one_rank_alone()
+  with_cf(function(data)
+    local together = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}}:statistics{weights = "latitude"}
+    local cosine = mh.deg2rad(mh.tensor(data.coordinates.latitude, {dtype = "float64"})):cos():reshape{7, 1}:expand{7, 5}:contiguous()
+    for _, name in ipairs{"t2m", "z"} do
+      local sources, groups = require("moonhalo.data.sources").new(data, {name}), {}
+      local reader = sources:reader({0, 0}, {7, 5}, "float32", 1 << 20)
+      for first = 0, 34, 16 do
+        local frames = {}
+        for step = first, math.min(first + 15, 34) do frames[#frames + 1] = {0, step} end
+        groups[#groups + 1] = reader:moments(sources:places(name, frames), data.fields[name].channels, cosine)
+      end
+      local alone = mh._data.merge_moments(mh.stack(groups, 0))
+      testing.assert_equal(together.fields[name].mean, alone[":, 2"]:tolist())
+      testing.assert_equal(together.fields[name].std, (alone[":, 3"] / alone[":, 1"]):sqrt():tolist())
+    end
+  end)
+end
+
+function tests.test_X20_trajectories_of_files()
+  local paths = {files.well("s_0.hdf5", 3, 5, 0), files.well("s_1.hdf5", 2, 5, 3)}
+  local set = mh.data.open(paths):windows{inputs = {fields = {"velocity"}, steps = {0}}, targets = {fields = {"velocity"}, steps = {1}}, static = {"mask"}}
+  local runs = {}
+  for k = 0, 4 do
+    runs[k + 1] = mh.stack({files.values(k * 100, 5, 6, 4, 1), files.values(k * 100, 5, 6, 4, 2)}, 1):float()
+  end
+  check(set:statistics().fields.velocity, mh.cat(runs, 0))
+  files.remove(paths)
+end
+
+function tests.test_X20_saved_and_loaded()
+  with_cf(function(data)
+    local set = data:windows{inputs = {"t2m"}}
+    local path = files.path("statistics") .. "/of/set.json"
+    local found = set:statistics{cache = path}
+
+    testing.assert_equal(mh.data.load_statistics(path).fields, found.fields)
+    testing.assert_equal(set:statistics{cache = path}.fields, found.fields)
+    refused(function() set:statistics{cache = path, weights = "latitude"} end, "holds those of another set")
+    refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end, "holds those of another set")
+    mh._files.on_first_rank(function() mh._files.write("test", path, "{\"fields\": {\"t2m\": {\"mean\": [1]}}}") end)
+    refused(function() mh.data.load_statistics(path) end, "holds no statistics\n  have  no std of 't2m'")
+    files.remove{path}
+  end)
+end
+
+function tests.test_X20_statistics_that_do_not_fit()
+  with_cf(function(data)
+    local set = data:windows{inputs = {"t2m"}}
+    refused(function() set:statistics{weights = "latitud"} end, "statistics: no latitudes 'latitud'; did you mean 'latitude'?")
+    refused(function() set:statistics{weights = mh.ones{3, 5}} end, "statistics: weights of another shape than space\n  have  [3, 5], space [7, 5]")
+    testing.assert_error(function() set:statistics{wieghts = "latitude"} end, "unknown option 'wieghts'; did you mean 'weights'?")
+  end)
+  local path = files.make("s_nan.nc", function(out)
+    out:write("time", mh.arange(3, {dtype = "float64"}), {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
+    out:write("u", mh.full({3, 4}, 0 / 0), {dims = {"time", "x"}})
+  end)
+  refused(function() mh.data.open(path):windows{inputs = {"u"}}:statistics() end, "statistics: 'u' has no value in channel 0")
+  files.remove{path}
+end
+
+--- A file that is cut after it was opened: one rank meets the damage, all are told.
+function tests.test_X20_a_damaged_file_is_one_error_on_all_ranks()
+  local path = files.cf("s_cut.nc", 0, 40, {compression = 1, chunks = {1, 7, 5}})
+  local set = mh.data.open(path):windows{inputs = {"t2m"}}
+  mh._files.on_first_rank(function()
+    local whole = io.open(path, "rb"):read("a")
+    local cut = io.open(path, "wb")
+    assert(cut:write(whole:sub(1, #whole // 2)))
+    assert(cut:close())
+  end)
+  local message = testing.assert_error(function() set:statistics() end, path)
+  mh._data.check_same("damaged", "messages", message)
+  files.remove{path}
+end
+
+return tests
