@@ -17,7 +17,7 @@
 
 namespace moonhalo::io {
 
-/// How the frames of a field are made ready: (value - mean) / std by channel, where these are given.
+/// Says how the frames of a field are made ready: (value - mean) / std by channel, where these are given.
 struct FrameField {
   std::string name;
   std::shared_ptr<FrameReader> reader;
