@@ -27,6 +27,7 @@
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "moonhalo/io/checkpoint.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/scatter.h"
 #include "moonhalo/ops/neighborhood/operator.h"

@@ -2,125 +2,18 @@
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 
 #include <c10/util/Exception.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <deque>
 #include <functional>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/model/optimizer_fields.h"
 
 namespace moonhalo::scripting {
 
 namespace {
 
 namespace to = torch::optim;
-
-// Names of options and state: visit(x, f) calls f(name, reference) for each
-
-template <class Visit>
-void visit(to::SGDOptions& o, Visit&& f) {
-  f("lr", o.lr());
-  f("momentum", o.momentum());
-  f("dampening", o.dampening());
-  f("weight_decay", o.weight_decay());
-  f("nesterov", o.nesterov());
-}
-template <class Visit>
-void visit(to::SGDParamState& s, Visit&& f) {
-  f("momentum_buffer", s.momentum_buffer());
-}
-
-template <class Adam, class Visit>
-void visit_adam_options(Adam& o, Visit&& f) {
-  f("lr", o.lr());
-  f("betas", o.betas());
-  f("eps", o.eps());
-  f("weight_decay", o.weight_decay());
-  f("amsgrad", o.amsgrad());
-}
-template <class State, class Visit>
-void visit_adam_state(State& s, Visit&& f) {
-  f("step", s.step());
-  f("exp_avg", s.exp_avg());
-  f("exp_avg_sq", s.exp_avg_sq());
-  f("max_exp_avg_sq", s.max_exp_avg_sq());
-}
-template <class Visit>
-void visit(to::AdamOptions& o, Visit&& f) {
-  visit_adam_options(o, f);
-}
-template <class Visit>
-void visit(to::AdamWOptions& o, Visit&& f) {
-  visit_adam_options(o, f);
-}
-template <class Visit>
-void visit(to::AdamParamState& s, Visit&& f) {
-  visit_adam_state(s, f);
-}
-template <class Visit>
-void visit(to::AdamWParamState& s, Visit&& f) {
-  visit_adam_state(s, f);
-}
-
-template <class Visit>
-void visit(to::RMSpropOptions& o, Visit&& f) {
-  f("lr", o.lr());
-  f("alpha", o.alpha());
-  f("eps", o.eps());
-  f("weight_decay", o.weight_decay());
-  f("momentum", o.momentum());
-  f("centered", o.centered());
-}
-template <class Visit>
-void visit(to::RMSpropParamState& s, Visit&& f) {
-  f("step", s.step());
-  f("square_avg", s.square_avg());
-  f("momentum_buffer", s.momentum_buffer());
-  f("grad_avg", s.grad_avg());
-}
-
-template <class Visit>
-void visit(to::AdagradOptions& o, Visit&& f) {
-  f("lr", o.lr());
-  f("lr_decay", o.lr_decay());
-  f("weight_decay", o.weight_decay());
-  f("initial_accumulator_value", o.initial_accumulator_value());
-  f("eps", o.eps());
-}
-template <class Visit>
-void visit(to::AdagradParamState& s, Visit&& f) {
-  f("step", s.step());
-  f("sum", s.sum());
-}
-
-template <class Visit>
-void visit(to::LBFGSOptions& o, Visit&& f) {
-  f("lr", o.lr());
-  f("max_iter", o.max_iter());
-  f("max_eval", o.max_eval());
-  f("tolerance_grad", o.tolerance_grad());
-  f("tolerance_change", o.tolerance_change());
-  f("history_size", o.history_size());
-  f("line_search_fn", o.line_search_fn());
-}
-template <class Visit>
-void visit(to::LBFGSParamState& s, Visit&& f) {
-  f("func_evals", s.func_evals());
-  f("n_iter", s.n_iter());
-  f("t", s.t());
-  f("prev_loss", s.prev_loss());
-  f("d", s.d());
-  f("H_diag", s.H_diag());
-  f("prev_flat_grad", s.prev_flat_grad());
-  f("old_dirs", s.old_dirs());
-  f("old_stps", s.old_stps());
-  f("ro", s.ro());
-}
 
 // One field to and from Lua
 
@@ -265,11 +158,11 @@ template <class OptimizerType, class OptionsType, class StateType>
 OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> (*defaults)()) {
   OptimizerKind kind{.name = name, .options = {}, .defaults = defaults};
   OptionsType sample = static_cast<const OptionsType&>(*defaults());
-  visit(sample, [&](const char* key, auto&) { kind.options.emplace_back(key); });
+  visit_fields(sample, [&](const char* key, auto&) { kind.options.emplace_back(key); });
   kind.read_options = [](const OptimizerKind& self, lua_State* lua, const Options& options,
                          const to::OptimizerOptions& base) {
     std::unique_ptr<to::OptimizerOptions> result = base.clone();
-    visit(static_cast<OptionsType&>(*result), [&]<class T>(const char* key, T& value) {
+    visit_fields(static_cast<OptionsType&>(*result), [&]<class T>(const char* key, T& value) {
       if constexpr (std::same_as<T, Betas>) {
         read_betas(self, lua, options, value);
       } else {
@@ -280,14 +173,14 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
   };
   kind.push_options = [](lua_State* lua, to::OptimizerOptions& options) {
     lua_newtable(lua);
-    visit(static_cast<OptionsType&>(options), [&](const char* key, const auto& value) {
+    visit_fields(static_cast<OptionsType&>(options), [&](const char* key, const auto& value) {
       push_field(lua, value);
       lua_setfield(lua, -2, key);
     });
   };
   kind.push_state = [](lua_State* lua, to::OptimizerParamState& state) {
     lua_newtable(lua);
-    visit(static_cast<StateType&>(state), [&](const char* key, const auto& value) {
+    visit_fields(static_cast<StateType&>(state), [&](const char* key, const auto& value) {
       push_field(lua, value);
       lua_setfield(lua, -2, key);
     });
@@ -296,12 +189,12 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
                        const to::OptimizerOptions& options) {
     auto state = std::make_unique<StateType>();
     std::vector<std::string> known;
-    visit(*state, [&](const char* key, auto&) { known.emplace_back(key); });
+    visit_fields(*state, [&](const char* key, auto&) { known.emplace_back(key); });
     const Options refuses_others(lua, index, "load_state_dict", known);
     constexpr bool kByElement = !std::same_as<StateType, to::LBFGSParamState>;
     const auto& given = static_cast<const OptionsType&>(options);
-    visit(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement,
-                              [&](std::string_view key) { return is_there(given, key); }});
+    visit_fields(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement,
+                                     [&](std::string_view key) { return is_there(given, key); }});
     return std::unique_ptr<to::OptimizerParamState>(std::move(state));
   };
   kind.make = [](const std::vector<to::OptimizerParamGroup>& groups, const to::OptimizerOptions& options) {
