@@ -18,6 +18,7 @@
 #include "moonhalo/engine/comm/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi_start.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {
@@ -71,7 +72,8 @@ class MpiCommunicator final : public Communicator,
                               public ChecksCalls,
                               public HasTimeLimit,
                               public EndsProcesses,
-                              public PartsForAWhile {
+                              public PartsForAWhile,
+                              public ThreadSupport {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
       : Communicator(group->rank(), group->size(), std::move(stats)),
@@ -110,6 +112,8 @@ class MpiCommunicator final : public Communicator,
     world.leaving->forget(world.absence);
     world.absence = combine_tag(world.absence, 1);
   }
+
+  bool any_thread() const override { return thread_level_ == MPI_THREAD_MULTIPLE; }
 
   bool set_check_calls(bool on) override {
     if (size() > 1) barrier();
@@ -381,6 +385,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
 bool has_mpi() { return true; }
 
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
+  check_library("make_mpi_communicator");
   TORCH_CHECK_VALUE(mpi_comm != nullptr, "make_mpi_communicator: no communicator\n  have  a null pointer",
                     "\n  fix   give the address of an MPI_Comm");
   TORCH_CHECK_VALUE(!is_handle_itself(mpi_comm), "make_mpi_communicator: a communicator itself, not its address\n  have  an MPI_Comm that became a const void*",
@@ -389,6 +394,7 @@ CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
 }
 
 CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint) {
+  check_library("make_mpi_communicator_from_fortran");
   return wrap(MPI_Comm_f2c(static_cast<MPI_Fint>(mpi_fint)), "make_mpi_communicator_from_fortran");
 }
 

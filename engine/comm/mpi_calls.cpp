@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/mpi_requests.h"
+#include "moonhalo/engine/comm/verb_tag.h"
 
 namespace moonhalo {
 namespace {
@@ -25,14 +26,6 @@ uint64_t message_tag(int from, int to, uint64_t index, uint64_t bytes, at::Scala
   uint64_t tag = combine_tag(static_cast<uint64_t>(from) + 1, static_cast<uint64_t>(to));
   tag = combine_tag(combine_tag(tag, index), bytes);
   return combine_tag(tag, static_cast<uint64_t>(dtype));
-}
-
-uint64_t tag_of_call(const VerbCall& call) {
-  uint64_t tag = combine_tag(combine_tag(static_cast<uint64_t>(call.kind) + 1, call.number), call.mark.tag);
-  tag = combine_tag(combine_tag(tag, static_cast<uint64_t>(call.op)), static_cast<uint64_t>(call.dtype));
-  tag = combine_tag(combine_tag(tag, static_cast<uint64_t>(call.root)), static_cast<uint64_t>(call.elements));
-  for (const int64_t count : call.counts) tag = combine_tag(tag, static_cast<uint64_t>(count));
-  return tag;
 }
 
 uint64_t total(const std::vector<uint64_t>& words) { return std::accumulate(words.begin(), words.end(), uint64_t{0}); }

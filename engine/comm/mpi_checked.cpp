@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/comm/mpi_checked.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -32,6 +35,23 @@ bool is(int (*question)(int*)) {
 void check_mpi(int code, const char* verb, const char* call) {
   if (code == MPI_SUCCESS) return;
   throw CommError(std::string(verb) + ": " + call + " failed: " + error_text(code));
+}
+
+void check_library(const char* maker) {
+  // Two kinds of binary interface are in use: handles are addresses (Open MPI and its kin), or ints (MPICH, Intel,
+  // Cray).
+  constexpr bool built_with_addresses = std::is_pointer_v<MPI_Comm>;
+  std::string text(8192, '\0');  // longer than what any of them writes
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  text.resize(std::min<size_t>(length, text.find_first_of("\n\r,")));
+  const bool has_addresses =
+      text.find("Open MPI") != std::string::npos || text.find("Spectrum MPI") != std::string::npos;
+  TORCH_CHECK_NOT_IMPLEMENTED(has_addresses == built_with_addresses, maker,
+                              ": the program's MPI is another than the one that Moonhalo was built with\n  have  ", text,
+                              " in the program, ", built_with_addresses ? "Open MPI" : "MPICH or its kin", " in Moonhalo",
+                              "\n  fix   give functions instead of a communicator: mh_mpi_transport of "
+                              "<moonhalo/moonhalo_mpi.h>; or build both with one MPI");
 }
 
 bool mpi_initialized() { return is(MPI_Initialized); }

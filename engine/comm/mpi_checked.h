@@ -10,6 +10,9 @@ inline constexpr int kPatience = 10;
 
 /// CommError with MPI's own text unless `code` is success.
 void check_mpi(int code, const char* verb, const char* call);
+/// NotImplementedError when the program has loaded another MPI than the one whose headers Moonhalo was built with:
+/// calls reach that one, with handles that it does not know.
+void check_library(const char* maker);
 bool mpi_initialized();
 bool mpi_finalized();
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+
+/// Point-to-point messages of another's making: the MPI of a program that Moonhalo was not built with, or anything that
+/// offers as much. Messages of one pair of ranks and one tag arrive in the order of sending, and meet receives in the
+/// order of posting. What fails throws CommError.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// True if other threads of the program may send and receive meanwhile.
+  virtual bool any_thread() const = 0;
+  /// Begins to send, or to receive at most, `bytes` (0 to kPieceBytes). The memory is in use until test says so.
+  virtual void* send(const void* data, size_t bytes, int peer, int tag) = 0;
+  virtual void* receive(void* data, size_t bytes, int peer, int tag) = 0;
+  /// True when it is done; the request is gone then.
+  virtual bool test(void*& request) = 0;
+  /// Withdraws a receive: it is gone, and its memory is no longer in use.
+  virtual void cancel(void*& request) = 0;
+
+  static constexpr size_t kPieceBytes = size_t{1} << 30;
+  /// Tags are 0 to this: what MPI promises at least.
+  static constexpr int kLastTag = 32767;
+};
+using TransportPtr = std::shared_ptr<Transport>;
+
+/// Makes so many worlds of all ranks of `transport`, which serves no other caller from now on. No communication.
+std::vector<CommunicatorPtr> make_transport_communicators(const TransportPtr& transport, int worlds);
+
+}  // namespace moonhalo

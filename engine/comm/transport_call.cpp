@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/transport_call.h"
+
+#include <c10/util/Exception.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+namespace moonhalo {
+namespace {
+
+// The time that ranks which found calls to differ wait to hear each other's.
+constexpr std::chrono::seconds kHearWithin{5};
+
+}  // namespace
+
+/// Says which call a rank makes. All ranks run the same program, so numbers are those of the machine.
+struct TransportCall::Head {
+  uint64_t tag, bytes, number;
+  int64_t elements;
+  int32_t kind, op, dtype, root;
+  char what[48];
+
+  std::string text() const {
+    const VerbCall call{
+        .kind = kind, .number = number, .op = op, .dtype = dtype, .root = root, .elements = elements, .mark = {}};
+    return call.text() + (what[0] == '\0' ? "" : std::string(", in ") + what);
+  }
+};
+
+TransportCall::TransportCall(TransportGroupPtr group, const VerbCall& call, uint64_t tag,
+                             std::chrono::milliseconds timeout)
+    : group_(std::move(group)), call_(call), tag_(tag), timeout_(timeout) {
+  // Lists of counts live no longer than their caller.
+  call_.counts = call_.send_counts = call_.receive_counts = {};
+}
+
+TransportCall::~TransportCall() {
+  for (Part& part : parts_) {
+    for (void*& request : part.requests) {
+      if (request == nullptr) continue;
+      if (part.sends) {
+        new std::vector<at::Tensor>(kept_);
+        static_cast<void>(part.head.release());
+        break;
+      }
+      try {
+        group_->hub->transport().cancel(request);
+      } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
+      }
+    }
+  }
+}
+
+TransportCall::Part& TransportCall::add(bool sends, char* data, size_t bytes, int peer) {
+  return parts_.emplace_back(
+      Part{peer, std::unique_ptr<char[]>(new char[sizeof(Head) + kInlineBytes]), data, bytes, {}, sends});
+}
+
+void TransportCall::send(const void* data, size_t bytes, int peer) {
+  Part& part = add(true, static_cast<char*>(const_cast<void*>(data)), bytes, peer);
+  Head head{tag_, bytes, call_.number, call_.elements, call_.kind, call_.op, call_.dtype, call_.root, {}};
+  if (call_.mark.what != nullptr) std::strncpy(head.what, call_.mark.what, sizeof(head.what) - 1);
+  std::memcpy(part.head.get(), &head, sizeof(head));
+  const bool inside = bytes <= kInlineBytes;
+  if (inside && bytes > 0) std::memcpy(part.head.get() + sizeof(head), data, bytes);
+  Transport& transport = group_->hub->transport();
+  const int to = group_->members[peer];
+  part.requests.push_back(transport.send(part.head.get(), sizeof(head) + (inside ? bytes : 0), to, group_->tag));
+  if (inside) return;
+  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
+    part.requests.push_back(
+        transport.send(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), to, group_->tag));
+  }
+}
+
+void TransportCall::receive(void* data, size_t bytes, int peer) {
+  Part& part = add(false, static_cast<char*>(data), bytes, peer);
+  Transport& transport = group_->hub->transport();
+  const int from = group_->members[peer];
+  part.requests.push_back(transport.receive(part.head.get(), sizeof(Head) + kInlineBytes, from, group_->tag));
+  if (bytes <= kInlineBytes) return;
+  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
+    part.requests.push_back(
+        transport.receive(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), from, group_->tag));
+  }
+}
+
+TransportCall::Head TransportCall::head_of(const Part& part) {
+  Head head;
+  std::memcpy(&head, part.head.get(), sizeof(head));
+  return head;
+}
+
+/// The data of a head that fits.
+void TransportCall::take(Part& part) {
+  const Head theirs = head_of(part);
+  if (theirs.tag != tag_ || theirs.bytes != part.bytes) refuse(part);
+  if (part.bytes > 0 && part.bytes <= kInlineBytes) std::memcpy(part.data, part.head.get() + sizeof(Head), part.bytes);
+}
+
+/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ.
+std::map<int, std::string> TransportCall::tell(const std::string& mine) {
+  Transport& transport = group_->hub->transport();
+  const int tag = group_->tag + TransportHub::kTellTags;
+  struct Text {
+    char text[1000];
+  };
+  const auto text = std::make_shared<Text>();
+  std::strncpy(text->text, mine.c_str(), sizeof(Text) - 1);
+  std::map<int, std::pair<std::unique_ptr<Text>, void*>> coming;
+  std::vector<void*> going;
+  for (const Part& part : parts_) {
+    const int peer = group_->members[part.peer];
+    if (part.sends) {
+      going.push_back(transport.send(text.get(), sizeof(Text), peer, tag));
+    } else if (coming.count(part.peer) == 0) {
+      auto place = std::make_unique<Text>();
+      void* const request = transport.receive(place.get(), sizeof(Text), peer, tag);
+      coming[part.peer] = {std::move(place), request};
+    }
+  }
+  std::map<int, std::string> told;
+  const auto deadline = std::chrono::steady_clock::now() + kHearWithin;
+  while (!coming.empty() && std::chrono::steady_clock::now() < deadline) {
+    for (auto one = coming.begin(); one != coming.end();) {
+      const bool come = transport.test(one->second.second);
+      if (come) told[one->first] = one->second.first->text;
+      one = come ? coming.erase(one) : std::next(one);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  for (auto& [peer, one] : coming) transport.cancel(one.second);
+  while (!going.empty() && std::chrono::steady_clock::now() < deadline) {
+    if (transport.test(going.back())) going.pop_back();
+  }
+  if (!going.empty()) new std::shared_ptr<Text>(text);
+  return told;
+}
+
+/// Ranks that have heard the same heads come to the same verdict: the first of them, and the first that differs.
+void TransportCall::refuse(Part& found) {
+  group_->broken() = std::string(call_.verb()) + ": ranks of this group make different calls";
+  Transport& transport = group_->hub->transport();
+  const auto deadline = std::chrono::steady_clock::now() + kHearWithin;
+  std::map<int, std::pair<uint64_t, std::string>> calls{{group_->rank, {tag_, call_.describe()}}};
+  for (Part& part : parts_) {
+    while (!part.sends && !part.head_done && std::chrono::steady_clock::now() < deadline) {
+      part.head_done = transport.test(part.requests[0]);
+      if (part.head_done) part.requests[0] = nullptr;
+    }
+    if (!part.sends && part.head_done) calls[part.peer] = {head_of(part).tag, head_of(part).text()};
+  }
+  for (auto& [peer, text] : tell(calls[group_->rank].second)) calls[peer].second = text;
+  const auto first = calls.begin();
+  const auto other =
+      std::find_if(first, calls.end(), [&](const auto& one) { return one.second.first != first->second.first; });
+  if (other != calls.end()) {
+    group_->broken() =
+        different_calls(call_.verb(), first->first, first->second.second, other->first, other->second.second);
+  } else {
+    group_->broken() = std::string(call_.verb()) + ": what rank " + std::to_string(found.peer) +
+                       " of this group sends to rank " + std::to_string(group_->rank) +
+                       " does not fit what that receives\n  have  " + std::to_string(head_of(found).bytes) +
+                       " bytes sent, " + std::to_string(found.bytes) + " expected, in " + calls[group_->rank].second +
+                       how_ranks_part();
+  }
+  TORCH_CHECK_VALUE(false, group_->broken());
+}
+
+// The head first: where calls differ, the data behind it is none that fits.
+bool TransportCall::done(Part& part) {
+  Transport& transport = group_->hub->transport();
+  if (!part.head_done) {
+    if (!transport.test(part.requests[0])) return false;
+    part.requests[0] = nullptr;
+    part.head_done = true;
+    if (!part.sends) take(part);
+  }
+  while (part.requests.size() > 1) {
+    if (!transport.test(part.requests.back())) return false;
+    part.requests.pop_back();
+  }
+  return true;
+}
+
+void TransportCall::wait() {
+  WaitingTime time;
+  std::vector<Part*> open;
+  for (Part& part : parts_) open.push_back(&part);
+  for (;;) {
+    std::erase_if(open, [this](Part* part) { return done(*part); });
+    if (open.empty()) break;
+    pause(time);
+  }
+  parts_.clear();
+  kept_.clear();
+}
+
+// Busy at first, for the sake of speed; then friendly to other ranks that share the core.
+void TransportCall::pause(WaitingTime& time) {
+  const auto waited = time.look();
+  if (time.left(timeout_) <= std::chrono::steady_clock::duration::zero()) throw_timeout();
+  if (waited < std::chrono::microseconds(20)) return;
+  if (waited < std::chrono::milliseconds(1)) {
+    sched_yield();
+    return;
+  }
+  group_->hub->poll();
+  const int rank = group_->hub->gone(*group_->world, group_->tag, call_.number);
+  if (rank >= 0) {
+    throw CommError("rank " + std::to_string(rank) + " ended without joining " + call_.verb() + " (call " +
+                    std::to_string(call_.number) + " of this group)\n  have  rank " + std::to_string(group_->rank) +
+                    " of this group: " + call_.describe() + how_ranks_part());
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+void TransportCall::throw_timeout() {
+  std::ostringstream text;
+  text << call_.verb() << " timed out after " << seconds_text(timeout_) << " on rank " << group_->rank
+       << ": no message to or from rank";
+  std::set<int> missing;
+  for (const Part& part : parts_) {
+    if (!part.head_done || part.requests.size() > 1) missing.insert(part.peer);
+  }
+  for (const int peer : missing) text << (peer == *missing.begin() ? " " : ", ") << peer;
+  text << "\n  have  ranks that make different calls, or a rank that was lost"
+       << "\n  fix   look for ranks that take another branch; MOONHALO_TIMEOUT_S sets the time";
+  throw CommError(text.str());
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/comm/transport_hub.h"
+
+namespace moonhalo {
+
+/// A group of ranks over a transport, as one of them sees it.
+struct TransportGroup {
+  std::shared_ptr<TransportHub> hub;
+  std::shared_ptr<TransportWorld> world;
+  std::vector<int> members;  ///< ranks of the transport
+  int rank = 0, tag = 0;
+
+  int size() const { return static_cast<int>(members.size()); }
+  std::string& broken() const { return world->broken[tag]; }
+};
+using TransportGroupPtr = std::shared_ptr<const TransportGroup>;
+
+/// The messages of one call of a verb. Each begins with a head that says which call its sender makes, so ranks that
+/// part ways are found before data is looked at; then they tell each other their calls.
+class TransportCall {
+ public:
+  /// `tag` is of the call, alike on all ranks that make it.
+  TransportCall(TransportGroupPtr group, const VerbCall& call, uint64_t tag, std::chrono::milliseconds timeout);
+  /// Receives that never ended are withdrawn; memory of sends that never ended is given up.
+  ~TransportCall();
+  TransportCall(const TransportCall&) = delete;
+
+  void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
+  void send(const void* data, size_t bytes, int peer);
+  void receive(void* data, size_t bytes, int peer);
+  /// CommError when a rank is silent for too long or has parted, ValueError when it makes another call.
+  void wait();
+  bool broken() const { return !group_->broken().empty(); }
+
+ private:
+  static constexpr size_t kInlineBytes = 1024;  // smaller data travels with its head
+  struct Head;
+  struct Part {
+    int peer;
+    std::unique_ptr<char[]> head;
+    char* data;
+    size_t bytes;
+    std::vector<void*> requests;  // head's, then those of pieces; null: done
+    bool sends, head_done = false;
+  };
+  Part& add(bool sends, char* data, size_t bytes, int peer);
+  bool done(Part& part);
+  static Head head_of(const Part& part);
+  void take(Part& part);
+  [[noreturn]] void refuse(Part& found);
+  std::map<int, std::string> tell(const std::string& mine);
+  void pause(WaitingTime& time);
+  [[noreturn]] void throw_timeout();
+
+  TransportGroupPtr group_;
+  VerbCall call_;
+  uint64_t tag_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Part> parts_;
+  std::vector<at::Tensor> kept_;
+};
+
+}  // namespace moonhalo

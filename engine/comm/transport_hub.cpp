@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/transport_hub.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace moonhalo {
+namespace {
+
+constexpr int kNoteTag = 0;
+
+}  // namespace
+
+TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transport)) {
+  const int rank = transport_->rank(), size = transport_->size();
+  for (const int other : {(rank + 1) / 2 - 1, 2 * rank + 1, 2 * rank + 2}) {
+    if (other < 0 || other >= size) continue;
+    auto note = std::make_unique<Note>();
+    void* const request = transport_->receive(note.get(), sizeof(Note), other, kNoteTag);
+    neighbours_.push_back({other, std::move(note), request});
+  }
+}
+
+// Notes that no rank takes any more stay where the transport may still read them.
+TransportHub::~TransportHub() {
+  try {
+    for (Neighbour& neighbour : neighbours_) transport_->cancel(neighbour.request);
+  } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
+  }
+  for (const Sending& one : sending_) new std::shared_ptr<const Note>(one.note);
+}
+
+void TransportHub::take_tag(int tag) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tag < kTellTags, "split: no tags are left for another group of ranks\n  have  ",
+                              kTellTags - 1, " groups since the session began",
+                              "\n  fix   make meshes and groups once, and use them again");
+  next_tag_ = tag + 1;
+}
+
+void TransportHub::part(const TransportWorld& world) {
+  auto next = world.calls.begin();
+  do {
+    Note note{world.id, world.absence, static_cast<uint64_t>(transport_->rank()), 0, {}};
+    for (; next != world.calls.end() && note.groups < kGroups; ++next) {
+      note.calls[note.groups++] = {static_cast<uint64_t>(next->first), next->second};
+    }
+    pass_on(note, -1);
+  } while (next != world.calls.end());
+}
+
+void TransportHub::take(const Note& note) {
+  auto& calls = parted_[{note.world, note.absence}][note.rank];
+  for (size_t i = 0; i < note.groups; ++i) calls[note.calls[i][0]] = note.calls[i][1];
+}
+
+void TransportHub::pass_on(const Note& note, int from) {
+  const auto kept = std::make_shared<const Note>(note);
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.rank == from) continue;
+    sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, kNoteTag)});
+  }
+}
+
+void TransportHub::poll() {
+  for (Neighbour& neighbour : neighbours_) {
+    while (transport_->test(neighbour.request)) {
+      take(*neighbour.note);
+      pass_on(*neighbour.note, neighbour.rank);
+      neighbour.request = transport_->receive(neighbour.note.get(), sizeof(Note), neighbour.rank, kNoteTag);
+    }
+  }
+  std::erase_if(sending_, [this](Sending& one) { return transport_->test(one.request); });
+}
+
+int TransportHub::gone(const TransportWorld& world, int tag, uint64_t number) const {
+  const auto parted = parted_.find({world.id, world.absence});
+  if (parted == parted_.end()) return -1;
+  for (const auto& [rank, calls] : parted->second) {
+    const auto found = calls.find(static_cast<uint64_t>(tag));
+    if (found != calls.end() && found->second < number) return static_cast<int>(rank);
+  }
+  return -1;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds over messages of another's making, here mailboxes between rank threads whose sends end when they are received.
+#include "moonhalo/engine/comm/transport.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "moonhalo/engine/comm/away.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
+#include "tests/support/verbs.h"
+
+namespace moonhalo {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::on_ranks;
+using testing::verb_cases;
+
+struct Letter {
+  char* data;
+  size_t bytes;
+  std::atomic<bool> done{false};
+};
+
+/// Messages that wait for their other end, by sender, receiver and tag.
+class Mailboxes {
+ public:
+  std::shared_ptr<Letter> post(std::tuple<int, int, int> box, bool send, char* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    auto letter = std::make_shared<Letter>(data, bytes);
+    auto& [sends, receives] = boxes_[box];
+    (send ? sends : receives).push_back(letter);
+    while (!sends.empty() && !receives.empty()) {
+      Letter &from = *sends.front(), &to = *receives.front();
+      if (from.bytes > to.bytes) throw CommError("a message is too long");
+      if (from.bytes > 0) std::memcpy(to.data, from.data, from.bytes);
+      from.done = to.done = true;
+      sends.pop_front();
+      receives.pop_front();
+    }
+    return letter;
+  }
+  void withdraw(const std::shared_ptr<Letter>& letter) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [box, lists] : boxes_) std::erase(lists.second, letter);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<int, int, int>,
+           std::pair<std::deque<std::shared_ptr<Letter>>, std::deque<std::shared_ptr<Letter>>>>
+      boxes_;
+};
+
+class Post final : public Transport {
+ public:
+  Post(std::shared_ptr<Mailboxes> boxes, int rank, int size) : boxes_(std::move(boxes)), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool any_thread() const override { return true; }
+  void* send(const void* data, size_t bytes, int peer, int tag) override {
+    return new std::shared_ptr<Letter>(
+        boxes_->post({rank_, peer, tag}, true, static_cast<char*>(const_cast<void*>(data)), bytes));
+  }
+  void* receive(void* data, size_t bytes, int peer, int tag) override {
+    return new std::shared_ptr<Letter>(boxes_->post({peer, rank_, tag}, false, static_cast<char*>(data), bytes));
+  }
+  bool test(void*& request) override {
+    auto* letter = static_cast<std::shared_ptr<Letter>*>(request);
+    if (!(*letter)->done) return false;
+    delete letter;
+    request = nullptr;
+    return true;
+  }
+  void cancel(void*& request) override {
+    auto* letter = static_cast<std::shared_ptr<Letter>*>(request);
+    boxes_->withdraw(*letter);
+    delete letter;
+    request = nullptr;
+  }
+
+ private:
+  std::shared_ptr<Mailboxes> boxes_;
+  int rank_, size_;
+};
+
+/// Runs `body` on rank threads, each with so many worlds over one transport.
+void with_worlds(int ranks, int worlds, const std::function<void(std::vector<CommunicatorPtr>&)>& body) {
+  const auto boxes = std::make_shared<Mailboxes>();
+  on_ranks(ranks, [&](Communicator& threads) {
+    auto made = make_transport_communicators(std::make_shared<Post>(boxes, threads.rank(), ranks), worlds);
+    for (auto& world : made) world->set_timeout(20s);
+    body(made);
+    threads.barrier();
+  });
+}
+
+class TransportCommunicator : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(TransportCommunicator, PassesTheCase) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    with_worlds(ranks, 1, [](auto& worlds) { verb_cases()[GetParam()].check(*worlds[0]); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TransportCommunicator, ::testing::Range(size_t{0}, verb_cases().size()),
+                         [](const auto& info) { return verb_cases()[info.param].name; });
+
+TEST(TransportWorlds, GiveTheSameBitsAsThreads) {
+  for (const int64_t elements : {100, 30000}) {
+    const auto part = [&](int rank) { return (at::arange(elements, at::kFloat) * 0.37 + rank * 1.1).sin(); };
+    at::Tensor with_threads, with_transport;
+    on_ranks(3, [&](Communicator& comm) {
+      at::Tensor data = part(comm.rank());
+      comm.all_reduce(data, ReduceOp::kAvg);
+      if (comm.rank() == 1) with_threads = data;
+    });
+    with_worlds(3, 1, [&](auto& worlds) {
+      at::Tensor data = part(worlds[0]->rank());
+      worlds[0]->all_reduce(data, ReduceOp::kAvg);
+      if (worlds[0]->rank() == 1) with_transport = data;
+    });
+    EXPECT_TRUE(at::equal(with_transport, with_threads));
+  }
+}
+
+TEST(TransportWorlds, DoNotTakeEachOthersMessages) {
+  with_worlds(3, 2, [](auto& worlds) {
+    const int right = (worlds[0]->rank() + 1) % 3, left = (worlds[0]->rank() + 2) % 3;
+    const CommunicatorPtr reversed = worlds[0]->split(0, -worlds[0]->rank());
+    at::Tensor first = at::zeros({2000}), second = at::zeros({2000}), third = at::zeros({2000});
+    WorkPtr a = worlds[0]->exchange_async({{right, at::full({2000}, 1.0)}}, {{left, first}});
+    WorkPtr b = worlds[1]->exchange_async({{right, at::full({2000}, 2.0)}}, {{left, second}});
+    WorkPtr c = reversed->exchange_async({{2 - right, at::full({2000}, 3.0)}}, {{2 - left, third}});
+
+    c->wait();
+    b->wait();
+    a->wait();
+
+    EXPECT_EQ(first.sum().template item<double>(), 2000);
+    EXPECT_EQ(second.sum().template item<double>(), 4000);
+    EXPECT_EQ(third.sum().template item<double>(), 6000);
+  });
+}
+
+// Overlapping groups made in different orders on different ranks still have tags of their own.
+TEST(TransportWorlds, OverlappingGroupsKeepTheirMessagesApart) {
+  with_worlds(4, 1, [](auto& worlds) {
+    Communicator& world = *worlds[0];
+    const CommunicatorPtr pair = world.split(world.rank() / 2, world.rank());
+    if (world.rank() < 2) pair->split(0, 0);  // these ranks have used one more tag
+    const CommunicatorPtr odd = world.split(world.rank() % 2, world.rank());
+    at::Tensor in_pair = at::full({1}, world.rank()), in_odd = at::full({1}, world.rank());
+    pair->all_reduce(in_pair);
+    odd->all_reduce(in_odd);
+    EXPECT_EQ(in_pair.item<int>(), world.rank() < 2 ? 1 : 5);
+    EXPECT_EQ(in_odd.item<int>(), world.rank() % 2 == 0 ? 2 : 4);
+  });
+}
+
+TEST(TransportErrors, CallsThatDifferAreFoundWithBothNamed) {
+  with_worlds(3, 1, [](auto& worlds) {
+    Communicator& world = *worlds[0];
+    at::Tensor data = at::ones({3});
+    const std::string text = message_of(
+        [&] { world.rank() == 2 ? world.all_reduce(data, ReduceOp::kMax) : world.all_reduce(data, ReduceOp::kSum); });
+    EXPECT_THAT(text, AllOf(HasSubstr("of this group make different calls"), HasSubstr("op sum"), HasSubstr("op max")));
+    EXPECT_THAT(message_of([&] { world.barrier(); }), HasSubstr("have parted ways before"));
+  });
+}
+
+TEST(TransportErrors, SilenceEndsInATimeoutThatNamesTheRank) {
+  with_worlds(2, 1, [](auto& worlds) {
+    worlds[0]->set_timeout(200ms);
+    if (worlds[0]->rank() == 1) return;
+    at::Tensor never = at::zeros({5});
+    EXPECT_THAT(
+        message_of([&] {
+          worlds[0]->exchange({}, {{1, never}});
+        }),
+        AllOf(HasSubstr("exchange timed out after 0.2 s on rank 0"), HasSubstr("no message to or from rank 1")));
+  });
+}
+
+// Over several hops of the tree that notes take; the other world goes on.
+TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
+  with_worlds(5, 2, [](auto& worlds) {
+    at::Tensor data = at::ones({1});
+    worlds[0]->all_reduce(data);
+    if (worlds[0]->rank() == 3) {
+      dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+    } else {
+      const auto before = std::chrono::steady_clock::now();
+      EXPECT_THAT(message_of([&] { worlds[0]->all_reduce(data); }),
+                  HasSubstr("rank 3 ended without joining all_reduce"));
+      EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
+    }
+    worlds[1]->all_reduce(data);
+    EXPECT_EQ(data.template item<int>(), 25);
+  });
+}
+
+// All fail alike, come back, and their world is as it was; notes that arrive late are void.
+TEST(TransportErrors, RanksThatPartedComeBack) {
+  with_worlds(4, 2, [](auto& worlds) {
+    auto& parts = dynamic_cast<PartsForAWhile&>(*worlds[0]);
+    for (int round = 0; round < 20; ++round) {
+      at::Tensor data = at::ones({1});
+      worlds[0]->all_reduce(data);
+      parts.part();
+      worlds[1]->barrier();
+      parts.come_back();
+      EXPECT_EQ(data.template item<int>(), 4);
+    }
+  });
+}
+
+TEST(TransportErrors, AnAbortedWorldThrows) {
+  with_worlds(2, 1, [](auto& worlds) {
+    if (worlds[0]->rank() == 0) {
+      worlds[0]->abort("enough");
+      EXPECT_THAT(message_of([&] { worlds[0]->barrier(); }), HasSubstr("aborted: enough"));
+    } else {
+      EXPECT_THAT(message_of([&] { worlds[0]->barrier(); }), HasSubstr("rank 0 ended without joining barrier"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo
