@@ -44,10 +44,45 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   foreach(level 0 1 2)
     moonhalo_add_host_test(thread_level_${level} 2 fields ${level})
   endforeach()
+  # A call beside the solver, which needs a library of MPI that serves several threads.
+  foreach(ranks 1 3)
+    moonhalo_add_host_test(beside_${ranks} ${ranks} beside)
+  endforeach()
+  moonhalo_add_host_test(beside_without_threads 2 beside 2)
+  # The same without a communicator: messages by functions that the host gives.
+  foreach(case fields errors faults sessions beside)
+    moonhalo_add_host_test(transport_${case} 3 transport_${case})
+  endforeach()
   add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
                                   "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
   add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
   set_tests_properties(embed.cxx embed.session PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+endif()
+
+# The same host with another MPI than Moonhalo's: its functions are all that Moonhalo has of it.
+find_program(MOONHALO_MPICH_CC mpicc.mpich)
+find_program(MOONHALO_MPICH_RUN mpiexec.mpich)
+if(TARGET embed_host AND MOONHALO_MPICH_CC AND MOONHALO_MPICH_RUN)
+  set(mpich_host "${PROJECT_BINARY_DIR}/bin/embed_host_mpich")
+  file(GLOB host_headers CONFIGURE_DEPENDS tests/embed/*.h)
+  add_custom_command(
+    OUTPUT "${mpich_host}"
+    COMMAND ${MOONHALO_MPICH_CC} -std=c99 ${host_warnings} -I "${PROJECT_BINARY_DIR}/include" -o "${mpich_host}" ${host_files}
+            $<TARGET_FILE:moonhalo> -Wl,-rpath,$<TARGET_FILE_DIR:moonhalo> -Wl,--allow-shlib-undefined -lm
+    DEPENDS ${host_files} ${host_headers} scripting/embed/moonhalo_c.h scripting/embed/moonhalo_mpi.h moonhalo
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    VERBATIM)
+  add_custom_target(embed_host_mpich ALL DEPENDS "${mpich_host}")
+  foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside foreign)
+    add_test(NAME embed.mpich_${case} COMMAND ${MOONHALO_MPICH_RUN} -n 3 "${mpich_host}" ${case}
+                                              "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
+    set_tests_properties(embed.mpich_${case} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+                                                        "${test_environment}")
+  endforeach()
+elseif(TARGET embed_host)
+  set(no_mpich "MPICH is not installed (Debian: mpich, libmpich-dev)")
+  add_test(NAME embed.mpich COMMAND sh -c "test -z \"$MOONHALO_REQUIRE_TEST_PACKAGES\" && echo 'skipped: ${no_mpich}'")
+  set_tests_properties(embed.mpich PROPERTIES TIMEOUT 10 LABELS ranks SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
 
 # The solvers of examples/embed, built against the installed package.

@@ -10,7 +10,7 @@ endif()
 # Headers: these with all that they include, nothing else.
 include(cmake/header_closure.cmake)
 set(include "${PROJECT_BINARY_DIR}/include")
-header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h moonhalo/session.h
+header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h moonhalo/moonhalo_mpi.h moonhalo/session.h
                moonhalo/version.h)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${include}/${header}")

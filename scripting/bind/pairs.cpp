@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/scripting/core/binding.h"
 
@@ -140,10 +141,10 @@ struct OwnOrder {
   std::string where;
   size_t keys;
 };
-thread_local std::vector<const OwnOrder*> own_orders;
+const RankLocal<std::vector<const OwnOrder*>> own_orders;
 
 void refuse_collectives() {
-  for (const OwnOrder* loop : own_orders) {
+  for (const OwnOrder* loop : *own_orders) {
     if (lua_status(loop->coroutine) == LUA_YIELD) continue;  // another coroutine's loop, which waits
     TORCH_CHECK_VALUE(false, "pairs: a collective call inside a loop whose order ranks do not share\n  have  ",
                       loop->where, "a loop over ", loop->keys,
@@ -153,8 +154,8 @@ void refuse_collectives() {
 }
 
 void forget_loop(const OwnOrder* loop) {
-  std::erase(own_orders, loop);
-  if (own_orders.empty()) set_before_collective(nullptr);
+  std::erase(*own_orders, loop);
+  if (own_orders->empty()) set_before_collective(nullptr);
 }
 
 int close_loop(lua_State* lua) {
@@ -182,7 +183,7 @@ void push_loop(lua_State* lua, size_t keys) {
     lua_setfield(lua, -2, "__gc");
   }
   lua_setmetatable(lua, -2);
-  own_orders.push_back(loop);
+  own_orders->push_back(loop);
   set_before_collective(refuse_collectives);
 }
 

@@ -30,9 +30,6 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// The session whose random numbers this thread's generator has.
-thread_local HostSession* active = nullptr;
-
 std::vector<std::pair<std::string, std::string>> parse_settings(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> settings;
   std::istringstream words(text);
@@ -83,33 +80,20 @@ void push_host_function(lua_State* lua, const char* name) {
   lua_remove(lua, -2);
 }
 
-double number_at(lua_State* lua, int index, int place, const std::string& function) {
-  if (lua_type(lua, index) == LUA_TNUMBER) return lua_tonumber(lua, index);
-  const at::Tensor* tensor = to_tensor(lua, index);
-  if (tensor != nullptr && tensor->numel() == 1 && !tensor->is_complex()) return tensor->item<double>();
-  throw HostError(MH_SCRIPT, "mh_call: result " + std::to_string(place) + " of '" + function +
-                                 "' is no number\n  have  " + describe(lua, index) +
-                                 "\n  fix   return numbers or tensors of one element");
-}
-
 }  // namespace
 
-HostSession::HostSession(CommunicatorPtr world, CommunicatorPtr control)
-    : world_(std::move(world)), control_(std::move(control)), state_(nullptr, lua_close) {}
-
-HostSession::~HostSession() {
-  enter();
-  state_.reset();
-  active = nullptr;
-}
-
-/// Sessions of one thread draw from its generator in turns, each its own numbers.
-void HostSession::enter() {
-  if (active == this) return;
-  at::Generator generator = default_generator();
-  if (active != nullptr) active->generator_ = generator.get_state();
-  if (generator_.defined()) generator.set_state(generator_);
-  active = this;
+/// The message of a function that returned too little, or something else.
+void HostSession::Results::give(const std::string& function, std::span<double> out) const {
+  if (out.size() > numbers.size() && static_cast<size_t>(count) > numbers.size()) {
+    throw HostError(MH_SCRIPT, "mh_call: result " + std::to_string(numbers.size() + 1) + " of '" + function +
+                                   "' is no number\n  have  " + other +
+                                   "\n  fix   return numbers or tensors of one element");
+  }
+  if (out.size() > numbers.size()) {
+    throw HostError(MH_SCRIPT, "mh_call: '" + function + "' returned " + std::to_string(count) + " values, " +
+                                   std::to_string(out.size()) + " are wanted");
+  }
+  std::copy_n(numbers.begin(), out.size(), out.begin());
 }
 
 Outcome HostSession::check_thread(const std::string& what) const {
@@ -120,13 +104,17 @@ Outcome HostSession::check_thread(const std::string& what) const {
 
 Outcome HostSession::together(const std::string& what, const std::function<void()>& work) {
   if (const Outcome here = check_thread(what); here.status != MH_OK) return here;
+  if (const Outcome idle = check_idle(what); idle.status != MH_OK) return idle;
+  return together_here(what, work);
+}
+
+/// On a thread that may do it: the session's, or the one that works for it.
+Outcome HostSession::together_here(const std::string& what, const std::function<void()>& work) {
+  const AsRank rank(*context_);
   if (!ended_.empty())
     return {MH_RANK_LOST,
             what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
-  Outcome mine = attempt([&] {
-    enter();
-    work();
-  });
+  const Outcome mine = attempt(work);
   auto* processes = world_->size() > 1 ? dynamic_cast<PartsForAWhile*>(world_.get()) : nullptr;
   if (mine.status != MH_OK && processes != nullptr) processes->part();
   const Outcome all = agree(*control_, what, mine);
@@ -225,7 +213,7 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   const at::Tensor tensor = from_local(block.owned(), spec);
   set_new_origin(tensor, tag_of(name));
   set_field(name, tensor);
-  fields_[name] = {spec, to_local(tensor).const_data_ptr()};
+  fields_[name] = {spec, tensor};
 }
 
 void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
@@ -249,12 +237,14 @@ MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
 }
 
 Outcome HostSession::call(const std::string& function, std::span<const double> in, std::span<double> out) {
-  return together("mh_call('" + function + "')",
-                  [&] { run_in_lua([&](lua_State* lua) { call_function(lua, function, in, out); }); });
+  return together("mh_call('" + function + "')", [&] {
+    run_in_lua(
+        [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
+  });
 }
 
-void HostSession::call_function(lua_State* lua, const std::string& name, std::span<const double> in,
-                                std::span<double> out) {
+HostSession::Results HostSession::call_function(lua_State* lua, const std::string& name, std::span<const double> in,
+                                                int wanted) {
   lua_pushglobaltable(lua);
   push(lua, name);
   lua_rawget(lua, -2);
@@ -270,14 +260,20 @@ void HostSession::call_function(lua_State* lua, const std::string& name, std::sp
   const int before = lua_gettop(lua) - 1;
   for (const double value : in) lua_pushnumber(lua, value);
   lua_call(lua, static_cast<int>(in.size()), LUA_MULTRET);
-  const int count = lua_gettop(lua) - before;
-  if (count < static_cast<int>(out.size())) {
-    throw HostError(MH_SCRIPT, "mh_call: '" + name + "' returned " + std::to_string(count) + " values, " +
-                                   std::to_string(out.size()) + " are wanted");
+  Results results;
+  results.count = lua_gettop(lua) - before;
+  for (int i = before + 1; i <= before + std::min(results.count, wanted); ++i) {
+    const at::Tensor* tensor = lua_type(lua, i) == LUA_TNUMBER ? nullptr : to_tensor(lua, i);
+    if (lua_type(lua, i) == LUA_TNUMBER) {
+      results.numbers.push_back(lua_tonumber(lua, i));
+    } else if (tensor != nullptr && tensor->numel() == 1 && !tensor->is_complex()) {
+      results.numbers.push_back(tensor->item<double>());
+    } else {
+      results.other = describe(lua, i);
+      break;
+    }
   }
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = number_at(lua, before + 1 + static_cast<int>(i), static_cast<int>(i) + 1, name);
-  }
+  return results;
 }
 
 void HostSession::call_host(const char* function, const std::string& path) {
@@ -301,6 +297,7 @@ Outcome HostSession::sync() {
 }
 
 std::string HostSession::report() const {
+  const AsRank rank(*context_);
   std::ostringstream text;
   const CommStats::Count sent = world_->stats().total();
   text << "moonhalo " << kVersion << ", rank " << world_->rank() << " of " << world_->size();
@@ -308,7 +305,8 @@ std::string HostSession::report() const {
   text << "\nsent  " << sent.bytes << " bytes in " << sent.messages << " messages\n";
   for (const auto& [name, field] : fields_) {
     text << "field " << name << "  " << field.spec->to_string() << ", owned " << shape_string(field.spec->local_shape())
-         << " at " << field.data << "\n";
+
+         << " at " << to_local(field.tensor).const_data_ptr() << "\n";
   }
   if (!ended_.empty()) text << "ended " << ended_ << "\n";
   return text.str();

@@ -14,11 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/tensor/host_block.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
 namespace moonhalo::scripting {
+
+class SideThread;
 
 /// A Lua script inside a simulation code, one object on each rank: what moonhalo_c.h says, in C++. Errors are outcomes.
 class HostSession {
@@ -32,6 +35,9 @@ class HostSession {
   /// `make` gives this rank's block, and may throw. Null: the name is unregistered.
   Outcome field(const std::string& name, const std::function<Block()>& make);
   Outcome call(const std::string& function, std::span<const double> in, std::span<double> out);
+  /// The same on a thread of its own, over copies of the fields; until the end nothing else can be done here.
+  Outcome call_begin(const std::string& function, std::span<const double> in);
+  Outcome call_end(std::span<double> out);
   Outcome save(const std::string& path);
   Outcome load(const std::string& path);
   Outcome sync();
@@ -41,31 +47,46 @@ class HostSession {
   /// Checks a call that other ranks need not know of: whether this thread may make it.
   Outcome check_thread(const std::string& what) const;
 
+  /// An error while a call is under way beside the solver.
+  Outcome check_idle(const std::string& what) const;
+
  private:
   struct Field {
     SpecPtr spec;
-    const void* data;
+    at::Tensor tensor;
   };
+  /// Holds what a function returned: numbers, up to as many as are wanted or the first value that is none.
+  struct Results {
+    std::vector<double> numbers = {};
+    int count = 0;
+    std::string other = {};
+    void give(const std::string& function, std::span<double> out) const;
+  };
+  struct Beside;
 
   Outcome together(const std::string& what, const std::function<void()>& work);
+  Outcome together_here(const std::string& what, const std::function<void()>& work);
+  void adopt_state();
+  void show_fields(bool as_they_were);
   void run_in_lua(c10::function_ref<void(lua_State*)> work);
   void open_state(const std::string& script, const std::string& settings);
   void set_field(const std::string& name, const at::Tensor& tensor);
   void register_field(const std::string& name, const std::function<Block()>& make);
-  void call_function(lua_State* lua, const std::string& name, std::span<const double> in, std::span<double> out);
+  Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
   void call_host(const char* function, const std::string& path);
   MeshPtr mesh_for(const BoxGrid& grid);
   std::vector<std::string> functions(lua_State* lua) const;
-  void enter();
 
   CommunicatorPtr world_, control_;
+  std::unique_ptr<RankContext> context_ = std::make_unique<RankContext>();  // what the engine remembers for the session
   std::unique_ptr<lua_State, void (*)(lua_State*)> state_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::set<std::string> known_globals_;                                              // before the script ran
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, MeshPtr> meshes_;  // by shape and places of ranks
   std::map<std::string, Field> fields_;
-  std::string ended_;     // why the session is of no further use
-  at::Tensor generator_;  // state of this session's random numbers while another has the thread
+  std::string ended_;  // why the session is of no further use
+  std::unique_ptr<SideThread> side_;
+  std::unique_ptr<Beside> beside_;  // the call that it does
 };
 
 }  // namespace moonhalo::scripting

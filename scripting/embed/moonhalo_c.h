@@ -46,16 +46,35 @@ typedef enum { MH_LAST_FASTEST, MH_FIRST_FASTEST } mh_order;
 
 typedef struct mh_session mh_session;
 
+/* Messages by functions of the caller's: any MPI, also one that Moonhalo was not built with (moonhalo_mpi.h fills this
+   in), or none. Each returns 0 for success. Messages of one pair of ranks and one tag (0 to 32767) arrive in the order
+   of sending, at most 1 GiB each. Serves one session, and stays the caller's until mh_close. */
 typedef struct {
-  size_t size;          /* sizeof(mh_options) */
-  const char* script;   /* path of the Lua file, which is run once by mh_open */
-  const void* mpi_comm; /* address of an MPI_Comm, which stays the caller's; or */
-  const int* mpi_fcomm; /* address of a Fortran handle (MPI_Fint); neither: one rank */
-  const char* settings; /* "lr=1e-3 width=16", for mh.config in the script; may be NULL */
-  double timeout_s;     /* longest silence of a rank in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
+  size_t size; /* sizeof(mh_transport) */
+  void* context;
+  int (*rank)(void* context);
+  int (*ranks)(void* context);
+  /* Begin to send, and to receive at most, so many bytes; 0 too. *request is theirs to fill, with what fits. */
+  int (*isend)(void* context, const void* data, size_t bytes, int peer, int tag, void** request);
+  int (*irecv)(void* context, void* data, size_t bytes, int peer, int tag, void** request);
+  /* *done becomes 1 when the memory is no longer in use; the request is not used after that. */
+  int (*test)(void* context, void** request, int* done);
+  /* Withdraws a receive, and returns when its memory is no longer in use. */
+  int (*cancel)(void* context, void** request);
+  int any_thread; /* 1: other threads may talk meanwhile (MPI_THREAD_MULTIPLE), which mh_call_begin needs */
+} mh_transport;
+
+typedef struct {
+  size_t size;                   /* sizeof(mh_options) */
+  const char* script;            /* path of the Lua file, which is run once by mh_open */
+  const void* mpi_comm;          /* address of an MPI_Comm, which stays the caller's; or */
+  const int* mpi_fcomm;          /* address of a Fortran handle (MPI_Fint) */
+  const char* settings;          /* "lr=1e-3 width=16", for mh.config in the script; may be NULL */
+  double timeout_s;              /* longest silence of a rank in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
+  const mh_transport* transport; /* in place of a communicator; none of the three: one rank */
 } mh_options;
 #define MH_OPTIONS \
-  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0 }
+  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL }
 
 typedef struct {
   size_t size; /* sizeof(mh_block) */
@@ -86,6 +105,12 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
    it returns. `in` may be NULL where n is 0, `out` where m is 0. An error that is alike on all ranks leaves the session
    as it was; after any other it is of no further use, and only mh_close works. Collective. */
 mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out);
+/* The same beside the solver: begin returns at once, and a thread of the session's makes the call; end waits for it and
+   takes the numbers. Meanwhile mh.host.fields are copies of what they were, so the solver goes on in its memory, and
+   what the function writes to them is lost: let a later mh_call write results. Until the end all that the session can
+   do besides is mh_close. MH_UNSUPPORTED unless MPI was initialised with MPI_THREAD_MULTIPLE. Collective, both. */
+mh_status mh_call_begin(mh_session* session, const char* function, int n, const double* in);
+mh_status mh_call_end(mh_session* session, int m, double* out);
 
 /* Saves and restores what the script names in mh.host.state, as mh.checkpoint does: any number of ranks may load what
    any other saved. Collective. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A host in C with an MPI of its own (X15):  mpirun -n N host CASE SCRIPT [ARGUMENT].  Compiled as C99 and as C++. */
+/* A host in C with an MPI of its own (X15):  mpirun -n N host CASE SCRIPT [ARGUMENT].  Compiled as C99 and as C++, and
+   with an MPI that Moonhalo was not built with. transport_CASE: Moonhalo has no communicator, but functions. */
 #include "host.h"
 
 #include <stdio.h>
@@ -7,6 +8,9 @@
 #include <string.h>
 
 const char* script;
+static int over_transport = 0;
+static mh_transport transports[400]; /* for one session each */
+static int transport_count = 0;
 
 void expect(int condition, const char* what, int line) {
   int rank;
@@ -38,11 +42,22 @@ int share(int total, int blocks, int place, int* begin) {
   return (place + 2) * total / shares - *begin;
 }
 
-mh_session* open_session(const host* h, const char* settings) {
-  mh_session* session = NULL;
+mh_options options_for(const host* h) {
   mh_options options = MH_OPTIONS;
   options.script = script;
-  options.mpi_comm = &h->comm;
+  if (over_transport) {
+    mh_transport* transport = &transports[transport_count++];
+    EXPECT(transport_count <= 400 && mh_mpi_transport(h->comm, transport) == MPI_SUCCESS);
+    options.transport = transport;
+  } else {
+    options.mpi_comm = &h->comm;
+  }
+  return options;
+}
+
+mh_session* open_session(const host* h, const char* settings) {
+  mh_session* session = NULL;
+  mh_options options = options_for(h);
   options.settings = settings;
   options.timeout_s = 20;
   EXPECT(mh_open(&options, &session) == MH_OK);
@@ -105,7 +120,11 @@ int main(int argc, char** argv) {
   const char* argument = argc > 3 ? argv[3] : "";
   int provided, level = MPI_THREAD_MULTIPLE;
   host h;
-  if (strcmp(name, "fields") == 0 && strcmp(argument, "") != 0) level = atoi(argument); /* 0: MPI_THREAD_SINGLE ... */
+  if (strncmp(name, "transport_", 10) == 0) {
+    over_transport = 1;
+    name += 10;
+  }
+  if ((strcmp(name, "fields") == 0 || strcmp(name, "beside") == 0) && strcmp(argument, "") != 0) level = atoi(argument); /* 0: MPI_THREAD_SINGLE ... */
   script = argc > 2 ? argv[2] : "";
   MPI_Init_thread(&argc, &argv, level, &provided);
   divide(&h, MPI_COMM_WORLD);
@@ -115,14 +134,19 @@ int main(int argc, char** argv) {
     test_errors(&h);
   } else if (strcmp(name, "faults") == 0) {
     test_faults(&h);
+  } else if (strcmp(name, "foreign") == 0) {
+    test_foreign(&h);
   } else if (strcmp(name, "sessions") == 0) {
     test_sessions(&h);
   } else if (strcmp(name, "state") == 0) {
     test_state(&h, argument);
+  } else if (strcmp(name, "beside") == 0) {
+    test_beside(&h);
   } else {
     EXPECT(!"the case is known");
   }
   MPI_Barrier(MPI_COMM_WORLD);
+  while (transport_count > 0) EXPECT(mh_mpi_transport_free(&transports[--transport_count]) == MPI_SUCCESS);
   MPI_Finalize();
   if (h.rank == 0) printf("host: %s is right on %d ranks\n", name, h.ranks);
   return 0;

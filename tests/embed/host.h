@@ -3,7 +3,7 @@
 #define HOST_H
 
 #include <moonhalo/moonhalo_c.h>
-#include <mpi.h>
+#include <moonhalo/moonhalo_mpi.h>
 
 /* The ranks of a host, as a grid of rows x columns with uneven blocks. */
 typedef struct {
@@ -24,6 +24,8 @@ void expect_error(mh_status status, mh_status wanted, const char* text, int line
 void divide(host* h, MPI_Comm comm);
 /* Owned rows [*begin, *begin + result) of `total`, for block `place` of `blocks`: the first has twice its share. */
 int share(int total, int blocks, int place, int* begin);
+/* Options for a session of these ranks: over their communicator, or over functions made from it. */
+mh_options options_for(const host* h);
 mh_session* open_session(const host* h, const char* settings);
 double call1(mh_session* session, const char* function, double in);
 
@@ -41,7 +43,9 @@ int64_t changed_outside(const padded* p);          /* elements of ghosts and pad
 void test_fields(const host* h);
 void test_errors(const host* h);
 void test_faults(const host* h);
+void test_foreign(const host* h);
 void test_sessions(const host* h);
 void test_state(const host* h, const char* folder);
+void test_beside(const host* h);
 
 #endif

@@ -40,6 +40,13 @@ function train()
   return loss
 end
 
+--- The sum of the field now and after some rounds of reading it.
+function slow_sum(rounds)
+  local first, last = fields.u:sum(), nil
+  for _ = 1, math.tointeger(rounds or 1) do last = fields.u:sum() end
+  return first, last
+end
+
 function learned() return mh.host.state.weight:detach():abs():sum(), mh.host.state.steps, config.lr end
 
 function draw() return mh.rand({1}, {dtype = "float64"}) end

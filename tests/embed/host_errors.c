@@ -17,29 +17,42 @@ static void expect_alike(const host* h) {
 
 static void errors_of_open(const host* h) {
   mh_session* session = NULL;
-  mh_options options = MH_OPTIONS;
-  options.mpi_comm = &h->comm;
+  mh_options options = options_for(h);
+  mh_transport nothing = {0};
   EXPECT_ERROR(mh_open(NULL, &session), MH_USAGE, "no options");
   EXPECT_ERROR(mh_open(&options, NULL), MH_USAGE, "no place for the session");
+  options.script = NULL;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "no script");
   EXPECT(session == NULL);
+  options = options_for(h);
   options.script = "no_such_file.lua";
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "cannot read the script 'no_such_file.lua'");
   expect_alike(h);
-  options.script = script;
+  options = options_for(h);
   options.settings = "lr";
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr' is not of the form key=value");
+  options = options_for(h);
   options.settings = "rl=3";
   EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "did you mean 'lr'?");
   expect_alike(h);
+  options = options_for(h);
   options.settings = h->rank == 0 ? "lr=1" : "lr=2";
   if (h->ranks > 1) EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: ranks 0 and 1 want different settings");
-  options.settings = NULL;
+  options = options_for(h);
   options.timeout_s = -1;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "timeout_s");
   options.timeout_s = 0;
+  options.mpi_fcomm = (const int*)&nothing;
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "2 communicators");
+  options.mpi_fcomm = NULL;
   options.size = 8;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "options of an unknown size");
+  options.size = sizeof(options);
+  options.mpi_comm = NULL;
+  options.transport = &nothing;
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "a transport of an unknown size");
+  nothing.size = sizeof(nothing);
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "a transport without all of its functions");
   EXPECT(session == NULL);
   EXPECT(mh_close(NULL) == MH_OK);
 }
@@ -105,7 +118,7 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT_ERROR(mh_call(session, "half", -1, &out, 1, &out), MH_USAGE, "negative counts");
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are wanted");
   EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is no number");
-  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:53: the pressure is negative");
+  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:60: the pressure is negative");
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "leaves", 0, NULL, 0, NULL), MH_SCRIPT, "the script called os.exit(5)");
   EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT, "no field 'uu' was registered; did you mean 'u'?");
@@ -169,13 +182,25 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
 /* One rank cannot run the script, while others wait in it. */
 static void one_rank_cannot_start(const host* h) {
   mh_session* session = NULL;
-  mh_options options = MH_OPTIONS;
-  options.script = script;
-  options.mpi_comm = &h->comm;
+  mh_options options = options_for(h);
   options.settings = "failing_rank=1";
   EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "this rank cannot start\n  rank  1 of ");
   EXPECT(session == NULL);
   expect_alike(h);
+}
+
+/* Compiled with another MPI than Moonhalo: it knows none of its communicators. */
+void test_foreign(const host* h) {
+  mh_session* session = NULL;
+  mh_options options = MH_OPTIONS;
+  const int handle = (int)MPI_Comm_c2f(h->comm);
+  options.script = script;
+  options.mpi_comm = &h->comm;
+  EXPECT_ERROR(mh_open(&options, &session), MH_UNSUPPORTED, "the program's MPI is another than the one that Moonhalo was built with");
+  expect_alike(h);
+  options.mpi_comm = NULL;
+  options.mpi_fcomm = &handle;
+  EXPECT_ERROR(mh_open(&options, &session), MH_UNSUPPORTED, "mh_mpi_transport of <moonhalo/moonhalo_mpi.h>");
 }
 
 void test_faults(const host* h) {

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/scripting/embed/c_transport.h"
 #include "moonhalo/scripting/embed/host_session.h"
 #include "moonhalo/version.h"
 
@@ -72,10 +73,17 @@ HostSession& checked(mh_session* session, const char* function) {
   return *session;
 }
 
-moonhalo::CommunicatorPtr make_world(const mh_options& options) {
-  if (options.mpi_comm != nullptr) return moonhalo::make_mpi_communicator(options.mpi_comm);
-  if (options.mpi_fcomm != nullptr) return moonhalo::make_mpi_communicator_from_fortran(*options.mpi_fcomm);
-  return moonhalo::make_self_communicator();
+/// The world of the script, and one on which the ranks agree how calls ended.
+std::vector<moonhalo::CommunicatorPtr> make_worlds(const mh_options& options) {
+  if (options.transport != nullptr)
+    return moonhalo::make_transport_communicators(moonhalo::scripting::make_c_transport(*options.transport), 2);
+  const auto make = [&] {
+    if (options.mpi_comm != nullptr) return moonhalo::make_mpi_communicator(options.mpi_comm);
+    if (options.mpi_fcomm != nullptr) return moonhalo::make_mpi_communicator_from_fortran(*options.mpi_fcomm);
+    return moonhalo::make_self_communicator();
+  };
+  const moonhalo::CommunicatorPtr world = make();
+  return {world, make()};
 }
 
 std::optional<std::chrono::milliseconds> time_limit(double seconds) {
@@ -95,8 +103,10 @@ void check_options(const mh_options* options, mh_session** session) {
           ", this library's is " + std::to_string(sizeof(mh_options)) +
           "\n  fix   mh_options options = MH_OPTIONS; with the header of this library");
   }
-  if (options->mpi_comm != nullptr && options->mpi_fcomm != nullptr) {
-    usage("mh_open: two communicators\n  have  mpi_comm and mpi_fcomm\n  fix   give one of them");
+  const int given = (options->mpi_comm != nullptr) + (options->mpi_fcomm != nullptr) + (options->transport != nullptr);
+  if (given > 1) {
+    usage("mh_open: " + std::to_string(given) +
+          " communicators\n  have  more than one of mpi_comm, mpi_fcomm and transport\n  fix   give one of them");
   }
 }
 
@@ -151,6 +161,17 @@ Block to_block(const mh_block& given) {
           unless_zero(given.global)};
 }
 
+/// Says what is wrong with the arguments of a call; "" if nothing is.
+std::string problem_of_call(const char* function, int n, const double* in, int m, const double* out) {
+  if (function == nullptr) return "no name of a function\n  have  a null pointer";
+  if (n < 0 || m < 0) return "negative counts of numbers\n  have  " + std::to_string(n) + " and " + std::to_string(m);
+  if ((n > 0 && in == nullptr) || (m > 0 && out == nullptr)) {
+    return "no place for numbers\n  have  " + std::to_string(n) + " to give, " + std::to_string(m) +
+           " to take, and a null pointer";
+  }
+  return "";
+}
+
 }  // namespace
 
 extern "C" {
@@ -159,7 +180,8 @@ mh_status mh_open(const mh_options* options, mh_session** session) {
   return guarded([&]() -> Outcome {
     check_options(options, session);
     const moonhalo::DefaultTimeLimit limit(time_limit(options->timeout_s));
-    auto opened = std::make_unique<mh_session>(make_world(*options), make_world(*options));
+    const auto worlds = make_worlds(*options);
+    auto opened = std::make_unique<mh_session>(worlds[0], worlds[1]);
     const Outcome outcome = options->script == nullptr
                                 ? opened->refuse("mh_open", "no script\n  have  a null pointer")
                                 : opened->open(options->script, options->settings == nullptr ? "" : options->settings);
@@ -188,15 +210,27 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
 mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out) {
   return guarded([&] {
     HostSession& host = checked(session, "mh_call");
-    if (function == nullptr) return host.refuse("mh_call", "no name of a function\n  have  a null pointer");
-    if (n < 0 || m < 0)
-      return host.refuse("mh_call",
-                         "negative counts of numbers\n  have  " + std::to_string(n) + " and " + std::to_string(m));
-    if ((n > 0 && in == nullptr) || (m > 0 && out == nullptr)) {
-      return host.refuse("mh_call", "no place for numbers\n  have  " + std::to_string(n) + " to give, " +
-                                        std::to_string(m) + " to take, and a null pointer");
-    }
-    return host.call(function, {in, static_cast<size_t>(n)}, {out, static_cast<size_t>(m)});
+    const std::string problem = problem_of_call(function, n, in, m, out);
+    return problem.empty() ? host.call(function, {in, static_cast<size_t>(n)}, {out, static_cast<size_t>(m)})
+                           : host.refuse("mh_call", problem);
+  });
+}
+
+mh_status mh_call_begin(mh_session* session, const char* function, int n, const double* in) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_call_begin");
+    const std::string problem = problem_of_call(function, n, in, 0, nullptr);
+    return problem.empty() ? host.call_begin(function, {in, static_cast<size_t>(n)})
+                           : host.refuse("mh_call_begin", problem);
+  });
+}
+
+mh_status mh_call_end(mh_session* session, int m, double* out) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_call_end");
+    const std::string problem = problem_of_call("", 0, nullptr, m, out);
+    if (!problem.empty()) usage("mh_call_end: " + problem);
+    return host.call_end({out, static_cast<size_t>(m)});
   });
 }
 
@@ -220,7 +254,9 @@ mh_status mh_sync(mh_session* session) {
 
 mh_status mh_report(mh_session* session, char* text, size_t size) {
   return guarded([&]() -> Outcome {
-    const std::string report = checked(session, "mh_report").report();
+    const HostSession& host = checked(session, "mh_report");
+    if (Outcome idle = host.check_idle("mh_report"); idle.status != MH_OK) return idle;
+    const std::string report = host.report();
     if (text == nullptr || size <= report.size()) {
       usage("mh_report: the text does not fit\n  have  room for " + std::to_string(text == nullptr ? 0 : size) +
             " bytes\n  fix   give " + std::to_string(report.size() + 1));

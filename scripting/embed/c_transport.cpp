@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/embed/c_transport.h"
+
+#include <string>
+
+#include "moonhalo/scripting/embed/outcome.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+void check(int status, const char* function) {
+  if (status == 0) return;
+  throw CommError("transport: " + std::string(function) + " failed\n  have  status " + std::to_string(status) +
+                  " from the program's own function\n  fix   0 means success; look whether its MPI has been finalised");
+}
+
+class CallersTransport final : public Transport {
+ public:
+  explicit CallersTransport(const mh_transport& given)
+      : given_(given), rank_(given.rank(given.context)), size_(given.ranks(given.context)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool any_thread() const override { return given_.any_thread != 0; }
+  void* send(const void* data, size_t bytes, int peer, int tag) override {
+    void* request = nullptr;
+    check(given_.isend(given_.context, data, bytes, peer, tag, &request), "isend");
+    return request;
+  }
+  void* receive(void* data, size_t bytes, int peer, int tag) override {
+    void* request = nullptr;
+    check(given_.irecv(given_.context, data, bytes, peer, tag, &request), "irecv");
+    return request;
+  }
+  bool test(void*& request) override {
+    int done = 0;
+    check(given_.test(given_.context, &request, &done), "test");
+    return done != 0;
+  }
+  void cancel(void*& request) override { check(given_.cancel(given_.context, &request), "cancel"); }
+
+ private:
+  mh_transport given_;
+  int rank_, size_;
+};
+
+}  // namespace
+
+TransportPtr make_c_transport(const mh_transport& given) {
+  if (given.size != sizeof(mh_transport)) {
+    throw HostError(MH_USAGE,
+                    "mh_open: a transport of an unknown size\n  have  size " + std::to_string(given.size) +
+                        ", this library's is " + std::to_string(sizeof(mh_transport)) +
+                        "\n  fix   set transport.size = sizeof(mh_transport), with the header of this library");
+  }
+  if (!given.rank || !given.ranks || !given.isend || !given.irecv || !given.test || !given.cancel) {
+    throw HostError(MH_USAGE,
+                    "mh_open: a transport without all of its functions\n  have  a null pointer among rank, ranks, "
+                    "isend, irecv, test and cancel\n  fix   fill it with mh_mpi_transport of moonhalo_mpi.h");
+  }
+  auto transport = std::make_shared<CallersTransport>(given);
+  if (transport->rank() < 0 || transport->rank() >= transport->size()) {
+    throw HostError(MH_USAGE, "mh_open: a transport of no ranks\n  have  rank " + std::to_string(transport->rank()) +
+                                  " of " + std::to_string(transport->size()) +
+                                  "\n  fix   ranks count from 0 to ranks - 1");
+  }
+  return transport;
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MOONHALO_MPI_H
+#define MOONHALO_MPI_H
+
+/* An mh_transport over the MPI of the program that includes this, which may be another than the one that Moonhalo was
+   built with, or one that it was built without:
+
+       mh_transport transport;
+       if (mh_mpi_transport(comm, &transport) != MPI_SUCCESS) ...
+       options.transport = &transport;
+       mh_open(&options, &session); ... mh_close(session);
+       mh_mpi_transport_free(&transport);
+
+   A communicator is duplicated for it. For one session; make another for the next. Both functions are collective. */
+
+#include <moonhalo/moonhalo_c.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef char mh_mpi_request_fits[sizeof(MPI_Request) <= sizeof(void*) ? 1 : -1];
+
+static int mh_mpi_rank(void* context) {
+  int rank = -1;
+  MPI_Comm_rank(*(MPI_Comm*)context, &rank);
+  return rank;
+}
+
+static int mh_mpi_ranks(void* context) {
+  int ranks = -1;
+  MPI_Comm_size(*(MPI_Comm*)context, &ranks);
+  return ranks;
+}
+
+static int mh_mpi_ended(void) {
+  int ended = 0;
+  MPI_Finalized(&ended);
+  return ended;
+}
+
+static int mh_mpi_isend(void* context, const void* data, size_t bytes, int peer, int tag, void** request) {
+  MPI_Request mine;
+  int status;
+  if (mh_mpi_ended()) return MPI_ERR_COMM;
+  status = MPI_Isend((void*)data, (int)bytes, MPI_BYTE, peer, tag, *(MPI_Comm*)context, &mine);
+  if (status == MPI_SUCCESS) memcpy(request, &mine, sizeof(mine));
+  return status;
+}
+
+static int mh_mpi_irecv(void* context, void* data, size_t bytes, int peer, int tag, void** request) {
+  MPI_Request mine;
+  int status;
+  if (mh_mpi_ended()) return MPI_ERR_COMM;
+  status = MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, *(MPI_Comm*)context, &mine);
+  if (status == MPI_SUCCESS) memcpy(request, &mine, sizeof(mine));
+  return status;
+}
+
+static int mh_mpi_test(void* context, void** request, int* done) {
+  MPI_Request mine;
+  int status;
+  (void)context;
+  if (mh_mpi_ended()) return MPI_ERR_COMM;
+  memcpy(&mine, request, sizeof(mine));
+  status = MPI_Test(&mine, done, MPI_STATUS_IGNORE);
+  memcpy(request, &mine, sizeof(mine));
+  return status;
+}
+
+static int mh_mpi_cancel(void* context, void** request) {
+  MPI_Request mine;
+  int status;
+  (void)context;
+  if (mh_mpi_ended()) return MPI_ERR_COMM;
+  memcpy(&mine, request, sizeof(mine));
+  status = MPI_Cancel(&mine);
+  return status == MPI_SUCCESS ? MPI_Wait(&mine, MPI_STATUS_IGNORE) : status;
+}
+
+static inline int mh_mpi_transport_free(mh_transport* transport) {
+  MPI_Comm* comm = (MPI_Comm*)transport->context;
+  int status = MPI_SUCCESS;
+  if (comm != NULL && !mh_mpi_ended()) status = MPI_Comm_free(comm);
+  free(comm);
+  transport->context = NULL;
+  return status;
+}
+
+static inline int mh_mpi_transport(MPI_Comm given, mh_transport* transport) {
+  MPI_Comm* comm = (MPI_Comm*)malloc(sizeof(MPI_Comm));
+  int status, level = MPI_THREAD_SINGLE;
+  memset(transport, 0, sizeof(*transport));
+  if (comm == NULL) return MPI_ERR_NO_MEM;
+  status = MPI_Comm_dup(given, comm);
+  if (status != MPI_SUCCESS) {
+    free(comm);
+    return status;
+  }
+  MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
+  MPI_Query_thread(&level);
+  transport->size = sizeof(*transport);
+  transport->context = comm;
+  transport->rank = mh_mpi_rank;
+  transport->ranks = mh_mpi_ranks;
+  transport->isend = mh_mpi_isend;
+  transport->irecv = mh_mpi_irecv;
+  transport->test = mh_mpi_test;
+  transport->cancel = mh_mpi_cancel;
+  transport->any_thread = level == MPI_THREAD_MULTIPLE;
+  return MPI_SUCCESS;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
