@@ -181,6 +181,8 @@ function Windows:split(parts) return require("moonhalo.data.split")(self, parts)
 
 function Windows:statistics(...) return require("moonhalo.data.statistics").of(self, ...) end
 
+function Windows:loader(...) return require("moonhalo.data.loader")(self, ...) end
+
 function meta.__len(self) return self.count end
 
 function meta.__tostring(self)

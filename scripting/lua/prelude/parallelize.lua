@@ -13,6 +13,7 @@ local kHomes = {
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts", "load_merged_state_dict"},
   {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
 }
+rawset(mh, "cut_sizes", mh._framed(function(...) return require "moonhalo.data.cut_sizes"(...) end))
 for _, home in ipairs(kHomes) do
   for _, name in ipairs {table.unpack(home, 2)} do
     rawset(mh, name, mh._framed(function(...) return require("moonhalo." .. home[1])[name](...) end))

@@ -1,0 +1,142 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- From samples to requests for frames, and from frames to the tensors of a batch. A frame that several windows of a batch
+-- share is read once. Frames of compressed fields whose chunks a cut would make several ranks decode are read whole, each by
+-- one rank of the group, and sent as blocks when the batch is put together.
+
+local mh = require "moonhalo"
+local Sources = require "moonhalo.data.sources"
+
+local BatchPlan = {}
+local meta = {__index = BatchPlan, __name = "BatchPlan"}
+
+local kWorthIt = 1.3  -- as IoPlan has it
+
+--- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), cache_bytes.
+function BatchPlan.new(set, cut, options)
+  local self = setmetatable({set = set, cut = cut, options = options, names = set:fields(), shared = {}, number = {}}, meta)
+  self.group = cut:group()
+  self.sources = Sources.new(set.data, self.names)
+  local begins, ends = cut:rows()
+  local zeros, readers, fields = {}, {}, {}
+  for i in ipairs(cut.shape) do zeros[i] = 0 end
+  for i, name in ipairs(self.names) do
+    local field = set.data.fields[name]
+    self.shared[name] = self.group ~= nil and field.chunk_space ~= nil and cut:cost(field) >= kWorthIt
+    local kind = self.shared[name] and "whole" or "block"
+    readers[kind] = readers[kind] or (self.shared[name] and self.sources:reader(zeros, cut.shape, options.dtype, options.cache_bytes // 2)
+      or self.sources:reader(begins, ends, options.dtype, options.cache_bytes // 2))
+    local scale = options.normalize and options.normalize[name]
+    fields[i] = {name = name, reader = readers[kind], channels = field.channels, may_be_missing = options.missing ~= nil,
+      mean = scale and mh.tensor(scale.mean, {dtype = options.dtype}), std = scale and mh.tensor(scale.std, {dtype = options.dtype})}
+    self.number[name] = i - 1
+  end
+  self.queue = mh._data.queue(fields)
+  return self
+end
+
+--- The frames that `samples` need of a field, each once: {{run, step}, ...}, and their numbers by run and step.
+local function frames_of(self, name, samples)
+  local frames, seen = {}, {}
+  for _, part in ipairs {self.set.inputs, self.set.targets, self.set.static} do
+    for _, one in ipairs(part.fields) do
+      for _, sample in ipairs(one == name and samples or {}) do
+        for _, offset in ipairs(part.steps) do
+          local step = self.set.data.fields[name].varies and sample[2] + offset or 0
+          local key = sample[1] << 40 | step
+          if not seen[key] then
+            frames[#frames + 1] = {sample[1], step}
+            seen[key] = true
+          end
+        end
+      end
+    end
+  end
+  table.sort(frames, function(a, b)
+    if a[1] ~= b[1] then return a[1] < b[1] end
+    return a[2] < b[2]
+  end)
+  return frames
+end
+
+--- Frames by the member of the group that reads them: those of one chunk by one member, always the same.
+local function dealt(self, field, frames)
+  local by_member = {}
+  for i = 1, self.group.size do by_member[i] = {} end
+  for _, frame in ipairs(frames) do
+    local _, _, at = self.set.data:locate(frame[1], frame[2])
+    table.insert(by_member[(frame[1] + at // field.chunk_steps) % self.group.size + 1], frame)
+  end
+  return by_member
+end
+
+--- Begins to read the batch of `samples` (numbers, those of all ranks). Not collective.
+function BatchPlan:begin(samples)
+  local first, last, sizes = self.cut:samples(#samples)
+  local batch = {samples = samples, sizes = sizes, anchors = {}, position = {}, counts = {}}
+  for i = first + 1, last do batch.anchors[#batch.anchors + 1] = {self.set:at(samples[i])} end
+  local requests = {}
+  for i, name in ipairs(self.names) do
+    local frames = frames_of(self, name, batch.anchors)
+    local mine, position = frames, {}
+    if self.shared[name] then
+      local counts, at = {}, 0
+      for member, list in ipairs(dealt(self, self.set.data.fields[name], frames)) do
+        counts[member] = #list
+        for _, frame in ipairs(list) do
+          position[frame[1] << 40 | frame[2]], at = at, at + 1
+        end
+        if member == self.group.index + 1 then mine = list end
+      end
+      batch.counts[name] = counts
+    else
+      for at, frame in ipairs(frames) do position[frame[1] << 40 | frame[2]] = at - 1 end
+    end
+    batch.position[name] = position
+    requests[i] = {self.number[name], self.sources:places(name, mine)}
+  end
+  batch.ticket = self.queue:submit(requests)
+  return batch
+end
+
+--- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part.
+local function part_of(self, batch, part, frames)
+  local pieces = {}
+  for _, offset in ipairs(part.steps) do
+    for _, name in ipairs(part.fields) do
+      local index, varies = {}, self.set.data.fields[name].varies
+      for i, anchor in ipairs(batch.anchors) do
+        index[i] = batch.position[name][anchor[1] << 40 | (varies and anchor[2] + offset or 0)]
+      end
+      pieces[#pieces + 1] = frames[name]:index_select(0, mh.tensor(index, {dtype = "int64"}))
+    end
+  end
+  return #pieces > 0 and (#pieces == 1 and pieces[1] or mh.cat(pieces, 1)) or nil
+end
+
+--- {inputs, targets, static, mask, input_mask, index, times} of a batch that was begun. Collective over all ranks.
+function BatchPlan:finish(batch)
+  return mh.no_grad(function()
+    local frames = {}
+    for i, read in ipairs(batch.ticket:wait()) do
+      local name = self.names[i]
+      frames[name] = self.shared[name] and self.group.spread(read, batch.counts[name]) or read
+    end
+    local missing, result = self.options.missing, {times = {}}
+    for _, kind in ipairs {"inputs", "targets", "static"} do
+      local block = part_of(self, batch, self.set[kind], frames)
+      if block and type(missing) == "table" then
+        local absent = block:isnan()
+        if missing.mask and kind ~= "static" then
+          result[kind == "targets" and "mask" or "input_mask"] = self.cut:assemble(absent:logical_not(), batch.sizes)
+        end
+        block = block:masked_fill(absent, missing.fill)
+      end
+      result[kind] = block and self.cut:assemble(block, batch.sizes)
+    end
+    result.index = mh.tensor(batch.samples, {dtype = "int64"})
+    for i, sample in ipairs(batch.samples) do result.times[i] = self.set:time(sample) end
+    return result
+  end)
+end
+
+return BatchPlan

@@ -1,0 +1,266 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Batches of the samples of a set, in an order that any number of ranks goes on with: `for batch in loader:batches() do`.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local BatchCut = require "moonhalo.data.batch_cut"
+local BatchPlan = require "moonhalo.data.batch_plan"
+local Order = require "moonhalo.data.order"
+local text = require "moonhalo.data.text"
+local sorted = require("moonhalo.internal.checkpoint_values").sorted
+
+local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
+local Loader = {}
+local meta = {__index = Loader, __name = "Loader"}
+
+local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
+  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}})
+local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30, TiB = 1 << 40}
+local kBytes = {float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8}
+
+-- ---- Options ------------------------------------------------------------------------------------------------------------
+
+local function check_count(name, value, least)
+  if math.type(value) ~= "integer" or value < least then
+    fail(("loader: %s is %s\n  have  whole numbers in mind\n  fix   give one of at least %d"):format(name, text.of(value), least))
+  end
+end
+
+local function bytes_of(memory)
+  local number, unit = tostring(memory):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local factor = kUnits[unit == "" and "B" or unit]
+  if not tonumber(number) or not factor then
+    fail(("loader: memory is %s\n  have  units %s\n  fix   write it as \"512MiB\" or \"2GiB\", or as a number of bytes"):format(text.of(memory),
+      table.concat(sorted(kUnits), ", ")))
+  end
+  return math.floor(tonumber(number) * factor)
+end
+
+--- name -> {mean, std} for the fields of a set, of Statistics or a table of that form.
+local function check_normalize(set, given)
+  if given == nil then return nil end
+  local fields = type(given) == "table" and (given.fields or given)
+  local names = type(fields) == "table" and sorted(fields) or {}
+  local scales = {}
+  for _, name in ipairs(set:fields()) do
+    local of = type(fields) == "table" and fields[name]
+    if type(of) ~= "table" then
+      fail(("loader: statistics of other fields: none of '%s'%s\n  have  %s\n  fix   take set:statistics() of these windows"):format(name,
+        mh.did_you_mean(name, names), #names > 0 and table.concat(names, ", ") or text.of(given)))
+    end
+    local function list(column)
+      local value = type(of[column]) == "number" and {of[column]} or of[column]
+      if type(value) ~= "table" or #value ~= set.data.fields[name].channels then
+        fail(("loader: %s of '%s' is %s\n  have  %d channels\n  fix   give one number a channel"):format(column, name,
+          type(value) == "table" and #value .. " numbers" or text.of(value), set.data.fields[name].channels))
+      end
+      return value
+    end
+    scales[name] = {mean = list "mean", std = list "std"}
+    for i, std in ipairs(scales[name].std) do
+      if not (std > 0) then
+        fail(("loader: the standard deviation of '%s' is %s in channel %d\n  have  a field that does not change\n  fix   leave it out, or give normalize a "
+          .. "std above 0 for it"):format(name, text.of(std), i - 1))
+      end
+    end
+  end
+  return scales
+end
+
+local function check_missing(given)
+  if given == nil or given == "keep" then return given end
+  if type(given) ~= "table" or type(given.fill) ~= "number" or (given.mask ~= nil and type(given.mask) ~= "boolean") then
+    fail(("loader: missing is %s\n  have  missing values as NaN\n  fix   give {fill = number, mask = true}, or \"keep\""):format(
+      type(given) == "table" and mh.json.encode(given) or text.of(given)))
+  end
+  return given
+end
+
+--- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, one being put
+--- together, and that of the user.
+local function check_memory(self)
+  local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
+  local _, _, sizes = self.cut:samples(self.batch)
+  local need = (self.prefetch + 2) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * kBytes[self.options.dtype]
+  if need > self.memory then
+    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + 2) times\n"
+      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + 2, self.memory, need // (self.prefetch + 2),
+      math.max(table.unpack(sizes)), channels, math.ceil(need / (1 << 20))))
+  end
+  return self.memory - need
+end
+
+--- Takes a cut and what follows from it.
+local function take_cut(self, cut)
+  self.cut = cut
+  self.options.cache_bytes = check_memory(self)
+  self.under_way = {}
+  self.plan = BatchPlan.new(self.set, cut, self.options)
+end
+
+-- ---- Batches ------------------------------------------------------------------------------------------------------------
+
+function meta.__len(self)
+  return self.drop_last and self.set.count // self.batch or (self.set.count + self.batch - 1) // self.batch
+end
+
+--- The end of the batch that begins at a place of the epoch, or nil after the last.
+local function end_of(self, first)
+  local last = math.min(first + self.batch, self.set.count)
+  if first >= last or (self.drop_last and first + self.batch > self.set.count) then return nil end
+  return last
+end
+
+--- Begins to read from self.next on, until `prefetch` batches after the next are under way.
+local function read_ahead(self)
+  local queue = self.under_way
+  if queue[1] and queue[1].first ~= self.next then queue = {} end
+  self.under_way = queue
+  local first = queue[1] and queue[#queue].last or self.next
+  while #queue <= self.prefetch do
+    local last = end_of(self, first)
+    if not last then break end
+    local batch = self.plan:begin(self.order:samples(self.epoch, first, last))
+    batch.first, batch.last = first, last
+    queue[#queue + 1] = batch
+    first = last
+  end
+end
+
+--- Iterates over what is left of this epoch; then a new epoch begins. A batch is {inputs, targets, static, index, times} and,
+--- where missing = {mask = true}, mask (of the targets: true where there is a value) and input_mask. Tensors are [batch, channel,
+--- space...]; index and times are those of all ranks. An error of any rank's reading is one on every rank. Collective.
+function Loader:batches()
+  local done
+  return function()
+    if done then return nil end
+    read_ahead(self)
+    local batch = self.under_way[1]
+    if not batch then
+      self.epoch, self.next, done = self.epoch + 1, 0, true
+      return nil
+    end
+    table.remove(self.under_way, 1)
+    local read, result = pcall(self.plan.finish, self.plan, batch)
+    if not read then
+      self.under_way = {}
+      error(result, 0)
+    end
+    self.next = batch.last
+    read_ahead(self)
+    return result
+  end
+end
+
+--- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order stay.
+--- Collective.
+function Loader:recut(cut)
+  if type(cut) ~= "table" then
+    fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut), #sorted(self.cut.given)))
+  end
+  mh._data.check_same("loader", "cuts", mh.json.encode(cut))
+  local old = self.cut
+  local new = BatchCut.new(old.mesh, self.set.data.space, old.shape, cut, old)
+  local fits, problem = pcall(take_cut, self, new)
+  if not fits then
+    self.cut = old
+    error(problem, 0)
+  end
+end
+
+-- ---- Going on -----------------------------------------------------------------------------------------------------------
+
+--- The facts of a set that a saved place depends on, in words.
+local function identity(set)
+  local parts = {}
+  for _, part in ipairs {"inputs", "targets", "static"} do parts[part] = table.concat(set[part].channels, " ") end
+  parts.files = ("%d files, %d steps, from %s"):format(#set.data.files, set.data.steps, set.data.files[1]:match("[^/]*$"))
+  parts.samples = ("%d samples, %s to %s"):format(set.count, set:time(0), set:time(set.count - 1))
+  parts.all = mh._data.hash(set:description())
+  return parts
+end
+
+--- Plain numbers and texts, in which ranks, cuts and batches do not occur.
+function Loader:state_dict()
+  local state = {shuffle = tostring(self.shuffle), set = identity(self.set)}
+  for _, name in ipairs {"epoch", "next", "seed"} do state[name] = self[name] end
+  return state
+end
+
+local function refuse(what, have, fix) fail(("loader: load_state_dict: %s\n  have  %s\n  fix   %s"):format(what, have, fix)) end
+
+--- Takes over seed, epoch and place, on any number of ranks, for any cut and batch size. Another set, or another way to
+--- shuffle, is an error that says what differs; then nothing changes.
+function Loader:load_state_dict(state)
+  if type(state) ~= "table" or type(state.set) ~= "table" then
+    refuse("wanted the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")
+  end
+  for _, name in ipairs {"seed", "epoch", "next"} do
+    if math.type(state[name]) ~= "integer" then refuse(("'%s' is %s"):format(name, text.of(state[name])), "no whole number", "give what state_dict() gave") end
+  end
+  local now = identity(self.set)
+  for _, name in ipairs {"files", "inputs", "targets", "static", "samples", "all"} do
+    if state.set[name] ~= now[name] then
+      local what = name == "all" and "names of files, or shapes of fields" or name
+      refuse("saved with another set: its " .. what .. " differ", ("%s, now %s"):format(text.of(state.set[name]), text.of(now[name])),
+        "load it with the set that it was saved with, or begin a new order")
+    end
+  end
+  if state.shuffle ~= tostring(self.shuffle) then
+    refuse("saved with shuffle = " .. text.of(state.shuffle), "shuffle = " .. tostring(self.shuffle), "shuffle as before")
+  end
+  if state.epoch < 0 or state.next < 0 or state.next > self.set.count then
+    refuse(("sample %d of epoch %d does not exist"):format(state.next, state.epoch), ("%d samples"):format(self.set.count), "give what state_dict() gave")
+  end
+  self.seed, self.epoch, self.next, self.under_way = state.seed, state.epoch, state.next, {}
+  self.order = Order.new(self.set, self.shuffle, self.seed)
+end
+
+function meta.__tostring(self)
+  return ("Loader of %d samples in batches of %d: epoch %d, %d samples done"):format(self.set.count, self.batch, self.epoch, self.next)
+end
+
+--- Before anything is refused, so that no rank goes on without one that was.
+local function check_same_options(set, options)
+  local parts = {mh._data.hash(set:description())}
+  for _, name in ipairs {"batch", "shuffle", "seed", "drop_last", "prefetch", "memory", "dtype"} do
+    parts[#parts + 1] = name .. " = " .. text.of(options[name])
+  end
+  parts[#parts + 1] = "cut = " .. mh.json.encode(options.cut)
+  mh._data.check_same("loader", "samples or options", table.concat(parts, ", "))
+end
+
+--- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}}; without a mesh
+--- batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one compressed chunk stay
+--- near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by channel), missing (nil: NaN is
+--- an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread reads ahead), memory ("1GiB": what a rank
+--- may hold at once; what batches leave of it keeps decoded chunks), dtype ("float32"). Collective over all ranks.
+return function(set, ...)
+  local options = arguments.read(kLoader, ...)
+  check_same_options(set, options)
+  check_count("batch", options.batch, 1)
+  check_count("seed", options.seed, math.mininteger)
+  check_count("prefetch", options.prefetch, 0)
+  if options.shuffle ~= false and options.shuffle ~= true then arguments.choice("loader", "shuffle", options.shuffle, {"chunks"}) end
+  arguments.choice("loader", "dtype", options.dtype, sorted(kBytes))
+  if options.batch > #set then
+    fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n  fix   give smaller batches, or more data"):format(options.batch, #set))
+  end
+  local self = setmetatable({set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed, drop_last = options.drop_last,
+    prefetch = options.prefetch, memory = bytes_of(options.memory)}, meta)
+  self.epoch, self.next = 0, 0
+  self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize), missing = check_missing(options.missing)}
+  self.order = Order.new(set, self.shuffle, self.seed)
+  local shape = set.data.fields[set.inputs.fields[1]].space_shape
+  for _, name in ipairs(set:fields()) do
+    local other = set.data.fields[name].space_shape
+    if table.concat(other, ",") ~= table.concat(shape, ",") then
+      fail(("loader: '%s' and '%s' differ in space\n  have  [%s] and [%s]\n  fix   load them apart"):format(set.inputs.fields[1], name, table.concat(shape, ", "),
+        table.concat(other, ", ")))
+    end
+  end
+  local cut = BatchCut.new(options.mesh, set.data.space, shape, options.cut)
+  mh._data.check_same("loader", "statistics", mh._data.hash(mh.json.encode(self.options.normalize or {})))
+  take_cut(self, cut)
+  return self
+end
