@@ -38,7 +38,8 @@ std::optional<int64_t> dim_cut_by(const ShardSpec& leaf, const ShardSpec& grad, 
   return std::nullopt;
 }
 
-// Dims that cut the leaf come first: what is left to be summed over the others is a block.
+// Dims that cut the leaf come first: what is left to be summed over the others is a block. Dims of one rank, whose sums
+// cost nothing, come last.
 std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters) {
   std::vector<PartialGrad> scattered, reduced;
   std::set<const void*> seen;
@@ -59,6 +60,8 @@ std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters
     }
   }
   scattered.insert(scattered.end(), reduced.begin(), reduced.end());
+  std::stable_partition(scattered.begin(), scattered.end(),
+                        [](const PartialGrad& one) { return spec(one.grad)->mesh()->size(one.mesh_dim) > 1; });
   return scattered;
 }
 

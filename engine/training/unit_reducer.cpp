@@ -53,7 +53,7 @@ const RankLocal<ReducersOfRank> reducers_of_rank;
 bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
   const SpecPtr &held = spec(grad), &own = spec(leaf);
   for (int64_t m = 0; m < own->mesh()->ndim(); ++m) {
-    if (held->partial(m) && (own->layout().uses(m) || !own->has_stored())) return false;
+    if (held->partial(m) && own->mesh()->size(m) > 1 && (own->layout().uses(m) || !own->has_stored())) return false;
   }
   return true;
 }
@@ -123,6 +123,13 @@ void UnitReducer::flush() {
 void UnitReducer::set_hooks(std::function<void(at::Tensor&)> before, std::function<void(at::Tensor&)> after) {
   options_.before = std::move(before);
   options_.after = std::move(after);
+}
+
+int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves) {
+  for (const at::Tensor& leaf : leaves) {
+    if (const auto reducer = UnitReducer::of(leaf)) return reducer->options().bucket_bytes;
+  }
+  return GradientSyncOptions().bucket_bytes;
 }
 
 void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync) {

@@ -23,6 +23,7 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   /// The one that a leaf belongs to, or null.
   static std::shared_ptr<UnitReducer> of(const at::Tensor& leaf);
 
+  const GradientSyncOptions& options() const { return options_; }
   /// Sends what is complete. Collective.
   void flush();
   /// Called with every bucket of these leaves, see GradientSyncOptions.
@@ -46,6 +47,10 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   std::vector<at::Tensor> ready_;
   int64_t ready_bytes_ = 0;
 };
+
+/// How many bytes of gradients the first unit that has one of these leaves sends in a message; the default where none
+/// has.
+int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves);
 
 /// Sets whether gradients of these leaves are summed over the ranks in every backward pass, also over the mesh dims
 /// that replicate them (true), or add up over several passes without messages, whole on every rank, until

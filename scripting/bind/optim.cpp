@@ -175,7 +175,7 @@ void call_hooks(const std::vector<Reference>& hooks, const at::Tensor& flat) {
   }
 }
 
-void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options = {}) {
+void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options) {
   if (!bound.before_sum.empty()) options.before = [&](at::Tensor& flat) { call_hooks(bound.before_sum, flat); };
   if (!bound.after_sum.empty()) options.after = [&](at::Tensor& flat) { call_hooks(bound.after_sum, flat); };
   finish_grad_sync(bound.parameters(), options);
@@ -187,7 +187,7 @@ int sync_shard_grad(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const Options options(lua, 2, "sync_shard_grad", {"bucket_bytes", "reduce_dtype"});
   GradientSyncOptions sync{.reduce_dtype = options.get_dtype("reduce_dtype")};
-  sync.bucket_bytes = options.get_int("bucket_bytes", sync.bucket_bytes);
+  sync.bucket_bytes = options.get_int("bucket_bytes", bucket_bytes_of(bound->parameters()));
   sync_gradients(*bound, sync);
   return 0;
 }
@@ -203,7 +203,7 @@ int scale_gradients(lua_State* lua) {
 int clip_gnorm(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const double norm_type = is_nil(lua, 3) ? 2 : check_number(lua, 3);
-  sync_gradients(*bound);
+  sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
   push(lua, is_nil(lua, 2) ? grad_norm(bound->parameters(), norm_type)
                            : clip_grad_norm(bound->parameters(), check_number(lua, 2), norm_type));
   return 1;
@@ -243,7 +243,7 @@ int step(lua_State* lua) {
     TORCH_CHECK_VALUE(std::string_view(bound->kind->name) != "LBFGS",
                       "step: LBFGS evaluates the loss several times\n  fix   opt:step(function() opt:zero_grad(); "
                       "local loss = ...; loss:backward(); return loss end)");
-    sync_gradients(*bound);
+    sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
     optimizer_step(*bound->optimizer);
     return 0;
   }
@@ -251,7 +251,7 @@ int step(lua_State* lua) {
   push(lua, optimizer_step(*bound->optimizer, [lua, &bound] {
          const at::AutoGradMode with_gradients(true);
          at::Tensor loss = call_closure(lua, 2);
-         sync_gradients(*bound);
+         sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
          return loss;
        }));
   return 1;

@@ -50,17 +50,19 @@ int copy(lua_State* lua) {
   return 1;
 }
 
-/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch, param_dtype, reduce_dtype}): see
-/// parameter_unit.h.
+/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch, param_dtype, reduce_dtype,
+/// bucket_bytes}): see parameter_unit.h.
 int unit(lua_State* lua) {
-  const Options options(lua, 2, "fully_shard",
-                        {"reshard_after_forward", "reshard_after_backward", "prefetch", "param_dtype", "reduce_dtype"});
+  const Options options(
+      lua, 2, "fully_shard",
+      {"reshard_after_forward", "reshard_after_backward", "prefetch", "param_dtype", "reduce_dtype", "bucket_bytes"});
   FullyShardOptions values;
   values.reshard_after_forward = options.get_bool("reshard_after_forward", true);
   values.reshard_after_backward = options.get_bool("reshard_after_backward", true);
   values.prefetch = options.get_int("prefetch", 1);
   values.param_dtype = options.get_dtype("param_dtype");
   values.gradients.reduce_dtype = options.get_dtype("reduce_dtype");
+  values.gradients.bucket_bytes = options.get_int("bucket_bytes", values.gradients.bucket_bytes);
   push_object(lua, std::make_shared<ParameterUnit>(check_tensor_list(lua, 1), values));
   return 1;
 }
@@ -97,7 +99,8 @@ int reshard(lua_State* lua) {
 
 /// finish_grad_sync(parameters): collective over their meshes.
 int finish_sync(lua_State* lua) {
-  finish_grad_sync(check_tensor_list(lua, 1));
+  const std::vector<at::Tensor> parameters = check_tensor_list(lua, 1);
+  finish_grad_sync(parameters, {.bucket_bytes = bucket_bytes_of(parameters)});
   return 0;
 }
 

@@ -14,11 +14,11 @@ local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; w
 
 local kOptions = {
   fully_shard = {"mesh", "min_numel", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
-                 "output"},
-  replicate = {"mesh", "input", "output"},
+                 "output", "bucket_cap_mb"},
+  replicate = {"mesh", "input", "output", "bucket_cap_mb"},
 }
 local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
-  mp_policy = {}, output = "shard"}
+  mp_policy = {}, output = "shard", bucket_cap_mb = 32}
 
 local function check_policy(op, policy)
   if type(policy) ~= "table" then fail(op .. ": mp_policy is a table, as {param_dtype = \"bfloat16\"}, got " .. type(policy)) end
@@ -30,11 +30,15 @@ local function check_types(op, options)
   if options.output ~= "shard" and options.output ~= "local" then
     fail(('%s: output is "shard" or "local", got %s'):format(op, options.output))
   end
+  local cap = options.bucket_cap_mb
+  if type(cap) ~= "number" or not (cap > 0) or cap == math.huge then
+    fail(("%s: bucket_cap_mb is a number of megabytes above 0, got %s"):format(op, cap))
+  end
   for key, default in pairs(kDefaults) do
     local value = options[key]
     if type(default) == "boolean" and type(value) ~= "boolean" then
       fail(("%s: %s is true or false, got %s"):format(op, key, value))
-    elseif type(default) == "number" and (math.type(value) ~= "integer" or value < 0) then
+    elseif type(default) == "number" and key ~= "bucket_cap_mb" and (math.type(value) ~= "integer" or value < 0) then
       fail(("%s: %s is a whole number, not negative, got %s"):format(op, key, value))
     end
   end
@@ -185,7 +189,7 @@ local function make_unit(op, module, given)
   local unit = training.unit(module:parameters(), {
     reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
     reshard_after_backward = op == "fully_shard" and options.reshard_after_backward,
-    param_dtype = options.mp_policy.param_dtype, reduce_dtype = options.mp_policy.reduce_dtype,
+    bucket_bytes = math.max(1, options.bucket_cap_mb * 2 ^ 20 // 1 | 0), param_dtype = options.mp_policy.param_dtype, reduce_dtype = options.mp_policy.reduce_dtype,
   })
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
@@ -210,10 +214,10 @@ local units = {}
 --- so many units that come next, in the order of the last pass, are on their way meanwhile. Results do not depend on these.
 --- mp_policy = {param_dtype, reduce_dtype}: floating-point parameters and arguments are cast to the first for forward and
 --- backward, and travel so; gradients come back in the parameters' own type, and are summed over the ranks in the second
---- (that of the parameters).
+--- (that of the parameters). bucket_cap_mb (32): of gradients in one message.
 function units.fully_shard(module, options) return make_unit("fully_shard", module, options) end
 
---- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output.
+--- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output, bucket_cap_mb.
 function units.replicate(module, options) return make_unit("replicate", module, options) end
 
 --- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of

@@ -101,6 +101,10 @@ local function checked(name, placed, graph, config)
         .. "ComputeConfig{use_end2end = true}, with %s:stages() and %s:loss(output, sample)")
         :format(who, graph.class, graph.class))
     end
+    if config.use_async_reducer or config.reducer_bucket_cap_mb ~= 32 then
+      fail(("%s makes a pipeline, whose gradients have no reducer\n  have  %s\n  fix   leave it out"):format(who,
+        config.use_async_reducer and "use_async_reducer = true" or "reducer_bucket_cap_mb = " .. config.reducer_bucket_cap_mb))
+    end
     check_stages(who, placed.stages, graph)
   end
   return as_text(placed)

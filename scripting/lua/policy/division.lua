@@ -61,12 +61,13 @@ local function divide(module, placed, config, mesh, src)
   if config.use_zero and config.units > 1 then
     -- Gathered parameters stay until the optimizer writes: as many bytes as between copies, however many micro-batches.
     mh.fully_shard(module, {mesh = mesh["unit"], input = false, reshard_after_forward = false,
-                            reshard_after_backward = false})
+                            reshard_after_backward = false, bucket_cap_mb = config.reducer_bucket_cap_mb})
   elseif stored then
-    mh.fully_shard(module, {mesh = mesh[{"unit", stored}], input = false})
+    mh.fully_shard(module, {mesh = mesh[{"unit", stored}], input = false, bucket_cap_mb = config.reducer_bucket_cap_mb})
   else
-    mh.replicate(module, {mesh = mesh["unit"], input = false})
+    mh.replicate(module, {mesh = mesh["unit"], input = false, bucket_cap_mb = config.reducer_bucket_cap_mb})
   end
+  if config.use_async_reducer then module:set_requires_gradient_sync(true) end
 end
 
 --- The stages of the plan, each of some of module:stages().
@@ -102,7 +103,10 @@ local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_d
 --- equal). Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
 function division.apply(module, placed, config, names, src)
   local mesh = make_mesh(module, config, placed)
-  local state = {module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false}
+  local state = {
+    module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false,
+    sums_in_backward = config.use_async_reducer,
+  }
   if placed.stages then
     local pipe = make_pipeline(module, placed, config, mesh, src)
     state.pipe, state.mesh = pipe, pipe.mesh

@@ -92,24 +92,27 @@ end
 
 -- ---- Plans ----------------------------------------------------------------------------------------------------------
 
---- Multiplications of each of module:stages(), in order; nil for modules without.
-local function stage_macs(module, nodes)
+--- Multiplications and elements of parameters of each of module:stages(), in order, and node.stage, the number of the stage
+--- that has it; nil for modules without.
+local function count_stages(module, nodes)
   if not module:has("stages") then return nil end
-  local stage_of, macs = {}, {}
+  local stage_of, macs, elements = {}, {}, {}
   for i, stage in ipairs(module:stages()) do
-    macs[i] = 0
+    macs[i], elements[i] = 0, 0
     for _, one in stage:named_modules() do stage_of[one] = stage_of[one] or i end
+    for _, parameter in ipairs(stage:parameters()) do elements[i] = elements[i] + parameter:numel() end
   end
   for _, node in ipairs(nodes) do
     local i = stage_of[module:get_submodule(node.module)]
     if i then macs[i] = macs[i] + node.macs end
+    node.stage = i
   end
-  return macs
+  return macs, elements
 end
 
 local function trace(module, dummy)
   local graph = policy_graph.trace(module, dummy)
-  graph.class, graph.stage_macs = module:class_name(), stage_macs(module, graph.nodes)
+  graph.class, graph.stage_macs, graph.stage_elements = module:class_name(), count_stages(module, graph.nodes)
   return graph
 end
 

@@ -165,7 +165,7 @@ end
 local kPipeline = {"pipeline_nmicros", "pipeline_nstages", "pipeline_scheduler"}
 
 --- The stages of a pipeline, as even in multiplications as module:stages() lets them be.
-local function stages_of(graph, count)
+function policies.stages_of(graph, count)
   if not graph.stage_macs then
     fail(("parallelize: a pipeline wants to know the stages of %s\n  fix   function %s:stages() return {self.first, "
       .. "self.second} end")
@@ -210,7 +210,7 @@ end
 function policies.builtin.pp(graph, config)
   policies.check_options("pp", config.pas_config, kPipeline)
   local count = config.pas_config.pipeline_nstages or config.plan_ngpus
-  return {mesh = {{config.plan_ngpus}, {"pp"}}, stages = stages_of(graph, count)}
+  return {mesh = {{config.plan_ngpus}, {"pp"}}, stages = policies.stages_of(graph, count)}
 end
 
 --- Stages of a pipeline, each divided as 'tp' does.
@@ -223,7 +223,7 @@ function policies.builtin.hybrid(graph, config)
   end
   return {
     mesh = {{count, config.plan_ngpus // count}, {"pp", "tp"}}, parameter = policies.tensor_cuts(graph, {"pp", "tp"}),
-    stages = stages_of(graph, count),
+    stages = policies.stages_of(graph, count),
   }
 end
 

@@ -4,7 +4,8 @@
 -- A candidate is a mesh of data, domain and tensor ranks, with parameters copied or kept in blocks over the data ranks.
 -- It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in the place of
 -- parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with `--backend fake --ranks
--- 64` the others are pretended, and rank 0's numbers count. Pipelines are no candidates.
+-- 64` the others are pretended, and rank 0's numbers count. A pipeline is not carried out: its numbers are those of the ranks
+-- beside it, with the share of the largest stage, the wait of its schedule and what goes from stage to stage.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -15,8 +16,9 @@ local steps = require "moonhalo.policy.steps"
 local fail, is_tensor = mh.fail, mh.is_tensor
 local search = {}
 
-local kOptions = {"macs_per_byte", "memory_limit"}
+local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline_scheduler"}
 local kMacsPerByte = 10
+local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
 
@@ -28,29 +30,33 @@ local function has_field(graph)
   return false
 end
 
---- Placements for `sizes` = {dp =, domain =, tp =}; mesh dims of one rank are left out.
+--- Placements for `sizes` = {pp =, dp =, domain =, tp =}; mesh dims of one rank are left out.
 local function placed_for(sizes, stored, graph)
   local placed = {mesh = {{}, {}}, inputs = {}, stored = stored and "dp" or nil}
-  for _, name in ipairs {"dp", "domain", "tp"} do
+  for _, name in ipairs {"pp", "dp", "domain", "tp"} do
     if sizes[name] > 1 then table.insert(placed.mesh[1], sizes[name]); table.insert(placed.mesh[2], name) end
   end
   if #placed.mesh[1] == 0 then placed.mesh = {{1}, {"dp"}} end
   if sizes.dp > 1 then placed.inputs.dp = 0 end
   if sizes.domain > 1 then placed.inputs.domain = 2 end
   if sizes.tp > 1 then placed.parameter = policies.tensor_cuts(graph, placed.mesh[2]) end
+  if sizes.pp > 1 then placed.stages = policies.stages_of(graph, sizes.pp) end
   return placed
 end
 
-local function candidates_of(graph, ranks)
+--- `stages`: the most that a pipeline may have.
+local function candidates_of(graph, ranks, stages)
   local field, cuts, list = has_field(graph), false, {}
   for _ in pairs(policies.tensor_cuts(graph, {"tp"})) do cuts = true end
-  for dp = ranks, 1, -1 do
-    for domain = ranks, 1, -1 do
-      local tp = ranks // (dp * domain)
-      if dp * domain * tp == ranks and (domain == 1 or field) and (tp == 1 or cuts) then
-        local sizes = {dp = dp, domain = domain, tp = tp}
-        list[#list + 1] = {sizes = sizes, stored = false, placed = placed_for(sizes, false, graph)}
-        if dp > 1 then list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)} end
+  for pp = 1, math.min(ranks, stages) do
+    for dp = ranks // pp, 1, -1 do
+      for domain = ranks // (pp * dp), 1, -1 do
+        local tp = ranks // (pp * dp * domain)
+        if pp * dp * domain * tp == ranks and (domain == 1 or field) and (tp == 1 or cuts) then
+          local sizes = {pp = pp, dp = dp, domain = domain, tp = tp}
+          list[#list + 1] = {sizes = sizes, stored = false, placed = placed_for(sizes, false, graph)}
+          if dp > 1 and pp == 1 then list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)} end
+        end
       end
     end
   end
@@ -64,7 +70,11 @@ local function zeros_on(mesh, candidate, names)
   local placed = candidate.placed
   return function(tensor)
     local list, placements = (placed.parameter or {})[names[tensor]] or {}, {mh.Replicate()}
-    for i in ipairs(placed.mesh[2]) do placements[i + 1] = list[i] or mh.Replicate() end
+    local number = 0
+    for i, name in ipairs(placed.mesh[2]) do
+      if name ~= "pp" then number = number + 1 end
+      placements[i + 1] = name ~= "pp" and list[number] or mh.Replicate()
+    end
     if candidate.stored and tensor.requires_grad then
       local dim = policies.storage_dim(tensor.shape, list, candidate.sizes.dp)
       if dim then placements[2] = mh.Stored(dim) end
@@ -143,7 +153,64 @@ local function largest(numbers, mesh)
   return all:full_tensor():amax{dim = {0}}:tolist()
 end
 
-local function count(candidate, module, values, graph, units)
+--- The sum of every run of `numbers`, and of all.
+local function sums_of(numbers, runs)
+  local sums, total, at = {}, 0, 0
+  for i, length in ipairs(runs) do
+    sums[i] = 0
+    for k = at + 1, at + length do sums[i] = sums[i] + numbers[k] end
+    at, total = at + length, total + sums[i]
+  end
+  return sums, total
+end
+
+--- Bytes of what every stage of `runs` hands on, values of earlier ones included.
+local function crossing_bytes(graph, runs)
+  local stage_of, number = {}, 0
+  for stage, length in ipairs(runs) do
+    for _ = 1, length do number = number + 1; stage_of[number] = stage end
+  end
+  local made, last, size = {}, {}, {}
+  for _, node in ipairs(graph.nodes) do
+    local stage = stage_of[node.stage] or #runs  -- the loss
+    for _, input in ipairs(node.inputs) do
+      if made[input.value] then last[input.value] = math.max(last[input.value], stage) end
+    end
+    for _, output in ipairs(node.outputs) do
+      if not made[output.value] then
+        made[output.value], last[output.value], size[output.value] = stage, stage, bytes_of(output.shape, output.dtype)
+      end
+    end
+  end
+  local crossing = {}
+  for stage = 1, #runs do crossing[stage] = 0 end
+  for value, stage in pairs(made) do
+    for between = stage, last[value] - 1 do crossing[between] = crossing[between] + size[value] end
+  end
+  return crossing
+end
+
+--- Makes of the numbers of ranks that have all layers those of a pipeline's largest stage, for one of `micros` micro-batches.
+--- 1f1b keeps the activations of as many micro-batches as there are stages.
+local function as_pipeline(candidate, graph, micros, held, activations)
+  local runs, sizes, largest_share = candidate.placed.stages, candidate.sizes, 0
+  local macs, all_macs = sums_of(graph.stage_macs, runs)
+  local elements, all_elements = sums_of(graph.stage_elements, runs)
+  local crossing, most = crossing_bytes(graph, runs), 0
+  local work, kept, sends = 0, 0, math.min(#runs - 1, 2)  -- forward, and the gradient back
+  for stage = 1, #runs do
+    work = math.max(work, all_macs > 0 and macs[stage] / all_macs or 1 / #runs)
+    kept = math.max(kept, all_elements > 0 and elements[stage] / all_elements or 1 / #runs)
+    most = math.max(most, crossing[stage] + (crossing[stage - 1] or 0))
+  end
+  largest_share = math.max(work, kept)
+  candidate.macs = candidate.macs * work * (micros + #runs - 1) / micros
+  candidate.bytes = candidate.bytes * largest_share + most / (sizes.dp * sizes.domain) + sends * kHeaderBytes
+  candidate.messages = candidate.messages * largest_share + sends
+  candidate.memory = held * kept + activations * work * math.min(micros, #runs)
+end
+
+local function count(candidate, module, values, graph, units, micros)
   local sizes, names = {units}, {"unit"}
   for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
   local mesh, name_of = mh.init_device_mesh("cpu", sizes, names), {}
@@ -153,7 +220,9 @@ local function count(candidate, module, values, graph, units)
   end)
   local found = largest(numbers, mesh)
   candidate.bytes, candidate.messages, candidate.macs = found[1], found[2], found[3]
-  candidate.memory = found[4] + activation_bytes(graph) / (candidate.sizes.dp * candidate.sizes.domain)
+  local activations = activation_bytes(graph) / (candidate.sizes.dp * candidate.sizes.domain)
+  candidate.memory = found[4] + activations
+  if candidate.placed.stages then as_pipeline(candidate, graph, micros, found[4], activations) end
 end
 
 -- ---- The report -----------------------------------------------------------------------------------------------------
@@ -165,7 +234,7 @@ function report_meta:__tostring()
     #self.candidates, self.macs_per_byte)}
   lines[2] = ("  %-28s %12s %9s %12s %12s %12s"):format("ranks", "bytes sent", "messages", "macs", "memory", "cost")
   for _, one in ipairs(self.candidates) do
-    local what = ("dp %d, domain %d, tp %d%s"):format(one.sizes.dp, one.sizes.domain, one.sizes.tp,
+    local what = ("%sdp %d, domain %d, tp %d%s"):format(one.sizes.pp > 1 and "pp " .. one.sizes.pp .. ", " or "", one.sizes.dp, one.sizes.domain, one.sizes.tp,
       one.stored and ", stored" or "")
     lines[#lines + 1] = ("  %-28s %12d %9d %12d %12d %12.0f%s"):format(what, one.bytes // 1, one.messages // 1, one.macs // 1,
       one.memory // 1, one.cost, one.fits and "" or "  too large")
@@ -175,7 +244,7 @@ end
 
 local function check_options(options)
   policies.check_options("autodist", options, kOptions)
-  for _, name in ipairs(kOptions) do
+  for _, name in ipairs {"macs_per_byte", "memory_limit", "pipeline_nmicros"} do
     if options[name] ~= nil and (type(options[name]) ~= "number" or options[name] <= 0) then
       fail(("parallelize: policy 'autodist': %s = %s, wanted a number above 0"):format(name, tostring(options[name])))
     end
@@ -185,7 +254,8 @@ end
 --- The cheapest placements for the ranks of a unit whose memory is within pas_config.memory_limit (bytes a rank: parameters,
 --- gradients, two states, and an estimate of activations), and a report: {candidates = list, cheapest first, of {sizes,
 --- stored, placed, bytes, messages, macs, memory, cost, fits}}, which prints as a table. pas_config.macs_per_byte: how many
---- multiplications take as long as sending a byte. Collective over all ranks, which must be whole units.
+--- multiplications take as long as sending a byte. Where forward gives the loss of a module with stages(), pipelines are
+--- tried, too, of pas_config.pipeline_nmicros micro-batches (as many as stages). Collective over all ranks, which must be whole units.
 function search.autodist(module, dummy, graph, config)
   local options = config.pas_config
   check_options(options)
@@ -196,9 +266,10 @@ function search.autodist(module, dummy, graph, config)
   end
   local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
   local drawn, per_byte = generator:state_dict(), options.macs_per_byte or kMacsPerByte
-  local list = candidates_of(graph, ranks)
+  local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32 and #(graph.stage_macs or {}) or 1
+  local list = candidates_of(graph, ranks, math.max(stages, 1))
   for i, one in ipairs(list) do
-    count(one, module, values, graph, world // ranks)
+    count(one, module, values, graph, world // ranks, options.pipeline_nmicros or one.sizes.pp)
     one.cost, one.fits, one.number = one.macs + per_byte * one.bytes, one.memory <= (options.memory_limit or math.huge), i
   end
   generator:load_state_dict(drawn)

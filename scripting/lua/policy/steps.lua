@@ -106,8 +106,10 @@ local function eager_steps(state)
   end
   local function train(samples, all, here, scale_fn)
     module:zero_grad()
-    local losses = {}
+    local losses, last = {}, 0
+    for i in ipairs(samples) do last = all[i] and last or i end
     for i, sample in ipairs(samples) do
+      if state.sums_in_backward then module:set_requires_gradient_sync(i == last) end
       if all[i] then
         losses[i] = mh.zeros{}
       else

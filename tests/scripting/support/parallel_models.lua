@@ -39,6 +39,16 @@ function Trained:stages() return {self.fc1, self.fc2, self.fc3, self.fc4} end
 function Trained:loss(y, sample) return mh.mse_loss(y, sample.target) end
 function Trained:forward(sample) return self:loss(self.fc4(self.fc3(self.fc2(self.fc1(sample[1])))), sample) end
 
+--- The same with much to keep and little to hand on; norms keep tensor parallelism away.
+local Wide = nn.Module:extend("Wide")
+function Wide:init()
+  self.fc1 = nn.Sequential(nn.Linear(6, 60), nn.LayerNorm(60), nn.GELU())
+  self.fc2 = nn.Sequential(nn.Linear(60, 70), nn.LayerNorm(70))
+  self.fc3 = nn.Sequential(nn.Linear(70, 50), nn.LayerNorm(50), nn.Tanh())
+  self.fc4 = nn.Linear(50, 3)
+end
+Wide.stages, Wide.loss, Wide.forward = Trained.stages, Trained.loss, Trained.forward
+
 local function seeded(make)
   mh.manual_seed(5)
   return make():double()
@@ -153,7 +163,7 @@ for name, case in pairs(kModels) do
       local candidates, seen = net.parallel.report.candidates, {}
       for i, one in ipairs(candidates) do
         local what = one.sizes
-        testing.assert_equal(what.dp * what.domain * what.tp, size)
+        testing.assert_equal(what.pp * what.dp * what.domain * what.tp, size)
         testing.assert_equal(one.cost, one.macs + 10 * one.bytes)
         testing.assert_equal(i == 1 or one.cost >= candidates[i - 1].cost, true)
         seen[("%d %d %d %s"):format(what.dp, what.domain, what.tp, one.stored)] = one
@@ -209,8 +219,8 @@ local function samples_of(count)
 end
 
 --- Does what a plain loop over the samples does; `counts(i)` tells which count.
-local function train_plainly(samples, counts, scale)
-  local net = seeded(Trained)
+local function train_plainly(samples, counts, scale, class)
+  local net = seeded(class)
   local opt, seen = optim.AdamW(net:parameters(), {lr = 0.05}), {}
   for step = 1, 3 do
     opt:zero_grad()
@@ -235,11 +245,12 @@ local function own_samples(samples, net)
   return list
 end
 
-local function check_steps(policy, config, dummies)
+local function check_steps(policy, config, dummies, class)
+  class = class or Trained
   local samples = samples_of(config.pas_config.pipeline_nmicros or 3)
   local scale = dummies and 4 or nil
-  local expected, parameters = train_plainly(samples, function(i) return not (dummies and dummies[i]) end, scale)
-  local net = mh.parallelize(seeded(Trained), {sample = samples[1]}, policy, config)
+  local expected, parameters = train_plainly(samples, function(i) return not (dummies and dummies[i]) end, scale, class)
+  local net = mh.parallelize(seeded(class), {sample = samples[1]}, policy, config)
   local opt, own = optim.AdamW(net:parameters(), {lr = 0.05}), own_samples(samples, net)
 
   for step = 1, 3 do
@@ -278,6 +289,85 @@ tests["test_N08_N17_N18_pipelines_and_N05_their_units"] = function()
       check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 4, pipeline_scheduler = "gpipe"}, use_zero = true}))
     end
     if size % 2 == 0 then check_steps("hybrid", end2end(size, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})) end
+  end
+end
+
+-- V10, N08: pipelines among the candidates, with stages that are even in multiplications, and carried out when they are cheapest.
+function tests.test_V10_N08_N04_autodist_tries_pipelines()
+  if ranks > 4 then return end
+  local function found(more, per_byte)
+    more.pas_config = {macs_per_byte = per_byte, pipeline_nmicros = 8}
+    local net = mh.parallelize(seeded(Wide), {sample = samples_of(1)[1]}, "autodist", end2end(ranks, more))
+    return net, net.parallel.report.candidates
+  end
+  local function with_stages(candidates, count)
+    for _, one in ipairs(candidates) do
+      if one.sizes.pp == count and one.sizes.dp * one.sizes.domain * one.sizes.tp * count == ranks then return one end
+    end
+  end
+  -- Bytes that cost nothing: the rank with the least to multiply wins. Bytes that cost all: the fewest.
+  local _, by_work = found({}, 1e-9)
+  local cheap, by_bytes = found({}, 1e9)
+  for i = 2, #by_work do
+    testing.assert_equal(by_work[i].macs >= by_work[1].macs, true)
+    testing.assert_equal(by_bytes[i].bytes >= by_bytes[1].bytes, true)
+  end
+  testing.assert_equal(by_bytes[1].sizes.pp > 1, true)
+  testing.assert_equal(cheap.parallel.pipeline ~= nil, true)
+  testing.assert_equal(ranks == 2 or by_work[1].macs < by_bytes[1].macs, true)
+  local one = with_stages(by_bytes, 2)
+  if ranks % 2 == 0 then testing.assert_equal(one.placed.stages, {2, 2}) end  -- 60 x (6 + 70) against 50 x (70 + 3)
+  assert(tostring(cheap.parallel.report):find("pp " .. ranks))
+  testing.assert_equal(with_stages(select(2, found({use_async_reducer = true}, 10)), ranks), nil)
+
+  -- What was reckoned against what is sent.
+  local alike = {}
+  for i = 1, 8 do alike[i] = samples_of(1)[1] end
+  local samples = own_samples(alike, cheap)
+  local before = mh.comm_stats().bytes
+  cheap:train_step(samples)
+  local bytes = mh.tensor({mh.comm_stats().bytes - before})
+  local most = mh.from_local(bytes, mh.init_device_mesh("cpu", {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item() / 8
+  testing.assert_equal(math.abs(most / by_bytes[1].bytes - 1) < 0.05, true)  -- losses and seeds are not reckoned
+  local net = check_steps("autodist", end2end(ranks, {pas_config = {macs_per_byte = 1e9, pipeline_nmicros = 3}}), nil, Wide)
+  testing.assert_equal(net.parallel.pipeline ~= nil, true)
+end
+
+--- What opt:step() sends after a train_step.
+local function sent_by_optimizer(policy, config, dummies)
+  local samples = samples_of(3)
+  local net = mh.parallelize(seeded(Trained), {sample = samples[1]}, policy, config)
+  local opt = optim.SGD(net:parameters(), {lr = 0.05})
+  net:train_step(own_samples(samples, net), dummies)
+  local before = mh.comm_stats()
+  opt:step()
+  local after = mh.comm_stats()
+  return {bytes = after.bytes - before.bytes, messages = after.messages - before.messages}
+end
+
+function tests.test_N36_N45_reducers_sum_during_backward_in_messages_of_a_size()
+  for _, case in ipairs {{"dp", 1}, {"dp", 1, true}, {"data", ranks}, {"data", ranks, true}} do
+    local function with(more)
+      more.use_zero = case[3]
+      return end2end(case[2], more)
+    end
+    check_steps(case[1], with {use_async_reducer = true})
+    check_steps(case[1], with {use_async_reducer = true, reducer_bucket_cap_mb = 1e-4}, {false, false, true})
+    local late, small = sent_by_optimizer(case[1], with {}), sent_by_optimizer(case[1], with {reducer_bucket_cap_mb = 1e-4})
+    testing.assert_equal(late.bytes > 0, true)
+    testing.assert_equal(small.messages > late.messages, true)
+    local async = sent_by_optimizer(case[1], with {use_async_reducer = true}, {false, false, true})
+    testing.assert_equal({case[1], case[3], async.bytes}, {case[1], case[3], 0})
+  end
+  testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end, "reducer_bucket_cap_mb = 0, wanted a number of megabytes above 0")
+  testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh("cpu", {ranks}), bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
+  for _, more in ipairs {{use_async_reducer = true}, {reducer_bucket_cap_mb = 3}} do
+    more.pas_config = {pipeline_nmicros = 2}
+    if ranks <= 4 then
+      testing.assert_error(function()
+        mh.parallelize(seeded(Trained), {sample = samples_of(1)[1]}, "pp", end2end(ranks, more))
+      end, "makes a pipeline, whose gradients have no reducer")
+    end
   end
 end
 
