@@ -48,8 +48,7 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   int64_t ready_bytes_ = 0;
 };
 
-/// How many bytes of gradients the first unit that has one of these leaves sends in a message; the default where none
-/// has.
+/// The bytes of gradients in one message of the first unit that has one of these leaves; the default where none has.
 int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves);
 
 /// Sets whether gradients of these leaves are summed over the ranks in every backward pass, also over the mesh dims

@@ -320,7 +320,7 @@ function tests.test_V10_N08_N04_autodist_tries_pipelines()
   assert(tostring(cheap.parallel.report):find("pp " .. ranks))
   testing.assert_equal(with_stages(select(2, found({use_async_reducer = true}, 10)), ranks), nil)
 
-  -- What was reckoned against what is sent.
+  -- The numbers were reckoned, and a step sends as much.
   local alike = {}
   for i = 1, 8 do alike[i] = samples_of(1)[1] end
   local samples = own_samples(alike, cheap)
@@ -333,7 +333,7 @@ function tests.test_V10_N08_N04_autodist_tries_pipelines()
   testing.assert_equal(net.parallel.pipeline ~= nil, true)
 end
 
---- What opt:step() sends after a train_step.
+--- Returns the bytes and messages that opt:step() sends after a train_step.
 local function sent_by_optimizer(policy, config, dummies)
   local samples = samples_of(3)
   local net = mh.parallelize(seeded(Trained), {sample = samples[1]}, policy, config)
