@@ -3,6 +3,9 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
                                   "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
   set_tests_properties(io.netcdf PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
+                                "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
+  set_tests_properties(io.data PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # Files of other formats, also under the launcher of MPI.
   add_test(NAME io.formats COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/formats/check_formats.py" $<TARGET_FILE:moonhalo_cli>
                                    "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/formats/read.lua"

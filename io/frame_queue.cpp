@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <stdexcept>
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
@@ -43,13 +44,29 @@ FrameQueue::FrameQueue(std::vector<FrameField> fields) : fields_(std::move(field
 }
 
 FrameQueue::~FrameQueue() {
+  std::deque<std::shared_ptr<Ticket>> dropped;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    waiting_.clear();
+    dropped.swap(waiting_);
   }
   wake_.notify_all();
   thread_.join();
+  for (const auto& ticket : dropped) {
+    ticket->finish({}, std::make_exception_ptr(std::runtime_error("loader: this batch was dropped before it was read")),
+                   {});
+  }
+}
+
+void FrameQueue::Ticket::finish(std::vector<at::Tensor> frames, std::exception_ptr problem, const IoStats& cost) {
+  {
+    const std::lock_guard lock(mutex_);
+    frames_ = std::move(frames);
+    problem_ = std::move(problem);
+    cost_ = cost;
+    done_ = true;
+  }
+  ready_.notify_all();
 }
 
 std::shared_ptr<FrameQueue::Ticket> FrameQueue::submit(std::vector<FrameRequest> requests) {
@@ -83,14 +100,7 @@ void FrameQueue::work() {
     } catch (...) {  // wait() throws it
       problem = std::current_exception();
     }
-    {
-      const std::lock_guard lock(ticket->mutex_);
-      ticket->frames_ = std::move(frames);
-      ticket->problem_ = problem;
-      ticket->cost_ = since(before);
-      ticket->done_ = true;
-    }
-    ticket->ready_.notify_all();
+    ticket->finish(std::move(frames), problem, since(before));
   }
 }
 

@@ -43,6 +43,7 @@ class FrameQueue {
 
    private:
     friend class FrameQueue;
+    void finish(std::vector<at::Tensor> frames, std::exception_ptr problem, const IoStats& cost);
     std::vector<FrameRequest> requests_;
     std::vector<at::Tensor> frames_;
     std::exception_ptr problem_;
@@ -53,7 +54,7 @@ class FrameQueue {
   };
 
   explicit FrameQueue(std::vector<FrameField> fields);
-  ~FrameQueue();  ///< drops what has not begun, and waits for the rest
+  ~FrameQueue();  ///< drops what has not begun, whose wait() then throws, and waits for the rest
   FrameQueue(const FrameQueue&) = delete;
 
   std::shared_ptr<Ticket> submit(std::vector<FrameRequest> requests);
