@@ -50,6 +50,12 @@ if(TARGET moonhalo_cli)
                    "-DOUTPUT=${PROJECT_BINARY_DIR}/resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
                    "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
   set_tests_properties(examples.resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  # X12, X20, X21: the same of a run on data in files.
+  add_test(NAME examples.data_resume
+           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                   "-DOUTPUT=${PROJECT_BINARY_DIR}/data_resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
+                   "${PROJECT_SOURCE_DIR}/tests/examples/data_resume.cmake")
+  set_tests_properties(examples.data_resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
   add_test(NAME examples.train_at_scale
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"

@@ -128,6 +128,8 @@ function tests.test_X18_bad_files_are_one_error_on_all_ranks()
   beside("unknown calendar 'lunar'", 4, {calendar = "lunar"})
   refused(function() open(files.path("bad_c.nc")) end, "data.open: no file matches '" .. files.path("bad_c.nc") .. "'; did you mean '" .. a)
   refused(function() open("/nowhere/*.nc") end, "data.open: no file matches '/nowhere/*.nc'\n  have  no folder '/nowhere'")
+  refused(function() open{3} end, "data.open: wanted paths, patterns or folders, got 3")
+  refused(function() open({}, {layout = "cf"}) end, "data.open: no files")
   refused(function() open{a, a} end, "is named twice")
   files.remove{a}
 end
@@ -143,6 +145,54 @@ function tests.test_X18_bad_axes_are_one_error_on_all_ranks()
   refused(of{0, 2, 1}, "'time' does not increase: step 2 is not after step 1")
   refused(of{0, 1, 1}, "'time' does not increase: step 2 is not after step 1")
   files.remove{files.path("axis.nc")}
+end
+
+--- A layout is somebody's code: what it says is checked before anything is read.
+function tests.test_X18_heads_that_contradict_themselves()
+  local path = files.make("heads.h5", function(out) out:write("u", mh.zeros{4, 3, 2}) end)
+  local function head(change)
+    local one = {axis = "n", space = {"y", "x"}, steps = 4, trajectories = 1, join = "axis", coordinates = {},
+      fields = {u = {datasets = {"u"}, dims = {"n", "y", "x"}, shape = {4, 3, 2}}}}
+    change(one)
+    return one
+  end
+  local function bad(change, text)
+    mh.data.layouts.add{name = "odd", matches = function() return true end, describe = function() return head(change) end}
+    refused(function() mh.data.open(path, {layout = "odd"}) end, "data.open: '" .. path .. "': " .. text)
+  end
+  bad(function(one) one.fields.u.dims = {"n", "y", "y"} end, "'u' has the dim 'y' twice")
+  bad(function(one) one.fields.u.dims = {"n", "y"} end, "'u' has 3 dims and 2 names of dims")
+  bad(function(one) one.coordinates.y = {1, 2} end, "'u' has 3 along 'y', which has 2")
+  bad(function(one) one.steps, one.fields.u.shape[1] = 0, 0 end, "'n' has length zero")
+  bad(function(one) one.fields = {} end, "no field was found")
+  bad(function(one) one.times = {0, 1, 1, 2} end, "'n' does not increase: step 2 is not after step 1")
+  bad(function(one) one.times = {0, 0 / 0, 1, 2} end, "'n' does not increase: step 1 is not after step 0")
+  bad(function(one) one.times = {0, 1, 2} end, "'n' has 4 steps and 3 times")
+  mh.data.layouts.add{name = "odd", matches = function() return false end, describe = function() return head(function() end) end}
+  refused(function() mh.data.layouts.add{name = "half"} end, "data.layouts.add: wanted {name = text")
+  files.remove{path}
+end
+
+function tests.test_X18_files_of_other_shapes_and_axes()
+  local function make(name, shape, dims, times)
+    return files.make(name, function(out)
+      out:write("time", mh.arange(shape[1], {dtype = "float64"}) + times, {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
+      out:write("u", mh.zeros(shape), {dims = dims})
+    end)
+  end
+  local a = make("shape_a.nc", {3, 4, 2}, {"time", "y", "x"}, 0)
+  local function beside(text, shape, dims)
+    local b = make("shape_b.nc", shape, dims, 3)
+    refused(function() mh.data.open{a, b} end, text)
+    files.remove{b}
+  end
+  beside("two files differ in the shape of 'u'\n  have  [3, 4, 2] in '" .. a, {3, 5, 2}, {"time", "y", "x"})
+  beside("two files differ in the dims of space\n  have  (y, x)", {3, 4, 2}, {"time", "x", "y"})
+  refused(function() mh.data.open(a, {axis = "tim"}) end, "has no coordinate 'tim'; did you mean 'time'?")
+  files.remove{a}
+  local plain = files.make("nothing.h5", function(out) out:set_attr("empty", "yes") end)
+  refused(function() mh.data.open(plain) end, "no field was found")
+  files.remove{plain}
 end
 
 function tests.test_X18_arguments_that_differ_between_ranks()

@@ -48,6 +48,9 @@ local function check_head(head, path, layout)
     end
   end
   if head.steps == 0 then refuse(("'%s' has length zero"):format(tostring(head.axis)), "leave the file out") end
+  if head.times and #head.times ~= head.steps then
+    refuse(("'%s' has %d steps and %d times"):format(head.axis, head.steps, #head.times), "mend the file, or the layout's describe")
+  end
   for i = 2, #(head.times or {}) do
     if not (head.times[i] > head.times[i - 1]) then
       refuse(("'%s' does not increase: step %d is not after step %d"):format(head.axis, i - 1, i - 2), "sort the file's steps, and leave out those that are there twice")

@@ -1,0 +1,23 @@
+# X12, X20, X21: a run on data in files, saved on 4 ranks (2 x 2), and on 3, continues on 1, 2, 3 and 4.
+#   PROGRAM moonhalo   SOURCE the repository   OUTPUT a folder   MPIEXEC empty: not under MPI
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${ARGN}\nended with ${status}:\n${text}")
+  endif()
+endfunction()
+
+set(script "${SOURCE}/tests/examples/data_resume.lua")
+foreach(saved 4 3)
+  set(folder "${OUTPUT}/from_${saved}")
+  file(REMOVE_RECURSE "${folder}")
+  file(MAKE_DIRECTORY "${folder}")
+  set(settings --set "folder=${folder}")
+  run("${PROGRAM}" run "${script}" --ranks ${saved} ${settings})
+  foreach(ranks 1 2 3 4)
+    run("${PROGRAM}" run "${script}" --ranks ${ranks} ${settings} --set resume=true)
+  endforeach()
+  if(MPIEXEC)
+    run("${MPIEXEC}" -n 2 "${PROGRAM}" run "${script}" ${settings} --set resume=true)
+  endif()
+endforeach()
