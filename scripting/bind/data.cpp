@@ -91,7 +91,8 @@ std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
   return places;
 }
 
-/// reader:moments(places, channels[, weights]): of these frames, in their order.
+/// reader:moments(places, channels[, weights[, before]]): of these frames, in their order; with `before`, places too,
+/// of what they are more than those.
 int reader_moments(lua_State* lua) {
   const auto reader = check_object<io::FrameReader>(lua, 1);
   const int64_t channels = check_int(lua, 3);
@@ -99,9 +100,15 @@ int reader_moments(lua_State* lua) {
   at::Tensor moments = io::no_moments(channels);
   std::vector<int64_t> shape = {channels};
   for (const Interval& rows : reader->rows()) shape.push_back(rows.size());
-  const at::Tensor frame = at::empty(shape, reader->dtype());
-  for (const auto& place : check_places(lua, 2)) {
-    reader->read(place, frame);
+  const at::Tensor frame = at::empty(shape, reader->dtype()), other = at::empty(shape, reader->dtype());
+  const auto places = check_places(lua, 2);
+  const auto before = is_nil(lua, 5) ? std::vector<io::FramePlace>() : check_places(lua, 5);
+  for (size_t i = 0; i < places.size(); ++i) {
+    reader->read(places[i], frame);
+    if (!before.empty()) {
+      reader->read(before.at(i), other);
+      frame.sub_(other);
+    }
     io::merge_moments(moments, io::frame_moments(frame, weights));
   }
   push(lua, moments);

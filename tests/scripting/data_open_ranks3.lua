@@ -28,6 +28,8 @@ function tests.test_X18_files_of_cf_follow_each_other_in_time()
   testing.assert_equal(data.fields.t2m:read(5), files.t2m(0, 6)["5:6"])
   testing.assert_equal(data.fields.t2m:read(6), files.t2m(6, 4, 0.02)["0:1"])  -- packed by that file's own scale
   testing.assert_equal(data.fields.z:read(8), files.z(6, 4)["2"])
+  testing.assert_equal(data.fields.t2m:select(7).shape, {7, 5})
+  refused(function() data.fields.t2m:read(10) end, "Field:read: step 10 of trajectory 0\n  have  1 trajectories, 10 steps")
   testing.assert_equal(data.coordinates.longitude, {0, 30, 60, 90, 120})
   assert(tostring(data):find("10 steps along 'time', 2000-12-30 00:00:00 to 2001-01-01 06:00:00, 0 gaps", 1, true), tostring(data))
   files.remove(paths)
@@ -147,7 +149,7 @@ function tests.test_X18_bad_axes_are_one_error_on_all_ranks()
   files.remove{files.path("axis.nc")}
 end
 
---- A layout is somebody's code: what it says is checked before anything is read.
+--- A layout is code of users: what it says is checked before anything is read.
 function tests.test_X18_heads_that_contradict_themselves()
   local path = files.make("heads.h5", function(out) out:write("u", mh.zeros{4, 3, 2}) end)
   local function head(change)

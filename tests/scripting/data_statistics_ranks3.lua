@@ -73,6 +73,22 @@ function tests.test_X20_a_part_knows_only_its_own_steps()
   end)
 end
 
+function tests.test_X20_of_what_targets_change()
+  with_cf(function(data)
+    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {1, 3}}}
+    local z = mh.cat({files.z(0, 21), files.z(21, 14)}, 0)
+
+    local found = set:statistics{differences = true}
+
+    testing.assert_equal(rawget(found.fields.t2m, "differences"), nil)
+    for i, step in ipairs{1, 3} do
+      local of = found.fields.z.differences[i]
+      testing.assert_equal(of.step, step)
+      check(of, z[("%d:%d"):format(1 + step, 32 + step)] - z["1:32"])  -- anchors 1 to 31
+    end
+  end)
+end
+
 -- Every rank reads all steps here, in the groups of 16 whose order the sums have; together they must find these very bits.
 function tests.test_X20_the_same_bits_as_one_rank_alone()
   with_cf(function(data)

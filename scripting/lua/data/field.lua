@@ -72,16 +72,25 @@ local function selection(self, run, step)
   return #parts > 0 and dataset[table.concat(parts, ", ")] or dataset
 end
 
+--- The run and the step that are meant, both from 0.
+local function check_step(self, call, step, options)
+  local run, runs = options and options.trajectory or 0, self.collection.runs
+  step = step or 0
+  if math.type(run) ~= "integer" or math.type(step) ~= "integer" or not runs[run + 1] or step < 0 or step >= runs[run + 1].steps then
+    fail(("Field:%s: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(call,
+      text.of(step), text.of(run), #runs, runs[1].steps))
+  end
+  return run, step
+end
+
+--- The dataset's selection of step `step` (0) of a trajectory (0): nothing is read. For file:write(name, y, {like = ...}).
+function Field:select(step, options) return selection(self, check_step(self, "select", step, options)) end
+
 --- Step `step` (0) of a run (0), decoded: [channels, space...], plain, on the rank that asks. Not collective.
 function Field:read(step, options)
+  local run
+  run, step = check_step(self, "read", step, options)
   options = options or {}
-  local run = options.trajectory or 0
-  step = step or 0
-  local runs = self.collection.runs
-  if not runs[run + 1] or step < 0 or step >= runs[run + 1].steps then
-    fail(("Field:read: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(text.of(step),
-      text.of(run), #runs, runs[1].steps))
-  end
   local values = selection(self, run, step):read{dtype = options.dtype or "float32", decode = true}
   local order, shape = {}, {self.channels}
   local function place(at)

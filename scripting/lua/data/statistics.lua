@@ -14,7 +14,7 @@ local statistics = {}
 local Statistics = {}
 local meta = {__index = Statistics, __name = "Statistics"}
 
-local kStatistics = signature("statistics", {optional "cache", optional "weights", {"of_any_split", false}})
+local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false}, {"of_any_split", false}})
 local kGroup = 16  -- frames that one rank merges; part of what the bits mean
 local kCache = 256 << 20
 local kColumns = {"count", "weight", "mean", "squares", "min", "max"}
@@ -82,10 +82,19 @@ local function share(count)
   return count * rank // ranks, count * (rank + 1) // ranks
 end
 
---- Moments [channels, 6] of a field, the same on all ranks. Collective.
-local function moments_of(set, name, weights)
-  local data = set.data
-  local field, frames = data.fields[name], frames_of(set, name)
+--- {run, step} of every anchor, `offset` steps on.
+local function anchors_of(set, offset)
+  local frames = {}
+  for _, piece in ipairs(set.pieces) do
+    for k = 0, piece.count - 1 do frames[#frames + 1] = {piece.run, piece.first + k * set.every + offset} end
+  end
+  return frames
+end
+
+--- Moments [channels, 6] of these frames of a field, or of their differences from those `before`; the same on all ranks.
+--- Collective.
+local function moments_of(data, name, frames, weights, before)
+  local field = data.fields[name]
   local groups = (#frames + kGroup - 1) // kGroup
   local first, last = share(groups)
   local parts = {}
@@ -94,8 +103,10 @@ local function moments_of(set, name, weights)
     for i in ipairs(field.space_shape) do zeros[i] = 0 end
     local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
     for group = first, last - 1 do
-      local places = sources:places(name, {table.unpack(frames, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
-      parts[#parts + 1] = reader:moments(places, field.channels, weights)
+      local function places(of)
+        return of and sources:places(name, {table.unpack(of, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
+      end
+      parts[#parts + 1] = reader:moments(places(frames), field.channels, weights, places(before))
     end
     return "read"
   end)
@@ -120,6 +131,18 @@ local function summary(name, moments)
   end
   found.squares, found.weight = nil, nil
   return found
+end
+
+--- Describes by how much a target changes from the anchor to each target step: {{step, mean, std, ...}, ...}, or nil.
+local function differences_of(set, name, weights)
+  local found, is_target = {}, false
+  for _, one in ipairs(set.targets.fields) do is_target = is_target or one == name end
+  for _, step in ipairs(is_target and set.targets.steps or {}) do
+    local moments = moments_of(set.data, name, anchors_of(set, step), weights, anchors_of(set, 0))
+    found[#found + 1] = summary(name, moments)
+    found[#found].step = step
+  end
+  return is_target and found or nil
 end
 
 local function from_table(given)
@@ -174,7 +197,8 @@ function statistics.load(path)
 end
 
 --- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, else written
---- there), weights (the name of a dim of latitudes, whose cosines they are, or a tensor [space...]), of_any_split (a part of a
+--- there), weights (the name of a dim of latitudes, whose cosines they are, or a tensor [space...]), differences (true: of targets, what they change from the anchor to each
+--- target step, in `fields[name].differences`), of_any_split (a part of a
 --- split that is not called train is refused otherwise). Missing values do not count. Collective over all ranks.
 function statistics.of(set, ...)
   local options = arguments.read(kStatistics, ...)
@@ -183,7 +207,7 @@ function statistics.of(set, ...)
       set.name))
   end
   local weights_name = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"
-  local of = mh._data.hash(set:description() .. "|" .. weights_name)
+  local of = mh._data.hash(table.concat({set:description(), weights_name, tostring(options.differences)}, "|"))
   mh._data.check_same("statistics", "samples", of)
   if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there" or nil end) then
     local found = statistics.load(options.cache)
@@ -196,7 +220,8 @@ function statistics.of(set, ...)
   local fields = {}
   for _, name in ipairs(set:fields()) do
     local weights = weights_of(set.data, options.weights, set.data.fields[name].space_shape)
-    fields[name] = summary(name, moments_of(set, name, weights))
+    fields[name] = summary(name, moments_of(set.data, name, frames_of(set, name), weights))
+    fields[name].differences = options.differences and differences_of(set, name, weights) or nil
   end
   local self = from_table {fields = fields, of = of, weights = weights_name}
   if options.cache then self:save(options.cache) end
