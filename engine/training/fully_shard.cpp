@@ -82,9 +82,11 @@ std::string checked_name(const char* op, const std::string& name, const at::Tens
 
 }  // namespace
 
-std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel) {
+std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows) {
   if (spec.global_numel() < min_numel) return std::nullopt;
-  const auto fits = [&](int64_t d) { return !spec.is_cut(d) && spec.global_shape()[d] >= ranks; };
+  const auto fits = [&](int64_t d) {
+    return !spec.is_cut(d) && (spec.global_shape()[d] + unit_rows - 1) / unit_rows >= ranks;
+  };
   std::optional<int64_t> longest;
   for (int64_t d = 0; d < spec.ndim(); ++d) {
     if (fits(d) && (d == 0 || !longest || spec.global_shape()[d] > spec.global_shape()[*longest])) longest = d;
@@ -93,18 +95,22 @@ std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t
   return longest;
 }
 
-std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held) {
+std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows) {
   const auto ranks = static_cast<int64_t>(held.size());
-  std::vector<int64_t> sizes(ranks, rows / ranks), order(ranks);
+  const int64_t units = (rows + unit_rows - 1) / unit_rows;
+  std::vector<int64_t> sizes(ranks, units / ranks), order(ranks);
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return held[a] < held[b]; });
-  for (int64_t i = 0; i < rows % ranks; ++i) ++sizes[order[i]];
+  for (int64_t i = 0; i < units % ranks; ++i) ++sizes[order[i]];
+  int64_t left = rows;  // the last unit may be shorter
+  for (int64_t& size : sizes) left -= size = std::min(size * unit_rows, left);
   for (int64_t rank = 0; rank < ranks; ++rank) held[rank] += sizes[rank] * row_bytes;
   return sizes;
 }
 
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name) {
+  TORCH_CHECK_VALUE(options.unit_rows > 0, name, ": unit_rows = ", options.unit_rows, ", wanted a number of rows");
   const MeshPtr root = data->root();
   const int64_t mesh_dim = data->root_dims().back(), ranks = root->size(mesh_dim);
   const at::Tensor value = on_whole_mesh(tensor, root, name);
@@ -112,11 +118,12 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
   if (own->layout().uses(mesh_dim)) return tensor;
   note_replaced(tensor);
   Placements placements = own->placements();
-  if (const auto dim = storage_dim(*own, ranks, options.min_numel)) {
+  if (const auto dim = storage_dim(*own, ranks, options.min_numel, options.unit_rows)) {
     const int64_t rows = own->global_shape()[*dim];
     // For the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
     const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
-    placements[mesh_dim] = stored(*dim, level_sizes(rows, row_bytes, held_bytes->of(root, mesh_dim)));
+    placements[mesh_dim] =
+        stored(*dim, level_sizes(rows, row_bytes, held_bytes->of(root, mesh_dim), options.unit_rows));
   }
   return placed(value, tensor, root, placements);
 }

@@ -22,7 +22,8 @@ namespace moonhalo {
 /// requires_grad, kept in blocks over the last dim of `data` and copied over the others. What cuts it already (tensor
 /// parallelism) stays. The blocks are rows of dim 0, or of the longest dim that nothing cuts where dim 0 is cut or has
 /// fewer rows than there are ranks. Without such a dim, or with few elements, the parameter is copied. Rows are whole,
-/// so no block is padded; those left over go to the ranks that hold least of all parameters placed so far.
+/// so no block is padded; those left over, or units of `unit_rows`, go to the ranks that hold least of all parameters
+/// placed so far.
 ///
 /// Where copies differ, those at the first place of the dims of `data` count. A tensor that this mesh dim cuts already
 /// is returned as it is. Collective over the whole mesh. `name` is for errors: ValueError for a tensor of another mesh.
@@ -46,10 +47,10 @@ ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, con
 ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data);
 
 /// The dim that a tensor's blocks are rows of, if any: see store_parameter.
-std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel);
+std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows = 1);
 
-/// `rows` in blocks that differ by at most one; the longer ones go to the ranks that hold least. `held`: bytes by rank,
-/// to which these are added.
-std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held);
+/// `rows` in blocks that differ by at most one unit of rows; the longer ones go to the ranks that hold least. All
+/// blocks begin at multiples of `unit_rows`. `held`: bytes by rank, to which these are added.
+std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows = 1);
 
 }  // namespace moonhalo

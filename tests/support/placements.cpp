@@ -43,7 +43,8 @@ Placement any_placement(Draw& draw, const at::Tensor& tensor, int64_t ranks) {
   }
   if (tensor.dim() == 0) return replicate();
   const int64_t dim = draw.below(tensor.dim());
-  return shard(dim, uneven(draw, tensor.size(dim), ranks));
+  const std::vector<int64_t> sizes = uneven(draw, tensor.size(dim), ranks);
+  return kind == 9 ? stored(dim, sizes) : shard(dim, sizes);
 }
 
 // Sizes of a dim that two mesh dims cut are given for the outer one only.

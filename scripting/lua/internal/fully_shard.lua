@@ -13,11 +13,11 @@ local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the
 local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; what was made -> itself
 
 local kOptions = {
-  fully_shard = {"mesh", "min_numel", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
+  fully_shard = {"mesh", "min_numel", "unit_rows", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
                  "output", "bucket_cap_mb"},
   replicate = {"mesh", "input", "output", "bucket_cap_mb"},
 }
-local kDefaults = {min_numel = 1024, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
+local kDefaults = {min_numel = 1024, unit_rows = 1, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
   mp_policy = {}, output = "shard", bucket_cap_mb = 32}
 
 local function check_policy(op, policy)
@@ -83,7 +83,7 @@ local function place_tensors(op, root, options)
           if old.grad then
             fail(where .. " has a gradient\n  fix   call " .. op .. " before the first backward, and make optimizers after it")
           end
-          if stores then return training.store_parameter(old, options.mesh, options.min_numel, where) end
+          if stores then return training.store_parameter(old, options.mesh, options.min_numel, options.unit_rows, where) end
           return training.copy_tensor(old, options.mesh, where)
         end)
       end
@@ -202,7 +202,8 @@ local units = {}
 --- Trains `module` data parallel over the dims of `options.mesh`, a slice of one mesh, with every parameter kept in blocks
 --- over its last dim: memory of parameters, gradients and optimizer states is divided by the ranks. Call it bottom up, once
 --- per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
---- Options: mesh; min_numel (1024: parameters of fewer elements are copied); input (true: plain tensors that the outermost
+--- Options: mesh; min_numel (1024: parameters of fewer elements are copied); unit_rows (1: blocks begin at
+--- multiples of so many rows); input (true: plain tensors that the outermost
 --- such module is called with are this rank's own samples, as mh.local_batch makes of labels; false: plain tensors count as
 --- replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
 --- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several).

@@ -45,6 +45,24 @@ TEST(LevelSizes, GivesRowsLeftOverToWhoHoldsLeast) {
   EXPECT_EQ(held, (Sizes{31, 23, 23}));
 }
 
+TEST(LevelSizes, KeepUnitsOfRowsWhole) {
+  Sizes held(3, 0);
+  EXPECT_EQ(level_sizes(70, 10, held, 32), (Sizes{32, 32, 6}));
+  EXPECT_EQ(level_sizes(100, 1, held, 32), (Sizes{32, 32, 36}));  // four units, of which the last has 4 rows
+  EXPECT_EQ(level_sizes(33, 1, held, 32), (Sizes{32, 0, 1}));
+  EXPECT_EQ(held, (Sizes{384, 352, 97}));
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor weight = make_tensor({70, 20}, 3).requires_grad_(true);
+    const at::Tensor kept = store_parameter(weight, mesh, {.unit_rows = 32}, "weight");
+    Sizes sizes = spec(kept)->cut(0).sizes;
+    EXPECT_EQ(sizes[0] % 32 + sizes[1] % 32, 0);
+    EXPECT_TRUE(at::equal(full_tensor(kept.detach()), weight.detach()));
+    EXPECT_FALSE(spec(store_parameter(weight.detach().narrow(0, 0, 64), mesh, {.unit_rows = 32}, "weight"))->is_cut(0));
+    EXPECT_EQ(message_of([&] { store_parameter(weight, mesh, {.unit_rows = 0}, "w"); }).substr(0, 17),
+              "w: unit_rows = 0,");
+  });
+}
+
 TEST(LevelSizes, HoldAModelLevelWithoutPadding) {
   for (const int64_t ranks : {3, 5, 7}) {
     Sizes held(ranks, 0);
