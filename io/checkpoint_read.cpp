@@ -43,7 +43,7 @@ bool same_box(const Box& one, const Box& other) { return (one.empty() && other.e
 }  // namespace
 
 void CheckpointReader::add(const std::string& entry, const std::string& path, const SafetensorsText& text) {
-  const auto file = std::make_shared<File>(File{.path = path, .opened = std::nullopt});
+  const auto file = std::make_shared<File>(File{.path = path, .header = text.header, .opened = std::nullopt});
   for (StoredTensor& tensor : parse_safetensors(path, text).tensors) {
     const std::string name = tensor.name;
     const auto [at, is_new] = entries_[entry].emplace(name, Located{std::move(tensor), file});
@@ -58,10 +58,19 @@ const StoredTensor* CheckpointReader::find(const std::string& entry, const std::
   return named == found->second.end() ? nullptr : &named->second.tensor;
 }
 
+void CheckpointReader::open(File& file) const {
+  file.opened.emplace(PositionedFile::open_to_read(kWho, file.path));
+  std::string own(file.header.size(), '\0');
+  file.opened->read_at(own.data(), static_cast<int64_t>(own.size()), sizeof(uint64_t));
+  TORCH_CHECK_VALUE(own == file.header, kWho, ": rank ", world_.rank(), " finds another file at '", file.path,
+                    "' than rank 0\n  have  headers that differ\n  fix   load from a folder that all ranks share, or save with layout = "
+                    "\"per_rank\"");
+}
+
 void CheckpointReader::read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data) {
   try {
     if (failed_ || box.empty()) return;
-    if (!file.opened) file.opened.emplace(PositionedFile::open_to_read(kWho, file.path));
+    if (!file.opened) open(file);
     auto* next = static_cast<char*>(data);
     for_each_run(extent.shape, box, extent.element_bytes, [&](int64_t offset, int64_t length) {
       file.opened->read_at(next, length, tensor.begin + offset);

@@ -25,8 +25,9 @@ class CheckpointReader {
  public:
   explicit CheckpointReader(Communicator& world) : world_(world) {}
 
-  /// A file of an entry, by the header that rank 0 read (the same on every rank). Errors as of load_safetensors, and
-  /// for a tensor that another file of the entry has.
+  /// A file of an entry, by the header that rank 0 read (the same on every rank). A rank that finds another header in
+  /// it says so in finish(): it sees another disk. Errors as of load_safetensors, and for a tensor that another file of
+  /// the entry has.
   void add(const std::string& entry, const std::string& path, const SafetensorsText& text);
   /// Null when the entry, or its tensor, is not there.
   const StoredTensor* find(const std::string& entry, const std::string& tensor) const;
@@ -50,8 +51,10 @@ class CheckpointReader {
  private:
   struct File {
     std::string path;
+    std::string header;  ///< that rank 0 read
     std::optional<PositionedFile> opened;
   };
+  void open(File& file) const;
   struct Located {
     StoredTensor tensor;
     std::shared_ptr<File> file;

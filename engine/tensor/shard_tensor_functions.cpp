@@ -178,7 +178,10 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const auto size_of = [&](int64_t rank, int64_t d) { return facts[rank * kWords + 2 + d]; };
   for (int64_t rank = 1; rank < mesh->size(); ++rank) {
     TORCH_CHECK_VALUE(facts[rank * kWords] == ndim && facts[rank * kWords + 1] == facts[1],
-                      "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims");
+                      "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims\n  have  ",
+                      c10::toString(static_cast<at::ScalarType>(facts[1])), " of ", ndim, " dims; ",
+                      c10::toString(static_cast<at::ScalarType>(facts[rank * kWords + 1])), " of ", facts[rank * kWords],
+                      "\n  fix   give blocks of one dtype and number of dims on all ranks; a batch may have no rows on some");
   }
   std::vector<int64_t> global;
   for (int64_t d = 0; d < ndim; ++d) global.push_back(size_of(0, d));

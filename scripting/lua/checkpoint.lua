@@ -71,6 +71,8 @@ local function pack_all(state)
     elseif pipe then
       entries[key] = stages.pack_model(pipe, own)
     else
+      local kind = type(value)
+      if kind == "function" or kind == "thread" then fail(("checkpoint.save: the entry '%s' is a %s, which cannot be saved"):format(key, kind)) end
       entries[key] = values.pack(has_state(value) and value:state_dict() or value, "", own, 1)
     end
     if #own > 0 then tensors[key] = own end

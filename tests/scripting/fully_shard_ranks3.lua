@@ -312,7 +312,7 @@ function tests.test_bad_options_are_named()
   local net = new(Mlp)
   local rows = mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, min_numel = 1, unit_rows = 8}).weight:shard_sizes(0)
   table.sort(rows)
-  testing.assert_equal(rows, {4, 8, 8})
+  testing.assert_equal(rows, mh.world_size() == 3 and {4, 8, 8} or {20})  -- three units of rows
   testing.assert_error(function() mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, unit_rows = 0}) end, "unit_rows = 0, wanted a number of rows")
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, min_nume = 1}) end, "unknown option 'min_nume'; did you mean 'min_numel'?")
   testing.assert_error(function() mh.replicate(net, {mesh = mesh, min_numel = 1}) end, "replicate: unknown option 'min_numel'")

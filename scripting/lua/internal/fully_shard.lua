@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
+local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local training = mh._training
@@ -54,6 +55,10 @@ local function read_options(op, given)
     options[key] = value
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
+  if not is_mesh(options.mesh) then
+    fail(("%s: mesh is no mesh but a %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op, type(options.mesh),
+      tostring(options.mesh), op))
+  end
   if op == "fully_shard" and options.mesh.ndim > 2 then
     fail(("fully_shard: %s has %d dims\n  fix   give a slice of one dim, or of two, {copies, blocks}"):format(
       options.mesh, options.mesh.ndim))
@@ -224,7 +229,13 @@ function units.replicate(module, options) return make_unit("replicate", module, 
 --- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of
 --- which fully_shard, replicate or parallelize_module has placed the parameters.
 function units.build_optimizer(module, class, options)
-  if not is_module(module) then fail("build_optimizer: wanted an nn.Module, got " .. type(module)) end
+  if not is_module(module) then
+    fail(("build_optimizer: wanted an nn.Module, got a %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(type(module)))
+  end
+  if type(class) ~= "function" then
+    fail(("build_optimizer: wanted a class of optimizers, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(
+      class == nil and "nil" or "a " .. type(class)))
+  end
   return class(module:parameters(), options)
 end
 

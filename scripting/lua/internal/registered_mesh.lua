@@ -13,6 +13,8 @@ local function is_mesh(value)
   return own and tostring(own.__name):find("DeviceMesh", 1, true) ~= nil
 end
 
+registered.is_mesh = is_mesh
+
 --- Registers the mesh of the run, for mh.get_mesh; nil takes it off. An error where another one is registered, since
 --- modules may have taken theirs. Returns the mesh.
 function registered.set_mesh(mesh)

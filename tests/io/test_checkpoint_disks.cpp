@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// X16: ranks that see other disks than rank 0.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/io/checkpoint_read.h"
+#include "moonhalo/io/safetensors.h"
+#include "tests/io/raw_file.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::io {
+namespace {
+
+TEST(CheckpointReader, X16_AnotherFileOnAnotherDiskIsFoundOut) {
+  const testing::Folder folder;
+  const at::Tensor x = at::arange(40000, at::kFloat);
+  save_safetensors(folder / "0", {{"x", x}});
+  save_safetensors(folder / "1", {{"x", x}});
+  save_safetensors(folder / "2", {{"y", x}});  // as large
+  testing::on_mesh({3}, [&](const MeshPtr& mesh) {
+    for (const bool cut : {true, false}) {
+      const SafetensorsText text = read_safetensors_text(folder / "0");
+      CheckpointReader reader(mesh->group());
+      reader.add("model", folder / std::to_string(mesh->rank()), text);
+      const Placement placement = cut ? shard(0, {40000, 0, 0}) : replicate();
+      const at::Tensor target = distribute_tensor(at::zeros({40000}), mesh, {placement});
+
+      reader.read_into("model", "x", target);
+
+      if (cut) {  // nothing of rank 2's file is wanted
+        reader.finish();
+        EXPECT_TRUE(at::equal(full_tensor(target), x));
+        continue;
+      }
+      EXPECT_THAT(
+          testing::message_of([&] { reader.finish(); }),
+          ::testing::AllOf(::testing::HasSubstr("rank 2 finds another file at '" + folder / "2" + "' than rank 0"),
+                           ::testing::HasSubstr("layout = \"per_rank\"")));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::io
