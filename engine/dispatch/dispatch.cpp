@@ -21,6 +21,7 @@
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/undivided.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
+#include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/kept_gather.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -75,6 +76,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     impl->origin = sharing.tag;
     if (halo_options().keep) [[unlikely]]
       invalidate_halos(*impl);
+    ghosts_grow_old();
   }
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
@@ -122,7 +124,7 @@ inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Te
   if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad()))
     return nullptr;
   if (move.written) {
-    if (writes_are_counted() || halo_options().keep) [[unlikely]]
+    if (writes_are_counted() || halo_options().keep || ghosts_are_filled()) [[unlikely]]
       return nullptr;
     impl.origin = sharing.tag;
   }
@@ -454,7 +456,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   sharing.tag = origin;
   if (facts.view) sharing.views.emplace();
   std::optional<CurrentCall> halos;
-  if (decision.plan.run && halo_options().keep) [[unlikely]]
+  if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
   move_inputs(decision, op, stack, base, sharing);
   for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;

@@ -206,6 +206,14 @@ IntervalMap::IntervalMap(const SpecPtr& from, const std::function<std::vector<Ha
   key_ = std::move(key);
 }
 
+std::vector<IntervalMap::Received> IntervalMap::received() const {
+  std::vector<Received> regions;
+  for (const Transfer& transfer : receives_) {
+    for (const Copy& copy : transfer.copies) regions.push_back({transfer.peer, copy.source, copy.length});
+  }
+  return regions;
+}
+
 IntervalMap::IntervalMap(const Ownership& from, const std::function<std::vector<HaloRequest>(int64_t)>& requests)
     : mesh_(from.mesh) {
   const Planner planner(from, requests);

@@ -70,6 +70,12 @@ class IntervalMap {
   };
   /// Null where nothing travels, or the map was made from an Ownership.
   const std::shared_ptr<const Key>& key() const { return key_; }
+  /// The regions that this rank receives, in the order of a kept halo's parts: where they start in the block of `peer`.
+  struct Received {
+    int peer;
+    std::vector<int64_t> source, length;
+  };
+  std::vector<Received> received() const;
   /// Elements this rank sends.
   int64_t elements_sent() const { return elements_sent_; }
   /// Elements this rank receives; the adjoint sends as many.

@@ -92,6 +92,15 @@ const RankLocal<CallLog> log_of_rank;
 
 CallLog& CallLog::of_this_thread() { return *log_of_rank; }
 
+uint64_t CallLog::origin_of_values(uint64_t origin) const {
+  if (forward_mode_) return 0;
+  for (;;) {
+    const Made& made = made_[origin % made_.size()];
+    if (made.op == nullptr || made.origin != origin || made.op->name != "aten::unsqueeze") return origin;
+    origin = made.first;
+  }
+}
+
 std::string CallLog::made_by(uint64_t origin) const {
   constexpr int kMost = 6;
   std::string text;

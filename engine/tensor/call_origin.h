@@ -41,6 +41,9 @@ class CallLog {
   }
   /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin; "" when none is remembered.
   std::string made_by(uint64_t origin) const;
+  /// The origin of what a tensor's values were taken from: its own, or that behind operators which only add dims. 0
+  /// where ranks need not have it alike.
+  uint64_t origin_of_values(uint64_t origin) const;
   /// The origin of a ShardTensor as far as ranks must have it alike. In forward-mode differentiation LibTorch copies
   /// tangents where their memory wants it, on one rank and not on another: a thread that has used it compares no
   /// origins any more.

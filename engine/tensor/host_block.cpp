@@ -74,6 +74,11 @@ at::Tensor Block::owned() const {
   return at::from_blob(first, sizes, strides, options);
 }
 
+at::Tensor Block::with_ghosts() const {
+  return at::from_blob(data, extent, stride.empty() ? packed_strides(extent) : stride,
+                       at::TensorOptions().dtype(dtype));
+}
+
 BoxGrid gather_grid(const Block& block, Communicator& group) {
   fail_together(group, [&] { block.owned(); });
   const OwnedBox mine = block.box();

@@ -25,6 +25,8 @@ struct Block {
   /// The owned rows, in place: a plain tensor over the caller's memory. ValueError when the numbers do not fit
   /// together.
   at::Tensor owned() const;
+  /// The block as it lies in memory, ghosts included; for numbers that owned() takes.
+  at::Tensor with_ghosts() const;
 };
 
 /// The field whose block on this rank is `block`, in place: nothing is copied, ghosts are left out, and who writes to

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/engine/tensor/drop_halos.h"
 
 namespace moonhalo {
 namespace {

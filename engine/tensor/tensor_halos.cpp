@@ -9,6 +9,8 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/exchange/halo_options.h"
+#include "moonhalo/engine/tensor/drop_halos.h"
+#include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
 
@@ -51,7 +53,8 @@ bool equal(const IntervalMap::Key& a, const IntervalMap::Key& b) {
 }
 
 std::shared_ptr<const HaloCache::Entry> CacheOfTensor::find(const IntervalMap& map) const {
-  if (!map.key()) return nullptr;
+  if (auto filled = rows_in_ghosts(map, tensor_, op_.operator_name().name.c_str())) return filled;
+  if (!map.key() || !halo_options().keep) return nullptr;
   ShardTensorImpl& impl = *shard_impl(tensor_);
   const TensorHalos* kept = kept_by(impl);
   if (kept == nullptr) return nullptr;
@@ -71,7 +74,7 @@ std::shared_ptr<const HaloCache::Entry> CacheOfTensor::find(const IntervalMap& m
 }
 
 std::shared_ptr<HaloCache::Entry> CacheOfTensor::keep(const IntervalMap& map) const {
-  if (!map.key()) return nullptr;
+  if (!map.key() || !halo_options().keep) return nullptr;
   ShardTensorImpl& impl = *shard_impl(tensor_);
   if (impl.spec() != map.key()->from) return nullptr;
   if (kept_by(impl) == nullptr)
@@ -102,10 +105,6 @@ HaloCachePtr halo_cache_of_argument(int index) {
     cache = std::make_shared<CacheOfTensor>(tensor, (*call_of_rank)->op_);
   }
   return cache;
-}
-
-void drop_halos(ShardTensorImpl& impl) {
-  if (TensorNotes* notes = notes_of(impl)) notes->halos.reset();
 }
 
 void invalidate_halos(ShardTensorImpl& impl) {

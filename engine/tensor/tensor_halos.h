@@ -43,8 +43,6 @@ class CurrentCall {
 };
 
 struct ShardTensorImpl;
-/// Called for a ShardTensor that is given another block.
-void drop_halos(ShardTensorImpl& impl);
 /// For a ShardTensor that an operator will write, on every rank: drops them, and moves the block's version, for
 /// tensors that share the block but not the ShardTensor's counter (.data, and what operators make below autograd).
 void invalidate_halos(ShardTensorImpl& impl);

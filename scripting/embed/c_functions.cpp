@@ -202,8 +202,10 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
   return guarded([&] {
     HostSession& host = checked(session, "mh_field");
     if (name == nullptr || *name == '\0') return host.refuse("mh_field", "no name");
-    if (block == nullptr) return host.field(name, nullptr);
-    return host.field(name, [block] { return to_block(*block); });
+    if (block == nullptr) return host.field(name, nullptr, false);
+    const bool filled = block->size == sizeof(mh_block) && block->ghosts_filled != 0;
+    return host.field(
+        name, [block] { return to_block(*block); }, filled);
   });
 }
 

@@ -189,13 +189,14 @@ std::vector<std::string> HostSession::functions(lua_State* lua) const {
   return names;
 }
 
-Outcome HostSession::field(const std::string& name, const std::function<Block()>& make) {
-  return together("mh_field", [&] { register_field(name, make); });
+Outcome HostSession::field(const std::string& name, const std::function<Block()>& make, bool filled) {
+  return together("mh_field", [&] { register_field(name, make, filled); });
 }
 
-void HostSession::register_field(const std::string& name, const std::function<Block()>& make) {
+void HostSession::register_field(const std::string& name, const std::function<Block()>& make, bool filled) {
   const Uncounted uncounted;
-  check_same_on_all_ranks(*world_, "mh_field", "fields", "'" + name + (make ? "'" : "' unregistered"));
+  check_same_on_all_ranks(*world_, "mh_field", "fields",
+                          "'" + name + (make ? "'" : "' unregistered") + (filled ? " with filled ghosts" : ""));
   if (!make) {
     if (fields_.erase(name) == 0) {
       std::vector<std::string> names;
@@ -212,8 +213,10 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   const SpecPtr spec = grid.spec_on(mesh);
   const at::Tensor tensor = from_local(block.owned(), spec);
   set_new_origin(tensor, tag_of(name));
+  std::optional<FilledGhosts> ghosts;
+  if (filled) ghosts = filled_ghosts(tensor, block);
   set_field(name, tensor);
-  fields_[name] = {spec, tensor};
+  fields_[name] = {spec, tensor, ghosts};
 }
 
 void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
@@ -238,6 +241,11 @@ MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
 
 Outcome HostSession::call(const std::string& function, std::span<const double> in, std::span<double> out) {
   return together("mh_call('" + function + "')", [&] {
+    std::vector<FilledGhosts> filled;
+    for (const auto& [name, field] : fields_) {
+      if (field.ghosts) filled.push_back(*field.ghosts);
+    }
+    const UseFilledGhosts ghosts(filled);
     run_in_lua(
         [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
   });
@@ -306,7 +314,7 @@ std::string HostSession::report() const {
   for (const auto& [name, field] : fields_) {
     text << "field " << name << "  " << field.spec->to_string() << ", owned " << shape_string(field.spec->local_shape())
 
-         << " at " << to_local(field.tensor).const_data_ptr() << "\n";
+         << " at " << to_local(field.tensor).const_data_ptr() << (field.ghosts ? ", ghosts filled" : "") << "\n";
   }
   if (!ended_.empty()) text << "ended " << ended_ << "\n";
   return text.str();

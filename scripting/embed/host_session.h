@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/host_block.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
@@ -32,8 +34,9 @@ class HostSession {
 
   /// Opens the Lua state and runs the script. Once, first. Collective, as all that return an Outcome.
   Outcome open(const std::string& script, const std::string& settings);
-  /// `make` gives this rank's block, and may throw. Null: the name is unregistered.
-  Outcome field(const std::string& name, const std::function<Block()>& make);
+  /// `make` gives this rank's block, and may throw. Null: the name is unregistered. `filled`: the solver fills the
+  /// ghosts before it calls.
+  Outcome field(const std::string& name, const std::function<Block()>& make, bool filled);
   Outcome call(const std::string& function, std::span<const double> in, std::span<double> out);
   /// The same on a thread of its own, over copies of the fields; until the end nothing else can be done here.
   Outcome call_begin(const std::string& function, std::span<const double> in);
@@ -54,6 +57,7 @@ class HostSession {
   struct Field {
     SpecPtr spec;
     at::Tensor tensor;
+    std::optional<FilledGhosts> ghosts = {};
   };
   /// Holds what a function returned: numbers, up to as many as are wanted or the first value that is none.
   struct Results {
@@ -71,7 +75,7 @@ class HostSession {
   void run_in_lua(c10::function_ref<void(lua_State*)> work);
   void open_state(const std::string& script, const std::string& settings);
   void set_field(const std::string& name, const at::Tensor& tensor);
-  void register_field(const std::string& name, const std::function<Block()>& make);
+  void register_field(const std::string& name, const std::function<Block()>& make, bool filled);
   Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
   void call_host(const char* function, const std::string& path);
   MeshPtr mesh_for(const BoxGrid& grid);

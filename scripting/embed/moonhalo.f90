@@ -13,7 +13,8 @@ module moonhalo
   use, intrinsic :: iso_c_binding
   implicit none
   private
-  public :: mh_session, mh_open, mh_close, mh_field, mh_unregister, mh_call, mh_save, mh_load, mh_sync, mh_report, mh_error
+  public :: mh_session, mh_open, mh_close, mh_field, mh_unregister, mh_call, mh_call_begin, mh_call_end, mh_save, mh_load, &
+    mh_sync, mh_report, mh_error
 
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
@@ -33,13 +34,14 @@ module moonhalo
       real(c_double), value :: timeout
       type(c_ptr), intent(out) :: session
     end function c_open
-    integer(c_int) function c_field(session, name, array, ghost_low, ghost_high, begin, global) &
+    integer(c_int) function c_field(session, name, array, ghost_low, ghost_high, begin, global, filled) &
         bind(c, name='moonhalo_field_of_array')
       import
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
       type(*), dimension(..), intent(inout), target, asynchronous :: array
       integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
+      integer(c_int), value :: filled
     end function c_field
     integer(c_int) function c_register(session, name, block) bind(c, name='mh_field')
       import
@@ -54,6 +56,19 @@ module moonhalo
       real(c_double), intent(in) :: in(*)
       real(c_double), intent(inout) :: out(*)
     end function c_call
+    integer(c_int) function c_begin(session, function, n, in) bind(c, name='mh_call_begin')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: function(*)
+      integer(c_int), value :: n
+      real(c_double), intent(in) :: in(*)
+    end function c_begin
+    integer(c_int) function c_end(session, m, out) bind(c, name='mh_call_end')
+      import
+      type(c_ptr), value :: session
+      integer(c_int), value :: m
+      real(c_double), intent(inout) :: out(*)
+    end function c_end
     integer(c_int) function c_save(session, path) bind(c, name='mh_save')
       import
       type(c_ptr), value :: session
@@ -125,7 +140,7 @@ contains
   end subroutine mh_close
 
   !> Shows the owned part of a whole array to the script. Lists have one number for each dim of the array. Collective.
-  subroutine mh_field(session, name, array, ghosts, ghosts_high, begin, global, stat)
+  subroutine mh_field(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: name
     type(*), dimension(..), intent(inout), target, asynchronous :: array
@@ -133,8 +148,10 @@ contains
     integer, intent(in), optional :: ghosts_high(:)  !< these are given
     integer, intent(in), optional :: begin(:)        !< index in the whole field of the first owned row, from 1
     integer, intent(in), optional :: global(:)       !< extents of the whole field
+    logical, intent(in), optional :: ghosts_filled   !< at every mh_call, corners too: read in place of messages
     integer, intent(out), optional :: stat
     integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
+    integer(c_int) :: filled
 
     problem = ''
     call take(low, 0, 'ghosts', rank(array), ghosts)
@@ -142,8 +159,10 @@ contains
     if (present(ghosts_high)) call take(high, 0, 'ghosts_high', rank(array), ghosts_high)
     call take(first, 1, 'begin', rank(array), begin)
     call take(whole, 0, 'global', rank(array), global)
+    filled = 0
+    if (present(ghosts_filled)) filled = merge(1, 0, ghosts_filled)
     if (problem == '') then
-      call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole), stat)
+      call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole, filled), stat)
     else if (present(stat)) then
       stat = MH_USAGE
     else
@@ -181,6 +200,37 @@ contains
     if (present(out)) out = taken
     call finish(status, stat)
   end subroutine mh_call
+
+  !> The same beside the solver: returns at once; the call sees the fields as they are now. Collective.
+  subroutine mh_call_begin(session, function, in, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: function
+    real(c_double), intent(in), optional :: in(:)
+    integer, intent(out), optional :: stat
+    real(c_double), allocatable :: given(:)
+
+    allocate(given(0))
+    if (present(in)) given = in
+    call finish(c_begin(session%handle, function // c_null_char, size(given, kind=c_int), given), stat)
+  end subroutine mh_call_begin
+
+  !> Waits for it and takes its numbers. Collective.
+  subroutine mh_call_end(session, out, stat)
+    type(mh_session), intent(in) :: session
+    real(c_double), intent(out), optional :: out(:)
+    integer, intent(out), optional :: stat
+    real(c_double), allocatable :: taken(:)
+    integer(c_int) :: status
+
+    if (present(out)) then
+      allocate(taken(size(out)), source=0.0_c_double)
+    else
+      allocate(taken(0))
+    end if
+    status = c_end(session%handle, size(taken, kind=c_int), taken)
+    if (present(out)) out = taken
+    call finish(status, stat)
+  end subroutine mh_call_end
 
   !> Saves what the script names in mh.host.state. Collective.
   subroutine mh_save(session, path, stat)

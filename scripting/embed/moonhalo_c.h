@@ -88,6 +88,9 @@ typedef struct {
   int64_t ghost_high[MH_MAX_DIMS]; /* and after them */
   int64_t begin[MH_MAX_DIMS];      /* index in the whole field of the first owned row */
   int64_t global[MH_MAX_DIMS];     /* extents of the whole field; all 0: what the boxes of all ranks cover */
+  /* 1: whenever mh_call is called, the ghosts hold the rows of the neighbours, corners too. Convolutions and their like
+     then read them there, and send nothing, until the script writes a tensor in place. On all ranks, none empty. */
+  int ghosts_filled;
 } mh_block;
 
 /* Runs the script. Collective over the communicator. `session` is NULL where it fails. */

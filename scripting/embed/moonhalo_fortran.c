@@ -17,7 +17,7 @@ static int dtype_of(CFI_type_t type) {
 
 /* Lists have one number for each dim of the array; `begin` counts from 1; a global extent of 0 is not given. */
 mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cdesc_t* array, const int64_t* ghost_low,
-                                  const int64_t* ghost_high, const int64_t* begin, const int64_t* global) {
+                                  const int64_t* ghost_high, const int64_t* begin, const int64_t* global, int filled) {
   mh_block block;
   int d;
   memset(&block, 0, sizeof(block));
@@ -26,6 +26,7 @@ mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cde
   block.dtype = dtype_of(array->type);
   block.ndim = array->rank;
   block.order = MH_FIRST_FASTEST;
+  block.ghosts_filled = filled;
   for (d = 0; d < array->rank && d < MH_MAX_DIMS; ++d) {
     block.extent[d] = array->dim[d].extent;
     block.stride[d] = array->dim[d].sm / (CFI_index_t)array->elem_len;

@@ -42,6 +42,15 @@ class Session {
                   out.data()));
     return out;
   }
+  /// The same beside the program: begin returns at once, end waits and takes the numbers.
+  void call_begin(const std::string& function, const std::vector<double>& in = {}) {
+    check(mh_call_begin(session_, function.c_str(), static_cast<int>(in.size()), in.data()));
+  }
+  std::vector<double> call_end(std::size_t results = 0) {
+    std::vector<double> out(results);
+    check(mh_call_end(session_, static_cast<int>(results), out.data()));
+    return out;
+  }
   void save(const std::string& path) { check(mh_save(session_, path.c_str())); }
   void load(const std::string& path) { check(mh_load(session_, path.c_str())); }
   void sync() { check(mh_sync(session_)); }

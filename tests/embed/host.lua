@@ -47,6 +47,15 @@ function slow_sum(rounds)
   return first, last
 end
 
+--- A sum of squares after a stencil, and the bytes of halos that it sent.
+function smooth()
+  local kernel = mh.arange(9, {dtype = "float64"}):cos():reshape{1, 1, 3, 3}
+  local before = mh.comm_stats().by_kind.exchange.bytes
+  local out = mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), kernel, nil, {padding = 1})
+  local sent = mh.comm_stats().by_kind.exchange.bytes - before
+  return out:square():sum(), mh.tensor{sent}
+end
+
 function learned() return mh.host.state.weight:detach():abs():sum(), mh.host.state.steps, config.lr end
 
 function draw() return mh.rand({1}, {dtype = "float64"}) end

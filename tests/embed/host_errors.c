@@ -118,7 +118,7 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT_ERROR(mh_call(session, "half", -1, &out, 1, &out), MH_USAGE, "negative counts");
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are wanted");
   EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is no number");
-  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:60: the pressure is negative");
+  EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:69: the pressure is negative");
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "leaves", 0, NULL, 0, NULL), MH_SCRIPT, "the script called os.exit(5)");
   EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT, "no field 'uu' was registered; did you mean 'u'?");

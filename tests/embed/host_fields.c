@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of memory, seen by the script in place (X15). */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,35 @@ static void check_in_place(const host* h, mh_session* session) {
   free(p.memory);
 }
 
+/* The ghosts that the solver has filled are read in place of messages. */
+static void check_filled_ghosts(const host* h, mh_session* session) {
+  padded p = make_padded(h, 13, 11);
+  mh_block filled = p.block;
+  double with[2], without[2], spoilt[2];
+  int64_t i;
+  filled.ghosts_filled = 1;
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "smooth", 0, NULL, 2, without) == MH_OK);
+  EXPECT(h->ranks == 1 || without[1] > 0);
+  /* What make_padded gives to an element, for the rows of neighbours. */
+  for (i = 0; i < p.count; ++i) {
+    const int64_t row = p.block.begin[0] + i / p.pitch - 2, column = p.block.begin[1] + i % p.pitch - 1;
+    p.memory[i] = 0.01 * (double)row + 0.1 * (double)((column + 7) % 7);
+  }
+  EXPECT(mh_field(session, "u", &filled) == MH_OK);
+  EXPECT(mh_call(session, "smooth", 0, NULL, 2, with) == MH_OK);
+  EXPECT(with[1] == 0 && fabs(with[0] - without[0]) < 1e-10 * without[0]);
+  for (i = 0; i < p.pitch; ++i) p.memory[p.pitch + i] += 1;
+  EXPECT(mh_call(session, "smooth", 0, NULL, 2, spoilt) == MH_OK);
+  EXPECT(h->rows == 1 || fabs(spoilt[0] - without[0]) > 1e-3);
+  if (h->ranks > 1) {
+    if (h->rank == 0) filled.ghosts_filled = 0;
+    EXPECT_ERROR(mh_field(session, "u", &filled), MH_USAGE, "mh_field: ranks 0 and 1 want different fields");
+  }
+  EXPECT(mh_field(session, "u", NULL) == MH_OK);
+  free(p.memory);
+}
+
 /* Ranks that stand in the grid in columns, and ranks without rows. */
 static void check_places(const host* h, mh_session* session) {
   double data[64], out[4];
@@ -150,6 +180,7 @@ void test_fields(const host* h) {
   check_layout(h, session, MH_LAST_FASTEST, "c");
   check_layout(h, session, MH_FIRST_FASTEST, "f");
   check_in_place(h, session);
+  check_filled_ghosts(h, session);
   check_places(h, session);
   EXPECT(mh_close(session) == MH_OK);
 }

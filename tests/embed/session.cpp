@@ -48,6 +48,12 @@ void run(MPI_Comm comm, const char* script) {
   session.sync();
   expect(u[5] == rank + 0.5, "the script wrote into the vector");
   expect(session.call("half", {3}, 1)[0] == 1.5, "a number in and out");
+  int level = 0;
+  MPI_Query_thread(&level);
+  if (level == MPI_THREAD_MULTIPLE) {
+    session.call_begin("half", {5});
+    expect(session.call_end(1)[0] == 2.5, "a call beside the program");
+  }
   expect(failure(session, "fails", "the pressure is negative") == MH_SCRIPT, "an error of the script is thrown");
   std::thread([&] {
     expect(failure(session, "half", "called from another thread") == MH_USAGE, "another thread may not call");
@@ -59,7 +65,8 @@ void run(MPI_Comm comm, const char* script) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   run(MPI_COMM_WORLD, argc > 1 ? argv[1] : "");
   MPI_Finalize();
 }

@@ -15,7 +15,7 @@ program consumer
   real(real64) :: out(4), wanted
   integer :: error, rank, ranks, stat, i, j, k
 
-  call MPI_Init(error)
+  call MPI_Init_thread(MPI_THREAD_MULTIPLE, i, error)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
   call get_command_argument(1, script)
@@ -62,6 +62,12 @@ program consumer
   call expect(stat == MH_USAGE .and. mh_error() == 'mh_field: ghosts has 2 numbers, the array is of rank 3', 'a list too short')
   call mh_call(session, 'half', [3.0_real64], out(1:1), stat)
   call expect(stat == MH_OK .and. out(1) == 1.5_real64 .and. mh_error() == '', 'no error is left over')
+  call mh_call_begin(session, 'half', [9.0_real64])
+  call mh_call_end(session, out(1:1))
+  call expect(out(1) == 4.5_real64, 'a call beside the program')
+  call mh_field(session, 'u', u, ghosts=[1, 0, 0], begin=[1, 1, 2 * rank + 1], ghosts_filled=.true.)
+  call mh_report(session, report)
+  call expect(index(report, 'ghosts filled') > 0, 'ghosts are filled')
   call mh_call(session, 'trian', stat=stat)
   call expect(stat == MH_USAGE .and. index(mh_error(), "did you mean 'train'?") > 0, 'a missing function')
   call mh_unregister(session, 'u')
