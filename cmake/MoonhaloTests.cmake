@@ -53,7 +53,7 @@ function(moonhalo_add_test_program folder)
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   moonhalo_use_common(${target})
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
-                                          PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_DEFLATE
+                                          PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_CODECS
                                           $<$<BOOL:${MPI_CXX_FOUND}>:MPI::MPI_CXX>)
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_options(${target} PRIVATE ${test_warnings})

@@ -20,6 +20,8 @@ struct ArrayMap {
   size_t element_size = 0;
   bool swapped = false;       ///< stored in the other byte order
   std::vector<Codec> codecs;  ///< in the order of writing
+  size_t parts = 1;           ///< numbers of an element: 2 of complex ones
+  std::vector<size_t> order;  ///< dims as they lie in a chunk, the slowest first; empty: in their own order
   std::string fill;           ///< one element as in memory: what stands in chunks that were never written
   size_t chunk_bytes() const;
 };

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "moonhalo/io/netcdf3.h"
-
 namespace moonhalo::io {
 namespace {
 
@@ -56,11 +54,6 @@ Attributes plain(const Catalog::AttributeMap& attributes) {
   Attributes result;
   for (const auto& [name, attribute] : attributes) result.emplace(name, attribute.value);
   return result;
-}
-
-std::unique_ptr<Catalog> open_catalog(const std::string& path) {
-  if (is_netcdf3(path)) return read_netcdf3(path);
-  return nullptr;
 }
 
 }  // namespace moonhalo::io

@@ -26,11 +26,11 @@ struct Catalog {
     AttributeMap attrs = {};
   };
 
-  std::string format;                              ///< for people: "NetCDF-3 (64-bit offsets)"
-  std::map<std::string, AttributeMap> groups;      ///< by path, "" is the whole file
-  std::map<std::string, Array> arrays;             ///< by path
-  std::map<std::string, std::string> broken = {};  ///< paths that are named and cannot be opened, and why: have, fix
-  FileDescriptor file;                             ///< that arrays with an offset lie in
+  std::string format;                          ///< for people: "NetCDF-3 (64-bit offsets)"
+  std::map<std::string, AttributeMap> groups;  ///< by path, "" is the whole file
+  std::map<std::string, Array> arrays;         ///< by path
+  std::map<std::string, std::string> broken;   ///< paths that are named and cannot be opened, and why: what, have, fix
+  FileDescriptor file;                         ///< that arrays with an offset lie in
 
   const Array* find(const std::string& path) const;
   /// Null where nothing has that path.
@@ -42,8 +42,5 @@ struct Catalog {
 };
 
 Attributes plain(const Catalog::AttributeMap& attributes);
-
-/// The catalog of a path that is NetCDF-3, by its content; null for any other. ValueError for a damaged head.
-std::unique_ptr<Catalog> open_catalog(const std::string& path);
 
 }  // namespace moonhalo::io

@@ -14,6 +14,15 @@ std::vector<int64_t> byte_strides(const std::vector<int64_t>& shape, size_t elem
   return strides;
 }
 
+std::vector<int64_t> strides_in_chunk(const ArrayMap& map) {
+  if (map.order.empty()) return byte_strides(map.chunk, map.element_size);
+  std::vector<int64_t> strides(map.chunk.size());
+  auto stride = static_cast<int64_t>(map.element_size);
+  for (size_t place = map.order.size(); place-- > 0; stride *= map.chunk[map.order[place]])
+    strides[map.order[place]] = stride;
+  return strides;
+}
+
 }  // namespace
 
 void StridedCopy::drop_dense_dims() {
@@ -39,7 +48,7 @@ CellBox::CellBox(const ArrayMap& map, const ChunkGrid& grid, const Box& cells)
       grid_(grid),
       cells_(cells),
       rows_(rows_of(grid, cells)),
-      chunk_strides_(byte_strides(map.chunk, map.element_size)),
+      chunk_strides_(strides_in_chunk(map)),
       row_strides_(byte_strides(rows_.shape(), map.element_size)) {}
 
 std::vector<int64_t> CellBox::cell(int64_t i) const {

@@ -2,14 +2,13 @@
 #include "moonhalo/io/chunk_reader.h"
 
 #include <c10/util/Exception.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/memory.h"
 #include "moonhalo/io/threads.h"
 
 namespace moonhalo::io {
@@ -17,17 +16,23 @@ namespace moonhalo::io {
 void ChunkReader::read(const ChunkGrid& grid, const Box& cells, char* out) const {
   const CellBox box(map_, grid, cells);
   if (box.count() == 0) return;
-  std::vector<StoredChunk> stored;
+  check_room(where_, map_.chunk, static_cast<double>(map_.element_size));
+  std::vector<std::vector<int64_t>> chunks;
+  for (int64_t i = 0; i < box.count(); ++i) chunks.push_back(box.chunk(i));
+  const std::vector<StoredChunk> stored = source_.find(chunks, where_);
   IoStats& stats = io_stats();
-  for (int64_t i = 0; i < box.count(); ++i) {
-    stored.push_back(find_chunk(dataset_, map_, box.chunk(i), where_));
-    stats.stored += static_cast<int64_t>(stored.back().bytes);
-    stats.chunks += stored.back().bytes > 0;
-    if (stored.back().bytes > 0) stats.inflated += static_cast<int64_t>(map_.chunk_bytes());
+  for (const StoredChunk& one : stored) {
+    stats.stored += static_cast<int64_t>(one.bytes);
+    stats.chunks += one.bytes > 0;
+    if (one.bytes > 0) stats.inflated += static_cast<int64_t>(map_.chunk_bytes());
   }
-  in_threads<ChunkDecoder>(box.count(), [&](int64_t i, ChunkDecoder& decoder) {
-    read_cell(box, i, stored[static_cast<size_t>(i)], out, decoder);
-  });
+  try {
+    in_threads<ChunkDecoder>(box.count(), [&](int64_t i, ChunkDecoder& decoder) {
+      read_cell(box, i, stored[static_cast<size_t>(i)], out, decoder);
+    });
+  } catch (const std::bad_alloc&) {
+    refuse_room(where_, map_.chunk, static_cast<double>(map_.element_size));
+  }
 }
 
 void ChunkReader::read_cell(const CellBox& box, int64_t i, const StoredChunk& stored, char* out,
@@ -49,33 +54,14 @@ void ChunkReader::read_cell(const CellBox& box, int64_t i, const StoredChunk& st
   part.copy(bytes + in_chunk, out + in_rows);
 }
 
-uint64_t ChunkReader::size_of(int descriptor, const h5::Where& where) {
-  struct stat file {};
-  TORCH_CHECK(fstat(descriptor, &file) == 0, where.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
-              "\n  fix   check the disk, or copy the file again");
-  return static_cast<uint64_t>(file.st_size);
-}
-
 const char* ChunkReader::load(const std::vector<int64_t>& chunk, const StoredChunk& stored,
                               ChunkDecoder& decoder) const {
-  const auto check = [&](const std::string& damage) {
-    TORCH_CHECK_VALUE(damage.empty(), where_.to_string(), ": chunk ", shape_string(chunk),
-                      " is damaged\n  have  ", damage, "\n  fix   take another copy of the file, or write it again");
-  };
-  const std::string place = "its " + std::to_string(stored.bytes) + " bytes at " + std::to_string(stored.offset);
-  const bool inside = stored.offset <= file_size_ && stored.bytes <= file_size_ - stored.offset;
-  check(inside ? "" : place + " reach beyond the end of the file at " + std::to_string(file_size_));
-  char* out = decoder.stored(stored.bytes);
-  for (uint64_t done = 0; done < stored.bytes;) {
-    const ssize_t got = pread(descriptor_, out + done, stored.bytes - done, static_cast<off_t>(stored.offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    TORCH_CHECK(got >= 0, where_.to_string(), ": cannot read chunk ", shape_string(chunk), "\n  have  ",
-                std::strerror(errno), "\n  fix   check the disk, or copy the file again");
-    check(got > 0 ? "" : place + " reach beyond the end of the file");
-    done += static_cast<uint64_t>(got);
-  }
-  check(decoder.decode(map_.codecs, stored.skipped, map_.chunk_bytes()));
-  if (map_.swapped) swap_bytes(decoder.data(), map_.element_size, map_.chunk_bytes() / map_.element_size);
+  std::string damage = source_.load(chunk, stored, decoder.stored(stored.bytes), where_);
+  if (damage.empty()) damage = decoder.decode(map_.codecs, stored.skipped, map_.chunk_bytes());
+  TORCH_CHECK_VALUE(damage.empty(), where_.to_string(), ": chunk ", shape_string(chunk), " is damaged\n  have  ", damage,
+                    "\n  fix   take another copy of the file, or write it again");
+  const size_t number_size = map_.element_size / map_.parts;
+  if (map_.swapped) swap_bytes(decoder.data(), number_size, map_.chunk_bytes() / number_size);
   return decoder.data();
 }
 

@@ -24,7 +24,8 @@ void fill(const ArrayMap& map, char* chunk) {
 
 std::vector<EncodedChunk> encode_cells(const ArrayMap& map, const CellBox& cells, const char* rows,
                                        const std::vector<StoredChunk>& before, int descriptor, const h5::Where& where) {
-  const ChunkReader reader(map, H5I_INVALID_HID, descriptor, where);
+  const H5Chunks source(map, H5I_INVALID_HID, descriptor, where);
+  const ChunkReader reader(map, source, where);
   std::vector<EncodedChunk> chunks(static_cast<size_t>(cells.count()));
   in_threads<Coders>(cells.count(), [&](int64_t i, Coders& coders) {
     const StoredChunk& old = before[static_cast<size_t>(i)];

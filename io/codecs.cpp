@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "moonhalo/io/crc32c.h"
+#include "moonhalo/io/decompressor.h"
 #include "moonhalo/io/lzf.h"
 
 namespace moonhalo::io {
@@ -14,10 +16,15 @@ namespace {
 
 constexpr size_t kSumBytes = 4;
 
-bool compresses(const Codec& codec) { return codec.kind == Codec::Kind::kDeflate || codec.kind == Codec::Kind::kLzf; }
+bool adds_sum(const Codec& codec) {
+  return codec.kind == Codec::Kind::kFletcher32 || codec.kind == Codec::Kind::kCrc32c;
+}
 
-std::string sizes(size_t stored, const char* verb, const std::string& got, size_t wanted) {
-  return "its " + std::to_string(stored) + " stored bytes " + verb + " " + got + ", not " + std::to_string(wanted);
+bool compresses(const Codec& codec) { return !adds_sum(codec) && codec.kind != Codec::Kind::kShuffle; }
+
+bool is_of_hdf5(const Codec& codec) {
+  return codec.kind == Codec::Kind::kDeflate || codec.kind == Codec::Kind::kShuffle ||
+         codec.kind == Codec::Kind::kFletcher32;
 }
 
 /// Fletcher's sum of big-endian 16-bit words, as HDF5 keeps it.
@@ -105,8 +112,7 @@ bool decodable(const std::vector<Codec>& codecs) {
 }
 
 bool encodable(const std::vector<Codec>& codecs) {
-  return decodable(codecs) &&
-         std::none_of(codecs.begin(), codecs.end(), [](const Codec& codec) { return codec.kind == Codec::Kind::kLzf; });
+  return decodable(codecs) && std::all_of(codecs.begin(), codecs.end(), is_of_hdf5);
 }
 
 char* ChunkBuffer::resize(size_t wanted) {
@@ -118,9 +124,8 @@ char* ChunkBuffer::resize(size_t wanted) {
   return bytes.get();
 }
 
-void ChunkDecoder::Closer::operator()(libdeflate_decompressor* decompressor) const {
-  libdeflate_free_decompressor(decompressor);
-}
+ChunkDecoder::ChunkDecoder() : decompressor_(std::make_unique<Decompressor>()) {}
+ChunkDecoder::~ChunkDecoder() = default;
 
 char* ChunkDecoder::stored(size_t bytes) { return data_.resize(bytes); }
 
@@ -130,55 +135,36 @@ std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skip
     if (!done(i)) continue;
     size_t before = bytes;  // the size that this codec was given; only sums change it, before the one that compresses
     for (size_t j = 0; j < i; ++j) {
-      if (codecs[j].kind == Codec::Kind::kFletcher32 && done(j)) before += kSumBytes;
+      if (adds_sum(codecs[j]) && done(j)) before += kSumBytes;
     }
     std::string damage;
-    switch (codecs[i].kind) {
-      case Codec::Kind::kDeflate:
-        damage = inflate(before);
-        break;
-      case Codec::Kind::kLzf:
-        damage = expand_lzf(before);
-        break;
-      case Codec::Kind::kFletcher32:
-        damage = check_sum();
-        break;
-      case Codec::Kind::kShuffle:
-        unshuffle(codecs[i].element_size);
-        break;
+    if (adds_sum(codecs[i])) {
+      damage = check_sum(codecs[i].kind);
+    } else if (codecs[i].kind == Codec::Kind::kShuffle) {
+      unshuffle(codecs[i].element_size);
+    } else {
+      damage = expand(codecs[i].kind, before);
     }
     if (!damage.empty()) return damage;
   }
-  return data_.size == bytes ? "" : sizes(data_.size, "are", "all there is", bytes);
+  if (data_.size == bytes) return "";
+  return "its " + std::to_string(data_.size) + " stored bytes are all there is, not " + std::to_string(bytes);
 }
 
-std::string ChunkDecoder::inflate(size_t bytes) {
-  if (!inflater_) inflater_.reset(libdeflate_alloc_decompressor());
-  size_t got = 0;
-  const auto result =
-      libdeflate_zlib_decompress(inflater_.get(), data_.bytes.get(), data_.size, other_.resize(bytes), bytes, &got);
-  if (result == LIBDEFLATE_INSUFFICIENT_SPACE) return sizes(data_.size, "inflate to", "more", bytes);
-  if (result != LIBDEFLATE_SUCCESS)
-    return "its " + std::to_string(data_.size) + " stored bytes are no whole gzip stream";
-  if (got != bytes) return sizes(data_.size, "inflate to", std::to_string(got), bytes);
-  std::swap(data_, other_);
-  return "";
+std::string ChunkDecoder::expand(Codec::Kind kind, size_t bytes) {
+  std::string damage = decompressor_->expand(kind, data_.bytes.get(), data_.size, other_.resize(bytes), bytes);
+  if (damage.empty()) std::swap(data_, other_);
+  return damage;
 }
 
-std::string ChunkDecoder::expand_lzf(size_t bytes) {
-  const size_t got = lzf_decode(data_.bytes.get(), data_.size, other_.resize(bytes), bytes);
-  if (got != bytes)
-    return "its " + std::to_string(data_.size) + " stored bytes are no lzf stream of " + std::to_string(bytes);
-  std::swap(data_, other_);
-  return "";
-}
-
-std::string ChunkDecoder::check_sum() {
+std::string ChunkDecoder::check_sum(Codec::Kind kind) {
   if (data_.size < kSumBytes) return "its " + std::to_string(data_.size) + " stored bytes are too few for a checksum";
   data_.size -= kSumBytes;
   uint32_t kept = 0;
   for (size_t i = 0; i < kSumBytes; ++i)
     kept |= static_cast<uint32_t>(static_cast<unsigned char>(data_.bytes[data_.size + i])) << (8 * i);
+  if (kind == Codec::Kind::kCrc32c)
+    return kept == crc32c(data_.bytes.get(), data_.size) ? "" : "its CRC-32C checksum does not match its bytes";
   const uint32_t sum = fletcher32(data_.bytes.get(), data_.size);
   // HDF5 before 1.6.3 kept the bytes of each half the other way round.
   const uint32_t swapped = (sum & 0x00ff00ff) << 8 | (sum >> 8 & 0x00ff00ff);
@@ -206,7 +192,7 @@ uint32_t ChunkEncoder::encode(const std::vector<Codec>& codecs) {
       case Codec::Kind::kShuffle:
         shuffle(codecs[i].element_size);
         break;
-      case Codec::Kind::kLzf:
+      default:
         TORCH_INTERNAL_ASSERT(false, "not encodable");
     }
   }

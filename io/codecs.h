@@ -8,13 +8,15 @@
 #include <vector>
 
 struct libdeflate_compressor;
-struct libdeflate_decompressor;
 
 namespace moonhalo::io {
 
+class Decompressor;
+
 /// One filter that a chunk went through when it was written.
 struct Codec {
-  enum class Kind : uint8_t { kDeflate, kShuffle, kFletcher32, kLzf };
+  /// kDeflate: a zlib stream, kGzip: a gzip file.
+  enum class Kind : uint8_t { kDeflate, kShuffle, kFletcher32, kLzf, kGzip, kZstd, kBlosc, kCrc32c };
   Kind kind;
   size_t element_size = 1;  ///< kShuffle: bytes of what was taken apart
   int level = 0;            ///< kDeflate: 1 (fast) to 9 (small), 0 for none
@@ -22,7 +24,7 @@ struct Codec {
 
 /// At most one codec compresses, so that the size of the bytes is known on both sides of every codec.
 bool decodable(const std::vector<Codec>& codecs);
-/// Those that ChunkEncoder knows: all but lzf.
+/// Those that ChunkEncoder knows: those of HDF5 but lzf.
 bool encodable(const std::vector<Codec>& codecs);
 
 /// The bytes of a chunk on their way through codecs.
@@ -35,6 +37,8 @@ struct ChunkBuffer {
 /// Undoes the codecs of one chunk after the other. Holds the buffers and the decompressor of one thread.
 class ChunkDecoder {
  public:
+  ChunkDecoder();
+  ~ChunkDecoder();
   /// Room for the stored bytes of the next chunk.
   char* stored(size_t bytes);
 
@@ -44,16 +48,12 @@ class ChunkDecoder {
   char* data() { return data_.bytes.get(); }
 
  private:
-  struct Closer {
-    void operator()(libdeflate_decompressor* decompressor) const;
-  };
-  std::string inflate(size_t bytes);
-  std::string expand_lzf(size_t bytes);
-  std::string check_sum();
+  std::string expand(Codec::Kind kind, size_t bytes);
+  std::string check_sum(Codec::Kind kind);
   void unshuffle(size_t element_size);
 
   ChunkBuffer data_, other_;  // decoded so far, and where the next codec puts its bytes
-  std::unique_ptr<libdeflate_decompressor, Closer> inflater_;
+  std::unique_ptr<Decompressor> decompressor_;
 };
 
 /// Applies codecs to one chunk after the other. Holds the buffers and the compressor of one thread.

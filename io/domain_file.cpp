@@ -32,7 +32,7 @@ h5::Where about(const char* op, const Dataset& dataset) {
 
 H5O_type_t object_type(const FileState::Access& file, const std::string& path) {
   if (file.catalog) {
-    if (file.catalog->find(path)) return H5O_TYPE_DATASET;
+    if (file.catalog->find(path) || file.catalog->broken.contains(path)) return H5O_TYPE_DATASET;
     return file.catalog->groups.contains(path) ? H5O_TYPE_GROUP : H5O_TYPE_UNKNOWN;
   }
   if (!h5::link_exists(file.id, path, file.links)) return H5O_TYPE_UNKNOWN;
@@ -331,7 +331,7 @@ std::vector<std::string> File::datasets() const {
 
 bool File::has(const std::string& path) const {
   const auto access = state_->read({"has", this->path()});
-  if (access.catalog) return access.catalog->attributes(normalized(path)) != nullptr;
+  if (access.catalog) return object_type(access, normalized(path)) != H5O_TYPE_UNKNOWN;
   return h5::link_exists(access.id, normalized(path), access.links);
 }
 
@@ -356,7 +356,11 @@ Dataset File::operator[](const std::string& name) const {
                       group ? "" : did_you_mean(path, names), "\n  have  ",
                       some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
   }
-  if (access.catalog) return {state_, access.catalog->find(path)->info};
+  if (access.catalog) {
+    const auto broken = access.catalog->broken.find(path);
+    TORCH_CHECK_VALUE(broken == access.catalog->broken.end(), where.to_string(), ": ", broken->second);
+    return {state_, access.catalog->find(path)->info};
+  }
   const auto handle = state_->dataset(access.id, "/" + path, 0, where);
   state_->reach().check_storage(handle->get(), where);
   return {state_, std::make_shared<DatasetInfo>(read_info(access.id, handle->get(), path, where))};

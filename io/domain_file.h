@@ -12,7 +12,7 @@
 #include "moonhalo/io/slices.h"
 
 /// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and
-/// written as tensors. NetCDF-3 files are read alike.
+/// written as tensors. NetCDF-3 files and Zarr folders are read alike.
 ///
 ///     auto air = io::open("air.nc")["air"];
 ///     at::Tensor t = air["0:100, :, ::2"].read({.dtype = at::kFloat, .decode = true});
@@ -175,10 +175,9 @@ class File {
   std::shared_ptr<FileState> state_;
 };
 
-/// Opens a file by what it holds, whatever its name: "r" reads HDF5, NetCDF-4 and NetCDF-3; "w" makes an HDF5 file new,
-/// "a" adds to one or makes it. A file
-/// being written stands under its name only after close(); until then the old one, if any, is
-/// untouched.
+/// Opens a file by what it holds, whatever its name: "r" reads HDF5, NetCDF and Zarr; "w" makes an HDF5 file new, "a"
+/// adds to one or makes it. A file being written stands under its name only after close(); until then the old one, if
+/// any, is untouched.
 File open(const std::string& path, const std::string& mode = "r", const OpenOptions& options = {});
 
 /// Bytes of dataset elements, as stored before any filter, that this thread's reads have asked for

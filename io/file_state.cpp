@@ -12,9 +12,9 @@
 #include <filesystem>
 #include <sstream>
 
-#include "moonhalo/io/catalog.h"
 #include "moonhalo/io/h5_open.h"
 #include "moonhalo/io/new_file.h"
+#include "moonhalo/io/open_catalog.h"
 
 namespace moonhalo::io {
 namespace fs = std::filesystem;

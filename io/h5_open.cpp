@@ -34,7 +34,8 @@ void explain_path(const std::string& path) {
   }
   TORCH_CHECK_VALUE(
       !fs::is_directory(file, ignored), "open: \"", path,
-      "\" is a folder\n  have  a folder where a file is needed\n  fix   name a file in it");
+      "\" is a folder\n  have  a folder without zarr.json, .zgroup or .zarray\n  fix   name a file in it, or the folder of "
+      "a Zarr group or array");
 }
 
 void explain_content(const std::string& path) {
@@ -53,7 +54,7 @@ void explain_content(const std::string& path) {
                     : "other content",
       "\n  fix   ",
       classic ? "open it with mode \"r\", or make it NetCDF-4 to add to it: nccopy -k nc4 OLD.nc NEW.nc"
-              : "give an HDF5, NetCDF-4 or NetCDF-3 file");
+              : "give an HDF5, NetCDF or Zarr file");
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ IoPlan::IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo
     if (grid_[d].count() > 0) direct_cost_ *= touched / static_cast<double>(grid_[d].count());
   }
   const bool worth_it = use == Use::kWrite || (mesh.size() > 1 && direct_cost_ >= kWorthIt);
-  shared_ = worth_it && all_cells(grid_).numel() > 0;
+  shared_ = worth_it && !grid_.empty() && all_cells(grid_).numel() > 0;  // one number is not worth sharing
   choose_rounds(element_size);
 }
 

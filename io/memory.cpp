@@ -65,16 +65,19 @@ void check_room(const h5::Where& where, at::IntArrayRef shape, double element_si
   if (bytes > available) refuse(where, shape, bytes, in_words(available) + " available");
 }
 
+void refuse_room(const h5::Where& where, at::IntArrayRef shape, double element_size) {
+  refuse(where, shape, bytes_of(shape, element_size), "an allocation that the system refused");
+}
+
 at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where& where) {
   const auto element_size = static_cast<double>(c10::elementSize(dtype));
   check_room(where, shape, element_size);
-  const char* const have = "an allocation that the system refused";
   try {
     return empty_block(shape, at::TensorOptions(dtype));
   } catch (const c10::Error&) {
-    refuse(where, shape, bytes_of(shape, element_size), have);
+    refuse_room(where, shape, element_size);
   } catch (const std::bad_alloc&) {
-    refuse(where, shape, bytes_of(shape, element_size), have);
+    refuse_room(where, shape, element_size);
   }
 }
 

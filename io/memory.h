@@ -15,6 +15,9 @@ at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where
 /// The same for `count` elements of `element_size` bytes that other code will make room for.
 void check_room(const h5::Where& where, at::IntArrayRef shape, double element_size);
 
+/// RuntimeError that says that room for them was refused.
+[[noreturn]] void refuse_room(const h5::Where& where, at::IntArrayRef shape, double element_size);
+
 /// Numbers of as many bytes (1 to 8, or 16), which every communicator moves.
 at::ScalarType moved_as(size_t element_size);
 

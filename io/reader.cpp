@@ -180,13 +180,26 @@ void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* 
 }
 
 void Reader::read_stored(const std::vector<Slice>& slices, void* out) {
-  read_plain(slices, static_cast<char*>(out));
+  if (info_.source) {
+    const ChunkGrid grid = chunk_grid(*info_.map, slices);
+    read_cells(grid, all_cells(grid), out);
+  } else {
+    read_plain(slices, static_cast<char*>(out));
+  }
   io_stats().asked += element_count(slices) * static_cast<int64_t>(info_.element_size);
 }
 
 void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
+  if (info_.source) {
+    ChunkReader(*info_.map, *info_.source, where_).read(grid, cells, static_cast<char*>(out));
+    if (info_.dtype != at::kBool) return;
+    auto* const flags = static_cast<unsigned char*>(out);  // any byte may lie in a file
+    for (int64_t i = 0; i < rows_of(grid, cells).numel(); ++i) flags[i] = flags[i] != 0;
+    return;
+  }
   const auto handle = dataset(0);  // no chunk passes through HDF5's cache
-  ChunkReader(*info_.map, handle->get(), file_.descriptor(), where_).read(grid, cells, static_cast<char*>(out));
+  const H5Chunks source(*info_.map, handle->get(), file_.descriptor(), where_);
+  ChunkReader(*info_.map, source, where_).read(grid, cells, static_cast<char*>(out));
 }
 
 void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {

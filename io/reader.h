@@ -44,7 +44,7 @@ class Reader {
 
   /// True if chunks are decoded here. Only HDF5 knows what a file holds that is being written.
   static bool decodes(const FileState& file, const DatasetInfo& info) {
-    return info.map && !info.map->codecs.empty() && file.descriptor() >= 0;
+    return info.map && (info.source || (!info.map->codecs.empty() && file.descriptor() >= 0));
   }
   /// The cells of a grid over the dataset, dense in `out`, as the dataset's own dtype. Where decodes().
   void read_cells(const ChunkGrid& grid, const Box& cells, void* out);

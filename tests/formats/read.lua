@@ -36,7 +36,7 @@ for i = 2, #arg do
       if data.ndim > 0 then
         local part = data[every_second(data.shape)]
         read.slice = mh.scatter_tensor(part, mesh, {mh.Shard(part.ndim - 1)})
-        read.index = mh.scatter_tensor(data[data.shape[1] - 1], mesh, {mh.Replicate()})
+        if data.shape[1] > 0 then read.index = mh.scatter_tensor(data[data.shape[1] - 1], mesh, {mh.Replicate()}) end
       end
       for how, x in pairs(read) do out:write(name .. "/" .. how, x) end
       out:set_attr(name .. "#dims", table.concat(data.dims, " "))

@@ -118,14 +118,25 @@ void change_text(std::string& text, const std::string& other, const std::vector<
   }
 }
 
+bool is_text(const std::string& name) {
+  for (const char* ending : {".json", ".lua", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}) {
+    if (name.ends_with(ending)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 InputFiles damaged(const InputFiles& input, const std::vector<InputFiles>& others,
                    const std::vector<std::string>& words, Random& random) {
   InputFiles made = input;
-  auto& [name, bytes] = *std::next(made.files.begin(), static_cast<std::ptrdiff_t>(below(random, made.files.size())));
+  auto chosen = std::next(made.files.begin(), static_cast<std::ptrdiff_t>(below(random, made.files.size())));
+  // Metadata have no checksums of their own.
+  while (input.checked && is_text(chosen->first) && made.files.size() > 1)
+    chosen = std::next(made.files.begin(), static_cast<std::ptrdiff_t>(below(random, made.files.size())));
+  auto& [name, bytes] = *chosen;
   const std::string& other = one_of(one_of(others, random).files, random).second;
-  const bool text = !words.empty() && (name.ends_with(".json") || name.ends_with(".lua"));
+  const bool text = !words.empty() && is_text(name);
   const size_t changes = random() % 2 ? 1 : 1 + below(random, 12);
   for (size_t i = 0; i < changes; ++i) {
     if (bytes.empty() || other.empty()) break;
@@ -138,7 +149,7 @@ InputFiles damaged(const InputFiles& input, const std::vector<InputFiles>& other
     }
   }
   if (random() % 16 == 0) bytes.resize(below(random, bytes.size()));
-  if (made.files.size() > 1 && random() % 64 == 0) made.files.erase(std::string(name));
+  if (made.files.size() > 1 && !input.checked && random() % 64 == 0) made.files.erase(std::string(name));
   return made;
 }
 

@@ -6,6 +6,7 @@
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/safetensors.h"
 #include "tests/fuzz/kinds.h"
+#include "tests/fuzz/other_formats.h"
 #include "tests/io/raw_file.h"
 
 namespace moonhalo::testing {
@@ -94,6 +95,7 @@ std::vector<InputFiles> valid(const std::string& folder) {
   }
   make_safetensors(folder + "/" + kSafetensors);
   inputs.push_back({.files = {{kSafetensors, read_bytes(folder + "/" + kSafetensors)}}});
+  for (InputFiles& input : other_formats()) inputs.push_back(std::move(input));
   return inputs;
 }
 
@@ -117,7 +119,7 @@ void attempt(Contents& contents, Try act) {
   }
 }
 
-Contents read_h5(const std::string& path) {
+Contents read_fields(const std::string& path) {
   Contents contents;
   attempt(contents, [&] {
     const io::File file = io::open(path);
@@ -154,14 +156,21 @@ Contents read_safetensors(const std::string& path) {
   return contents;
 }
 
+Contents read_file(const std::string& folder, const InputFiles& original) {
+  if (original.files.count(kSafetensors) != 0) return read_safetensors(folder + "/" + kSafetensors);
+  for (const std::string& name : {kH5, kClassic}) {
+    if (original.files.count(name) != 0) return read_fields(folder + "/" + name);
+  }
+  return read_fields(folder + "/" + kZarr);
+}
+
 std::string judge(const std::string& folder, const InputFiles& original) {
-  const bool h5 = original.files.count(kH5) != 0;
-  const Contents contents = h5 ? read_h5(folder + "/" + kH5) : read_safetensors(folder + "/" + kSafetensors);
+  const Contents contents = read_file(folder, original);
   if (!contents.wrong.empty()) return contents.wrong;
   if (original.checked) {
     const std::string whole = folder + "-whole";
     write_input(whole, original);
-    const Contents written = read_h5(whole + "/" + kH5);
+    const Contents written = read_file(whole, original);
     for (const auto& [name, tensor] : contents.tensors) {
       const auto meant = written.tensors.find(name);
       if (meant == written.tensors.end()) return "a dataset '" + name + "' that was not written";
@@ -172,10 +181,52 @@ std::string judge(const std::string& folder, const InputFiles& original) {
   return contents.refused ? "refused" : "read";
 }
 
+/// Edits put these words into metadata of Zarr.
+const std::vector<std::string> kWords = {"null",
+                                         "true",
+                                         "-1",
+                                         "0",
+                                         "1",
+                                         "2",
+                                         "7",
+                                         "1152921504606846976",
+                                         "9223372036854775807",
+                                         "18446744073709551615",
+                                         "1e300",
+                                         "NaN",
+                                         "[]",
+                                         "{}",
+                                         "\"\"",
+                                         "[",
+                                         "]",
+                                         "{",
+                                         "}",
+                                         ",",
+                                         "\"<f8\"",
+                                         "\">i2\"",
+                                         "\"|S3\"",
+                                         "\"|O\"",
+                                         "\"float64\"",
+                                         "\"bool\"",
+                                         "\"complex64\"",
+                                         "\"F\"",
+                                         "\"name\"",
+                                         "\"configuration\"",
+                                         "\"transpose\"",
+                                         "\"sharding_indexed\"",
+                                         "\"zstd\"",
+                                         "\"crc32c\"",
+                                         "\"shape\"",
+                                         "\"node_type\"",
+                                         "\"array\"",
+                                         "\"0x7fc00000\"",
+                                         "\"\\u0000\"",
+                                         "\xff"};
+
 }  // namespace
 
 const InputKind& files_kind() {
-  static const InputKind kind{.name = "files", .valid = valid, .words = {}, .judge = judge, .once = 4000};
+  static const InputKind kind{.name = "files", .valid = valid, .words = kWords, .judge = judge, .once = 4000};
   return kind;
 }
 

@@ -30,7 +30,7 @@ struct InputKind {
   size_t once;  ///< inputs of a run with --once: some ten seconds
 };
 
-const InputKind& files_kind();        ///< HDF5 of several layouts, safetensors
+const InputKind& files_kind();        ///< HDF5 of several layouts, NetCDF-3, Zarr, safetensors
 const InputKind& plans_kind();        ///< plans as JSON
 const InputKind& configs_kind();      ///< settings in Lua and JSON
 const InputKind& checkpoints_kind();  ///< folders that mh.checkpoint wrote
