@@ -209,6 +209,21 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
   });
 }
 
+mh_status mh_boxes(mh_session* session, const char* name, int count, const mh_block* boxes) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_boxes");
+    if (name == nullptr || *name == '\0') return host.refuse("mh_boxes", "no name");
+    if (count < 0 || (count > 0 && boxes == nullptr))
+      return host.refuse("mh_boxes", "no boxes\n  have  a count of " + std::to_string(count) +
+                                         (boxes == nullptr ? " and a null pointer" : ""));
+    return host.boxes(name, [&] {
+      std::vector<Block> blocks;
+      for (int i = 0; i < count; ++i) blocks.push_back(to_block(boxes[i]));
+      return blocks;
+    });
+  });
+}
+
 mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out) {
   return guarded([&] {
     HostSession& host = checked(session, "mh_call");

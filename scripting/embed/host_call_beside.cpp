@@ -30,6 +30,7 @@ HostSession::~HostSession() {
   if (state_ != nullptr) adopt_state();
   state_.reset();
   fields_.clear();
+  boxes_.clear();
   meshes_.clear();
   context_.reset();
 }
@@ -53,6 +54,7 @@ Outcome HostSession::call_begin(const std::string& function, std::span<const dou
                                           "initialised below MPI_THREAD_MULTIPLE\n  fix   call MPI_Init_thread with "
                                           "MPI_THREAD_MULTIPLE, or use mh_call");
     }
+    read_boxes();
     show_fields(/*as_they_were=*/true);
   });
   if (begun.status != MH_OK) return begun;

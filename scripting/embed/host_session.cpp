@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/call_tag.h"
@@ -198,9 +199,10 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   check_same_on_all_ranks(*world_, "mh_field", "fields",
                           "'" + name + (make ? "'" : "' unregistered") + (filled ? " with filled ghosts" : ""));
   if (!make) {
-    if (fields_.erase(name) == 0) {
+    if (fields_.erase(name) + boxes_.erase(name) == 0) {
       std::vector<std::string> names;
       for (const auto& [known, field] : fields_) names.push_back(known);
+      for (const auto& [known, set] : boxes_) names.push_back(known);
       throw HostError(MH_USAGE, "mh_field: no field '" + name + "' is registered" + did_you_mean(name, names));
     }
     return set_field(name, {});
@@ -217,6 +219,7 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   if (filled) ghosts = filled_ghosts(tensor, block);
   set_field(name, tensor);
   fields_[name] = {spec, tensor, ghosts};
+  boxes_.erase(name);
 }
 
 void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
@@ -228,6 +231,38 @@ void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
     push(lua, tensor);
     lua_rawset(lua, -3);
   });
+}
+
+Outcome HostSession::boxes(const std::string& name, const std::function<std::vector<Block>()>& make) {
+  return together("mh_boxes", [&] {
+    const Uncounted uncounted;
+    check_same_on_all_ranks(*world_, "mh_boxes", "fields", "'" + name + "'");
+    std::vector<Block> mine;
+    fail_together(*world_, [&] { mine = make(); });
+    BoxSet set(std::move(mine), *world_, [this](int64_t ranks) {
+      BoxGrid grid{{}, {std::vector<int64_t>(ranks, 1)}, std::vector<int64_t>(ranks)};
+      std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
+      return mesh_for(grid);
+    });
+    set_new_origin(set.field(), tag_of(name));
+    set_field(name, set.field());
+    fields_.erase(name);
+    boxes_.insert_or_assign(name, Boxes{std::move(set), 0});
+  });
+}
+
+void HostSession::read_boxes() {
+  for (auto& [name, boxes] : boxes_) {
+    boxes.set.read();
+    boxes.version = version_of(*boxes.set.field().unsafeGetTensorImpl());
+  }
+}
+
+/// Those that the script has written, or views of them: on all ranks alike.
+void HostSession::write_boxes() {
+  for (auto& [name, boxes] : boxes_) {
+    if (version_of(*boxes.set.field().unsafeGetTensorImpl()) != boxes.version) boxes.set.write();
+  }
 }
 
 /// Fields that are divided alike share a mesh, so that they can meet in one operator.
@@ -245,9 +280,11 @@ Outcome HostSession::call(const std::string& function, std::span<const double> i
     for (const auto& [name, field] : fields_) {
       if (field.ghosts) filled.push_back(*field.ghosts);
     }
+    read_boxes();
     const UseFilledGhosts ghosts(filled);
     run_in_lua(
         [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
+    write_boxes();
   });
 }
 
@@ -315,6 +352,10 @@ std::string HostSession::report() const {
     text << "field " << name << "  " << field.spec->to_string() << ", owned " << shape_string(field.spec->local_shape())
 
          << " at " << to_local(field.tensor).const_data_ptr() << (field.ghosts ? ", ghosts filled" : "") << "\n";
+  }
+  for (const auto& [name, boxes] : boxes_) {
+    text << "field " << name << "  " << spec(boxes.set.field())->to_string() << ", copied from " << boxes.set.boxes()
+         << " boxes of this rank\n";
   }
   if (!ended_.empty()) text << "ended " << ended_ << "\n";
   return text.str();

@@ -17,6 +17,7 @@
 
 #include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/tensor/box_set.h"
 #include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/host_block.h"
 #include "moonhalo/scripting/embed/outcome.h"
@@ -37,6 +38,8 @@ class HostSession {
   /// `make` gives this rank's block, and may throw. Null: the name is unregistered. `filled`: the solver fills the
   /// ghosts before it calls.
   Outcome field(const std::string& name, const std::function<Block()>& make, bool filled);
+  /// A field that this rank holds in boxes, copied at each call; `make` as above.
+  Outcome boxes(const std::string& name, const std::function<std::vector<Block>()>& make);
   Outcome call(const std::string& function, std::span<const double> in, std::span<double> out);
   /// The same on a thread of its own, over copies of the fields; until the end nothing else can be done here.
   Outcome call_begin(const std::string& function, std::span<const double> in);
@@ -72,6 +75,8 @@ class HostSession {
   Outcome together_here(const std::string& what, const std::function<void()>& work);
   void adopt_state();
   void show_fields(bool as_they_were);
+  void read_boxes();
+  void write_boxes();
   void run_in_lua(c10::function_ref<void(lua_State*)> work);
   void open_state(const std::string& script, const std::string& settings);
   void set_field(const std::string& name, const at::Tensor& tensor);
@@ -88,6 +93,11 @@ class HostSession {
   std::set<std::string> known_globals_;                                              // before the script ran
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, MeshPtr> meshes_;  // by shape and places of ranks
   std::map<std::string, Field> fields_;
+  struct Boxes {
+    BoxSet set;
+    uint32_t version;  ///< of the field before the call
+  };
+  std::map<std::string, Boxes> boxes_;
   std::string ended_;  // why the session is of no further use
   std::unique_ptr<SideThread> side_;
   std::unique_ptr<Beside> beside_;  // the call that it does

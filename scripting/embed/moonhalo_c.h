@@ -104,6 +104,12 @@ mh_status mh_close(mh_session* session);
    Fields may be registered before or after the functions that use them. Collective. */
 mh_status mh_field(mh_session* session, const char* name, const mh_block* block);
 
+/* A field in boxes, any number of them on each rank and in no grid, as codes with adaptive meshes hold it: mh_call
+   copies them into mh.host.fields[name], cut into even slabs, by one exchange that is planned here, and back when the
+   function has written the field. Each box has its own memory, begin and ghosts, which are left alone; elements that no
+   box owns are 0. Collective, as are its later copies. */
+mh_status mh_boxes(mh_session* session, const char* name, int count, const mh_block* boxes);
+
 /* Calls the global function of the script with `n` numbers, and takes `m` numbers (or tensors of one element) of what
    it returns. `in` may be NULL where n is 0, `out` where m is 0. An error that is alike on all ranks leaves the session
    as it was; after any other it is of no further use, and only mh_close works. Collective. */

@@ -135,6 +135,47 @@ static void check_filled_ghosts(const host* h, mh_session* session) {
   free(p.memory);
 }
 
+/* Two boxes a rank, in turns along the rows, as patches of an adaptive mesh. The script writes one of them. */
+static void check_boxes(const host* h, mh_session* session) {
+  double memory[2][4 * 5], out[4];
+  const double name = 'b', add[2] = {'b', 0.5};
+  mh_block boxes[2];
+  char report[4000];
+  int k, i, j;
+  double wanted = 0;
+  memset(boxes, 0, sizeof(boxes));
+  for (k = 0; k < 2; ++k) {
+    for (i = 0; i < 20; ++i) memory[k][i] = -7;
+    boxes[k].size = sizeof(mh_block);
+    boxes[k].data = memory[k];
+    boxes[k].dtype = MH_FLOAT64;
+    boxes[k].ndim = 2;
+    boxes[k].extent[0] = 4;
+    boxes[k].extent[1] = 5;
+    for (j = 0; j < 2; ++j) boxes[k].ghost_low[j] = boxes[k].ghost_high[j] = 1;
+    boxes[k].begin[0] = 2 * (k * h->ranks + h->rank); /* rows of 2, columns of 3 */
+    for (i = 0; i < 2; ++i) {
+      for (j = 0; j < 3; ++j) memory[k][(i + 1) * 5 + j + 1] = (double)(10 * (boxes[k].begin[0] + i) + j);
+    }
+  }
+  for (i = 0; i < 4 * h->ranks; ++i) {
+    for (j = 0; j < 3; ++j) wanted += (10 * i + j) * (1.0 * (i + 1) + 2 * (j + 1));
+  }
+  EXPECT(mh_boxes(session, "b", 2, boxes) == MH_OK);
+  EXPECT(mh_call(session, "checksum", 1, &name, 4, out) == MH_OK);
+  EXPECT(out[0] == wanted && out[2] == 4 * h->ranks && out[3] == 3);
+  memory[0][6] += 1; /* the solver goes on; the script sees it */
+  EXPECT(mh_call(session, "add", 2, add, 0, NULL) == MH_OK);
+  EXPECT(memory[0][6] == 10 * boxes[0].begin[0] + 1.5 && memory[1][13] == 10 * boxes[1].begin[0] + 12.5);
+  EXPECT(memory[0][0] == -7 && memory[1][19] == -7 && memory[1][5] == -7);
+  EXPECT(mh_report(session, report, sizeof(report)) == MH_OK && strstr(report, "copied from 2 boxes") != NULL);
+  if (h->rank == 0) boxes[0].begin[0] = 2 * h->ranks;
+  EXPECT_ERROR(mh_boxes(session, "b", 2, boxes), MH_USAGE, "boxes: two boxes own the same elements");
+  EXPECT_ERROR(mh_boxes(session, NULL, 2, boxes), MH_USAGE, "mh_boxes: no name");
+  EXPECT_ERROR(mh_boxes(session, "b", 2, NULL), MH_USAGE, "mh_boxes: no boxes");
+  EXPECT(mh_field(session, "b", NULL) == MH_OK);
+}
+
 /* Ranks that stand in the grid in columns, and ranks without rows. */
 static void check_places(const host* h, mh_session* session) {
   double data[64], out[4];
@@ -181,6 +222,7 @@ void test_fields(const host* h) {
   check_layout(h, session, MH_FIRST_FASTEST, "f");
   check_in_place(h, session);
   check_filled_ghosts(h, session);
+  check_boxes(h, session);
   check_places(h, session);
   EXPECT(mh_close(session) == MH_OK);
 }
