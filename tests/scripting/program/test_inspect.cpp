@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "moonhalo/scripting/program/session.h"
+#include "tests/io/classic_file.h"
 #include "tests/io/raw_file.h"
+#include "tests/io/zarr_folder.h"
 #include "tests/scripting/run_program.h"
 
 namespace moonhalo::scripting {
@@ -63,6 +65,61 @@ TEST(Inspect, X16_SafelySaysWhatIsWrong) {
   EXPECT_EQ(safe.status, kScriptFailed);
   EXPECT_EQ(safe.err, plain.err);
   EXPECT_THAT(safe.err, StartsWith("moonhalo: open: file \"" + path + "\" is not an HDF5 file"));
+}
+
+TEST(Inspect, ShowsWhatOtherFormatsHold) {
+  const moonhalo::testing::Folder folder;
+  const std::string classic = folder / "x.nc", zarr = folder / "x.zarr";
+  std::ofstream(classic, std::ios::binary) << moonhalo::testing::classic_example(2).bytes();
+  moonhalo::testing::ZarrFolder files;
+  const at::Tensor full = moonhalo::testing::field({11, 13});
+  files.files["zarr.json"] = moonhalo::testing::kGroup3;
+  files.files["deep/zarr.json"] = R"({"zarr_format": 3, "node_type": "group", "attributes": {"model": "toy"}})";
+  files.add_shards("deep/air", full, 2, 3, moonhalo::testing::kZstd3, moonhalo::testing::with_zstd);
+  files.add3("odd", full, 4, 5, R"(, {"name": "numcodecs.lz4"})", moonhalo::testing::plain_bytes);
+  files.add3("broken", full, 4, 5, ", 7", moonhalo::testing::plain_bytes);
+  files.write(zarr);
+
+  const Result of_classic = run({"inspect", classic}), of_zarr = run({"inspect", zarr}),
+               safe = run({"inspect", zarr, "--safe"});
+
+  EXPECT_THAT(of_classic.out, StartsWith(classic + "  NetCDF-3 (64-bit offsets)\n  @title = abc\n"));
+  EXPECT_THAT(of_classic.out, HasSubstr("\nfixed3  int16 [3, 5]  dims (y, x)\n  @_FillValue = 3\n"));
+  EXPECT_THAT(of_classic.out, HasSubstr("\nlayout "));
+  EXPECT_THAT(of_zarr.out,
+              StartsWith(zarr + "  Zarr 3\n  @title = by hand\nbroken  refused: open: dataset \"broken\""));
+  EXPECT_THAT(
+      of_zarr.out,
+      HasSubstr(
+          "\ndeep/\n  @model = toy\n"
+          "deep/air  float32 [11, 13]  dims (y, -)  chunks [2, 3]  filters (sharding 2x2, zstd 3)\n  @units = K\n"));
+  EXPECT_THAT(of_zarr.out, HasSubstr("not read: compressed with \"lz4\""));
+  EXPECT_EQ(safe.out, of_zarr.out);
+  EXPECT_EQ(of_classic.status + of_zarr.status + safe.status, 0);
+  EXPECT_THAT(of_classic.err + of_zarr.err + safe.err, IsEmpty());
+}
+
+TEST(Inspect, DrawsAVariable) {
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "x.nc", map = folder / "map.png", line = folder / "line.png";
+  std::ofstream(path, std::ios::binary) << moonhalo::testing::classic_example(5).bytes();
+
+  const Result drawn = run({"inspect", path, "--plot", "fixed3", "--output", map});
+  const Result part = run({"inspect", path, "--plot", "rows6[:, 2]", "--output", line});
+  const Result unknown = run({"inspect", path, "--plot", "fixde3", "--output", folder / "no.png"});
+  const Result scalar = run({"inspect", path, "--plot", "one", "--output", folder / "no.png"});
+
+  for (const auto& [result, picture] : {std::pair(drawn, map), {part, line}}) {
+    EXPECT_EQ(result.status, kDone) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("written " + picture));
+    std::ostringstream bytes;
+    bytes << std::ifstream(picture, std::ios::binary).rdbuf();
+    EXPECT_THAT(bytes.str(), StartsWith("\x89PNG"));
+    EXPECT_GT(bytes.str().size(), 2000);
+  }
+  EXPECT_EQ(unknown.status, kScriptFailed);
+  EXPECT_THAT(unknown.err, HasSubstr("no dataset \"fixde3\""));
+  EXPECT_THAT(scalar.err, HasSubstr("inspect: 'one' has 0 dims to draw"));
 }
 
 /// A folder with in/x.h5, whose link leads to a file outside.
