@@ -76,7 +76,7 @@ struct Wanted {
   bool safe = false;
 };
 
-/// What Lua knows of: layouts of mh.data, and pictures.
+/// Lua knows the layouts of mh.data, and draws.
 void inspect_in_lua(lua_State* lua, const Wanted& wanted) {
   lua_getglobal(lua, "require");
   push(lua, "moonhalo.internal.inspect");
