@@ -1,12 +1,26 @@
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 # Read by MoonhaloTests.cmake.
 if(TARGET moonhalo_cli)
-  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [PLAIN]): lists with commas; PLAIN: the script can run
-  # on plain tensors, which is then the reference
+  # The launcher of LibTorch's wheel.
+  find_program(MOONHALO_TORCHRUN torchrun PATHS "${MOONHALO_TORCH_DIR}/../../../../bin" NO_DEFAULT_PATH)
+  mark_as_advanced(MOONHALO_TORCHRUN)
+  # X16, X22: ranks over TCP of which one fails, ends, is killed or stopped, or never comes.
+  add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
+                                       "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(launch.parting PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN: the script
+  # can run on plain tensors, which is then the reference
   function(moonhalo_add_losses_test name script steps tolerance ranks settings)
     set(launcher "")
     if("MPI" IN_LIST ARGN)
       set(launcher "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+    endif()
+    set(launchers "")
+    if("TCP" IN_LIST ARGN)
+      set(launchers slurm)
+      if(MOONHALO_TORCHRUN)
+        string(APPEND launchers ,torchrun)
+      endif()
     endif()
     set(reference "")
     if("PLAIN" IN_LIST ARGN)
@@ -15,10 +29,10 @@ if(TARGET moonhalo_cli)
     add_test(NAME examples.${name}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                      "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
-                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DREFERENCE=${reference}" -P
+                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DLAUNCHERS=${launchers}" "-DREFERENCE=${reference}" -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
     set_tests_properties(examples.${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
-                                                     "${mpi_environment}")
+                                                     "${mpi_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endfunction()
   # V01: the reference is the script on plain tensors.
   foreach(case "float64;1e-10;0;float64" "float32;1e-5;0;float32" "float64;1e-10;0.2;dropout")
@@ -38,7 +52,7 @@ if(TARGET moonhalo_cli)
     set(output "${PROJECT_BINARY_DIR}/climate_${name}/output")
     moonhalo_add_losses_test(
       climate_${name} examples/climate/train.lua ${steps} ${tolerance} 1,2,3,4,8
-      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI)
+      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI TCP)
   endforeach()
   moonhalo_add_losses_test(diffusion examples/climate/diffusion.lua 3 1e-10 1,3,4
                            "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")

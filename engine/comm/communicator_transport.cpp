@@ -60,7 +60,7 @@ class TransportCommunicator final : public Communicator,
   }
   ~TransportCommunicator() override { group_->world->groups.remove(this); }
 
-  const char* backend() const override { return "transport"; }
+  const char* backend() const override { return group_->hub->transport().name(); }
 
   // Ranks that wait hear of it within a moment, as of one that parts for good.
   void abort(const std::string& reason) override {

@@ -15,6 +15,8 @@ namespace moonhalo {
 class Transport {
  public:
   virtual ~Transport() = default;
+  /// That of its communicators' backend.
+  virtual const char* name() const { return "transport"; }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// True if other threads of the program may send and receive meanwhile.
@@ -30,6 +32,8 @@ class Transport {
   static constexpr size_t kPieceBytes = size_t{1} << 30;
   /// Tags are 0 to this: what MPI promises at least.
   static constexpr int kLastTag = 32767;
+  /// The tag of notes of ranks that part. Receives of it may stay open for ever, also from a rank that has ended.
+  static constexpr int kNoteTag = 0;
 };
 using TransportPtr = std::shared_ptr<Transport>;
 

@@ -7,18 +7,13 @@
 #include <utility>
 
 namespace moonhalo {
-namespace {
-
-constexpr int kNoteTag = 0;
-
-}  // namespace
 
 TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transport)) {
   const int rank = transport_->rank(), size = transport_->size();
   for (const int other : {(rank + 1) / 2 - 1, 2 * rank + 1, 2 * rank + 2}) {
     if (other < 0 || other >= size) continue;
     auto note = std::make_unique<Note>();
-    void* const request = transport_->receive(note.get(), sizeof(Note), other, kNoteTag);
+    void* const request = transport_->receive(note.get(), sizeof(Note), other, Transport::kNoteTag);
     neighbours_.push_back({other, std::move(note), request});
   }
 }
@@ -59,7 +54,7 @@ void TransportHub::pass_on(const Note& note, int from) {
   const auto kept = std::make_shared<const Note>(note);
   for (const Neighbour& neighbour : neighbours_) {
     if (neighbour.rank == from) continue;
-    sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, kNoteTag)});
+    sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag)});
   }
 }
 
@@ -68,7 +63,7 @@ void TransportHub::poll() {
     while (transport_->test(neighbour.request)) {
       take(*neighbour.note);
       pass_on(*neighbour.note, neighbour.rank);
-      neighbour.request = transport_->receive(neighbour.note.get(), sizeof(Note), neighbour.rank, kNoteTag);
+      neighbour.request = transport_->receive(neighbour.note.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag);
     }
   }
   std::erase_if(sending_, [this](Sending& one) { return transport_->test(one.request); });

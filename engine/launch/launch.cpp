@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/rendezvous.h"
 
 namespace moonhalo {
 namespace {
@@ -86,6 +88,7 @@ std::optional<Launch> from_torchrun(const Environment& env) {
                 env.number("WORLD_SIZE"),
                 env.number_or({"LOCAL_RANK"}, -1),
                 env.number_or({"LOCAL_WORLD_SIZE"}, -1),
+                /*joins_mpi=*/false,
                 env.quote({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})};
 }
 
@@ -96,6 +99,7 @@ std::optional<Launch> from_open_mpi(const Environment& env) {
                 env.number("OMPI_COMM_WORLD_SIZE"),
                 env.number_or({"OMPI_COMM_WORLD_LOCAL_RANK"}, -1),
                 env.number_or({"OMPI_COMM_WORLD_LOCAL_SIZE"}, -1),
+                /*joins_mpi=*/true,
                 env.quote({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})};
 }
 
@@ -108,6 +112,7 @@ std::optional<Launch> from_pmi(const Environment& env) {
                   env.number(size),
                   env.number_or({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}, -1),
                   env.number_or({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}, -1),
+                  /*joins_mpi=*/true,
                   env.quote({rank, size})};
   }
   return std::nullopt;
@@ -124,9 +129,13 @@ std::optional<Launch> from_slurm(const Environment& env) {
     local_size = tasks_on_node(env.text("SLURM_STEP_TASKS_PER_NODE"), env.number("SLURM_NODEID"));
   }
   if (local_size < 0) local_size = env.number_or({"SLURM_NTASKS_PER_NODE"}, -1);
-  return Launch{Launch::kSlurm,   env.number("SLURM_PROCID"),
-                env.number(size), env.number_or({"SLURM_LOCALID"}, -1),
-                local_size,       env.quote({"SLURM_PROCID", size, step})};
+  return Launch{Launch::kSlurm,
+                env.number("SLURM_PROCID"),
+                env.number(size),
+                env.number_or({"SLURM_LOCALID"}, -1),
+                local_size,
+                /*joins_mpi=*/env.text("PMIX_RANK") != nullptr,
+                env.quote({"SLURM_PROCID", size, step, "PMIX_RANK"})};
 }
 
 std::string disbelieved(const Environment& env) {
@@ -136,6 +145,12 @@ std::string disbelieved(const Environment& env) {
   const std::string slurm = env.quote({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"});
   if (!slurm.empty()) text += "; not Slurm, whose steps have an id and more than one task: only " + slurm;
   return text;
+}
+
+/// The backend that make_world takes for "".
+std::string fitting_backend(const Launch& launch) {
+  if (launch.size == 1) return "threads";
+  return launch.joins_mpi ? "mpi" : "tcp";
 }
 
 }  // namespace
@@ -184,34 +199,45 @@ std::string describe(const Launch& launch) {
     text << "\n";
   }
   text << "because     " << launch.why << "\n";
+  if (launch.size > 1) text << "joined by   " << fitting_backend(launch) << "\n";
   return text.str();
 }
 
-CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
-  const bool alone = launch.size == 1;
-  if (backend == "fake") return make_fake_communicator(launch.rank, launch.size);
-  TORCH_CHECK_NOT_IMPLEMENTED(backend != "nccl", "world: backend \"nccl\" is not built yet", "\n  have  backend \"nccl\"",
-                              "\n  fix   use \"threads\" on one machine or \"mpi\"");
-  if (backend == "threads" || (backend.empty() && alone)) {
-    TORCH_CHECK_VALUE(alone, "world: backend \"threads\" cannot reach the other ", launch.size - 1,
-                      " processes\n  have  ", launch.why, "\n  fix   use --backend mpi, or start one process with --ranks ",
-                      launch.size);
-    return make_self_communicator();
-  }
-  static const std::map<std::string, std::string, std::less<>> kElsewhere = {
-      {"openmpi", "mpi"}, {"mpich", "mpi"}, {"MPI", "mpi"}, {"NCCL", "nccl"}, {"gloo", "mpi"}};
-  TORCH_CHECK_VALUE(backend == "mpi" || backend.empty(), "world: unknown backend \"", backend, "\"",
-                    did_you_mean(backend, {"threads", "mpi", "nccl", "fake"}, kElsewhere),
-                    "\n  have  backend \"", backend, "\"\n  fix   use \"threads\", \"mpi\", \"nccl\" or \"fake\"");
-  TORCH_CHECK_NOT_IMPLEMENTED(launch.kind != Launch::kTorchrun || alone,
-                              "world: processes of torchrun can only be joined by nccl, which is not built yet",
-                              "\n  have  ", launch.why, "\n  fix   start the processes with mpirun, or one process with --ranks ",
-                              launch.size);
+namespace {
+
+CommunicatorPtr make_tcp_world(const Launch& launch) {
+  const auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
+  TORCH_CHECK_VALUE(place, "world: backend \"tcp\" does not know where the processes meet\n  have  ", launch.why,
+                    "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
+  return make_transport_communicators(meet(launch, *place, default_time_limit()), 1)[0];
+}
+
+CommunicatorPtr make_whole_mpi_world(const Launch& launch) {
   CommunicatorPtr world = make_mpi_world();
-  TORCH_CHECK_VALUE(alone || world->size() == launch.size, "world: the launcher started ", launch.size,
+  TORCH_CHECK_VALUE(launch.size == 1 || world->size() == launch.size, "world: the launcher started ", launch.size,
                     " processes, but MPI finds ", world->size(), "\n  have  ", launch.why,
-                    "\n  fix   use the mpirun of the MPI that Moonhalo was built with");
+                    "\n  fix   use the mpirun of the MPI that Moonhalo was built with, or --backend tcp");
   return world;
+}
+
+}  // namespace
+
+CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
+  const std::string chosen = backend.empty() ? fitting_backend(launch) : backend;
+  if (chosen == "fake") return make_fake_communicator(launch.rank, launch.size);
+  if (chosen == "mpi") return make_whole_mpi_world(launch);
+  if (chosen == "tcp") return make_tcp_world(launch);
+  TORCH_CHECK_NOT_IMPLEMENTED(chosen != "nccl", "world: backend \"nccl\" is not built yet", "\n  have  backend \"nccl\"",
+                              "\n  fix   use \"threads\" on one machine, \"mpi\" or \"tcp\"");
+  static const std::map<std::string, std::string, std::less<>> kElsewhere = {
+      {"openmpi", "mpi"}, {"mpich", "mpi"}, {"MPI", "mpi"}, {"NCCL", "nccl"}, {"gloo", "tcp"}};
+  TORCH_CHECK_VALUE(chosen == "threads", "world: unknown backend \"", chosen, "\"",
+                    did_you_mean(chosen, {"threads", "mpi", "tcp", "nccl", "fake"}, kElsewhere),
+                    "\n  have  backend \"", chosen, "\"\n  fix   use \"threads\", \"mpi\", \"tcp\", \"nccl\" or \"fake\"");
+  TORCH_CHECK_VALUE(launch.size == 1, "world: backend \"threads\" cannot reach the other ", launch.size - 1,
+                    " processes\n  have  ", launch.why, "\n  fix   leave --backend out, or start one process with --ranks ",
+                    launch.size);
+  return make_self_communicator();
 }
 
 }  // namespace moonhalo

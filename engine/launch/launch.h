@@ -17,6 +17,8 @@ struct Launch {
   /// Among the ranks of this machine; -1 where the launcher does not say.
   int local_rank = 0;
   int local_size = 1;
+  /// True if the launcher has set up what MPI's processes need to find each other (its own, PMI or PMIx).
+  bool joins_mpi = false;
   /// The variables that decided, and those that were set but not believed, for people.
   std::string why;
 };
@@ -35,9 +37,10 @@ Launch detect_launch();
 std::string describe(const Launch& launch);
 
 /// The world of a process that was started by `launch`. backend "" takes what fits: one process alone gets a world of
-/// one, several get MPI. "threads" is for one process (its ranks come from run_ranks); "mpi" and "fake" are made as
-/// asked. Collective over the processes for "mpi". ValueError for unknown names and for a backend that cannot reach
-/// the other processes; NotImplementedError for "nccl".
+/// one, several get MPI where the launcher joins its processes, else TCP (torchrun, Slurm without PMI). "threads" is
+/// for one process (its ranks come from run_ranks); "mpi", "tcp" and "fake" are made as asked. Collective over the
+/// processes for "mpi" and "tcp". ValueError for unknown names and for a backend that cannot reach the other processes;
+/// NotImplementedError for "nccl"; CommError when processes cannot be reached.
 CommunicatorPtr make_world(const std::string& backend, const Launch& launch);
 
 }  // namespace moonhalo

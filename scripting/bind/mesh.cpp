@@ -224,7 +224,8 @@ int world_size(lua_State* lua) {
   return 1;
 }
 
-/// mh.backend(): "threads", "mpi", "nccl", or "fake": no other rank is there, and what others would send is made up.
+/// mh.backend(): "threads", "mpi", "tcp", "nccl", or "fake": no other rank is there, and what others would send is made
+/// up.
 int backend(lua_State* lua) {
   push(lua, context(lua).world->backend());
   return 1;

@@ -315,7 +315,7 @@ void add_ranks_option(CLI::App& app, int& ranks, const std::string& description)
 void add_rank_options(CLI::App& app, SessionOptions& options) {
   add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
   app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
-      ->check(CLI::IsMember({"threads", "mpi", "nccl", "fake"}));
+      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
 }
 

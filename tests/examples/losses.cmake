@@ -1,6 +1,7 @@
 # Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.
 #   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,...   OUTPUT a folder
 #   RANKS list of numbers of thread ranks   STEPS, TOLERANCE   MPIEXEC empty: not under MPI
+#   LAUNCHERS list of names that tests/launch/start_ranks.sh knows: 3 ranks of each over TCP
 #   REFERENCE a setting with which the script uses plain tensors: compared with that first; empty: there is none
 file(REMOVE_RECURSE "${OUTPUT}")
 file(MAKE_DIRECTORY "${OUTPUT}")
@@ -41,6 +42,12 @@ if(MPIEXEC)
     list(APPEND logs "${OUTPUT}/mpi_${ranks}.jsonl")
   endforeach()
 endif()
+string(REPLACE "," ";" LAUNCHERS "${LAUNCHERS}")
+foreach(launcher IN LISTS LAUNCHERS)
+  set(rank_options "")
+  run_example(${launcher} "${SOURCE}/tests/launch/start_ranks.sh" ${launcher} 3 "${PROGRAM}")
+  list(APPEND logs "${OUTPUT}/${launcher}.jsonl")
+endforeach()
 execute_process(COMMAND "${PROGRAM}" run "${SOURCE}/tests/examples/compare_losses.lua" -- ${STEPS} ${TOLERANCE} ${logs}
                 RESULT_VARIABLE status)
 if(NOT status EQUAL 0)

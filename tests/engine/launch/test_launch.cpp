@@ -140,7 +140,7 @@ TEST(MakeWorld, FitsTheLaunchOrSaysWhyNot) {
   EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("thread", single); }), HasSubstr("did you mean 'threads'?"));
   EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("carrier pigeon", single); }), HasSubstr("unknown backend"));
   EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("nccl", single); }), HasSubstr("nccl"));
-  EXPECT_THAT(error_of<c10::NotImplementedError>([&] { make_world("", torchrun); }), HasSubstr("torchrun"));
+  EXPECT_THAT(error_of<c10::ValueError>([&] { make_world("tcp", mpi); }), HasSubstr("set MASTER_ADDR"));
 }
 
 }  // namespace

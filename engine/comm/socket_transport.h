@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/transport.h"
+
+namespace moonhalo {
+
+/// Messages over stream sockets (TCP, or a pair of one machine): `sockets[r]` is connected to rank r; that of `rank`
+/// itself is unused. Takes them over and closes them at its end. A rank whose socket has closed fails what waits for it
+/// (CommError) at once, except for notes (Transport::kNoteTag), which no rank has to send.
+TransportPtr make_socket_transport(int rank, std::vector<int> sockets);
+
+}  // namespace moonhalo
