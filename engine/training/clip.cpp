@@ -47,13 +47,35 @@ int64_t copies_of(const at::Tensor& grad, const DeviceMesh& mesh) {
   return mesh.size() / blocks;
 }
 
-// Sums |x|^p over this rank's block, or takes the largest |x|, in float64.
-at::Tensor power_sum(const at::Tensor& grad, double p) {
+// Returns the norm of this rank's block; undefined for one without elements.
+at::Tensor norm_of_block(const at::Tensor& grad, double p) {
   at::Tensor block = is_shard_tensor(grad) ? to_local(grad) : grad;
-  if (block.numel() == 0) return at::zeros({}, block.options().dtype(at::kDouble));
+  if (block.numel() == 0) return {};
   if (block.scalar_type() == at::kHalf || block.scalar_type() == at::kBFloat16) block = block.to(at::kFloat);
-  const at::Tensor norm = at::linalg_vector_norm(block, p).to(at::kDouble);
-  return std::isinf(p) ? norm : norm.pow(p);
+  return at::linalg_vector_norm(block, p);
+}
+
+// Sums |x|^p over this rank's blocks, each divided by the number of ranks that have it, or takes the largest |x|, in
+// float64. Numbers of the CPU are put together here: an operator for each costs as much as a small norm.
+at::Tensor power_sum(const std::vector<at::Tensor>& gradients, const DeviceMesh* mesh, double p) {
+  double total = 0;
+  at::Tensor elsewhere;
+  for (const at::Tensor& grad : gradients) {
+    const at::Tensor norm = norm_of_block(grad, p);
+    if (!norm.defined()) continue;
+    const double copies = mesh != nullptr && !std::isinf(p) ? static_cast<double>(copies_of(grad, *mesh)) : 1;
+    if (norm.is_cpu()) {
+      const double value = norm.item<double>();
+      // std::max would lose a NaN.
+      total =
+          std::isinf(p) ? (value > total || std::isnan(value) ? value : total) : total + std::pow(value, p) / copies;
+    } else {
+      const at::Tensor part = std::isinf(p) ? norm.to(at::kDouble) : norm.to(at::kDouble).pow(p) / copies;
+      elsewhere = !elsewhere.defined() ? part : std::isinf(p) ? at::maximum(elsewhere, part) : elsewhere + part;
+    }
+  }
+  if (!elsewhere.defined()) return at::scalar_tensor(total, at::kDouble);
+  return std::isinf(p) ? elsewhere.clamp_min(total) : elsewhere + total;
 }
 
 at::ScalarType result_type(const std::vector<at::Tensor>& gradients) {
@@ -72,13 +94,9 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (gradients.empty()) return at::zeros({});
   const MeshPtr mesh = common_mesh(gradients);
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& grad : gradients) {
-    at::Tensor part = power_sum(grad, norm_type);
-    if (mesh && !std::isinf(norm_type)) part = part / copies_of(grad, *mesh);
-    parts.push_back(part);
-  }
-  at::Tensor total = std::isinf(norm_type) ? at::stack(parts).amax() : at::stack(parts).sum();
+  const at::Tensor& first = gradients[0];
+  at::Tensor total =
+      power_sum(gradients, mesh.get(), norm_type).to((is_shard_tensor(first) ? to_local(first) : first).device());
   if (mesh) {
     const auto describe = [&] { return std::to_string(gradients.size()) + " gradients"; };
     const CallScope scope(gradients.size(), "clip_grad_norm", describe);

@@ -21,6 +21,9 @@
 namespace moonhalo {
 namespace {
 
+constexpr int64_t kSmallBytes = 256 << 10;
+constexpr int64_t kMessageBytes = 128 << 10;  // what may be sent more for one message less
+
 // A gradient and one mesh dim that it is to be summed over.
 struct PartialGrad {
   at::Tensor grad;
@@ -157,6 +160,12 @@ struct PendingGradientSync::Bucket {
   }
 
   bool scatters() const { return grads[0].leaf != nullptr; }
+  // True if all ranks send all their addends in one message, instead of parts and then sums in two. The bits are the
+  // same.
+  bool is_small() const {
+    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    return bytes <= kSmallBytes && bytes * (group.size() - 2) * (group.size() - 1) <= kMessageBytes * group.size();
+  }
 
   void reduce() {
     in_scope(grads, [&] {
@@ -164,6 +173,10 @@ struct PendingGradientSync::Bucket {
         at::Tensor mine = at::empty({counts[group.rank()]}, flat.options());
         group.reduce_scatter(flat, counts, mine, grads[0].op);
         flat = mine;
+      } else if (is_small()) {
+        at::Tensor all = at::empty({flat.numel() * group.size()}, flat.options());
+        group.all_gather(flat, std::vector<int64_t>(group.size(), flat.numel()), all);
+        reduce_tensors(grads[0].op, all.tensor_split(group.size()), flat);
       } else {
         group.all_reduce(flat, grads[0].op);
       }

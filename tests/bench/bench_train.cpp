@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training a transformer on thread ranks: copies and fully sharded parameters against data parallelism written by hand
 // in plain LibTorch (every rank its own module, one flat all-reduce of the gradients), which is 1.00.
-//   bench_train [ROUNDS [WIDTH]]
+//   bench_train [ROUNDS [WIDTH]]      0 rounds: counts alone
 // "processor": time of all ranks in milliseconds, the least of the rounds; other work on the machine does not count in
 // it. "wall" does. The rest are counts: they are the same in every run.
 //   bytes      that a rank sends in a step / the fewest: 3 or 2 times (P-1)/P of the parameters
 //   messages   of a step / one for every pair of ranks, unit, gather and sum
 //   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
 //              gradients of one, and the activations of its samples, as a plain module keeps them
+//   own        the same / what the way itself says that it keeps: all parameters whole until backward has used them
+//              (false, ...), and all gradients until the optimizer sums them (false, false)
+//   state      bytes of parameters, gradients and Adam's states on the rank that has most / mean; torch.chunk's blocks
+//   of
+//              dim 0 beside it
+//   clip       messages of the joint norm / those of one all-reduce; processor time / that of the norm of this rank's
+//   blocks
 #include <ATen/ATen.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/adamw.h>
@@ -253,16 +260,70 @@ void counts(mh::Communicator& world, int64_t width) {
                   four = traffic_of(world, [&] { model->step(x, 4); });
     const double all = static_cast<double>(model->numel()) * sizeof(float), unit = all / kBlocks;
     const double passes = way.sharded && way.options.reshard_after_forward ? 3 : 2;
-    const double ideal = 4 * all / (way.sharded ? world.size() : 1) + 3 * unit +
-                         static_cast<double>(activation_bytes(width, samples(mesh, {"", true}, tokens, width)));
+    const auto activations = static_cast<double>(activation_bytes(width, samples(mesh, {"", true}, tokens, width)));
+    const double ideal = 4 * all / (way.sharded ? world.size() : 1) + 3 * unit + activations;
+    const bool keeps = way.sharded && !way.options.reshard_after_forward;
+    const double gathered = keeps ? all - 2 * unit : 0,
+                 unsummed = keeps && !way.options.reshard_after_backward ? share * all - unit : 0;
     const double bytes = most(world, static_cast<double>(one.bytes) / (passes * share * all)),
-                 worst = most(world, static_cast<double>(peak) / ideal);
+                 worst = most(world, static_cast<double>(peak) / ideal),
+                 own = most(world, static_cast<double>(peak) / (ideal + gathered + unsummed));
     if (world.rank() != 0) continue;
-    std::printf("  %-13s P = %d  bytes %.3f  messages %5.3f  4 micro-batches %.2f of one  peak %.2f (%.1f MB)\n",
-                way.name, world.size(), bytes, static_cast<double>(one.messages) / (passes * others * (kBlocks + 1)),
-                static_cast<double>(four.bytes) / static_cast<double>(one.bytes), worst,
-                static_cast<double>(peak) / 1e6);
+    std::printf(
+        "  %-13s P = %d  bytes %.3f  messages %5.3f  4 micro-batches %.2f of one  peak %.2f, own %.2f (%.1f MB)\n",
+        way.name, world.size(), bytes, static_cast<double>(one.messages) / (passes * others * (kBlocks + 1)),
+        static_cast<double>(four.bytes) / static_cast<double>(one.bytes), worst, own, static_cast<double>(peak) / 1e6);
   }
+}
+
+// ---- States and norms ----------------------------------------------------------------------------------------------
+
+double least_time(int rounds, const std::function<void()>& work) {
+  double least = std::numeric_limits<double>::max();
+  for (int round = 0; round < rounds; ++round) {
+    const double begun = mh::bench::thread_time();
+    work();
+    least = std::min(least, mh::bench::thread_time() - begun);
+  }
+  return least;
+}
+
+void states(mh::Communicator& world, int64_t width) {
+  const mh::MeshPtr mesh = mh::init_device_mesh(world, "cpu", {world.size()}, {"dp"});
+  const Way way{"true, true"};
+  const auto model = trainee(world, mesh, way, width);
+  double mine = 0, chunked = 0, all = 0;
+  for (const at::Tensor& p : model->net->parameters()) {
+    const int64_t rows = p.size(0), block = (rows + world.size() - 1) / world.size();
+    mine += static_cast<double>(mh::to_local(p.detach()).numel());
+    all += static_cast<double>(p.numel());
+    chunked += static_cast<double>(std::min(rows, block) * (p.numel() / rows));
+  }
+  at::Tensor total = at::scalar_tensor(mine, at::kDouble);
+  world.all_reduce(total, mh::ReduceOp::kSum);
+  const double worst = most(world, mine) * world.size() / total.item<double>();
+  model->pass(samples(mesh, way, 64, width));
+  model->sum();
+  const std::vector<at::Tensor> parameters = model->net->parameters();
+  const auto blocks = [&] {
+    std::vector<at::Tensor> all_blocks;
+    for (const at::Tensor& p : parameters) all_blocks.push_back(mh::to_local(p.grad()));
+    return all_blocks;
+  }();
+  const Traffic clip = traffic_of(world, [&] { mh::grad_norm(parameters); });
+  at::Tensor one = at::zeros({1});
+  const Traffic reduce = traffic_of(world, [&] { world.all_reduce(one, mh::ReduceOp::kSum); });
+  const double local = most(world, least_time(9, [&] {
+                              double sum = 0;
+                              for (const at::Tensor& norm : at::_foreach_norm(blocks))
+                                sum += norm.item<double>() * norm.item<double>();
+                              one.fill_(sum);
+                            }));
+  const double joint = most(world, least_time(9, [&] { mh::grad_norm(parameters); }));
+  if (world.rank() != 0) return;
+  std::printf("  P = %d  state %.4f (torch.chunk %.4f)  clip: messages %.2f, processor time %.2f\n", world.size(),
+              worst, chunked * world.size() / all,
+              static_cast<double>(clip.messages) / static_cast<double>(reduce.messages), joint / local);
 }
 
 }  // namespace
@@ -270,10 +331,15 @@ void counts(mh::Communicator& world, int64_t width) {
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
   const int64_t width = argc > 2 ? std::atoll(argv[2]) : 512;
-  mh::run_ranks(
-      2, [&](mh::Communicator& world) { times(world, width, rounds); }, 1);
+  if (rounds > 0)
+    mh::run_ranks(
+        2, [&](mh::Communicator& world) { times(world, width, rounds); }, 1);
   std::printf("counts, %lld tokens a rank, width %lld\n", 256LL, static_cast<long long>(width / 2));
   for (const int ranks : {2, 3, 4})
     mh::run_ranks(
         ranks, [&](mh::Communicator& world) { counts(world, width / 2); }, 1);
+  std::printf("states and norms, width %lld\n", static_cast<long long>(width / 2 + 8));
+  for (const int ranks : {2, 3, 5, 7})
+    mh::run_ranks(
+        ranks, [&](mh::Communicator& world) { states(world, width / 2 + 8); }, 1);
 }

@@ -282,7 +282,9 @@ TEST(Parallelize, FinishGradSyncReducesInOneMessage) {  // V11
     mesh->group().reset_stats();
     finish_grad_sync(parameters);
 
-    EXPECT_EQ(mesh->group().stats().by_kind[CommStats::kAllReduce].calls, 2);  // one for each mesh dim
+    const auto& kinds = mesh->group().stats().by_kind;
+    EXPECT_EQ(kinds[CommStats::kAllGather].calls, 2);  // one for each mesh dim; small ones send all addends to all
+    EXPECT_EQ(kinds[CommStats::kAllReduce].calls, 0);
     for (size_t i = 0; i < addends.size(); ++i) {
       EXPECT_FALSE(spec(parameters[i].grad())->has_partial());
       EXPECT_EQ(difference(full_tensor(parameters[i].grad()), expected[i], 1e-12), "");
