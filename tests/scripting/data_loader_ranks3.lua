@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Batches of mh.data: bit by bit those of plain reading, on meshes of data and domain dims with uneven blocks; orders, places,
--- missing values, memory, damage. The same file runs on 1 and 4 ranks, and with processes.
+-- missing values, memory, damage. The same file runs on 1, 4 and 8 ranks, and with processes.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
@@ -57,6 +57,10 @@ local function cuts()
     add("rows x data", {2, 2}, {"domain", "data"}, {batch = "data", latitude = "domain"})
     add("rows x columns", {2, 2}, {"y", "x"}, {latitude = {"y", {6, 1}}, longitude = {"x", {2, 3}}})
     add("copies x columns", {2, 2}, {"copies", "x"}, {longitude = "x"})
+  elseif n == 8 then
+    add("data x rows x columns", {2, 2, 2}, {"data", "y", "x"}, {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
+    add("rows x data x columns", {2, 2, 2}, {"y", "data", "x"}, {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
+    add("data x copies x rows", {2, 2, 2}, {"data", "copies", "y"}, {batch = "data", latitude = "y"})
   end
   return list
 end
@@ -129,7 +133,7 @@ function tests.test_X21_random_windows_decode_few_chunks_twice()
   local function chunks(shuffle)
     mh.io_stats{reset = true}
     -- Room for ten chunks of the twenty, beside the batches.
-    local seen = order_of(set:loader{batch = 8, shuffle = shuffle, seed = 1, memory = 4 * 8 * 2 * 35 * 4 + 2 * 10 * 8 * 35 * 4})
+    local seen = order_of(set:loader{batch = 8, shuffle = shuffle, seed = 1, memory = 5 * 8 * 2 * 35 * 4 + 2 * 10 * 8 * 35 * 4})
     table.sort(seen)
     testing.assert_equal({#seen, seen[1], seen[159]}, {159, 0, 158})
     return mh.io_stats().chunks
@@ -275,7 +279,7 @@ function tests.test_X13_X21_blocks_change_between_batches()
       table.move(index, 1, #index, #seen + 1, seen)
       if #blocks == 2 then loader:recut{latitude = {"domain", sizes}} end
     end
-    testing.assert_equal({blocks[2], blocks[3]}, {n == 3 and {3, 3, 1} or n == 4 and {2, 2, 2, 1} or {4, 3}, sizes})
+    testing.assert_equal({blocks[2], blocks[3]}, {({[2] = {4, 3}, [3] = {3, 3, 1}, [4] = {2, 2, 2, 1}, [8] = {1, 1, 1, 1, 1, 1, 1, 0}})[n], sizes})
     testing.assert_equal(seen, order_of(set:loader{batch = 4, shuffle = true, seed = 2}))
     refused(function() loader:recut{latitude = {"domain", {7, 7, 7, 7}}} end, "loader: sizes of 'latitude' do not fit")
     testing.assert_equal(loader:batches()().inputs:shard_sizes(2), sizes)
@@ -297,7 +301,7 @@ function tests.test_X21_options_that_do_not_fit()
     bad({cut = {latitude = "domain"}}, "loader: 'latitude' is cut over 'domain', which is no dim of the mesh")
     bad({mesh = mesh, cut = {latitude = "domain", longitude = "domain"}}, "loader: 'latitude' and 'longitude' are both cut over 'domain'")
     bad({mesh = mesh, cut = {latitude = {"domain", {1, 2, 3, 4, 5}}}}, "loader: sizes of 'latitude' do not fit")
-    bad({batch = 4, memory = 1000}, "loader: 4 batches do not fit in memory = 1000 bytes\n  have  5040 bytes for the largest block of 4 samples of 9 channels")
+    bad({batch = 4, memory = 1000}, "loader: 5 batches do not fit in memory = 1000 bytes\n  have  5040 bytes for the largest block of 4 samples of 9 channels")
     bad({memory = "2 gigs"}, "loader: memory is '2 gigs'")
     bad({missing = {mask = true}}, "loader: missing is {\"mask\":true}")
     bad({normalize = {t2m = {mean = 0, std = 1}}}, "loader: statistics of other fields: none of 'orography'")

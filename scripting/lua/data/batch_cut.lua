@@ -116,7 +116,6 @@ end
 --- The batch of which `block` is this rank's part: a ShardTensor, or without a mesh the block itself. Collective.
 function BatchCut:assemble(block, batch_sizes)
   if not self.mesh then return block end
-  if self.mesh.device_type ~= "cpu" then block = block:to(self.mesh.device_type) end
   return mh.from_local(block, self.mesh, placements(self, self.mesh.names, batch_sizes))
 end
 
@@ -165,7 +164,11 @@ function BatchCut:group()
   end
   local function spread(frames, counts)
     local all = mh.from_local(frames, flat, {mh.Shard(0, counts)})
-    return (flat == target and all:redistribute(to) or all:redistribute(target, to)):to_local()
+    local moved = flat == target and all:redistribute(to) or all:redistribute(target, to)
+    local rows = moved:to_local()
+    all:free()
+    moved:free()
+    return rows
   end
   return {size = size, index = index, spread = spread}
 end

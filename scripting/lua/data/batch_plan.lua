@@ -107,10 +107,27 @@ local function part_of(self, batch, part, frames)
       for i, anchor in ipairs(batch.anchors) do
         index[i] = batch.position[name][anchor[1] << 40 | (varies and anchor[2] + offset or 0)]
       end
-      pieces[#pieces + 1] = frames[name]:index_select(0, mh.tensor(index, {dtype = "int64"}))
+      pieces[#pieces + 1] = frames[name]:index_select(0, mh.tensor(index, {dtype = "int64", device = frames[name].device}))
     end
   end
-  return #pieces > 0 and (#pieces == 1 and pieces[1] or mh.cat(pieces, 1)) or nil
+  if #pieces < 2 then return pieces[1] end
+  local all = mh.cat(pieces, 1)
+  for _, piece in ipairs(pieces) do piece:free() end
+  return all
+end
+
+--- The frames of a field: those read, or what the group makes of them. Large tensors are freed at once, not when Lua collects
+--- them, for the sake of the memory that was stated.
+local function frames_read(self, batch, name, read)
+  if self.cut.mesh and self.cut.mesh.device_type ~= "cpu" then
+    local moved = read:to(mh.device())
+    read:free()
+    read = moved
+  end
+  if not self.shared[name] then return read end
+  local rows = self.group.spread(read, batch.counts[name])
+  read:free()
+  return rows
 end
 
 --- {inputs, targets, static, mask, input_mask, index, times} of a batch that was begun. Collective over all ranks.
@@ -118,8 +135,7 @@ function BatchPlan:finish(batch)
   return mh.no_grad(function()
     local frames = {}
     for i, read in ipairs(batch.ticket:wait()) do
-      local name = self.names[i]
-      frames[name] = self.shared[name] and self.group.spread(read, batch.counts[name]) or read
+      frames[self.names[i]] = frames_read(self, batch, self.names[i], read)
     end
     local missing, result = self.options.missing, {times = {}}
     for _, kind in ipairs {"inputs", "targets", "static"} do
@@ -129,10 +145,14 @@ function BatchPlan:finish(batch)
         if missing.mask and kind ~= "static" then
           result[kind == "targets" and "mask" or "input_mask"] = self.cut:assemble(absent:logical_not(), batch.sizes)
         end
-        block = block:masked_fill(absent, missing.fill)
+        local filled = block:masked_fill(absent, missing.fill)
+        block:free()
+        absent:free()
+        block = filled
       end
       result[kind] = block and self.cut:assemble(block, batch.sizes)
     end
+    for _, name in ipairs(self.names) do frames[name]:free() end
     result.index = mh.tensor(batch.samples, {dtype = "int64"})
     for i, sample in ipairs(batch.samples) do result.times[i] = self.set:time(sample) end
     return result

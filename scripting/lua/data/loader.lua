@@ -76,16 +76,17 @@ local function check_missing(given)
   return given
 end
 
---- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, one being put
---- together, and that of the user.
+local kTogether = 3  -- batches while one is put together: its frames, what is made of them, and that of the user
+
+--- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, and kTogether.
 local function check_memory(self)
   local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
   local _, _, sizes = self.cut:samples(self.batch)
-  local need = (self.prefetch + 2) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * kBytes[self.options.dtype]
+  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * kBytes[self.options.dtype]
   if need > self.memory then
-    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + 2) times\n"
-      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + 2, self.memory, need // (self.prefetch + 2),
-      math.max(table.unpack(sizes)), channels, math.ceil(need / (1 << 20))))
+    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times\n"
+      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + kTogether, self.memory,
+      need // (self.prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether, math.ceil(need / (1 << 20))))
   end
   return self.memory - need
 end
