@@ -60,6 +60,24 @@ function tests.test_X18_the_well()
   files.remove(paths)
 end
 
+function tests.test_X18_scenarios_are_runs_of_their_own()
+  local paths = {files.cf("run_a.nc", 0, 5), files.cf("run_b.nc", 0, 5, {scale = 0.02}), files.cf("run_c.nc", 2, 4)}
+
+  local data = mh.data.open(paths, {join = "trajectories"})
+
+  testing.assert_equal({#data.runs, data.steps, #data.gaps}, {3, 14, 0})
+  testing.assert_equal(data.fields.t2m:read(4, {trajectory = 1}), files.t2m(0, 5, 0.02)["4:5"])
+  local set = data:windows{inputs = {fields = {"t2m"}, steps = {0, 1}}, static = {"orography"}}
+  local train, valid = set:split{train = 2 / 3, valid = 1 / 3}
+  testing.assert_equal({#set, #train, #valid, valid:time(0)}, {11, 8, 3, "2000-12-30 12:00:00"})
+  for batch in set:loader{batch = 11}:batches() do
+    testing.assert_equal(batch.inputs["4:8, 1"], files.t2m(0, 5, 0.02)["1:5"])
+    testing.assert_equal(batch.static["10"], files.values(0, 1, 7, 5, 5):float())
+  end
+  testing.assert_error(function() mh.data.open(paths, {join = "runs"}) end, "data.open: unknown join 'runs'")
+  files.remove(paths)
+end
+
 function tests.test_X18_pdebench()
   local seeds, flow = files.seeds("seeds.h5", 3, 4), files.flow("flow.h5", 2, 4)
 

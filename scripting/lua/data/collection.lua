@@ -39,8 +39,7 @@ local function check_fields(head, a, b, of_a, of_b)
       local what = function(of) return ("%s of '%s'"):format(of, name) end
       if listed(x.dims) ~= listed(y.dims) then differ(what "the dims", a, b, listed(x.dims), listed(y.dims)) end
       for i, dim in ipairs(x.dims) do
-        local shared = dim == "sample" or (dim == head.axis and head.join == "axis")
-        if not shared and x.shape[i] ~= y.shape[i] then
+        if dim ~= "sample" and dim ~= head.axis and x.shape[i] ~= y.shape[i] then
           differ(what("the shape"), a, b, "[" .. table.concat(x.shape, ", ") .. "]", "[" .. table.concat(y.shape, ", ") .. "]")
         end
       end

@@ -9,7 +9,7 @@ local sorted = require("moonhalo.internal.checkpoint_values").sorted
 local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
-local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space"})
+local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join"})
 
 local function find_files(source)
   local list = type(source) == "table" and source or {source}
@@ -69,7 +69,9 @@ local function read_heads(paths, options)
       fail(("data.open: two layouts\n  have  '%s' is '%s', '%s' is '%s'\n  fix   open them apart, or give layout ="):format(paths[1],
         layout.name, path, layouts.choose(file).name))
     end
-    heads[i] = check_head(layout.describe(file, options), path, layout)
+    heads[i] = layout.describe(file, options)
+    heads[i].join = options.join or heads[i].join
+    check_head(heads[i], path, layout)
     for _, field in pairs(heads[i].fields) do
       local dataset = file[field.datasets[1]]
       if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
@@ -80,10 +82,12 @@ end
 
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
 --- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims of
---- space). Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
+--- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios). Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
-  mh._data.check_same("data.open", "arguments", mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}})
+  mh._data.check_same("data.open", "arguments",
+    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or ""})
+  if options.join ~= nil then arguments.choice("data.open", "join", options.join, {"trajectories"}) end
   local heads = mh._files.on_first_rank(function() return read_heads(find_files(options.files), options) end)
   return require("moonhalo.data.collection").join(mh.json.decode(heads))
 end
