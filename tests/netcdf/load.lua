@@ -17,6 +17,7 @@ local function load(name, source, windows, options)
   local data = mh.data.open(source)
   if mh.rank() == 0 then print(data) end
   local set = data:windows(windows)
+  if mh.rank() == 0 then print(set) end
   local dim = data.space[#data.space]
   local rows = data.fields[set.inputs.fields[1]].space_shape[#data.space]
   local parts = {inputs = {}, targets = {}}
@@ -36,4 +37,5 @@ load("well", folder .. "/well", {inputs = {fields = {"tracer", "velocity"}, step
 load("lzf", folder .. "/ns_incom.h5", {inputs = {fields = {"velocity"}, steps = {0}}, targets = {fields = {"particles"}, steps = {1}}})
 load("seeds", folder .. "/diff_react.h5", {inputs = {fields = {"data"}, steps = {0}}, targets = {fields = {"data"}, steps = {2}}})
 load("plain", folder .. "/plain.h5", {inputs = {"x"}, targets = {"y"}})
+load("makani", folder .. "/makani", {inputs = {fields = {"fields"}, steps = {-1, 0}}, targets = {fields = {"fields"}, steps = {1}}})
 out:close()

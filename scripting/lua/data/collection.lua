@@ -43,6 +43,9 @@ local function check_fields(head, a, b, of_a, of_b)
           differ(what("the shape"), a, b, "[" .. table.concat(x.shape, ", ") .. "]", "[" .. table.concat(y.shape, ", ") .. "]")
         end
       end
+      if listed(x.channel_names or {}) ~= listed(y.channel_names or {}) then
+        differ(what "the channels", a, b, listed(x.channel_names or {}), listed(y.channel_names or {}))
+      end
       if (x.units or "") ~= (y.units or "") then differ(what "the units", a, b, "'" .. (x.units or "") .. "'", "'" .. (y.units or "") .. "'") end
     end
   end

@@ -20,7 +20,7 @@ function Field.new(collection, name, files, heads)
       head, self.found_in = one.fields[name], files[i]
     end
   end
-  self.dims, self.units, self.standard_name = head.dims, head.units, head.standard_name
+  self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
   self.varies, self.channels, self.channel_dims, self.space_shape = false, 1, {}, {}
   local space = {}
   for i, dim in ipairs(collection.space) do space[dim] = i end

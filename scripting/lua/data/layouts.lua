@@ -14,7 +14,8 @@
 --     trajectories     how many runs of steps the file has, each of its own
 --     join             "axis": the steps of several files follow each other; "trajectories": they are other runs
 --     coordinates      name of a dim -> list of numbers
---     fields           name -> {datasets = {path, or one a trajectory}, dims = {names}, shape, units, standard_name, boundary}
+--     boundary         name of a dim -> text, as "periodic"; may be left out
+--     fields           name -> {datasets = {path, or one a trajectory}, dims = {names}, shape, units, standard_name, channel_names}
 --
 -- In `dims` of a field, "sample" is the dim of trajectories, and what is neither axis nor space counts channels.
 
@@ -24,7 +25,7 @@ local fail = mh.fail
 local layouts = {}
 
 local known = {}
-for _, name in ipairs {"plain", "pdebench", "well", "cf"} do known[#known + 1] = require("moonhalo.data.layouts." .. name) end
+for _, name in ipairs {"plain", "pdebench", "well", "cf", "makani"} do known[#known + 1] = require("moonhalo.data.layouts." .. name) end
 
 local function names()
   local list = {}

@@ -75,7 +75,8 @@ local function check_part(data, name, part, static)
   for _, step in ipairs(part.steps) do
     for _, field_name in ipairs(part.fields) do
       for channel = 0, data.fields[field_name].channels - 1 do
-        local of = data.fields[field_name].channels > 1 and "." .. channel or ""
+        local names = data.fields[field_name].channel_names
+        local of = data.fields[field_name].channels > 1 and "." .. (names and names[channel + 1] or channel) or ""
         part.channels[#part.channels + 1] = static and field_name .. of or ("%s%s@%+d"):format(field_name, of, step)
       end
     end
