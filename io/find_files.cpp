@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/io/zarr.h"
 
 namespace moonhalo::io {
 namespace {
@@ -69,7 +70,7 @@ std::vector<std::string> matches(const std::string& pattern) {
 
 std::vector<std::string> find_files(const std::string& source) {
   std::error_code error;
-  if (fs::is_directory(source, error) && !source.ends_with(".zarr")) return in_folder(source);
+  if (fs::is_directory(source, error) && !is_zarr(source)) return in_folder(source);
   if (fs::exists(source, error)) return {source};
   const bool pattern = source.find_first_of("*?[") != std::string::npos;
   std::vector<std::string> found = pattern ? matches(source) : std::vector<std::string>();

@@ -3,6 +3,7 @@
 
 check_formats.py PROGRAM PYTHON SCRIPT MPIEXEC: PYTHON is that of the environment that `./dev test` makes; without it the
 test is skipped (status 77). Without an MPIEXEC there are no processes."""
+import importlib.util
 import os
 import subprocess
 import sys
@@ -14,6 +15,11 @@ if not os.path.exists(python):
     sys.exit(77)
 if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(python))):
     sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+
+missing = [name for name in ("h5py", "netCDF4", "xarray", "zarr") if importlib.util.find_spec(name) is None]
+if missing:
+    print(f"skipped: {python} lacks {', '.join(missing)}; `./dev test` installs it")
+    sys.exit(77)
 
 import h5py
 import numpy as np

@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/find_files.h"
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/scatter.h"
 #include "moonhalo/io/zarr_json.h"
@@ -201,6 +202,7 @@ TEST_F(Zarr, AnArrayByItselfBearsItsFoldersName) {
 
   EXPECT_TRUE(at::equal(open(path + "/sst")["sst"].read(), full));
   EXPECT_TRUE(at::equal(open(path + "/sst/")["sst"].read(), full));
+  EXPECT_EQ(find_files(path + "/sst"), std::vector<std::string>{path + "/sst"});
   EXPECT_EQ(first_line(message_of([&] { open(path); })), "open: \"" + path + "\" is a folder");
   zarr.files = {{"zarr.json", "{"}};
   EXPECT_EQ(first_line(message_of([&] { written(); })),
