@@ -59,6 +59,23 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   set_tests_properties(embed.cxx embed.session PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
+# Scripts of hosts without the hosts (moonhalo check).
+function(moonhalo_add_check_test name expected)
+  add_test(NAME embed.check_${name} COMMAND moonhalo_cli check ${ARGN})
+  set_tests_properties(embed.check_${name} PROPERTIES TIMEOUT 60 PASS_REGULAR_EXPRESSION "${expected}" ENVIRONMENT "${test_environment}")
+endfunction()
+set(host_script "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
+moonhalo_add_check_test(example "ok     learn\\(\\) -> 0\nok     leap\\(\\)\nok     measure\\(\\) -> 0.981586, 0"
+                        "${PROJECT_SOURCE_DIR}/examples/embed/surrogate.lua" --ranks 4 --field u=13x11 --call remember --call learn
+                        --call leap --call measure)
+moonhalo_add_check_test(numbers "ok     half\\(3.0\\) -> 1.5\n" "${host_script}" --call half=3)
+moonhalo_add_check_test(error "host.lua:[0-9]+: the pressure is negative" "${host_script}" --ranks 2 --call fails)
+moonhalo_add_check_test(missing_field "no field 'u' was registered; did you mean 'uu'" "${host_script}" --field uu=4 --call train)
+moonhalo_add_check_test(missing_function "check: the script has no function 'trian'; did you mean 'train'" "${host_script}" --call trian)
+moonhalo_add_check_test(form "check: --field: cannot read 'u=4y5'" "${host_script}" --field u=4y5)
+moonhalo_add_check_test(all "ok     leap\\(1\\)\nok     learn\\(\\) -> 47.6604\nok     measure\\(1, 1\\) -> 2.58868, a tensor of .6, 5., which mh_call cannot take\nok     remember"
+                        "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --field u=6x5:float32)
+
 # The same host with another MPI than Moonhalo's: its functions are all that Moonhalo has of it.
 find_program(MOONHALO_MPICH_CC mpicc.mpich)
 find_program(MOONHALO_MPICH_RUN mpiexec.mpich)

@@ -23,6 +23,20 @@ message(STATUS "${public_header_count} public headers")
 install(EXPORT moonhaloTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
 install(TARGETS moonhalo_c moonhalo_fortran EXPORT moonhaloCTargets)
 install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
+# For projects without CMake, the C interface alone. Relative to where it lies, so that an install can move.
+file(RELATIVE_PATH prefix_from_pc "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+file(CONFIGURE OUTPUT generated/moonhalo.pc @ONLY CONTENT
+"prefix=\${pcfiledir}/@prefix_from_pc@
+libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
+includedir=\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+
+Name: moonhalo
+Description: Networks inside simulation codes, on their blocks and their MPI: moonhalo_c.h
+Version: @PROJECT_VERSION@
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lmoonhalo -Wl,-rpath,\${libdir}
+")
+install(FILES "${PROJECT_BINARY_DIR}/generated/moonhalo.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 install(EXPORT moonhaloCTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
 configure_package_config_file(cmake/moonhaloConfig.cmake.in "${PROJECT_BINARY_DIR}/generated/moonhaloConfig.cmake"
                               INSTALL_DESTINATION "${package_dir}")

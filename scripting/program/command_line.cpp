@@ -29,7 +29,7 @@ int act(int argc, char** argv) {
   Action action;
   for (void (*add)(CLI::App&, Action&) :
        {add_run_command, add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command,
-        add_env_command, add_plan_command, add_merge_command}) {
+        add_env_command, add_plan_command, add_merge_command, add_check_command}) {
     add(app, action);
   }
   try {

@@ -4,6 +4,7 @@ mpirun: their numbers must agree to 12 digits over numbers of ranks and language
 usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
 
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,57 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
 
 
+def check_pkg_config(source, work, prefix):
+    """A C project without CMake, and an install that has moved."""
+    moved = work / "moved"
+    prefix.rename(moved)
+    found = list(moved.glob("**/pkgconfig/moonhalo.pc"))
+    if len(found) != 1:
+        sys.exit(f"moonhalo.pc is installed {len(found)} times")
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(found[0].parent)}
+    flags = run("pkg-config", "--cflags", "--libs", "moonhalo", env=environment).split()
+    run("cc", "-std=c99", "-Wall", "-Werror", source / "tests/package/c/main.c", "-o", work / "pc_consumer", *flags)
+    print("pkg-config: " + run(work / "pc_consumer").splitlines()[0])
+    moved.rename(prefix)
+
+
+def block_of(page, language):
+    """The first block of code of a page in this language."""
+    return page.read_text().split(f"```{language}\n", 1)[1].split("```", 1)[0]
+
+
+def check_pages(cmake, source, work, prefix, mpiexec):
+    """The programs of docs/embedding*.md, as they stand there: all three train the same network on the same field."""
+    folder = work / "pages"
+    folder.mkdir()
+    docs = source / "docs"
+    (folder / "script.lua").write_text(block_of(docs / "embedding.md", "lua"))
+    (folder / "solver.c").write_text(block_of(docs / "embedding.md", "c"))
+    (folder / "solver.cpp").write_text(block_of(docs / "embedding_cpp.md", "cpp"))
+    (folder / "solver.f90").write_text(block_of(docs / "embedding_fortran.md", "fortran"))
+    found = next(prefix.glob("**/pkgconfig"))
+    flags = run("pkg-config", "--cflags", "--libs", "moonhalo", env={**os.environ, "PKG_CONFIG_PATH": str(found)}).split()
+    run("mpicc", folder / "solver.c", *flags, "-o", folder / "solver_c")
+    run("mpicxx", "-std=c++11", folder / "solver.cpp", *flags, "-o", folder / "solver_cpp")
+    programs = ["solver_c", "solver_cpp"]
+    if shutil.which("gfortran"):
+        project = """cmake_minimum_required(VERSION 3.25)
+project(solver LANGUAGES C Fortran)
+find_package(moonhalo REQUIRED COMPONENTS c)
+find_package(MPI REQUIRED COMPONENTS Fortran)
+add_executable(solver solver.f90)
+target_link_libraries(solver moonhalo::fortran MPI::MPI_Fortran)
+"""
+        (folder / "CMakeLists.txt").write_text(project)
+        build(cmake, folder, folder / "build", prefix)
+        programs.append("build/solver")
+    lines = [run(mpiexec, "-n", 3, folder / name, folder / "script.lua").splitlines()[0] for name in programs]
+    print("\n".join(lines))
+    losses = [[float(word.strip(",")) for word in line.split() if "e-" in word.lower()] for line in lines]
+    if any(not math.isclose(a, b, rel_tol=1e-5) for loss in losses for a, b in zip(loss, losses[0])) or len(losses[0]) != 2:
+        sys.exit("the programs of the pages differ")
+
+
 def main(cmake, build_folder, source, mpiexec):
     work = Path(build_folder).resolve() / "embed_test"
     shutil.rmtree(work, ignore_errors=True)
@@ -49,6 +101,8 @@ def main(cmake, build_folder, source, mpiexec):
     run(cmake, "--install", build_folder, "--prefix", prefix)
     build(cmake, Path(source) / "tests/package/c", work / "c", prefix)
     print(run(work / "c/c_consumer").strip())
+    check_pkg_config(Path(source), work, prefix)
+    check_pages(cmake, Path(source), work, prefix, mpiexec)
 
     build(cmake, Path(source) / "examples/embed", work / "examples", prefix)
     script = Path(source) / "examples/embed/surrogate.lua"

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+#include "moonhalo/scripting/core/strict_globals.h"
+#include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+[[noreturn]] void usage(const std::string& option, const std::string& text, const std::string& form) {
+  throw UsageError("check: " + option + ": cannot read '" + text + "'\n  have  " + option + " " + text + "\n  fix   " +
+                   form);
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+struct StandIn {
+  std::string name, dtype = "float64";
+  std::vector<int64_t> shape;
+};
+
+/// "u=64x48:float32"
+StandIn parse_field(const std::string& text) {
+  const std::string form = "NAME=EXTENTS[:DTYPE], in the script's order of dims, as u=64x48 or u=64x48:float32";
+  const size_t equals = text.find('='), colon = text.find(':');
+  if (equals == 0 || equals == std::string::npos || (colon != std::string::npos && colon < equals))
+    usage("--field", text, form);
+  StandIn field{text.substr(0, equals)};
+  if (colon != std::string::npos) field.dtype = text.substr(colon + 1);
+  for (const std::string& extent : split(text.substr(equals + 1, colon - equals - 1), 'x')) {
+    char* end = nullptr;
+    const long long rows = std::strtoll(extent.c_str(), &end, 10);
+    if (extent.empty() || *end != '\0' || rows < 1 || rows > 1000000000) usage("--field", text, form);
+    field.shape.push_back(rows);
+  }
+  return field;
+}
+
+struct Call {
+  std::string name;
+  std::vector<double> numbers;
+  bool given = false;
+};
+
+/// "train=0.1,2"
+Call parse_call(const std::string& text) {
+  const size_t equals = text.find('=');
+  Call call{text.substr(0, equals), {}, true};
+  const std::string form = "FUNCTION or FUNCTION=NUMBERS, as train=0.1,2";
+  if (call.name.empty()) usage("--call", text, form);
+  if (equals == std::string::npos) return call;
+  for (const std::string& one : split(text.substr(equals + 1), ',')) {
+    char* end = nullptr;
+    call.numbers.push_back(std::strtod(one.c_str(), &end));
+    if (one.empty() || *end != '\0') usage("--call", text, form);
+  }
+  return call;
+}
+
+void push_function(lua_State* lua, const char* name) {
+  lua_getglobal(lua, "require");
+  push(lua, "moonhalo.internal.check");
+  lua_call(lua, 1, 1);
+  lua_getfield(lua, -1, name);
+  lua_remove(lua, -2);
+}
+
+template <typename Numbers>
+void push_list(lua_State* lua, const Numbers& numbers) {
+  lua_createtable(lua, static_cast<int>(numbers.size()), 0);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    push(lua, numbers[i]);
+    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
+  }
+}
+
+void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector<Call>& calls) {
+  push_function(lua, "prepare");
+  call_traced(lua, 0, 0);
+  for (const StandIn& field : fields) {
+    push_function(lua, "field");
+    push(lua, field.name);
+    push_list(lua, field.shape);
+    push(lua, field.dtype);
+    call_traced(lua, 3, 0);
+  }
+  forbid_undefined_globals(lua);
+  run_script(lua, 0);
+  if (calls.empty()) {
+    push_function(lua, "call_all");
+    call_traced(lua, 0, 0);
+  }
+  for (const Call& call : calls) {
+    push_function(lua, "call");
+    push(lua, call.name);
+    push_list(lua, call.numbers);
+    call_traced(lua, 2, 0);
+  }
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("check", "Run the script of a simulation code (moonhalo_c.h) without it, on made-up fields");
+  const auto options = std::make_shared<SessionOptions>();
+  const auto fields = std::make_shared<std::vector<std::string>>(),
+             calls = std::make_shared<std::vector<std::string>>();
+  command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
+  command->add_option("--field", *fields, "A field of the code, NAME=EXTENTS[:DTYPE], as u=64x48; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--call", *calls, "A function to call, FUNCTION[=NUMBERS], as train=0.1; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_rank_options(*command, *options);
+  add_timeout_option(*command, *options);
+  command->add_option("--set", options->settings, "What the code gives as settings, key=value; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->footer(
+      "Without --call every global function of the script is called once, in the order of names, with 1 for each "
+      "parameter.\nFields are smooth and cut over the ranks, as grids of two dims where that is possible.");
+  command->callback([options, fields, calls, &action] {
+    action = [options, fields, calls] {
+      std::vector<StandIn> stand_ins;
+      std::vector<Call> wanted;
+      for (const std::string& text : *fields) stand_ins.push_back(parse_field(text));
+      for (const std::string& text : *calls) wanted.push_back(parse_call(text));
+      return run_session(*options, [&](lua_State* lua) { check(lua, stand_ins, wanted); });
+    };
+  });
+}
+
+}  // namespace moonhalo::scripting
