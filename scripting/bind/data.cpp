@@ -4,9 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/find_files.h"
 #include "moonhalo/io/frame_queue.h"
 #include "moonhalo/io/moments.h"
+#include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -162,12 +164,21 @@ int wait(lua_State* lua) {
   return 1;
 }
 
+/// _data.from_block(block, mesh, placements, global shape): the ShardTensor of blocks whose sizes all ranks know, which
+/// from_local would exchange. No communication.
+int from_block(lua_State* lua) {
+  const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
+  push(lua, from_local(check_tensor(lua, 1), make_spec(mesh, check_int_list(lua, 4), check_placements(lua, 3))));
+  return 1;
+}
+
 const luaL_Reg kFunctions[] = {{"find_files", guard<find_files>},
                                {"check_same", guard<check_same>},
                                {"hash", guard<hash>},
                                {"reader", guard<make_reader>},
                                {"queue", guard<make_queue>},
                                {"merge_moments", guard<merge_moments>},
+                               {"from_block", guard<from_block>},
                                {nullptr, nullptr}};
 const luaL_Reg kReaderMethods[] = {{"moments", guard<reader_moments>}, {nullptr, nullptr}};
 const luaL_Reg kQueueMethods[] = {{"submit", guard<submit>}, {nullptr, nullptr}};

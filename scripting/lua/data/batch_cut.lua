@@ -116,7 +116,9 @@ end
 --- The batch of which `block` is this rank's part: a ShardTensor, or without a mesh the block itself. Collective.
 function BatchCut:assemble(block, batch_sizes)
   if not self.mesh then return block end
-  return mh.from_local(block, self.mesh, placements(self, self.mesh.names, batch_sizes))
+  local shape = {0, block.shape[2], table.unpack(self.shape)}
+  for _, size in ipairs(batch_sizes) do shape[1] = shape[1] + size end
+  return mh._data.from_block(block, self.mesh, placements(self, self.mesh.names, batch_sizes), shape)
 end
 
 --- Counts how often the members of a group decode compressed chunks of a field, all together, if each reads its own block.
@@ -163,7 +165,9 @@ function BatchCut:group()
     if not self.taken[name] then to[i] = mh.Replicate() end
   end
   local function spread(frames, counts)
-    local all = mh.from_local(frames, flat, {mh.Shard(0, counts)})
+    local shape = {0, frames.shape[2], table.unpack(self.shape)}
+    for _, count in ipairs(counts) do shape[1] = shape[1] + count end
+    local all = mh._data.from_block(frames, flat, {mh.Shard(0, counts)}, shape)
     local moved = flat == target and all:redistribute(to) or all:redistribute(target, to)
     local rows = moved:to_local()
     all:free()

@@ -76,8 +76,12 @@ local function weights_of(data, given, shape)
     tostring(given), mh.did_you_mean(tostring(given), data.space), table.concat(data.space, ", ")))
 end
 
+--- True if no other rank shares the work: ranks of a dry run are pretended.
+local function is_alone() return mh.world_size() == 1 or mh.backend() == "fake" end
+
 --- This rank's groups, first to last, of `count`.
 local function share(count)
+  if is_alone() then return 0, count end
   local ranks, rank = mh.world_size(), mh.rank()
   return count * rank // ranks, count * (rank + 1) // ranks
 end
@@ -111,7 +115,7 @@ local function moments_of(data, name, frames, weights, before)
     return "read"
   end)
   local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64"})
-  if mh.world_size() > 1 then
+  if not is_alone() then
     local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"statistics"})
     mine = mh.from_local(mine, mesh, {mh.Shard(0)}):full_tensor()
   end
