@@ -50,9 +50,10 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   endforeach()
   moonhalo_add_host_test(beside_without_threads 2 beside 2)
   # The same without a communicator: messages by functions that the host gives.
-  foreach(case fields errors faults sessions beside)
+  foreach(case fields errors faults sessions beside finalised)
     moonhalo_add_host_test(transport_${case} 3 transport_${case})
   endforeach()
+  moonhalo_add_host_test(finalised 2 finalised)
   add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
                                   "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
   add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
@@ -90,7 +91,7 @@ if(TARGET embed_host AND MOONHALO_MPICH_CC AND MOONHALO_MPICH_RUN)
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
     VERBATIM)
   add_custom_target(embed_host_mpich ALL DEPENDS "${mpich_host}")
-  foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside foreign)
+  foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside transport_finalised foreign)
     add_test(NAME embed.mpich_${case} COMMAND ${MOONHALO_MPICH_RUN} -n 3 "${mpich_host}" ${case}
                                               "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
     set_tests_properties(embed.mpich_${case} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT

@@ -104,6 +104,7 @@ class MpiCommunicator final : public Communicator,
   }
 
   void part() override {
+    if (mpi_finalized()) return;  // no rank can be told, and none waits
     const MpiWorld& world = group_->world();
     world.leaving->part(world.absence, world.group_ids);
   }

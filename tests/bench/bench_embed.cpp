@@ -51,6 +51,11 @@ void bench_call(mh_session* session) {
   const double numbers = median_microseconds(kCalls, [&] { check(mh_call(session, "half", 1, &in, 1, &out)); });
   std::printf("empty mh_call         %8.2f us   bare lua_pcall %.2f us, ratio %.1f\n", empty, lua, empty / lua);
   std::printf("a number in and out   %8.2f us\n", numbers);
+  const double beside = median_microseconds(kCalls / 20, [&] {
+    check(mh_call_begin(session, "nothing", 0, nullptr));
+    check(mh_call_end(session, 0, nullptr));
+  });
+  std::printf("empty begin and end   %8.2f us   on another thread\n", beside);
 }
 
 void bench_field(mh_session* session, int64_t rows) {

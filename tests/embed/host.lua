@@ -89,3 +89,8 @@ function reads_unknown() return fields.uu end
 function text() return "3 apples" end
 
 function parts_ways() return mh.rank() == 0 and fields.u:sum() or fields.u:mean() end
+
+function runs_short_on_rank_1()
+  if mh.rank() == 1 then mh.zeros({1 << 40}) end
+  return fields.u:sum()
+end

@@ -165,7 +165,7 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   seconds = MPI_Wtime();
   EXPECT_ERROR(mh_call(session, function, 0, NULL, 1, &out), status, text);
   seconds = MPI_Wtime() - seconds;
-  EXPECT(seconds < 10); /* the limit is 20 s */
+  EXPECT(seconds < 2); /* a second on a machine that has nothing else to do; the limit is 20 s */
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
   /* The solver's own MPI, and another session of the same ranks. */
@@ -176,6 +176,25 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   EXPECT(mh_close(session) == MH_OK);
   EXPECT(mh_call(other, "train", 0, NULL, 1, &out) == MH_OK);
   EXPECT(mh_close(other) == MH_OK);
+  free(p.memory);
+}
+
+/* The caller has ended its MPI before the sessions: a status and a text, and the sessions close. Ends MPI. */
+void test_finalised(const host* h) {
+  padded p = make_padded(h, 13, 11);
+  mh_session *used = open_session(h, NULL), *unused = open_session(h, NULL);
+  double out = 0;
+  EXPECT(mh_field(used, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(used, "train", 0, NULL, 1, &out) == MH_OK);
+  MPI_Finalize();
+  if (mh_call(used, "train", 0, NULL, 1, &out) != MH_RANK_LOST || strstr(mh_error(), "finalised") == NULL) {
+    fprintf(stderr, "after MPI_Finalize: %s\n", mh_error());
+    exit(1);
+  }
+  if (mh_field(used, "u", NULL) != MH_RANK_LOST || mh_close(used) != MH_OK || mh_close(unused) != MH_OK) {
+    fprintf(stderr, "closing after MPI_Finalize: %s\n", mh_error());
+    exit(1);
+  }
   free(p.memory);
 }
 
@@ -209,4 +228,5 @@ void test_faults(const host* h) {
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "rank 1 alone has failed");
   one_rank_fails(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed");
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "\n  rank  1 of ");
+  one_rank_fails(h, "runs_short_on_rank_1", MH_MEMORY, "memory");
 }
