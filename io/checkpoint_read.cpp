@@ -23,6 +23,7 @@ constexpr const char* kWho = "checkpoint.load";
 
 constexpr int64_t kShortestReadRun = 4 << 10;  // reading ahead serves the ranks that read between
 constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is exchanged
+constexpr int64_t kLoneBytes = 1 << 20;        // goes from place to place alone, where more would be packed
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
@@ -144,7 +145,7 @@ void CheckpointReader::add_shared(Shared shared) {
   const bool joins =
       shared_.empty() || (shared_[0].spec->mesh() == shared.spec->mesh() &&
                           shared_[0].tensor->dtype == shared.tensor->dtype && shared_bytes_ + bytes <= kSharedBytes);
-  if (!joins) flush();
+  if (!joins || bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes) flush();
   shared_.push_back(std::move(shared));
   shared_bytes_ += bytes;
 }
@@ -173,11 +174,19 @@ void CheckpointReader::flush() {
     maps.emplace_back(Ownership{mesh, one.spec->global_shape(), [&](int64_t rank) { return one.boxes[rank]; },
                                 [](int64_t, int64_t) { return true; }},
                       [&](int64_t rank) { return requests_for(block_box(*one.spec, rank)); });
-    exchange.add_gather(maps.back(), data.to(one.block.device()));
+    // Straight into the block where it takes the bytes: new memory costs more than a copy.
+    if (takes_bytes(one.block, *one.tensor) && one.block.dim() > 0) {
+      exchange.add_gather_into(maps.back(), data, one.block);
+    } else {
+      exchange.add_gather(maps.back(), data.to(one.block.device()));
+    }
   }
   exchange.start();
   exchange.wait();
-  for (size_t i = 0; i < all.size(); ++i) all[i].block.copy_(exchange.gathered(i));
+  for (size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor arrived = exchange.gathered(i);
+    if (!arrived.is_same(all[i].block)) all[i].block.copy_(arrived);
+  }
 }
 
 void CheckpointReader::read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target) {

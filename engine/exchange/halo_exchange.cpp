@@ -23,13 +23,17 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 bool HaloExchange::halo_overlaps() { return halo_options().overlap; }
 
+bool HaloExchange::gives_a_view(const IntervalMap& map) {
+  return map.identity_ ||
+         (map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty());
+}
+
 size_t HaloExchange::add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill,
                                 const HaloCachePtr& cache) {
   TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
                         shape_string(map.owned_shape_), " got one of ", local.sizes());
   Request request{&map, local, {}, false};
-  const bool one_view = map.receives_.empty() && map.covered_ && map.local_.size() == 1 && map.local_[0].flips.empty();
-  request.whole = map.identity_ || one_view;
+  request.whole = gives_a_view(map);
   if (request.whole) {
     request.result = map.identity_ ? local : IntervalMap::source_part(local, map.local_[0]);
   } else {
@@ -39,6 +43,20 @@ size_t HaloExchange::add_gather(const IntervalMap& map, const at::Tensor& local,
   request.cache = cache;
   if (cache) request.kept = cache->find(map);
   requests_.push_back(std::move(request));
+  return requests_.size() - 1;
+}
+
+size_t HaloExchange::add_gather_into(const IntervalMap& map, const at::Tensor& local, const at::Tensor& into) {
+  TORCH_INTERNAL_ASSERT(into.sizes() == at::IntArrayRef(map.needed_shape_) && into.dtype() == local.dtype() &&
+                            into.device() == local.device(),
+                        "a gather of ", shape_string(map.needed_shape_), " into ", into.sizes());
+  requests_.push_back({&map, local, into, false});
+  requests_.back().whole = gives_a_view(map);
+  if (requests_.back().whole) {
+    into.copy_(map.identity_ ? local : IntervalMap::source_part(local, map.local_[0]));
+  } else if (!map.covered_) {
+    into.zero_();
+  }
   return requests_.size() - 1;
 }
 

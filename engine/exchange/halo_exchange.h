@@ -34,6 +34,8 @@ class HaloExchange {
   /// Where `cache` has kept what the map would bring, nothing travels for this request; where it has not, it will.
   size_t add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                     const HaloCachePtr& cache = {});
+  /// The same into a tensor of the needed box's shape and of the same dtype and device, which gathered() then gives.
+  size_t add_gather_into(const IntervalMap& map, const at::Tensor& local, const at::Tensor& into);
   /// `grad` has the shape of the needed box.
   size_t add_scatter_add(const IntervalMap& map, const at::Tensor& grad);
 
@@ -55,6 +57,7 @@ class HaloExchange {
 
  private:
   using Copy = IntervalMap::Copy;
+  static bool gives_a_view(const IntervalMap& map);
   struct Request {
     const IntervalMap* map;
     at::Tensor given, result;  // result: of a gather
