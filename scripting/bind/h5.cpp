@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HDF5 and NetCDF-4 files: mh.h5.
+// Files of fields: mh.h5, which writes HDF5 and NetCDF-4, and reads NetCDF-3 and Zarr too.
 #include "moonhalo/scripting/bind/h5.h"
 
 #include <c10/util/Exception.h>
