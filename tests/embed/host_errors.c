@@ -165,7 +165,7 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   seconds = MPI_Wtime();
   EXPECT_ERROR(mh_call(session, function, 0, NULL, 1, &out), status, text);
   seconds = MPI_Wtime() - seconds;
-  EXPECT(seconds < 2); /* a second on a machine that has nothing else to do; the limit is 20 s */
+  EXPECT(seconds < 5); /* well under a second on a machine that has nothing else to do; the limit is 20 s */
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
   /* The solver's own MPI, and another session of the same ranks. */
