@@ -2,6 +2,7 @@
 #include "moonhalo/io/attributes.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
@@ -269,9 +270,7 @@ std::vector<std::string> dimension_names(hid_t dataset, const std::string& name,
 std::string to_string(const AttributeValue& value) {
   std::ostringstream out;
   const auto list = [&](const auto& values) {
-    out << '[';
-    for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
-    out << ']';
+    out << '[' << c10::Join(", ", values) << ']';
   };
   std::visit(
       [&](const auto& held) {

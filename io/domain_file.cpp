@@ -2,6 +2,7 @@
 #include "moonhalo/io/domain_file.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 
@@ -104,10 +105,8 @@ h5::Handle open_object(const FileState::Access& file, const std::string& path, c
 }
 
 [[noreturn]] void no_attribute(const std::string& name, const std::vector<std::string>& names, const h5::Where& where) {
-  std::string have;
-  for (const auto& known : names) have += (have.empty() ? "" : ", ") + known;
   TORCH_CHECK_VALUE(false, where.to_string(), ": no attribute \"", name, "\"",
-                    did_you_mean(name, names), "\n  have  ", have.empty() ? "no attributes" : have,
+                    did_you_mean(name, names), "\n  have  ", names.empty() ? "no attributes" : c10::Join(", ", names),
                     "\n  fix   use one of these names");
 }
 

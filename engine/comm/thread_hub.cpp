@@ -2,6 +2,7 @@
 #include "moonhalo/engine/comm/thread_hub.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -30,12 +31,6 @@ int usable_cores() {
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
   return CPU_COUNT(&cores);
-}
-
-std::string join(const std::vector<int>& ranks) {
-  std::ostringstream text;
-  for (size_t i = 0; i < ranks.size(); ++i) text << (i > 0 ? ", " : "") << ranks[i];
-  return text.str();
 }
 
 const char* verb_name(uint64_t kind) {
@@ -265,13 +260,13 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
     if (world_->ended[world_ranks_[other]].load()) gone.push_back(other);
   }
   if (!gone.empty()) {
-    text << (gone.size() > 1 ? "ranks " : "rank ") << join(gone) << " ended without joining " << verb << " (call "
+    text << (gone.size() > 1 ? "ranks " : "rank ") << c10::Join(", ", gone) << " ended without joining " << verb << " (call "
          << announced_[rank].load() / 16 << " of this group)\n  have  rank " << rank << ": " << describe()
          << how_ranks_part();
     return text.str();
   }
   text << verb << " timed out after " << seconds_text(timeout) << " on rank " << rank
-       << (missing.size() > 1 ? ": ranks " : ": rank ") << join(missing) << " did not come\n  have  ";
+       << (missing.size() > 1 ? ": ranks " : ": rank ") << c10::Join(", ", missing) << " did not come\n  have  ";
   for (const int other : missing) {
     const uint64_t last = announced_[other].load();
     text << (other == missing.front() ? "" : "; ") << "rank " << other << " in ";

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -130,10 +131,8 @@ FactoryPlan replicated_factories(const DeviceMesh& mesh) {
 void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh) {
   for (const auto& [name, placements] : plan) {
     const auto& known = known_factories();
-    std::string listing;
-    for (const std::string& one : known) listing += (listing.empty() ? "" : ", ") + one;
     TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "factory: '", name,
-                      "' cannot be captured", did_you_mean(name, known), "\n  have  ", listing);
+                      "' cannot be captured", did_you_mean(name, known), "\n  have  ", c10::Join(", ", known));
     TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "factory: '", name, "' has ", placements.size(),
                       " placements for ", mesh.to_string(), ", which has ", mesh.ndim(), " dimensions");
     for (const Placement& placement : placements) {

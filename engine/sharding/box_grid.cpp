@@ -2,6 +2,7 @@
 #include "moonhalo/engine/sharding/box_grid.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <map>
@@ -162,11 +163,8 @@ SpecPtr BoxGrid::spec_on(const MeshPtr& mesh) const {
   const auto cut_later = [](const auto& blocks) { return blocks.size() > 1; };
   fits = fits && std::none_of(sizes.begin() + static_cast<int64_t>(dim), sizes.end(), cut_later);
   if (!fits) {
-    std::string have, order;
-    for (const int64_t blocks : mesh_shape()) have += (have.empty() ? "" : " x ") + std::to_string(blocks);
-    for (const int64_t mine : place) order += (order.empty() ? "" : ", ") + std::to_string(mine);
-    TORCH_CHECK_VALUE(false, "boxes: they are not the blocks of ", mesh->to_string(), "\n  have  ", have,
-                      " boxes; by rank, in row-major order, number ", order,
+    TORCH_CHECK_VALUE(false, "boxes: they are not the blocks of ", mesh->to_string(), "\n  have  ", c10::Join(" x ", mesh_shape()),
+                      " boxes; by rank, in row-major order, number ", c10::Join(", ", place),
                       "\n  fix   make the mesh of that shape, of ranks in that order: world.split(0, number)");
   }
   return make_spec(mesh, global, placements);

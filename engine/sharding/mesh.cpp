@@ -5,12 +5,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
-#include <sstream>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
@@ -141,13 +141,7 @@ std::vector<int64_t> DeviceMesh::ranks_of(const DeviceMesh& other) const {
 }
 
 std::string DeviceMesh::to_string() const {
-  std::ostringstream out;
-  out << "mesh(";
-  for (int64_t d = 0; d < ndim(); ++d) out << (d ? "x" : "") << shape_[d];
-  out << ": ";
-  for (int64_t d = 0; d < ndim(); ++d) out << (d ? ", " : "") << names_[d];
-  out << ")";
-  return out.str();
+  return "mesh(" + c10::Join("x", shape_) + ": " + c10::Join(", ", names_) + ")";
 }
 
 void set_mesh_hook(void (*before_mesh)()) { hook_of_meshes() = before_mesh; }

@@ -2,6 +2,7 @@
 #include "moonhalo/scripting/core/options.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 
@@ -29,10 +30,8 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
   if (unknown.empty()) return;
   // The first by name, so that all ranks say the same.
   const std::string key = *std::min_element(unknown.begin(), unknown.end());
-  std::string all;
-  for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
   TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known),
-                    "\n  have  ", all);
+                    "\n  have  ", c10::Join(", ", known));
 }
 
 template <class Check>

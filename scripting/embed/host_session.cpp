@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 
 #include <exception>
 #include <fstream>
@@ -295,10 +296,8 @@ HostSession::Results HostSession::call_function(lua_State* lua, const std::strin
   lua_rawget(lua, -2);
   if (!is_callable(lua, -1) || known_globals_.count(name) != 0) {
     const std::vector<std::string> known = functions(lua);
-    std::string have;
-    for (const std::string& one : known) have += (have.empty() ? "" : ", ") + one;
     throw HostError(MH_USAGE, "mh_call: the script has no function '" + name + "'" + did_you_mean(name, known) +
-                                  "\n  have  " + (have.empty() ? "no global functions" : have) +
+                                  "\n  have  " + (known.empty() ? "no global functions" : c10::Join(", ", known)) +
                                   "\n  fix   define it in the script, without `local`");
   }
   luaL_checkstack(lua, static_cast<int>(in.size()) + 1, "mh_call");

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/dataset_info.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/scripting/core/calls.h"
@@ -21,14 +22,6 @@
 namespace moonhalo::scripting {
 
 namespace {
-
-std::string list_text(const std::vector<int64_t>& values) {
-  std::ostringstream text;
-  text << "[";
-  for (size_t i = 0; i < values.size(); ++i) text << (i > 0 ? ", " : "") << values[i];
-  text << "]";
-  return text.str();
-}
 
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
@@ -59,12 +52,12 @@ void print_dataset(const io::File& file, const std::string& name) {
     return;
   }
   const io::Dataset& data = *found;
-  std::printf("%s  %s %s", name.c_str(), data.type_name().c_str(), list_text(data.shape()).c_str());
+  std::printf("%s  %s %s", name.c_str(), data.type_name().c_str(), shape_string(data.shape()).c_str());
   const std::vector<std::string> dims = data.dims();
   if (std::any_of(dims.begin(), dims.end(), [](const std::string& dim) { return !dim.empty(); })) {
     std::printf("  dims (%s)", joined(dims).c_str());
   }
-  if (!data.chunks().empty()) std::printf("  chunks %s", list_text(data.chunks()).c_str());
+  if (!data.chunks().empty()) std::printf("  chunks %s", shape_string(data.chunks()).c_str());
   if (!data.filters().empty()) std::printf("  filters (%s)", joined(data.filters()).c_str());
   if (!data.info().refusal.empty()) std::printf("  not read: %s", data.info().refusal.c_str());
   std::printf("\n");

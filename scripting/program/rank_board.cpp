@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/rank_board.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <chrono>
 #include <vector>
 
@@ -44,10 +46,7 @@ std::string RankBoard::text(const Step& step) const {
   for (const std::string& failure : order) {
     if (ranks_ > 1) {
       text += ranks[failure].size() == 1 ? "rank " : "ranks ";
-      for (size_t i = 0; i < ranks[failure].size(); ++i) {
-        text += (i > 0 ? ", " : "") + std::to_string(ranks[failure][i]);
-      }
-      text += ": ";
+      text += c10::Join(", ", ranks[failure]) + ": ";
     }
     text += failure;
   }
