@@ -76,6 +76,11 @@ if(TARGET moonhalo_cli)
                    "-DOUTPUT=${PROJECT_BINARY_DIR}/train_at_scale" -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
   set_tests_properties(examples.train_at_scale PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
                                                           "${test_environment}")
+  # X12, X13, X17, X21: a run on data that stops and goes on with other ranks.
+  add_test(NAME examples.sst
+           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                   "-DOUTPUT=${PROJECT_BINARY_DIR}/sst" -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
+  set_tests_properties(examples.sst PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # X16: a rank that fails or is killed, and disks that are full.
   set(failing_error "error\\(\"the pressure is negative\"\\)")
   set(failing_killed "${text_killed}")
