@@ -81,6 +81,11 @@ if(TARGET moonhalo_cli)
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                    "-DOUTPUT=${PROJECT_BINARY_DIR}/sst" -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
   set_tests_properties(examples.sst PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  # X18, X19, X21: on files that Python makes.
+  add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
+                                      "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(examples.well PROPERTIES TIMEOUT 120 LABELS examples SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
+                                                "${test_environment}")
   # X16: a rank that fails or is killed, and disks that are full.
   set(failing_error "error\\(\"the pressure is negative\"\\)")
   set(failing_killed "${text_killed}")
