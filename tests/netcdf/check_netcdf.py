@@ -4,6 +4,8 @@
 check_netcdf.py PROGRAM PYTHON SCRIPT: PYTHON is that of the environment that `./dev test` makes; without it the test is
 skipped (status 77)."""
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,8 +52,22 @@ def field(steps):
     return np.arange(steps * 40, dtype="f4").reshape(steps, 5, 8) * 0.25
 
 
+def check_ncdump(path):
+    """The NetCDF library's own tool, of Debian; another build than the one in netCDF4's wheel."""
+    if not shutil.which("ncdump"):
+        check("ncdump is installed", not os.environ.get("MOONHALO_REQUIRE_TEST_PACKAGES"))
+        return
+    ran = subprocess.run(["ncdump", "-t", "-v", "time,t2m", path], capture_output=True, text=True)
+    check("ncdump reads it: " + ran.stderr, ran.returncode == 0)
+    check("ncdump: dims", re.search(r"float t2m\(time, latitude, longitude\)", ran.stdout))
+    check("ncdump: dates", '"2001-12-31 18"' in ran.stdout)
+    numbers = ran.stdout[ran.stdout.index(" t2m ="):].split("=")[1].split(";")[0]
+    check("ncdump: values", np.array_equal(np.fromstring(numbers, sep=",", dtype="f4"), field(6).ravel()))
+
+
 def check_written(folder):
     path = folder + "/written.nc"
+    check_ncdump(path)
     with xarray.open_dataset(path) as data:
         check("names of dims", data.t2m.dims == ("time", "latitude", "longitude"))
         check("values", np.array_equal(data.t2m.values, field(6)))
