@@ -29,7 +29,7 @@ s.ready()
 local version = oldest
 repeat
   version = version + 1
-  s.save_h5(version)
+  s.save_h5(version, {packed = true})
   s.save_ck(version)
   s.mh.log{version = version}
 until arg[2] == "once"

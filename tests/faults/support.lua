@@ -36,6 +36,9 @@ function support.open_h5(version, options)
   local file = mh.h5.open(options and options.path or "field.h5", "w")
   file:write("plain", mh.full({48, 64}, version + 0.0))
   file:write("field", support.field(version, options and options.rows))
+  if options and options.packed then
+    file:write("packed", support.field(version, options.rows), {compression = 1, chunks = {17, 128}})
+  end
   file:set_attr("version", version)
   return file
 end
@@ -67,6 +70,7 @@ support.version["field.h5"] = function(path)
   local version = file.attrs.version
   all_are(file["plain"]:read(), version, "plain")
   all_are(file["field"]:read(), version, "field")
+  if file:has("packed") then all_are(file["packed"]:read(), version, "packed") end
   file:close()
   return version
 end
