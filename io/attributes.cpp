@@ -269,9 +269,7 @@ std::vector<std::string> dimension_names(hid_t dataset, const std::string& name,
 
 std::string to_string(const AttributeValue& value) {
   std::ostringstream out;
-  const auto list = [&](const auto& values) {
-    out << '[' << c10::Join(", ", values) << ']';
-  };
+  const auto list = [&](const auto& values) { out << '[' << c10::Join(", ", values) << ']'; };
   std::visit(
       [&](const auto& held) {
         using T = std::decay_t<decltype(held)>;

@@ -48,7 +48,7 @@ std::vector<std::string> list_checkpoints(const std::string& who, const std::str
   std::error_code error;
   std::set<std::string> names;
   fs::directory_iterator entries(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return {};
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) return {};
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     std::string name = entries->path().filename().string();
     if (!entries->is_directory() || !is_checkpoint(who, entries->path().string())) continue;

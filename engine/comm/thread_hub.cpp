@@ -260,8 +260,8 @@ std::string ThreadHub::why_given_up(int rank, const char* verb, std::chrono::mil
     if (world_->ended[world_ranks_[other]].load()) gone.push_back(other);
   }
   if (!gone.empty()) {
-    text << (gone.size() > 1 ? "ranks " : "rank ") << c10::Join(", ", gone) << " ended without joining " << verb << " (call "
-         << announced_[rank].load() / 16 << " of this group)\n  have  rank " << rank << ": " << describe()
+    text << (gone.size() > 1 ? "ranks " : "rank ") << c10::Join(", ", gone) << " ended without joining " << verb
+         << " (call " << announced_[rank].load() / 16 << " of this group)\n  have  rank " << rank << ": " << describe()
          << how_ranks_part();
     return text.str();
   }

@@ -6,6 +6,7 @@ usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
 import math
 import os
 import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ LEAPS = 100
 
 
 def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="surrogateescape", **options)
     if done.returncode != 0:
         sys.exit(f"{done.stdout}\nstatus {done.returncode} from {' '.join(map(str, command))}")
     return done.stdout
@@ -51,7 +53,7 @@ def check_pkg_config(source, work, prefix):
     if len(found) != 1:
         sys.exit(f"moonhalo.pc is installed {len(found)} times")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(found[0].parent)}
-    flags = run("pkg-config", "--cflags", "--libs", "moonhalo", env=environment).split()
+    flags = shlex.split(run("pkg-config", "--cflags", "--libs", "moonhalo", env=environment))  # paths may have spaces
     run("cc", "-std=c99", "-Wall", "-Werror", source / "tests/package/c/main.c", "-o", work / "pc_consumer", *flags)
     print("pkg-config: " + run(work / "pc_consumer").splitlines()[0])
     moved.rename(prefix)

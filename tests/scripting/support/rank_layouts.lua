@@ -171,7 +171,7 @@ end
 --- Merges in a process of this program.
 local function merge(from, to)
   return function()
-    local pipe = assert(io.popen(("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK $(readlink /proc/$PPID/exe) merge '%s' '%s' 2>&1"):format(from, to)))
+    local pipe = assert(io.popen(("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK \"$(readlink /proc/$PPID/exe)\" merge '%s' '%s' 2>&1"):format(from, to)))
     local text = pipe:read("a")
     local done = pipe:close()
     return (done and "done " or "failed ") .. text
