@@ -45,6 +45,11 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
 
 
+def flags_from(folder):
+    """Those of pkg-config, which escapes spaces and letters that are not ASCII."""
+    return shlex.split(run("pkg-config", "--cflags", "--libs", "moonhalo", env={**os.environ, "PKG_CONFIG_PATH": str(folder)}))
+
+
 def check_pkg_config(source, work, prefix):
     """A C project without CMake, and an install that has moved."""
     moved = work / "moved"
@@ -52,9 +57,8 @@ def check_pkg_config(source, work, prefix):
     found = list(moved.glob("**/pkgconfig/moonhalo.pc"))
     if len(found) != 1:
         sys.exit(f"moonhalo.pc is installed {len(found)} times")
-    environment = {**os.environ, "PKG_CONFIG_PATH": str(found[0].parent)}
-    flags = shlex.split(run("pkg-config", "--cflags", "--libs", "moonhalo", env=environment))  # paths may have spaces
-    run("cc", "-std=c99", "-Wall", "-Werror", source / "tests/package/c/main.c", "-o", work / "pc_consumer", *flags)
+    run("cc", "-std=c99", "-Wall", "-Werror", source / "tests/package/c/main.c", "-o", work / "pc_consumer",
+        *flags_from(found[0].parent))
     print("pkg-config: " + run(work / "pc_consumer").splitlines()[0])
     moved.rename(prefix)
 
@@ -73,8 +77,7 @@ def check_pages(cmake, source, work, prefix, mpiexec):
     (folder / "solver.c").write_text(block_of(docs / "embedding.md", "c"))
     (folder / "solver.cpp").write_text(block_of(docs / "embedding_cpp.md", "cpp"))
     (folder / "solver.f90").write_text(block_of(docs / "embedding_fortran.md", "fortran"))
-    found = next(prefix.glob("**/pkgconfig"))
-    flags = run("pkg-config", "--cflags", "--libs", "moonhalo", env={**os.environ, "PKG_CONFIG_PATH": str(found)}).split()
+    flags = flags_from(next(prefix.glob("**/pkgconfig")))
     run("mpicc", folder / "solver.c", *flags, "-o", folder / "solver_c")
     run("mpicxx", "-std=c++11", folder / "solver.cpp", *flags, "-o", folder / "solver_cpp")
     programs = ["solver_c", "solver_cpp"]
