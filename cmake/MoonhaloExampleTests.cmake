@@ -58,18 +58,14 @@ if(TARGET moonhalo_cli)
                            "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")
   moonhalo_add_losses_test(channel examples/channel/train.lua 5 1e-10 1,3,4
                            "dtype=float64,batch=4,width=8,trains=2,pictures=16")
-  # X12, S11, N39: saved on some ranks, continued on others.
-  add_test(NAME examples.resume
-           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                   "-DOUTPUT=${PROJECT_BINARY_DIR}/resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
-                   "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
-  set_tests_properties(examples.resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
-  # X12, X20, X21: the same of a run on data in files.
-  add_test(NAME examples.data_resume
-           COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                   "-DOUTPUT=${PROJECT_BINARY_DIR}/data_resume" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
-                   "${PROJECT_SOURCE_DIR}/tests/examples/data_resume.cmake")
-  set_tests_properties(examples.data_resume PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  # Saved on some ranks, continued on others: X12, S11, N39 with other cuts of data and weights; X12, X20, X21 on data in files.
+  foreach(name resume data_resume)
+    add_test(NAME examples.${name}
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/examples/${name}.lua"
+                     "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
+                     "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
+    set_tests_properties(examples.${name} PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  endforeach()
   # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
   add_test(NAME examples.train_at_scale
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"

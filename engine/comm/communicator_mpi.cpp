@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/check_calls.h"
@@ -17,18 +16,15 @@
 #include "moonhalo/engine/comm/mpi_calls.h"
 #include "moonhalo/engine/comm/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi_start.h"
-#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/comm/verb_messages.h"
 
 namespace moonhalo {
 namespace {
 
 constexpr int kExchangeTag = 1;
 constexpr int kVerbTag = 2;
-// Up to this size of all ranks' data together, an all_reduce is one all-gather.
-constexpr size_t kGatherBytes = 64 * 1024;
-
 using Requests = MpiRequests;
 
 bool check_calls_from_environment() {
@@ -38,35 +34,6 @@ bool check_calls_from_environment() {
                     given, "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
   return given != "0";
 }
-
-class MpiExchange final : public Work {
- public:
-  explicit MpiExchange(std::unique_ptr<Requests> requests) : requests_(std::move(requests)) {}
-  // A dropped exchange is finished, or its messages would meet the wrong receives.
-  ~MpiExchange() override {
-    if (requests_ && requests_->broken()) return;
-    try {
-      wait();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
-    }
-  }
-  void wait() override {
-    if (!requests_) return;
-    const std::unique_ptr<Requests> requests = std::move(requests_);
-    requests->wait();
-  }
-
- private:
-  std::unique_ptr<Requests> requests_;
-};
-
-int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-
-char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
-const char* const_bytes_of(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
-
-at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
 class MpiCommunicator final : public Communicator,
                               public ChecksCalls,
@@ -137,16 +104,7 @@ class MpiCommunicator final : public Communicator,
     for (const Message& m : receives) traffic.receive(m.peer, rank(), m.data.nbytes(), m.data.scalar_type());
     for (const Message& m : sends) traffic.send(rank(), m.peer, m.data.nbytes(), m.data.scalar_type());
     group_->begin({.kind = CommStats::kExchange}, traffic);
-    auto requests = begin("exchange");
-    for (const Message& message : receives) {
-      requests->keep(message.data);
-      requests->receive(bytes_of(message.data), message.data.nbytes(), message.peer, kExchangeTag);
-    }
-    for (const Message& message : sends) {
-      requests->keep(message.data);
-      requests->send(const_bytes_of(message.data), message.data.nbytes(), message.peer, kExchangeTag);
-    }
-    return std::make_unique<MpiExchange>(std::move(requests));
+    return start_exchange(begin("exchange", kExchangeTag), sends, receives);
   }
 
   // Not MPI_Allreduce: this way the ranks are added in their order, as the threads backend does, so that both give the
@@ -163,15 +121,11 @@ class MpiCommunicator final : public Communicator,
                                static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
                 "all_reduce", "MPI_Iallgather");
       requests->wait();
-      std::vector<const void*> sources;
-      for (int r = 0; r < size(); ++r) sources.push_back(const_bytes_of(all) + bytes * r);
-      reduce_elements(op, data.scalar_type(), sources, data.numel(), data.mutable_data_ptr());
-      return;
+      return reduce_gathered(all, size(), data, op);
     }
-    std::vector<int64_t> shares;
-    for (int r = 0; r < size(); ++r) shares.push_back(data.numel() * (r + 1) / size() - data.numel() * r / size());
-    const int64_t begin = data.numel() * rank() / size();
-    reduce_parts("all_reduce", data, shares, bytes_of(data) + begin * data.itemsize(), op);
+    const std::vector<int64_t> shares = even_shares(data.numel(), size());
+    char* const part = bytes_of(data) + data.numel() * rank() / size() * data.itemsize();
+    reduce_parts(*begin("all_reduce"), rank(), data, shares, part, op);
     gather_parts("all_reduce", nullptr, shares, data);
   }
 
@@ -182,7 +136,7 @@ class MpiCommunicator final : public Communicator,
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
-    reduce_parts("reduce_scatter", in, counts, bytes_of(out), op);
+    reduce_parts(*begin("reduce_scatter"), rank(), in, counts, bytes_of(out), op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
@@ -197,26 +151,7 @@ class MpiCommunicator final : public Communicator,
                    .send_counts = send_counts,
                    .receive_counts = receive_counts},
                   traffic);
-    auto requests = begin("all_to_all");
-    requests->keep(in);
-    requests->keep(out);
-    char* to = bytes_of(out);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = receive_counts[r] * in.itemsize();
-      if (r != rank() && bytes > 0) requests->receive(to, bytes, r, kVerbTag);
-      to += bytes;
-    }
-    const char* from = const_bytes_of(in);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = send_counts[r] * in.itemsize();
-      if (r != rank() && bytes > 0) requests->send(from, bytes, r, kVerbTag);
-      if (r == rank() && bytes > 0) {
-        const int64_t before = sum(receive_counts.slice(0, r));
-        std::memmove(bytes_of(out) + before * in.itemsize(), from, bytes);
-      }
-      from += bytes;
-    }
-    requests->wait();
+    swap_parts(*begin("all_to_all"), rank(), in, send_counts, out, receive_counts);
   }
 
   void do_broadcast(at::Tensor& data, int root) override {
@@ -246,8 +181,8 @@ class MpiCommunicator final : public Communicator,
   }
 
  private:
-  std::unique_ptr<Requests> begin(const char* verb) const {
-    return std::make_unique<Requests>(group_, verb, timeout(), chunk_);
+  std::unique_ptr<Requests> begin(const char* verb, int tag = kVerbTag) const {
+    return std::make_unique<Requests>(group_, verb, tag, timeout(), chunk_);
   }
 
   // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added;
@@ -271,31 +206,6 @@ class MpiCommunicator final : public Communicator,
     if (group_->world().check_calls) return requests->settle();
     check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), call.verb(), "MPI_Ibarrier");
     requests->wait();
-  }
-
-  // Sends part r of `in` to rank r and reduces, in rank order, what comes for this rank into `out`.
-  void reduce_parts(const char* verb, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
-    const size_t item = in.itemsize();
-    const size_t mine = counts[rank()] * item;
-    const at::Tensor arrived = byte_buffer(mine * size());
-    auto requests = begin(verb);
-    requests->keep(in);
-    requests->keep(arrived);
-    std::vector<const void*> sources;
-    for (int r = 0; r < size(); ++r) {
-      char* place = bytes_of(arrived) + mine * r;
-      sources.push_back(place);
-      if (r != rank() && mine > 0) requests->receive(place, mine, r, kVerbTag);
-    }
-    const char* part = const_bytes_of(in);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = counts[r] * item;
-      if (r == rank()) sources[r] = part;
-      if (r != rank() && bytes > 0) requests->send(part, bytes, r, kVerbTag);
-      part += bytes;
-    }
-    requests->wait();
-    reduce_elements(op, in.scalar_type(), sources, counts[rank()], out);
   }
 
   // Collects `in` (or what lies at this rank's place in `out` already) of all ranks.
@@ -324,11 +234,11 @@ class MpiCommunicator final : public Communicator,
     char* place = bytes_of(out);
     for (int r = 0; r < size(); ++r) {
       const size_t bytes = counts[r] * item;
-      if (r != rank() && bytes > 0) requests->receive(place, bytes, r, kVerbTag);
+      if (r != rank() && bytes > 0) requests->receive(place, bytes, r);
       place += bytes;
     }
     for (int r = 0; r < size(); ++r) {
-      if (r != rank() && own_bytes > 0) requests->send(own_place, own_bytes, r, kVerbTag);
+      if (r != rank() && own_bytes > 0) requests->send(own_place, own_bytes, r);
     }
     requests->wait();
   }

@@ -1,51 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs from point-to-point messages alone.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
 
 #include "moonhalo/engine/comm/away.h"
-#include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/transport_call.h"
+#include "moonhalo/engine/comm/verb_messages.h"
 #include "moonhalo/engine/comm/verb_tag.h"
 
 namespace moonhalo {
 namespace {
-
-// Up to this size of all ranks' data together, an all_reduce is one all-gather.
-constexpr size_t kGatherBytes = 64 * 1024;
-
-int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
-const char* const_bytes_of(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
-
-class TransportExchange final : public Work {
- public:
-  explicit TransportExchange(std::unique_ptr<TransportCall> call) : call_(std::move(call)) {}
-  // A dropped exchange is finished, or its messages would meet the wrong receives.
-  ~TransportExchange() override {
-    if (call_ && call_->broken()) return;
-    try {
-      wait();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
-    }
-  }
-  void wait() override {
-    if (!call_) return;
-    const std::unique_ptr<TransportCall> call = std::move(call_);
-    call->wait();
-  }
-
- private:
-  std::unique_ptr<TransportCall> call_;
-};
 
 class TransportCommunicator final : public Communicator,
                                     public HasTimeLimit,
@@ -80,34 +49,20 @@ class TransportCommunicator final : public Communicator,
   }
 
   WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
-    auto call = begin({.kind = CommStats::kExchange});
-    for (const Message& message : receives) {
-      call->keep(message.data);
-      call->receive(bytes_of(message.data), message.data.nbytes(), message.peer);
-    }
-    for (const Message& message : sends) {
-      call->keep(message.data);
-      call->send(const_bytes_of(message.data), message.data.nbytes(), message.peer);
-    }
-    return std::make_unique<TransportExchange>(std::move(call));
+    return start_exchange(begin({.kind = CommStats::kExchange}), sends, receives);
   }
 
   // In the order of ranks, as all backends do: all get the same bits.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     const VerbCall call = numbered(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
     if (data.nbytes() * size() <= kGatherBytes) {
-      const at::Tensor all = at::empty({static_cast<int64_t>(data.nbytes()) * size()}, at::kByte);
+      const at::Tensor all = byte_buffer(data.nbytes() * size());
       gather(call, data, const_bytes_of(data), bytes_of(all), std::vector<size_t>(size(), data.nbytes()));
-      std::vector<const void*> sources;
-      for (int r = 0; r < size(); ++r) sources.push_back(const_bytes_of(all) + data.nbytes() * r);
-      reduce_elements(op, data.scalar_type(), sources, data.numel(), data.mutable_data_ptr());
-      return;
+      return reduce_gathered(all, size(), data, op);
     }
-    std::vector<int64_t> shares;
-    for (int r = 0; r < size(); ++r) shares.push_back(data.numel() * (r + 1) / size() - data.numel() * r / size());
-    const int64_t mine = data.numel() * rank() / size();
-    char* const part = bytes_of(data) + mine * data.itemsize();
-    reduce_parts(call, data, shares, part, op);
+    const std::vector<int64_t> shares = even_shares(data.numel(), size());
+    char* const part = bytes_of(data) + data.numel() * rank() / size() * data.itemsize();
+    reduce_parts(*begin_part(call), rank(), data, shares, part, op);
     gather(call, data, part, bytes_of(data), sizes_of(shares, data.itemsize()));
   }
 
@@ -117,30 +72,14 @@ class TransportCommunicator final : public Communicator,
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
-    reduce_parts(numbered(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts), in, counts,
-                 out.mutable_data_ptr(), op);
+    const VerbCall call = numbered(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
+    reduce_parts(*begin_part(call), rank(), in, counts, bytes_of(out), op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
                      at::IntArrayRef receive_counts) override {
-    auto call = begin({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type())});
-    call->keep(in);
-    call->keep(out);
-    char* to = bytes_of(out);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = receive_counts[r] * in.itemsize();
-      if (r != rank()) call->receive(to, bytes, r);
-      to += bytes;
-    }
-    const char* from = const_bytes_of(in);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = send_counts[r] * in.itemsize();
-      if (r != rank()) call->send(from, bytes, r);
-      if (r == rank() && bytes > 0)
-        std::memmove(bytes_of(out) + sum(receive_counts.slice(0, r)) * in.itemsize(), from, bytes);
-      from += bytes;
-    }
-    call->wait();
+    const auto call = begin({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type())});
+    swap_parts(*call, rank(), in, send_counts, out, receive_counts);
   }
 
   // A binomial tree that begins at the root.
@@ -243,29 +182,6 @@ class TransportCommunicator final : public Communicator,
     }
     for (int step = 1; step < size(); ++step) call->send(in, sizes[rank()], (rank() + step) % size());
     call->wait();
-  }
-
-  /// Sends part r of `in` to rank r and reduces, in rank order, what comes for this rank into `out`.
-  void reduce_parts(const VerbCall& verb, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
-    const std::vector<size_t> sizes = sizes_of(counts, in.itemsize());
-    const size_t mine = sizes[rank()];
-    const at::Tensor arrived = at::empty({static_cast<int64_t>(mine) * size()}, at::kByte);
-    auto call = begin_part(verb);
-    call->keep(in);
-    call->keep(arrived);
-    std::vector<const void*> sources;
-    for (int r = 0; r < size(); ++r) {
-      sources.push_back(bytes_of(arrived) + mine * r);
-      if (r != rank()) call->receive(bytes_of(arrived) + mine * r, mine, r);
-    }
-    const char* part = const_bytes_of(in);
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) sources[r] = part;
-      if (r != rank()) call->send(part, sizes[r], r);
-      part += sizes[r];
-    }
-    call->wait();
-    reduce_elements(op, in.scalar_type(), sources, counts[rank()], out);
   }
 
   TransportGroupPtr group_;

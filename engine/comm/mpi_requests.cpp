@@ -35,8 +35,8 @@ size_t chunk_bytes_from_environment() {
   return static_cast<size_t>(bytes);
 }
 
-MpiRequests::MpiRequests(MpiGroupPtr group, const char* verb, std::chrono::milliseconds timeout, size_t chunk)
-    : group_(std::move(group)), verb_(verb), timeout_(timeout), chunk_(chunk), number_(group_->number()) {}
+MpiRequests::MpiRequests(MpiGroupPtr group, const char* verb, int tag, std::chrono::milliseconds timeout, size_t chunk)
+    : group_(std::move(group)), verb_(verb), tag_(tag), timeout_(timeout), chunk_(chunk), number_(group_->number()) {}
 
 MpiRequests::~MpiRequests() {
   if (requests_.empty()) return;
@@ -44,18 +44,18 @@ MpiRequests::~MpiRequests() {
   new MpiGroupPtr(group_);
 }
 
-void MpiRequests::send(const void* data, size_t bytes, int peer, int tag) {
+void MpiRequests::send(const void* data, size_t bytes, int peer) {
   in_pieces(bytes, [&](size_t begin, int piece) {
     check_mpi(
-        MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, -1)),
+        MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(), add(peer, -1)),
         verb_, "MPI_Isend");
   });
 }
 
-void MpiRequests::receive(void* data, size_t bytes, int peer, int tag) {
+void MpiRequests::receive(void* data, size_t bytes, int peer) {
   in_pieces(bytes, [&](size_t begin, int piece) {
     check_mpi(
-        MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag, group_->handle(), add(peer, piece)),
+        MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(), add(peer, piece)),
         verb_, "MPI_Irecv");
   });
 }

@@ -21,15 +21,17 @@ size_t chunk_bytes_from_environment();
 /// Requests under way in one call of a group, and the memory that they use.
 class MpiRequests {
  public:
+  static constexpr bool kSendsEmpty = false;
+
   /// For call number `number` of the group, the one begun last unless given.
-  MpiRequests(MpiGroupPtr group, const char* verb, std::chrono::milliseconds timeout, size_t chunk);
+  MpiRequests(MpiGroupPtr group, const char* verb, int tag, std::chrono::milliseconds timeout, size_t chunk);
   /// MPI may still write to the memory of a request that never ended, so that memory is given up, and the group with
   /// it.
   ~MpiRequests();
 
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
-  void send(const void* data, size_t bytes, int peer, int tag);
-  void receive(void* data, size_t bytes, int peer, int tag);
+  void send(const void* data, size_t bytes, int peer);
+  void receive(void* data, size_t bytes, int peer);
   /// A place for the request of a collective call.
   MPI_Request* collective() { return add(-1, -1); }
 
@@ -59,6 +61,7 @@ class MpiRequests {
 
   MpiGroupPtr group_;
   const char* verb_;
+  int tag_;
   std::chrono::milliseconds timeout_;
   size_t chunk_;
   uint64_t number_;

@@ -31,6 +31,8 @@ using TransportGroupPtr = std::shared_ptr<const TransportGroup>;
 /// part ways are found before data is looked at; then they tell each other their calls.
 class TransportCall {
  public:
+  static constexpr bool kSendsEmpty = true;  // for their heads
+
   /// `tag` is of the call, alike on all ranks that make it.
   TransportCall(TransportGroupPtr group, const VerbCall& call, uint64_t tag, std::chrono::milliseconds timeout);
   /// Receives that never ended are withdrawn; memory of sends that never ended is given up.

@@ -66,9 +66,7 @@ int module_index(lua_State* lua) {
                    describe(lua, 2));
   const std::string name = lua_tostring(lua, 2);
   if (is_public(name) && embedded_source(name)) {
-    lua_getglobal(lua, "require");
-    push(lua, std::string(kPrefix) + name);
-    lua_call(lua, 1, 1);
+    push_embedded(lua, name);
   } else if (!operator_functions().push(lua, name, false)) {
     TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'",
                       did_you_mean(name, module_names(lua)), python_name_hint(name));
@@ -80,6 +78,18 @@ int module_index(lua_State* lua) {
 }
 
 }  // namespace
+
+void push_embedded(lua_State* lua, const std::string& file) {
+  lua_getglobal(lua, "require");
+  push(lua, std::string(kPrefix) + file);
+  lua_call(lua, 1, 1);
+}
+
+void push_embedded(lua_State* lua, const std::string& file, const char* entry) {
+  push_embedded(lua, file);
+  lua_getfield(lua, -1, entry);
+  lua_remove(lua, -2);
+}
 
 void set_operator_functions(OperatorFunctions functions) { operator_functions() = functions; }
 

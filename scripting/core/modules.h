@@ -26,6 +26,9 @@ struct OperatorFunctions {
   std::vector<std::string> (*names)();
 };
 void set_operator_functions(OperatorFunctions functions);
+/// Pushes what `require "moonhalo.FILE"` returns, or that table's entry.
+void push_embedded(lua_State* lua, const std::string& file);
+void push_embedded(lua_State* lua, const std::string& file, const char* entry);
 /// Lists what may follow `mh.`: fields, embedded modules, operators.
 std::vector<std::string> module_names(lua_State* lua);
 

@@ -21,6 +21,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/core/warnings.h"
@@ -71,15 +72,6 @@ int run_work(lua_State* lua) {
     run->error = std::current_exception();
   }
   return 0;
-}
-
-/// Pushes an entry of what require "moonhalo.internal.host" returns.
-void push_host_function(lua_State* lua, const char* name) {
-  lua_getglobal(lua, "require");
-  push(lua, "moonhalo.internal.host");
-  lua_call(lua, 1, 1);
-  lua_getfield(lua, -1, name);
-  lua_remove(lua, -2);
 }
 
 }  // namespace
@@ -166,7 +158,7 @@ void HostSession::open_state(const std::string& script, const std::string& setti
   RunStart::draw().agreed(*world_).enter(lua, world_->size());
   run_in_lua([&](lua_State* lua) {
     push_module(lua);
-    push_host_function(lua, "new");
+    push_embedded(lua, "internal.host", "new");
     lua_call(lua, 0, 1);
     lua_setfield(lua, -2, "host");
     lua_pop(lua, 1);
@@ -322,7 +314,7 @@ HostSession::Results HostSession::call_function(lua_State* lua, const std::strin
 
 void HostSession::call_host(const char* function, const std::string& path) {
   run_in_lua([&](lua_State* lua) {
-    push_host_function(lua, function);
+    push_embedded(lua, "internal.host", function);
     push(lua, path);
     lua_call(lua, 1, 0);
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
@@ -71,14 +72,6 @@ Call parse_call(const std::string& text) {
   return call;
 }
 
-void push_function(lua_State* lua, const char* name) {
-  lua_getglobal(lua, "require");
-  push(lua, "moonhalo.internal.check");
-  lua_call(lua, 1, 1);
-  lua_getfield(lua, -1, name);
-  lua_remove(lua, -2);
-}
-
 template <typename Numbers>
 void push_list(lua_State* lua, const Numbers& numbers) {
   lua_createtable(lua, static_cast<int>(numbers.size()), 0);
@@ -89,10 +82,10 @@ void push_list(lua_State* lua, const Numbers& numbers) {
 }
 
 void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector<Call>& calls) {
-  push_function(lua, "prepare");
+  push_embedded(lua, "internal.check", "prepare");
   call_traced(lua, 0, 0);
   for (const StandIn& field : fields) {
-    push_function(lua, "field");
+    push_embedded(lua, "internal.check", "field");
     push(lua, field.name);
     push_list(lua, field.shape);
     push(lua, field.dtype);
@@ -101,11 +94,11 @@ void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector
   forbid_undefined_globals(lua);
   run_script(lua, 0);
   if (calls.empty()) {
-    push_function(lua, "call_all");
+    push_embedded(lua, "internal.check", "call_all");
     call_traced(lua, 0, 0);
   }
   for (const Call& call : calls) {
-    push_function(lua, "call");
+    push_embedded(lua, "internal.check", "call");
     push(lua, call.name);
     push_list(lua, call.numbers);
     call_traced(lua, 2, 0);

@@ -15,6 +15,7 @@
 #include "moonhalo/io/dataset_info.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/scripting/core/calls.h"
+#include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/values.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
@@ -71,9 +72,7 @@ struct Wanted {
 
 /// Lua knows the layouts of mh.data, and draws.
 void inspect_in_lua(lua_State* lua, const Wanted& wanted) {
-  lua_getglobal(lua, "require");
-  push(lua, "moonhalo.internal.inspect");
-  call_traced(lua, 1, 1);
+  push_embedded(lua, "internal.inspect");
   push(lua, wanted.path);
   push(lua, wanted.variable);
   push(lua, wanted.picture);

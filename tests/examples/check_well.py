@@ -2,17 +2,19 @@
 """examples/well on the files that it makes: the losses of one rank on any number, and predictions better than that nothing changes
 (X18, X19, X21).
 
-check_well.py PROGRAM PYTHON SOURCE: the moonhalo program, the python that has h5py, the repository. Exit status 77: skipped."""
+check_well.py PROGRAM PYTHON SOURCE: the moonhalo program, the python that has h5py, the repository."""
 import os
 import re
 import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
+from own_python import enter
+
 program, python, source = sys.argv[1:4]
-if not os.path.exists(python):
-    print(f"skipped: there is no {python}; `./dev test` makes it")
-    sys.exit(77)
+enter(python, "h5py")
 
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run([python, source + "/examples/well/make.py", folder], check=True)

@@ -1,5 +1,5 @@
-# X12, S11, N39: a run saved on 4 ranks (2 x 2), and on 3, continues on 1, 2, 3 and 4, with other cuts of data and weights.
-#   PROGRAM moonhalo   SOURCE the repository   OUTPUT a folder   MPIEXEC empty: not under MPI
+# A script that saves on 4 ranks (2 x 2), and on 3, continues on 1, 2, 3 and 4; it compares with one rank by itself.
+#   PROGRAM moonhalo   SCRIPT has the settings folder and resume   OUTPUT a folder   MPIEXEC empty: not under MPI
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
   if(NOT status EQUAL 0)
@@ -7,17 +7,16 @@ function(run)
   endif()
 endfunction()
 
-set(script "${SOURCE}/tests/examples/resume.lua")
 foreach(saved 4 3)
   set(folder "${OUTPUT}/from_${saved}")
   file(REMOVE_RECURSE "${folder}")
   file(MAKE_DIRECTORY "${folder}")
   set(settings --set "folder=${folder}")
-  run("${PROGRAM}" run "${script}" --ranks ${saved} ${settings})
+  run("${PROGRAM}" run "${SCRIPT}" --ranks ${saved} ${settings})
   foreach(ranks 1 2 3 4)
-    run("${PROGRAM}" run "${script}" --ranks ${ranks} ${settings} --set resume=true)
+    run("${PROGRAM}" run "${SCRIPT}" --ranks ${ranks} ${settings} --set resume=true)
   endforeach()
   if(MPIEXEC)
-    run("${MPIEXEC}" -n 2 "${PROGRAM}" run "${script}" ${settings} --set resume=true)
+    run("${MPIEXEC}" -n 2 "${PROGRAM}" run "${SCRIPT}" ${settings} --set resume=true)
   endif()
 endforeach()

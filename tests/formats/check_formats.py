@@ -3,39 +3,23 @@
 
 check_formats.py PROGRAM PYTHON SCRIPT MPIEXEC: PYTHON is that of the environment that `./dev test` makes; without it the
 test is skipped (status 77). Without an MPIEXEC there are no processes."""
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 
-program, python, script = sys.argv[1:4]
-if not os.path.exists(python):
-    print(f"skipped: there is no {python}; `./dev test` makes it")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(python))):
-    sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
+from own_python import check, enter, finish
 
-missing = [name for name in ("h5py", "netCDF4", "xarray", "zarr") if importlib.util.find_spec(name) is None]
-if missing:
-    print(f"skipped: {python} lacks {', '.join(missing)}; `./dev test` installs it")
-    sys.exit(77)
+program, python, script = sys.argv[1:4]
+enter(python, "h5py", "netCDF4", "xarray", "zarr")
 
 import h5py
 import numpy as np
 
-sys.dont_write_bytecode = True
 import archives
 import classic
-
-failures = 0
-
-
-def check(what, good):
-    global failures
-    if not good:
-        failures += 1
-        print("FAILED:", what)
 
 
 def same(ours, theirs):
@@ -115,5 +99,4 @@ with tempfile.TemporaryDirectory() as folder:
         with h5py.File(f"{folder}/{name}.out.h5") as out:
             theirs = archives.decoded_by_xarray(f"{folder}/{name}")
             check(name + " as xarray decodes it", np.array_equal(out["t2m/decoded"][()].astype(theirs.dtype), theirs, equal_nan=True))
-print("failed" if failures else "all well")
-sys.exit(failures > 0)
+finish()

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
+from own_python import check, enter, finish
+
 program, python, script = sys.argv[1:4]
-if not os.path.exists(python):
-    print(f"skipped: there is no {python}; `./dev test` makes it")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(python))):
-    sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+enter(python, "h5py", "netCDF4")
 
 import h5py
 import netCDF4
@@ -160,30 +160,24 @@ def make_makani(folder):
 
 makers = {"cf": make_cf, "well": make_well, "lzf": make_lzf, "seeds": make_seeds, "plain": make_plain,
           "makani": make_makani}
-failures = 0
 with tempfile.TemporaryDirectory() as folder:
     expected = {name: make(folder) for name, make in makers.items()}
     run = subprocess.run([program, "run", script, "--ranks", "3", "--", folder], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(run.stdout + run.stderr)
-    if "fields.t2m@-1" not in run.stdout or "2001-01-01 06:00:00" not in run.stdout:
-        failures += 1
-        print("FAILED: names of Makani's channels, or its times")
+    check("names of Makani's channels, and its times in\n" + run.stdout,
+          "fields.t2m@-1" in run.stdout and "2001-01-01 06:00:00" in run.stdout)
     with h5py.File(folder + "/loaded.h5") as loaded:
         for name, (fields, inputs, targets) in expected.items():
             for kind, wanted in (("inputs", inputs), ("targets", targets)):
                 found = loaded[f"{name}/{kind}"][...]
-                if found.dtype != np.float32 or not np.array_equal(found, wanted, equal_nan=True):
-                    failures += 1
-                    print(f"FAILED: {name}/{kind}: {found.shape} {found.dtype}, wanted {wanted.shape}")
+                check(f"{name}/{kind}: {found.shape} {found.dtype}, wanted {wanted.shape}",
+                      found.dtype == np.float32 and np.array_equal(found, wanted, equal_nan=True))
             for field, values in fields.items():
                 axes = (0, *range(2, values.ndim))
                 values = values.astype("f8")
                 for what, wanted in (("mean", np.nanmean(values, axis=axes)), ("std", np.nanstd(values, axis=axes))):
                     found = loaded[f"{name}/{what}/{field}"][...]
-                    if not np.allclose(found, wanted, rtol=1e-12, atol=1e-12):
-                        failures += 1
-                        print(f"FAILED: {name}: {what} of {field} is {found}, wanted {wanted}")
-if failures:
-    print(run.stdout)
-sys.exit(1 if failures else 0)
+                    check(f"{name}: {what} of {field} is {found}, wanted {wanted}",
+                          np.allclose(found, wanted, rtol=1e-12, atol=1e-12))
+finish()

@@ -10,26 +10,17 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
+from own_python import check, enter, finish
+
 program, python, script = sys.argv[1:4]
-if not os.path.exists(python):
-    print(f"skipped: there is no {python}; `./dev test` makes it")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(python))):
-    sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+enter(python, "h5py", "netCDF4", "xarray")
 
 import h5py
 import netCDF4
 import numpy as np
 import xarray
-
-failures = 0
-
-
-def check(what, good):
-    global failures
-    if not good:
-        failures += 1
-        print("FAILED:", what)
 
 
 def make_theirs(path):
@@ -127,5 +118,4 @@ with tempfile.TemporaryDirectory() as folder:
         check_written(folder)
         check_grown(folder)
         check_like(folder)
-print("failed" if failures else "all well")
-sys.exit(failures > 0)
+finish()

@@ -3,6 +3,7 @@
 -- by name; saves in the background; the newest checkpoints of a folder.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.training_runs"
 local layouts = require "support.checkpoint_layouts"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
@@ -48,17 +49,8 @@ local function net_of(cuts)
   return mh.parallelize_module(net, mesh, {parameter = cuts})
 end
 
-local function train(net, opt, steps)
-  local x = mh.distribute_tensor(mh.arange(600, {dtype = "float64"}):mul(0.1):sin():reshape{5, 120}, mesh, {R()})
-  local loss
-  for _ = 1, steps do
-    opt:zero_grad()
-    loss = net(x):square():mean()
-    loss:backward()
-    opt:step()
-  end
-  return loss:item()
-end
+local x = mh.distribute_tensor(mh.arange(600, {dtype = "float64"}):mul(0.1):sin():reshape{5, 120}, mesh, {R()})
+local function train(net, opt, steps) return runs.go_on(net, opt, x, steps) end
 
 local kOptimizers = {SGD = {lr = 0.1, momentum = 0.9}, AdamW = {lr = 0.01, amsgrad = true}, RMSprop = {lr = 0.01, centered = true},
   Adagrad = {lr = 0.1}, LBFGS = false}

@@ -4,14 +4,9 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
+local refused = require "support.refused"
 
 local tests = {}
-
-local function refused(fn, text)
-  local message = testing.assert_error(fn, text)
-  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
-  mh._data.check_same("refused", "messages", message)
-end
 
 local kWindows = {inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}}, static = {"orography"}}
 

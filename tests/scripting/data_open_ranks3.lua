@@ -3,16 +3,10 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
+local refused = require "support.refused"
 local calendar = require "moonhalo.data.calendar"
 
 local tests = {}
-
---- `fn` fails with `text`, in the same words on every rank.
-local function refused(fn, text)
-  local message = testing.assert_error(fn, text)
-  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
-  mh._data.check_same("refused", "messages", message)
-end
 
 function tests.test_X18_files_of_cf_follow_each_other_in_time()
   local paths = {files.cf("b.nc", 6, 4, {scale = 0.02, time_units = "hours since 2000-12-30 00:00:00"}), files.cf("a.nc", 0, 6)}

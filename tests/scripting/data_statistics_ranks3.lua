@@ -4,14 +4,9 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
+local refused = require "support.refused"
 
 local tests = {}
-
-local function refused(fn, text)
-  local message = testing.assert_error(fn, text)
-  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
-  mh._data.check_same("refused", "messages", message)
-end
 
 local function with_cf(run)
   local paths = {files.cf("s_a.nc", 0, 21, {missing = true, compression = 1, chunks = {8, 4, 5}}), files.cf("s_b.nc", 21, 14, {scale = 0.02})}

@@ -3,14 +3,9 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
+local refused = require "support.refused"
 
 local tests = {}
-
-local function refused(fn, text)
-  local message = testing.assert_error(fn, text)
-  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: " .. message)
-  mh._data.check_same("refused", "messages", message)
-end
 
 local function anchors(set)
   local list = {}

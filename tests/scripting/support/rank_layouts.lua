@@ -2,6 +2,7 @@
 -- N37-N42: checkpoints of one folder a rank, states in parts, and how both become whole. Used on 3 ranks, and on 4.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.training_runs"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
 local ranks = mh.world_size()
@@ -40,17 +41,8 @@ local function net_of(cuts, seed)
   return mh.parallelize_module(net, mesh, {parameter = cuts})
 end
 
-local function train(net, opt, steps)
-  local x = mh.distribute_tensor(mh.arange(60, {dtype = "float64"}):mul(0.1):sin():reshape{5, 12}, mesh, {R()})
-  local loss
-  for _ = 1, steps do
-    opt:zero_grad()
-    loss = net(x):square():mean()
-    loss:backward()
-    opt:step()
-  end
-  return loss:item()
-end
+local x = mh.distribute_tensor(mh.arange(60, {dtype = "float64"}):mul(0.1):sin():reshape{5, 12}, mesh, {R()})
+local function train(net, opt, steps) return runs.go_on(net, opt, x, steps) end
 local function adam(net) return mh.optim.AdamW(net:parameters(), {lr = 0.01}) end
 
 local function trained()

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Shared by fully_shard_ranks3.lua and its kin: models that start alike, and three steps of training.
+-- Shared by fully_shard_ranks3.lua, checkpoint_layouts_ranks3.lua and their kin: models that start alike, and steps of training.
 local mh = require "moonhalo"
 
 local runs = {}
@@ -27,6 +27,18 @@ function runs.train(net, x, most, look)
   end
   for name, p in net:named_parameters() do seen[name] = runs.whole(p) end
   return seen
+end
+
+--- `steps` more steps of an optimizer on the same input; the last loss.
+function runs.go_on(net, opt, x, steps)
+  local loss
+  for _ = 1, steps do
+    opt:zero_grad()
+    loss = net(x):square():mean()
+    loss:backward()
+    opt:step()
+  end
+  return loss:item()
 end
 
 return runs
