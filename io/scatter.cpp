@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/h5_types.h"
@@ -57,7 +58,7 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, cons
   }
   const SpecPtr spec = make_spec(mesh, source.shape(), placements);
   at::Tensor block = io::read_together(source, spec, {.dtype = options.dtype, .decode = options.decode});
-  if (mesh->device_type() != "cpu") block = block.to(at::Device(mesh->device_type()));
+  if (!lies_on(*mesh, block)) block = block.to(device_of(*mesh));
   const at::Tensor result = from_local(block, spec);
   set_new_origin(result, tag_of(where.to_string()));
   return result;

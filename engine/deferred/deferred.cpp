@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/deferred/deferred.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/TensorOptions.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -32,7 +34,7 @@ std::shared_ptr<DeferredTape> current_tape() {
 struct DeferredImpl final : public c10::TensorImpl {
   DeferredImpl(std::shared_ptr<DeferredTape> tape, int64_t value, c10::Device device)
       : c10::TensorImpl(
-            c10::DispatchKeySet({kDeferredKey, device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU}),
+            c10::DispatchKeySet({kDeferredKey, c10::computeDispatchKey(std::nullopt, std::nullopt, device)}),
             tape->meta(value).dtype(), device),
         tape(std::move(tape)),
         value(value) {
@@ -123,7 +125,7 @@ bool starts_deferred(const c10::OperatorHandle& op, const Stack& stack, size_t b
   const auto size = given("size").toIntVector();
   const c10::IValue device = given("device"), layout = given("layout"), pinned = given("pin_memory");
   return !size.empty() && c10::multiply_integers(size) >= std::max<int64_t>(*recording_from_of_rank, 2) &&
-         (device.isNone() || device.toDevice().is_cpu() || device.toDevice().is_cuda()) &&
+         (device.isNone() || device.toDevice().is_cpu() || at::isAccelerator(device.toDevice().type())) &&
          (layout.isNone() || layout.toLayout() == at::kStrided) && (pinned.isNone() || !pinned.toBool());
 }
 

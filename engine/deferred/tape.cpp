@@ -10,6 +10,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
@@ -222,7 +223,8 @@ void DeferredTape::run(const Step& step, const SpecPtr& spec, bool whole, std::v
     at::TensorOptions options;
     if (const auto dtype = given("dtype"); !dtype.isNone()) options = options.dtype(dtype.toScalarType());
     const auto device = given("device");
-    options = options.device(device.isNone() ? c10::Device(spec->mesh()->device_type()) : device.toDevice());
+    const bool planned = spec->mesh()->group().is_fake() && !device.isNone();
+    options = options.device(planned ? device.toDevice() : device_of(*spec->mesh()));
     values[step.results[0].values[0]] = wrap(at::empty(made->local_shape(), options), made);
     return;
   }

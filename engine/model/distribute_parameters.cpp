@@ -12,6 +12,7 @@
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -84,8 +85,7 @@ at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const
                              const std::string& where) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor value = block.detach();
-  if (value.device().type() != at::Device(mesh->device_type()).type())
-    value = value.to(at::Device(mesh->device_type()));
+  if (!lies_on(*mesh, value)) value = value.to(device_of(*mesh));
   return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
 }
 
@@ -120,8 +120,7 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
     check_mesh(value, mesh, "parallelize_module");
     placed = redistribute(value, inherit_block_sizes(placements, *spec(value))).detach();
   } else {
-    if (value.device().type() != at::Device(mesh->device_type()).type())
-      value = value.to(at::Device(mesh->device_type()));
+    if (!lies_on(*mesh, value)) value = value.to(device_of(*mesh));
     if (src) {
       placed = distribute_tensor(value, mesh, placements, *src);
     } else {

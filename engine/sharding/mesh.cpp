@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/sharding/mesh.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
@@ -14,7 +13,9 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/communicator_device.h"
 #include "moonhalo/engine/comm/fake_part.h"
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/sharding/spec_table.h"
@@ -34,6 +35,32 @@ std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
     strides[d] = strides[d + 1] * shape[d + 1];
   }
   return strides;
+}
+
+// Every rank throws when one of them has no such device. A fake world is for planning: nothing is computed.
+void check_usable(Communicator& world, c10::Device wanted, const std::vector<int64_t>& shape) {
+  if (world.is_fake() || wanted.is_cpu()) return;
+  const Uncounted check;
+  at::Tensor devices = at::full({1}, device_count(wanted.type()), at::kLong);
+  world.all_reduce(devices, ReduceOp::kMin);
+  const int64_t count = *devices.const_data_ptr<int64_t>();
+  std::string type = c10::DeviceTypeName(wanted.type());
+  TORCH_CHECK_VALUE(count > std::max<int64_t>(wanted.index(), 0), "init_device_mesh: no ", type, " device can be used here",
+                    "\n  have  device type \"", wanted.str(), "\", mesh shape ", shape_string(shape),
+                    count > 0 ? ", " + std::to_string(count) + " devices" : "",
+                    "\n  fix   use \"cpu\", or a build with ", type, " on a machine that has a GPU");
+}
+
+// The ranks of `world` as a group that carries tensors of each rank's device, which becomes that of its thread.
+CommunicatorPtr group_on(Communicator& world, c10::Device wanted) {
+  if (wanted.is_cpu()) return host_part(world);
+  const auto known = device_of(world);
+  if (known && known->type() == wanted.type() && (!wanted.has_index() || wanted == *known))
+    return world.shared_from_this();
+  const CommunicatorPtr host = host_part(world);
+  const c10::Device device = device_of_rank(*host, wanted);
+  use_device(device);
+  return make_device_communicator(host, device);
 }
 
 }  // namespace
@@ -155,8 +182,9 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
     const Uncounted check;
     check_same_on_all_ranks(world, "init_device_mesh", "meshes", asked);
   }
-  TORCH_CHECK_VALUE(device_type == "cpu" || device_type == "cuda", "init_device_mesh: unknown device type \"",
-                    device_type, "\"\n  fix   use \"cpu\" or \"cuda\"");
+  const std::optional<c10::Device> wanted = parse_compute_device(device_type);
+  TORCH_CHECK_VALUE(wanted.has_value(), "init_device_mesh: unknown device type \"", device_type,
+                    "\"\n  fix   use \"cpu\" or \"cuda\"");
   TORCH_CHECK_VALUE(!shape.empty(), "init_device_mesh: the mesh needs at least one dimension");
   int64_t product = 1;
   for (const int64_t extent : shape) {
@@ -175,12 +203,10 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
                     "init_device_mesh: the names of the dimensions must differ");
   const bool fake = world.is_fake();  // for planning: nothing is computed
-  TORCH_CHECK_VALUE(fake || device_type != "cuda" || at::globalContext().hasCUDA(),
-                    "init_device_mesh: no CUDA device can be used here\n  have  device type \"cuda\", mesh shape ",
-                    shape_string(shape),
-                    "\n  fix   use \"cpu\", or a build with CUDA on a machine that has a GPU");
+  check_usable(world, *wanted, shape);
   if (hook_of_meshes() != nullptr) hook_of_meshes()();
-  return std::make_shared<DeviceMesh>(world.shared_from_this(), device_type, std::move(shape), std::move(names), fake);
+  return std::make_shared<DeviceMesh>(fake ? world.shared_from_this() : group_on(world, *wanted), device_type,
+                                      std::move(shape), std::move(names), fake);
 }
 
 }  // namespace moonhalo

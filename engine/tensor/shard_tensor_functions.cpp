@@ -17,6 +17,7 @@
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -144,6 +145,9 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
                     spec->mesh()->rank(), " is ", shape_string(spec->local_shape()));
   TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
   check_strided(local, "from_local");
+  TORCH_CHECK_VALUE(lies_on(*spec->mesh(), local), "from_local: the block of rank ", spec->mesh()->rank(),
+                    " is not on the mesh's device\n  have  a block on ", local.device(), ", ", spec->to_string(), " on ",
+                    device_of(*spec->mesh()), "\n  fix   move it there first, or use a mesh of its device");
   at::Tensor block;
   {
     const BelowAutograd guard;
@@ -166,16 +170,23 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const auto describe = [&placed] { return placed; };
   const CallScope scope(tag_of(placed), "from_local", describe);
   // Every rank learns every block's shape, and all reach the same verdict.
-  constexpr int64_t kWords = Header::kMaxDims + 2;
+  constexpr int64_t kWords = Header::kMaxDims + 3, kElsewhere = kWords - 1;
   TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
   at::Tensor mine = at::full({kWords}, -1, at::kLong), all = at::empty({kWords * mesh->size()}, at::kLong);
   mine[0] = local.dim();
   mine[1] = static_cast<int64_t>(local.scalar_type());
+  mine[kElsewhere] = !lies_on(*mesh, local);
   for (int64_t d = 0; d < local.dim(); ++d) mine[2 + d] = local.size(d);
   mesh->group().all_gather(mine, std::vector<int64_t>(mesh->size(), kWords), all);
   const auto* facts = all.const_data_ptr<int64_t>();
   const int64_t ndim = facts[0];
   const auto size_of = [&](int64_t rank, int64_t d) { return facts[rank * kWords + 2 + d]; };
+  for (int64_t rank = 0; rank < mesh->size(); ++rank) {
+    TORCH_CHECK_VALUE(!facts[rank * kWords + kElsewhere], "from_local: the block of rank ", rank,
+                      " is not on the mesh's device\n  have  a block on ", local.device(), " on rank ", mesh->rank(), ", ",
+                      mesh->to_string(), " on ", device_of(*mesh),
+                      "\n  fix   move it there first, or use a mesh of its device");
+  }
   for (int64_t rank = 1; rank < mesh->size(); ++rank) {
     TORCH_CHECK_VALUE(facts[rank * kWords] == ndim && facts[rank * kWords + 1] == facts[1],
                       "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims\n  have  ",
@@ -255,7 +266,8 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
     const BelowAutograd guard;
     std::vector<Message> sends, receives;
     if (root) {
-      const at::Tensor full = carried_out(source);
+      at::Tensor full = carried_out(source);
+      if (!lies_on(*mesh, full)) full = full.to(device_of(*mesh));
       for (int64_t rank = 0; rank < mesh->size(); ++rank) {
         if (rank == src) continue;
         at::Tensor block = block_of(full, *spec, rank).contiguous();
@@ -264,7 +276,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
       local = block_of(full, *spec, src).clone(at::MemoryFormat::Contiguous);
     } else {
       const auto dtype = static_cast<at::ScalarType>(header.dtype());
-      local = at::empty(spec->local_shape(), at::TensorOptions().dtype(dtype).device(mesh->device_type()));
+      local = at::empty(spec->local_shape(), at::TensorOptions().dtype(dtype).device(device_of(*mesh)));
       if (local.numel() > 0) receives.push_back({static_cast<int>(src), local});
     }
     mesh->group().exchange(std::move(sends), std::move(receives));
@@ -272,10 +284,12 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   at::Tensor result = wrap(std::move(local), spec);
   set_new_origin(result, scope.tag());
   if (header.requires_grad()) {
-    const auto back = [spec, src](const at::Tensor& grad) {
+    const c10::Device home = root ? source.device() : c10::Device(c10::kCPU);
+    const auto back = [spec, src, home](const at::Tensor& grad) {
       TORCH_CHECK_NOT_IMPLEMENTED(!(c10::GradMode::is_enabled() && grad.requires_grad()),
                                   "scatter_tensor: no double backward to the source rank");
-      return collect(gradient_of(grad, spec), src);
+      const at::Tensor whole = collect(gradient_of(grad, spec), src);
+      return whole.defined() ? whole.to(home) : whole;
     };
     if (root) {
       attach_backward(source, result, back);

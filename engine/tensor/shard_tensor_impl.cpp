@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorUtils.h>
 #include <c10/util/Exception.h>
 
@@ -16,8 +17,9 @@ namespace {
 
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
   constexpr c10::DispatchKeySet kOnHost({kShardKey, kSparseCheckKey, c10::DispatchKey::CPU});
-  constexpr c10::DispatchKeySet kOnDevice({kShardKey, kSparseCheckKey, c10::DispatchKey::CUDA});
-  return local.is_cuda() ? kOnDevice : kOnHost;
+  if (local.is_cpu() || !at::isAccelerator(local.device().type())) return kOnHost;
+  constexpr c10::DispatchKeySet kOnDevice({kShardKey, kSparseCheckKey, c10::DispatchKey::Dense});
+  return kOnDevice | (local.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask));
 }
 
 }  // namespace

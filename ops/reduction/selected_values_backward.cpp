@@ -29,6 +29,9 @@ TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) {
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) {
   library.impl("value_selecting_reduction_backward", &picked_values_backward);
 }
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
+  library.impl("value_selecting_reduction_backward", &picked_values_backward);
+}
 
 }  // namespace
 }  // namespace moonhalo

@@ -18,8 +18,8 @@ class MeetAboveAutograd {
                              uint32_t line = __builtin_LINE()) {
     using c10::DispatchKey;
     // The last one is for calls without autograd, as in inference mode.
-    for (const DispatchKey key :
-         {DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA, DispatchKey::AutogradOther, kShardKey})
+    for (const DispatchKey key : {DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA, DispatchKey::AutogradPrivateUse1,
+                                  DispatchKey::AutogradOther, kShardKey})
       meet(libraries_.emplace_back(torch::Library::IMPL, "aten", key, file, line));
   }
 

@@ -4,7 +4,7 @@
 namespace moonhalo {
 namespace {
 
-constexpr const char* kAboveAutograd = "AutogradCPU AutogradCUDA AutogradOther";
+constexpr const char* kAboveAutograd = "AutogradCPU AutogradCUDA AutogradPrivateUse1 AutogradOther";
 constexpr const char* kOneCheck = "every call; with plain tensors alone one check, then LibTorch's own kernel";
 
 }  // namespace
@@ -23,7 +23,7 @@ const std::vector<Interception>& interceptions() {
       {"tensor_split.tensor_indices_or_sections _pad_packed_sequence lstm.data gru.data rnn_tanh.data rnn_relu.data "
        "ctc_loss.Tensor",
        kAboveAutograd, kOneCheck, "a tensor of a few numbers (positions, lengths) is read on the host"},
-      {"value_selecting_reduction_backward", "AutogradCPU AutogradCUDA", kOneCheck,
+      {"value_selecting_reduction_backward", "AutogradCPU AutogradCUDA AutogradPrivateUse1", kOneCheck,
        "its formula makes plain zeros of the global shape"},
       {"uniform_ normal_ log_normal_ exponential_ cauchy_ geometric_ random_ random_.from random_.to bernoulli_.float "
        "bernoulli_.Tensor bernoulli bernoulli.p native_dropout rrelu_with_noise rrelu_with_noise_ normal.Tensor_float "

@@ -17,6 +17,7 @@
 #include "tests/support/named_cases.h"
 #include "tests/support/ranks.h"
 #include "tests/support/refusals.h"
+#include "tests/support/test_device.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -189,10 +190,12 @@ at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vect
     if (const auto& op = spec->partial(m)) local = addend(local, *op, mesh->coordinate(m), mesh->size(m));
   }
   for (int64_t d = 0; d < spec->ndim(); ++d) local = local.narrow(d, spec->offsets()[d], spec->local_shape()[d]);
-  return from_local(local.clone(), spec);
+  return from_local(on_device(local.clone(), *mesh), spec);
 }
 
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
+  if (actual.defined() && !is_shard_tensor(actual) && !actual.is_cpu())
+    return difference(actual.cpu(), expected, tolerance);
   std::ostringstream out;
   if (actual.defined() != expected.defined()) {
     out << (actual.defined() ? "a tensor where none is expected" : "missing");
@@ -236,9 +239,10 @@ std::string message_of(const std::function<void()>& call) {
 
 void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body, Fallback fallback) {
   const int64_t ranks = std::accumulate(mesh_shape.begin(), mesh_shape.end(), int64_t{1}, std::multiplies<>());
+  test_device();  // before the ranks begin
   run_test_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     set_fallback(fallback);
-    body(init_device_mesh(world, "cpu", mesh_shape));
+    body(init_device_mesh(world, test_device(), mesh_shape));
   });
 }
 
@@ -268,7 +272,8 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < cases[t].inputs.size(); ++i) {
       const Input& input = cases[t].inputs[i];
-      at::Tensor tensor = input.plain ? input.full.detach().clone() : shard_of(input.full, mesh, input.placements);
+      at::Tensor tensor =
+          input.plain ? on_device(input.full.detach().clone(), *mesh) : shard_of(input.full, mesh, input.placements);
       tensors.push_back(tensor.requires_grad_(wanted[t][i]));
     }
 
@@ -277,7 +282,8 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
     const Outcome actual =
         run(tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
           const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
-          return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements()) : full;
+          return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements())
+                                       : full.to(like.device());
         });
 
     compare_traffic(calls, out);

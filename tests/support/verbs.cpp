@@ -8,6 +8,8 @@
 #include <numeric>
 #include <string>
 
+#include "moonhalo/engine/comm/communicator_device.h"
+
 namespace moonhalo::testing {
 namespace {
 
@@ -20,6 +22,9 @@ const at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf,         at
 // Nothing, one element, less than a cache line, and more than any backend treats as small.
 const int64_t kSizes[] = {0, 1, 7, 2500, 20001};
 const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct};
+
+// The device that a group carries tensors of.
+c10::Device place(Communicator& comm) { return device_of(comm).value_or(c10::Device(at::kCPU)); }
 
 // Makes what rank `rank` holds: sums of it are not exact in floating point, so the order of a reduction shows.
 Tensor values(int rank, int64_t n, at::ScalarType dtype, int salt = 0) {
@@ -65,7 +70,10 @@ std::vector<Tensor> of_all_ranks(int size, int64_t n, at::ScalarType dtype) {
   return parts;
 }
 
-bool same(const Tensor& a, const Tensor& b) {
+bool same_values(const Tensor& a, const Tensor& b) { return at::equal(a.cpu(), b); }
+
+bool same(const Tensor& there, const Tensor& b) {
+  const Tensor a = there.cpu();
   // The product of complex numbers may be fused differently by compilers; everything else is exact.
   if (a.is_complex()) return a.numel() == 0 || at::allclose(a, b, 1e-5, 1e-6);
   return a.scalar_type() == b.scalar_type() && at::equal(a, b);
@@ -85,7 +93,7 @@ void all_reduce(Communicator& comm) {
     for (const ReduceOp op : kOps) {
       if (!reducible(dtype, op)) continue;
       for (const int64_t n : kSizes) {
-        Tensor data = values(comm.rank(), n, dtype);
+        Tensor data = values(comm.rank(), n, dtype).to(place(comm));
 
         comm.all_reduce(data, op);
 
@@ -99,7 +107,8 @@ void all_reduce(Communicator& comm) {
 void all_reduce_keeps_shape_and_gives_nan_to_all(Communicator& comm) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kSum}) {
-    Tensor data = at::full({2, 3}, comm.rank() == comm.size() / 2 ? nan : comm.rank(), at::kDouble);
+    Tensor data = at::full({2, 3}, comm.rank() == comm.size() / 2 ? nan : comm.rank(),
+                           at::device(place(comm)).dtype(at::kDouble));
 
     comm.all_reduce(data, op);
 
@@ -112,14 +121,14 @@ void all_gather(Communicator& comm) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t scale : {0, 1, 10, 3000}) {
       const Counts counts = uneven(comm.size(), scale);
-      const Tensor in = values(comm.rank(), counts[comm.rank()], dtype);
-      Tensor out = at::zeros({sum(counts)}, dtype);
+      const Tensor in = values(comm.rank(), counts[comm.rank()], dtype).to(place(comm));
+      Tensor out = at::zeros({sum(counts)}, at::device(place(comm)).dtype(dtype));
 
       comm.all_gather(in, counts, out);
 
       std::vector<Tensor> parts;
       for (int r = 0; r < comm.size(); ++r) parts.push_back(values(r, counts[r], dtype));
-      EXPECT_TRUE(at::equal(out, at::cat(parts))) << dtype << " scale " << scale;
+      EXPECT_TRUE(same_values(out, at::cat(parts))) << dtype << " scale " << scale;
     }
   }
 }
@@ -130,8 +139,8 @@ void reduce_scatter(Communicator& comm) {
       if (!reducible(dtype, op)) continue;
       for (const int64_t scale : {0, 1, 10, 3000}) {
         const Counts counts = uneven(comm.size(), scale);
-        const Tensor in = values(comm.rank(), sum(counts), dtype);
-        Tensor out = at::zeros({counts[comm.rank()]}, dtype);
+        const Tensor in = values(comm.rank(), sum(counts), dtype).to(place(comm));
+        Tensor out = at::zeros({counts[comm.rank()]}, at::device(place(comm)).dtype(dtype));
 
         comm.reduce_scatter(in, counts, out, op);
 
@@ -157,11 +166,11 @@ void all_to_all(Communicator& comm) {
         in_parts.push_back(values(me, sent[r], dtype, r));
         out_parts.push_back(values(r, received[r], dtype, me));
       }
-      Tensor out = at::zeros({sum(received)}, dtype);
+      Tensor out = at::zeros({sum(received)}, at::device(place(comm)).dtype(dtype));
 
-      comm.all_to_all(at::cat(in_parts), sent, out, received);
+      comm.all_to_all(at::cat(in_parts).to(place(comm)), sent, out, received);
 
-      EXPECT_TRUE(at::equal(out, at::cat(out_parts))) << dtype << " scale " << scale;
+      EXPECT_TRUE(same_values(out, at::cat(out_parts))) << dtype << " scale " << scale;
     }
   }
 }
@@ -170,11 +179,11 @@ void broadcast(Communicator& comm) {
   for (int root = 0; root < comm.size(); ++root) {
     for (const at::ScalarType dtype : kDtypes) {
       for (const int64_t n : kSizes) {
-        Tensor data = values(comm.rank(), n, dtype);
+        Tensor data = values(comm.rank(), n, dtype).to(place(comm));
 
         comm.broadcast(data, root);
 
-        EXPECT_TRUE(at::equal(data, values(root, n, dtype))) << n << " x " << dtype << " from " << root;
+        EXPECT_TRUE(same_values(data, values(root, n, dtype))) << n << " x " << dtype << " from " << root;
       }
     }
   }
@@ -188,8 +197,8 @@ void exchange(Communicator& comm) {
     for (int peer = 0; peer < comm.size(); ++peer) {
       for (int i = 0; i < 3; ++i) {
         for (const int64_t n : kSizes) {
-          sends.push_back({peer, values(comm.rank(), n, dtypes[i], peer + i + repeat)});
-          receives.push_back({peer, at::zeros({n}, dtypes[i])});
+          sends.push_back({peer, values(comm.rank(), n, dtypes[i], peer + i + repeat).to(place(comm))});
+          receives.push_back({peer, at::zeros({n}, at::device(place(comm)).dtype(dtypes[i]))});
         }
       }
     }
@@ -200,7 +209,7 @@ void exchange(Communicator& comm) {
     for (int peer = 0; peer < comm.size(); ++peer) {
       for (int i = 0; i < 3; ++i) {
         for (const int64_t n : kSizes) {
-          EXPECT_TRUE(at::equal(receives[next++].data, values(peer, n, dtypes[i], comm.rank() + i + repeat)))
+          EXPECT_TRUE(same_values(receives[next++].data, values(peer, n, dtypes[i], comm.rank() + i + repeat)))
               << "from " << peer << ": " << n << " x " << dtypes[i];
         }
       }
@@ -213,36 +222,39 @@ void exchange_overlaps_other_work(Communicator& comm) {
   const int right = (comm.rank() + 1) % comm.size();
   const int left = (comm.rank() + comm.size() - 1) % comm.size();
   for (const int64_t n : {100, 50000}) {
-    Tensor from_left = at::zeros({n}), from_right = at::zeros({n}), total = at::ones({5});
+    Tensor from_left = at::zeros({n}, place(comm)), from_right = at::zeros({n}, place(comm));
+    Tensor total = at::ones({5}, place(comm));
     std::vector<WorkPtr> under_way;
 
-    under_way.push_back(comm.exchange_async({{right, values(comm.rank(), n, at::kFloat, 1)}}, {{left, from_left}}));
-    under_way.push_back(comm.exchange_async({{left, values(comm.rank(), n, at::kFloat, 2)}}, {{right, from_right}}));
+    under_way.push_back(
+        comm.exchange_async({{right, values(comm.rank(), n, at::kFloat, 1).to(place(comm))}}, {{left, from_left}}));
+    under_way.push_back(
+        comm.exchange_async({{left, values(comm.rank(), n, at::kFloat, 2).to(place(comm))}}, {{right, from_right}}));
     comm.all_reduce(total);
     under_way[1]->wait();
     under_way[0]->wait();
     under_way[0]->wait();
 
-    EXPECT_TRUE(at::equal(from_left, values(left, n, at::kFloat, 1)));
-    EXPECT_TRUE(at::equal(from_right, values(right, n, at::kFloat, 2)));
-    EXPECT_TRUE(at::equal(total, at::full({5}, 1.0 * comm.size())));
+    EXPECT_TRUE(same_values(from_left, values(left, n, at::kFloat, 1)));
+    EXPECT_TRUE(same_values(from_right, values(right, n, at::kFloat, 2)));
+    EXPECT_TRUE(same_values(total, at::full({5}, 1.0 * comm.size())));
   }
 }
 
 // Only some ranks have something to say, one dropped its Work without waiting.
 void exchange_with_silent_ranks(Communicator& comm) {
   const int last = comm.size() - 1;
-  Tensor got = at::zeros({30000});
+  Tensor got = at::zeros({30000}, place(comm));
   for (int i = 0; i < 3; ++i) {
     std::vector<Message> sends, receives;
-    if (comm.rank() == 0) sends.push_back({last, at::full({30000}, i + 1.0)});
+    if (comm.rank() == 0) sends.push_back({last, at::full({30000}, i + 1.0, place(comm))});
     if (comm.rank() == last) receives.push_back({0, got});
     comm.exchange_async(sends, receives).reset();
   }
   comm.barrier();
 
   if (comm.rank() == last) {
-    EXPECT_TRUE(at::equal(got, at::full({30000}, 3.0)));
+    EXPECT_TRUE(same_values(got, at::full({30000}, 3.0)));
   }
 }
 
@@ -262,7 +274,8 @@ void split_by_parity_and_reversed(Communicator& comm) {
 void split_into_rows_and_columns(Communicator& comm) {
   const CommunicatorPtr row = comm.split(comm.rank() / 2, comm.rank());
   const CommunicatorPtr column = comm.split(comm.rank() % 2, comm.rank());
-  Tensor in_row = at::full({3}, 1 << comm.rank(), at::kLong), in_column = in_row.clone(), everywhere = in_row.clone();
+  Tensor in_row = at::full({3}, 1 << comm.rank(), at::device(place(comm)).dtype(at::kLong)), in_column = in_row.clone(),
+         everywhere = in_row.clone();
 
   row->all_reduce(in_row);
   column->all_reduce(in_column);
@@ -300,7 +313,8 @@ void counts_what_leaves_the_rank(Communicator& comm) {
     EXPECT_EQ(count.bytes, bytes) << CommStats::name(kind);
   };
   const Counts counts = uneven(n, 2);
-  Tensor data = at::ones({12 * n}), part = at::ones({counts[me]}), all = at::ones({sum(counts)}), turned = data.clone();
+  Tensor data = at::ones({12 * n}, place(comm)), part = at::ones({counts[me]}, place(comm));
+  Tensor all = at::ones({sum(counts)}, place(comm)), turned = data.clone();
   const CommunicatorPtr again = comm.split(0, comm.rank());
   comm.reset_stats();
 
@@ -348,7 +362,7 @@ void refuses_what_does_not_fit(Communicator& comm) {
 
 void barrier_many_times(Communicator& comm) {
   for (int i = 0; i < 200; ++i) comm.barrier();
-  Tensor data = at::ones({1});
+  Tensor data = at::ones({1}, place(comm));
   for (int i = 0; i < 100; ++i) {
     comm.all_reduce(data);
     data.div_(comm.size());

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/communicator_device.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_device.h"
+#include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
+#include "tests/support/verbs.h"
+
+namespace moonhalo {
+namespace {
+
+using testing::message_of;
+using testing::on_ranks;
+using testing::verb_cases;
+namespace fake = testing::fake;
+
+// every verb on tensors of a device, 1 to 4 ranks.
+
+class StagedCommunicator : public ::testing::TestWithParam<std::tuple<size_t, int>> {};
+
+TEST_P(StagedCommunicator, PassesTheCase) {
+  fake::install();
+  const auto [index, ranks] = GetParam();
+  on_ranks(ranks, [index = index](Communicator& world) {
+    const auto group = make_device_communicator(world.shared_from_this(), fake::device(world.rank()));
+    fake::exchange_device(world.rank());
+    verb_cases()[index].check(*group);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, StagedCommunicator,
+                         ::testing::Combine(::testing::Range(size_t{0}, verb_cases().size()),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return std::string(verb_cases()[std::get<0>(info.param)].name) + "_on_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(DeviceCommunicator, CarriesTensorsOfTheHostAndOfItsOwnDeviceAlone) {
+  fake::install();
+  run_ranks(2, [](Communicator& world) {
+    const auto group = make_device_communicator(world.shared_from_this(), fake::device(world.rank()));
+    at::Tensor here = at::ones({3}), there = here.to(fake::device(world.rank())), elsewhere = here.to(fake::device(5));
+
+    group->all_reduce(here);
+    group->all_reduce(there);
+
+    EXPECT_TRUE(at::equal(here, at::full({3}, 2.0)));
+    EXPECT_TRUE(at::equal(there.cpu(), here));
+    EXPECT_STREQ(group->backend(), "staged");
+    EXPECT_EQ(device_of(*group), fake::device(world.rank()));
+    const std::string refused = message_of([&] { group->all_reduce(elsewhere); });
+    EXPECT_THAT(refused, ::testing::HasSubstr("fake:5"));
+    EXPECT_THAT(refused, ::testing::HasSubstr("\n  fix   "));
+  });
+}
+
+// A rank may have its part of a message on the host.
+TEST(DeviceCommunicator, OneEndOfAMessageMayLieOnTheHost) {
+  fake::install();
+  run_ranks(2, [](Communicator& world) {
+    const c10::Device device = fake::device(world.rank());
+    const auto group = make_device_communicator(world.shared_from_this(), device);
+    const int other = 1 - world.rank();
+    at::Tensor got = at::zeros({4}, at::device(world.rank() == 0 ? at::Device(at::kCPU) : device));
+
+    group->exchange({{other, at::full({4}, 1.0 + world.rank(), at::device(device))}}, {{other, got}});
+
+    EXPECT_TRUE(at::equal(got.cpu(), at::full({4}, 1.0 + other)));
+  });
+}
+
+// However many messages, the host waits once for what is to be sent, and not at all for what arrives.
+TEST(DeviceCommunicator, AnExchangeWaitsOnceForTheDevice) {
+  fake::install();
+  const c10::Device device = fake::device(0);
+  run_ranks(1, [&](Communicator& world) {
+    const auto group = make_device_communicator(world.shared_from_this(), device);
+    EXPECT_EQ(group->size(), 1);
+  });
+  std::atomic<int64_t> waits{0};
+  run_ranks(2, [&](Communicator& world) {
+    const auto group = make_device_communicator(world.shared_from_this(), fake::device(world.rank()));
+    const int other = 1 - world.rank();
+    std::vector<Message> sends, receives;
+    for (int i = 0; i < 5; ++i) {
+      sends.push_back({other, at::full({4}, i, at::device(fake::device(world.rank())))});
+      receives.push_back({other, at::empty_like(sends.back().data)});
+    }
+    group->barrier();
+    const int64_t before = fake::counts().host_waits;
+    group->barrier();
+
+    group->exchange(sends, receives);
+
+    group->barrier();
+    if (world.rank() == 0) waits = fake::counts().host_waits - before;
+    group->barrier();
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(receives[i].data.cpu(), at::full({4}, double(i))));
+  });
+  EXPECT_EQ(waits, 2);  // of two ranks
+}
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Meshes of devices, on make-believe ones.
+#include "moonhalo/engine/sharding/mesh_device.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
+
+namespace moonhalo {
+namespace {
+
+using ::testing::AllOf;
+using testing::difference;
+using ::testing::HasSubstr;
+using testing::make_tensor;
+using testing::message_of;
+using testing::on_ranks;
+namespace fake = testing::fake;
+
+class MeshDevice : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::install(); }
+};
+
+TEST_F(MeshDevice, EachRankHasADeviceOfItsOwn) {
+  on_ranks(3, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {3}, {"rows"});
+
+    EXPECT_EQ(device_of(*mesh), fake::device(world.rank()));
+    EXPECT_EQ(at::empty({2}, at::Device("fake")).device(), fake::device(world.rank()));
+    // Slices, and meshes of one rank, lie there too.
+    EXPECT_EQ(device_of(*mesh->slice({"rows"})), fake::device(world.rank()));
+    EXPECT_EQ(device_of(*init_device_mesh(*make_self_communicator(), "fake", {1})), fake::device(world.rank()));
+    EXPECT_EQ(device_of(*init_device_mesh(world, "cpu", {3})), c10::Device(at::kCPU));
+  });
+}
+
+TEST_F(MeshDevice, TooFewDevicesAreAnErrorOnEveryRank) {
+  std::atomic<int> refused{0};
+  on_ranks(9, [&](Communicator& world) {
+    const std::string text = message_of([&] { init_device_mesh(world, "fake", {9}); });
+    EXPECT_THAT(text, AllOf(HasSubstr("9 ranks for 8 devices"), HasSubstr("\n  have  "), HasSubstr("\n  fix   ")));
+    refused += !text.empty();
+    EXPECT_THAT(message_of([&] { init_device_mesh(world, "fake:8", {9}); }), HasSubstr("no FAKE device"));
+    world.barrier();
+  });
+  EXPECT_EQ(refused, 9);
+}
+
+// A reduction over all ranks inside the backward pass.
+double gradient_of_a_mean(const MeshPtr& mesh) {
+  const std::vector<int64_t> sizes = {4, 1, 3};
+  const at::Tensor block = make_tensor({sizes[mesh->rank()], 5}, 7).to(device_of(*mesh));
+  const at::Tensor x = from_local(block, mesh, {shard(0)}).requires_grad_(true);
+  const at::Tensor y = x.softmax(0);
+  (y * y).sum().backward();
+  return to_local(x.grad()).abs().sum().item<double>();
+}
+
+TEST_F(MeshDevice, RanksMayShareADeviceThatIsNamed) {
+  on_ranks(3, [](Communicator& world) {
+    const MeshPtr own = init_device_mesh(world, "fake", {3}), shared = init_device_mesh(world, "fake:2", {3});
+
+    EXPECT_EQ(device_of(*shared), fake::device(2));
+    EXPECT_EQ(gradient_of_a_mean(own), gradient_of_a_mean(shared));
+  });
+}
+
+TEST_F(MeshDevice, CollectivesOfABackwardPassStayOnTheRanksThread) {
+  on_ranks(3, [](Communicator& world) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(true);
+    const MeshPtr mesh = init_device_mesh(world, "fake:0", {3});
+
+    EXPECT_GT(gradient_of_a_mean(mesh), 0);
+    EXPECT_FALSE(c10::AutogradState::get_tls_state().get_multithreading_enabled());
+  });
+}
+
+TEST_F(MeshDevice, DistributeMovesTheSourceToTheMesh) {
+  const at::Tensor full = make_tensor({7, 3}, 1);
+  on_ranks(3, [&](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {3}), host = init_device_mesh(world, "cpu", {3});
+    const auto expect_moved = [&](const at::Tensor& source, const MeshPtr& to) {
+      at::Tensor leaf = source.detach().clone().requires_grad_(true);
+      const at::Tensor x = distribute_tensor(leaf, to, {shard(0, {4, 0, 3})});
+      EXPECT_EQ(to_local(x).device(), device_of(*to));
+      EXPECT_EQ(difference(full_tensor(x).detach(), full, 0), "");
+      (x * x).sum().backward();
+      if (world.rank() == 0) {
+        EXPECT_EQ(leaf.grad().device(), source.device());
+        EXPECT_EQ(difference(leaf.grad(), 2 * full, 1e-12), "");
+      }
+    };
+
+    expect_moved(full, mesh);
+    expect_moved(full.to(fake::device(world.rank())), mesh);
+    expect_moved(full.to(fake::device(7)), mesh);
+    expect_moved(full.to(fake::device(world.rank())), host);
+  });
+}
+
+TEST_F(MeshDevice, BlocksOnAnotherDeviceAreRefusedOnEveryRank) {
+  on_ranks(3, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {3}), host = init_device_mesh(world, "cpu", {3});
+    const at::Tensor here = at::ones({2, 3}), there = here.to(device_of(*mesh));
+
+    const std::string one = message_of([&] { from_local(world.rank() == 1 ? here : there, mesh, {shard(0)}); });
+    const std::string other = message_of([&] { from_local(there, host, {shard(0)}); });
+
+    EXPECT_THAT(one, AllOf(HasSubstr("the block of rank 1 is not on the mesh's device"), HasSubstr("\n  fix   ")));
+    EXPECT_THAT(other, HasSubstr("the block of rank 0 is not on the mesh's device"));
+    EXPECT_THAT(message_of([&] { from_local(here, replicated(mesh, {2, 3})); }), HasSubstr("cpu"));
+    world.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fake_device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "tests/support/fake_memory.h"
+
+namespace moonhalo::testing::fake {
+namespace {
+
+std::atomic<int64_t> launches{0}, host_waits{0}, events{0};
+std::atomic<bool> lost_of_pool{false}, lost_of_default{false}, lost_of_host{false};
+thread_local int inside = 0;
+
+c10::Device valid(c10::Device device) {
+  TORCH_CHECK_VALUE(device.index() < kDevices, "fake device: no device ", static_cast<int>(device.index()),
+                    "\n  have  ", kDevices, " devices\n  fix   name one of them");
+  return device;
+}
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::kPrivateUse1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+  c10::Device getDevice() const override { return device(current_device()); }
+  void setDevice(c10::Device wanted) const override { uncheckedSetDevice(valid(wanted)); }
+  void uncheckedSetDevice(c10::Device wanted) const noexcept override {
+    if (wanted.index() >= 0) exchange_device(wanted.index());
+  }
+  c10::Device exchangeDevice(c10::Device wanted) const override {
+    const c10::Device before = getDevice();
+    setDevice(wanted);
+    return before;
+  }
+
+  c10::Stream getStream(c10::Device of) const override { return current_stream(index(of)); }
+  c10::Stream getDefaultStream(c10::Device of) const override { return default_stream(index(of)); }
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool) const override { return stream_of_pool(index(of)); }
+  c10::Stream getNewStream(c10::Device of, int) const override { return stream_of_pool(index(of)); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+  bool queryStream(const c10::Stream& stream) const override { return finished(stream); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    if (host_waits_here()) finish(stream);
+  }
+  void synchronizeDevice(const c10::DeviceIndex of) const override {
+    if (host_waits_here()) finish_device(of);
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    count(Counted::kEvent);
+    if (*event == nullptr) *event = new Event;
+    static_cast<Event*>(*event)->record(stream);
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  void block(void* event, const c10::Stream& stream) const override {
+    const bool lost = stream.id() == 0 ? lost_of_default : lost_of_pool;
+    if (event != nullptr && !lost) static_cast<Event*>(event)->hold_back(stream);
+  }
+  bool queryEvent(void* event) const override { return event == nullptr || static_cast<Event*>(event)->finished(); }
+  void synchronizeEvent(void* event) const override {
+    if (host_waits_here() && event != nullptr) static_cast<Event*>(event)->finish();
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    note_use(data, stream);
+  }
+
+ private:
+  static int index(c10::Device of) { return of.has_index() ? of.index() : current_device(); }
+  static bool host_waits_here() {
+    count(Counted::kHostWait);
+    return !lost_of_host;
+  }
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  Hooks() {
+    for (int i = 0; i < kDevices; ++i) generators_.push_back(at::detail::createCPUGenerator(1234));
+  }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  void setCurrentDevice(c10::DeviceIndex wanted) const override { exchange_device(wanted); }
+  c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex wanted) const override {
+    return static_cast<c10::DeviceIndex>(exchange_device(wanted));
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex wanted) const override { return exchangeDevice(wanted); }
+  bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex of) const override {
+    return generators_[of < 0 ? current_device() : of];
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(1234); }
+
+ private:
+  std::vector<at::Generator> generators_;
+};
+
+}  // namespace
+
+InsideDevice::InsideDevice() { ++inside; }
+InsideDevice::~InsideDevice() { --inside; }
+
+void count(Counted what) {
+  if (inside > 0) return;
+  ++(what == Counted::kLaunch ? launches : what == Counted::kHostWait ? host_waits : events);
+}
+Counts counts() { return {launches, host_waits, events}; }
+
+void lose(const Lost& waits) {
+  lost_of_pool = waits.of_pool_streams;
+  lost_of_default = waits.of_default_streams;
+  lost_of_host = waits.of_the_host;
+}
+
+c10::Device device(int index) { return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); }
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    c10::register_privateuse1_backend("fake");
+    c10::SetAllocator(c10::kPrivateUse1, &device_allocator());
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    c10::impl::registerDeviceGuard(c10::kPrivateUse1, new Guard);
+    register_operators();
+  });
+}
+
+}  // namespace moonhalo::testing::fake

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "tests/support/fake_device.h"
+#include "tests/support/fake_memory.h"
+
+namespace moonhalo::testing::fake {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+// The tensor as kernels see it. Does not keep the memory alive: on a device that is up to the program.
+at::Tensor as_kernels_see(const at::Tensor& tensor) {
+  void* const at = tensor.numel() == 0 ? nullptr : kernel_view(tensor.const_data_ptr());
+  at::Tensor seen = at::from_blob(at, tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
+  seen._set_conj(tensor.is_conj());
+  seen._set_neg(tensor.is_neg());
+  return seen;
+}
+
+c10::Stream stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
+
+void enqueue_copy(const c10::Stream& stream, at::Tensor from, at::Tensor to) {
+  count(Counted::kLaunch);
+  enqueue(stream, [from = std::move(from), to = std::move(to)] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor(to).copy_(from);
+  });
+}
+
+void copy_between_devices(const at::Tensor& from, const at::Tensor& to) {
+  Event ready, done;
+  ready.record(stream_of(to));
+  ready.hold_back(stream_of(from));
+  enqueue_copy(stream_of(from), as_kernels_see(from), as_kernels_see(to));
+  done.record(stream_of(from));
+  done.hold_back(stream_of(to));
+}
+
+// Memory of the host that is not pinned is copied at once on the way to a device, and waited for on the way back.
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (from.numel() == 0) return to;
+  if (from._is_zerotensor()) return at::Tensor(to).zero_();
+  if (to.is_cpu()) {
+    enqueue_copy(stream_of(from), as_kernels_see(from), to);
+    if (non_blocking && is_pinned(to.const_data_ptr())) return to;
+    count(Counted::kHostWait);
+    finish(stream_of(from));
+  } else if (from.is_cpu()) {
+    const bool waits = non_blocking && is_pinned(from.const_data_ptr());
+    enqueue_copy(stream_of(to), waits ? from : from.clone(), as_kernels_see(to));
+  } else if (from.device() == to.device()) {
+    enqueue_copy(stream_of(to), as_kernels_see(from), as_kernels_see(to));
+  } else {
+    copy_between_devices(from, to);
+  }
+  return to;
+}
+
+c10::Device placed(std::optional<at::Device> wanted) {
+  return wanted && wanted->has_index() ? *wanted : device(current_device());
+}
+
+at::Tensor empty(at::IntArrayRef shape, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device> where, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(placed(where));
+  return at::detail::empty_generic(shape, &device_allocator(), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device> where, std::optional<bool>) {
+  const c10::DeviceGuard guard(placed(where));
+  return at::detail::empty_strided_generic(shape, strides, &device_allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+// Larger storage keeps what it had.
+void grow(const at::Tensor& tensor, size_t bytes) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  if (bytes <= storage->nbytes()) return;
+  const c10::DeviceGuard guard(tensor.device());
+  c10::DataPtr larger = device_allocator().allocate(bytes);
+  if (storage->nbytes() > 0) device_allocator().copy_data(larger.get(), storage->data(), storage->nbytes());
+  storage->set_data_ptr_noswap(std::move(larger));
+  storage->set_nbytes(bytes);
+}
+
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef shape, std::optional<at::MemoryFormat> format) {
+  if (self.sizes() == shape) return self;
+  at::TensorImpl* const impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(shape);
+  if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
+  grow(self, static_cast<size_t>(self.storage_offset() + self.numel()) * self.itemsize());
+  return self;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  resize_(to, from.sizes(), std::nullopt);
+  return copy_from(from, to, false);
+}
+
+at::Scalar item(const at::Tensor& self) {
+  count(Counted::kHostWait);
+  finish(stream_of(self));
+  return as_kernels_see(self).item();
+}
+
+// As CUDA: single numbers and indices may lie on the host.
+void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack, size_t arguments) {
+  const bool takes_indices = name == "aten::index" || name.find("index_put") != std::string::npos;
+  const auto check = [&](const at::Tensor& tensor) {
+    TORCH_CHECK(!tensor.defined() || !tensor.is_cpu() || tensor.dim() == 0 || takes_indices, name,
+                ": Expected all tensors to be on the same device, but found one of shape ", tensor.sizes(),
+                " on cpu among those of a fake device");
+  };
+  for (const c10::IValue& value : torch::jit::last(stack, arguments)) {
+    if (value.isTensor()) check(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) check(tensor);
+    }
+    if (value.isOptionalTensorList()) {
+      for (const auto& tensor : value.toOptionalTensorVector()) {
+        if (tensor) check(*tensor);
+      }
+    }
+  }
+}
+
+// Generators of the devices are CPU generators, which CPU kernels take.
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  refuse_host_tensors(op.operator_name().name, *stack, op.schema().arguments().size());
+  count(Counted::kLaunch);
+  const InsideDevice inside;
+  at::native::cpu_fallback(op, stack);
+}
+
+at::Tensor on(const c10::Device& where, const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(where) : tensor;
+}
+
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups) {
+  count(Counted::kLaunch);
+  const InsideDevice inside;
+  const auto added = bias && bias->defined() ? std::optional(bias->cpu()) : std::nullopt;
+  return at::convolution(x.cpu(), weight.cpu(), added, stride, padding, dilation, transposed, output_padding, groups)
+      .to(x.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                                    const at::Tensor& weight, at::IntArrayRef stride,
+                                                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                    bool transposed, at::IntArrayRef output_padding,
+                                                                    int64_t groups, std::array<bool, 3> wanted) {
+  count(Counted::kLaunch);
+  const InsideDevice inside;
+  const int64_t channels = grad.size(1);
+  const auto [of_x, of_weight, of_bias] =
+      at::convolution_backward(grad.cpu(), x.cpu(), weight.cpu(), at::IntArrayRef(channels), stride, padding, dilation,
+                               transposed, output_padding, groups, wanted);
+  return {on(x.device(), of_x), on(x.device(), of_weight), on(x.device(), of_bias)};
+}
+
+}  // namespace
+
+void register_operators() {
+  using torch::Library;
+  static auto* any = new Library(Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  any->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  static auto* aten = new Library(Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  aten->impl("empty.memory_format", &empty);
+  aten->impl("empty_strided", &empty_strided);
+  aten->impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  aten->impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  aten->impl("view", TORCH_FN(at::native::view));
+  aten->impl("unfold", TORCH_FN(at::native::unfold));
+  aten->impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  aten->impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  aten->impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
+  aten->impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+  aten->impl("resize_", &resize_);
+  aten->impl("_copy_from", &copy_from);
+  aten->impl("_copy_from_and_resize", &copy_from_and_resize);
+  aten->impl("_local_scalar_dense", &item);
+  aten->impl("convolution_overrideable", &convolution);
+  aten->impl("convolution_backward_overrideable", &convolution_backward);
+  // Copies know of conjugated, negated and zero tensors themselves.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor}) {
+    auto* marks = new Library(Library::IMPL, "aten", key, __FILE__, __LINE__);
+    marks->impl("_copy_from", torch::CppFunction::makeFallthrough());
+  }
+}
+
+}  // namespace moonhalo::testing::fake
