@@ -2,7 +2,14 @@
 #include "moonhalo/engine/model/parallelize.h"
 
 #include <c10/util/Exception.h>
-#include <torch/nn/modules.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <mutex>
 #include <unordered_map>

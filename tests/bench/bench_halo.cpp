@@ -15,7 +15,10 @@
 // usage: bench_halo [rounds] [name of one case]      mpirun -n 2 bench_halo ...
 #include <sched.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>

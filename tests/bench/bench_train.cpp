@@ -16,7 +16,8 @@
 //   clip       messages of the joint norm / those of one all-reduce; processor time / that of the norm of this rank's
 //   blocks
 #include <ATen/ATen.h>
-#include <torch/nn/modules.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>

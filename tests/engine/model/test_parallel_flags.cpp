@@ -2,7 +2,7 @@
 // A plan can say more than placements: where gradients go, models that come in blocks, factories within forward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules.h>
+#include <torch/nn/modules/linear.h>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/deferred/factory_capture.h"

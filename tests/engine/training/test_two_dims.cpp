@@ -2,7 +2,8 @@
 // D11: the memory of a rank where parameters are kept in blocks over 4 ranks, against data 2 x tensor 2. Bytes are
 // counted by LibTorch's allocator on the rank's thread, so the figures are the same in every run.
 #include <gtest/gtest.h>
-#include <torch/nn/modules.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/optim/adamw.h>
 
 #include "moonhalo/engine/model/parallelize.h"

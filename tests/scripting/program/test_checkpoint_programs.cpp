@@ -2,7 +2,9 @@
 // S10, N37, X12: checkpoints of C++ programs, with other cuts and numbers of ranks, and exchanged with scripts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
