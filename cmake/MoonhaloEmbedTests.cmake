@@ -25,10 +25,14 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   target_link_libraries(embed_host PRIVATE MPI::MPI_C)
   target_link_libraries(embed_host_cxx PRIVATE MPI::MPI_CXX)
   target_link_libraries(embed_session PRIVATE MPI::MPI_CXX)
-  # moonhalo_add_host_test(NAME RANKS ARGUMENTS...)
+  # moonhalo_add_host_test(NAME RANKS CASE ARGUMENTS...)
   function(moonhalo_add_host_test name ranks case)
+    set(script host)
+    if(case MATCHES trainers)
+      set(script trainers)
+    endif()
     add_test(NAME embed.${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:embed_host> ${case}
-                                        "${PROJECT_SOURCE_DIR}/tests/embed/host.lua" ${ARGN})
+                                        "${PROJECT_SOURCE_DIR}/tests/embed/${script}.lua" ${ARGN})
     set_tests_properties(embed.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                   "${mpi_environment}")
   endfunction()
@@ -49,8 +53,15 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
     moonhalo_add_host_test(beside_${ranks} ${ranks} beside)
   endforeach()
   moonhalo_add_host_test(beside_without_threads 2 beside 2)
+  foreach(ranks 2 3 4)
+    moonhalo_add_host_test(ensemble_${ranks} ${ranks} ensemble)
+  endforeach()
+  # The last one or two ranks train for the others.
+  foreach(ranks 2 3 4 5)
+    moonhalo_add_host_test(trainers_${ranks} ${ranks} trainers)
+  endforeach()
   # The same without a communicator: messages by functions that the host gives.
-  foreach(case fields errors faults sessions beside finalised)
+  foreach(case fields errors faults sessions beside trainers finalised)
     moonhalo_add_host_test(transport_${case} 3 transport_${case})
   endforeach()
   moonhalo_add_host_test(finalised 2 finalised)
@@ -108,4 +119,13 @@ if(MOONHALO_INSTALL AND MPI_CXX_FOUND AND Python3_Interpreter_FOUND AND NOT MOON
   add_test(NAME embed.package COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_embed.py" "${CMAKE_COMMAND}"
                                       "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
   set_tests_properties(embed.package PROPERTIES TIMEOUT 600 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+endif()
+
+# The Python package, in the environment of LibTorch's wheel (docs/python.md).
+if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
+  add_test(NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
+                                     "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${moonhalo_no_python}"
+                                     "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+  set_tests_properties(embed.python PROPERTIES TIMEOUT 600 LABELS ranks PROCESSORS 2 SKIP_RETURN_CODE 77 ENVIRONMENT
+                                               "${mpi_environment}")
 endif()

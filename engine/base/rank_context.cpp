@@ -4,15 +4,26 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <memory>
 
 namespace moonhalo {
 
 thread_local constinit RankContext* RankContext::of_thread_ = nullptr;
 
+// Not in the thread's own memory: of that a library may have little, or no running program (Python) can load it.
 RankContext& RankContext::begin() {
-  static thread_local RankContext context;
-  of_thread_ = &context;
-  return context;
+  static thread_local constinit bool ended = false;
+  struct Owner {
+    std::unique_ptr<RankContext> context = std::make_unique<RankContext>();
+    ~Owner() {
+      context.reset();
+      of_thread_ = nullptr;
+      ended = true;
+    }
+  };
+  if (ended) return *(of_thread_ = new RankContext);  // for what is destroyed later still, with the thread
+  static thread_local const Owner owner;
+  return *(of_thread_ = owner.context.get());
 }
 
 // Last made, first destroyed; what a destructor asks for anew is destroyed too.

@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/thread_hub.h"
 
@@ -47,7 +48,7 @@ void copy_data(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from);
 }
 
-class ThreadExchange final : public Work {
+class ThreadExchange final : public Work, public Pollable {
  public:
   struct Receive {
     int peer;
@@ -80,12 +81,22 @@ class ThreadExchange final : public Work {
     try {
       finish_all(
           receives_, [this](const Receive& r) { return arrived(r); }, [this](const Receive& r) { take(r); });
-      finish_all(
-          sends_, [](const Send& s) { return s.envelope->state.load() == Envelope::kDelivered; }, [](const Send&) {});
+      finish_all(sends_, delivered, [](const Send&) {});
     } catch (...) {
       withdraw();
       throw;
     }
+  }
+
+  bool ready() override {
+    const auto may_come = [this](const auto& entry) {
+      return !hub_->world().ended[hub_->world_rank(entry.peer)].load();
+    };
+    const auto missing = [&](const Receive& r) { return !arrived(r) && may_come(r); };
+    const auto waiting = [&](const Send& s) { return !delivered(s) && may_come(s); };
+    return hub_->broken() || hub_->world().aborted.load() ||
+           (std::none_of(receives_.begin(), receives_.end(), missing) &&
+            std::none_of(sends_.begin(), sends_.end(), waiting));
   }
 
  private:
@@ -98,6 +109,7 @@ class ThreadExchange final : public Work {
     return peers;
   }
 
+  static bool delivered(const Send& send) { return send.envelope->state.load() == Envelope::kDelivered; }
   bool arrived(const Receive& receive) const { return hub_->channel(receive.peer, rank_).posted() > receive.number; }
 
   // Whatever comes first. Only peers that still owe something may be missed when they end.

@@ -72,6 +72,19 @@ void MpiRequests::settle() {
   while (!group_->settled(number_)) pause(time, /*begins=*/true);
 }
 
+// Asks without taking: wait() still finds the sizes of what has come.
+bool MpiRequests::ready() {
+  if (!group_->settled(number_)) {
+    group_->check_left(number_, verb_);
+    return false;
+  }
+  return std::all_of(requests_.begin(), requests_.end(), [this](MPI_Request request) {
+    int done = 0;
+    check_mpi(MPI_Request_get_status(request, &done, MPI_STATUS_IGNORE), verb_, "MPI_Request_get_status");
+    return done != 0;
+  });
+}
+
 void MpiRequests::wait() {
   settle();
   if (requests_.empty()) return;

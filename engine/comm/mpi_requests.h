@@ -38,6 +38,7 @@ class MpiRequests {
   /// Returns when all ranks have been found to make this call.
   void settle();
   void wait();
+  bool ready();
   /// The ranks of the group have parted ways, as all of them have been told.
   bool broken() const { return group_->broken(); }
 

@@ -189,6 +189,10 @@ bool TransportCall::done(Part& part) {
   return true;
 }
 
+bool TransportCall::ready() {
+  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); });
+}
+
 void TransportCall::wait() {
   WaitingTime time;
   std::vector<Part*> open;

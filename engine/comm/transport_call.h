@@ -44,6 +44,7 @@ class TransportCall {
   void receive(void* data, size_t bytes, int peer);
   /// CommError when a rank is silent for too long or has parted, ValueError when it makes another call.
   void wait();
+  bool ready();
   bool broken() const { return !group_->broken().empty(); }
 
  private:

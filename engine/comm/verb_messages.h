@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the communicators that work with point-to-point messages. A `Call` collects the messages of one call by
-// keep(tensor), send(data, bytes, peer), receive(data, bytes, peer), and has wait() and broken(). Where its kSendsEmpty
-// is true, parts of no bytes travel too.
+// keep(tensor), send(data, bytes, peer), receive(data, bytes, peer), and has wait(), ready() (wait would not wait) and
+// broken(). Where its kSendsEmpty is true, parts of no bytes travel too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 
 namespace moonhalo {
@@ -38,7 +39,7 @@ inline std::vector<int64_t> even_shares(int64_t count, int size) {
 
 /// An exchange under way.
 template <typename Call>
-class MessagesUnderWay final : public Work {
+class MessagesUnderWay final : public Work, public Pollable {
  public:
   explicit MessagesUnderWay(std::unique_ptr<Call> call) : call_(std::move(call)) {}
   // A dropped exchange is finished, or its messages would meet the wrong receives.
@@ -55,6 +56,7 @@ class MessagesUnderWay final : public Work {
     const std::unique_ptr<Call> call = std::move(call_);
     call->wait();
   }
+  bool ready() override { return !call_ || call_->ready(); }
 
  private:
   std::unique_ptr<Call> call_;

@@ -125,12 +125,14 @@ std::vector<int64_t> begins(const Box& both, const Box& from) {
 
 }  // namespace
 
-BoxSet::BoxSet(std::vector<Block> mine, Communicator& world, const std::function<MeshPtr(int64_t)>& make_mesh) {
+BoxSet::BoxSet(std::vector<Block> mine, Communicator& world, const std::function<MeshPtr(int64_t)>& make_mesh,
+               int64_t holders) {
   const Facts facts = gather(mine, world);
   for (const Block& block : mine) mine_.push_back(block.owned());
   const int64_t ranks = world.size(), rows = facts.global[0];
-  std::vector<int64_t> sizes;
-  for (int64_t r = 0; r < ranks; ++r) sizes.push_back(rows * (r + 1) / ranks - rows * r / ranks);
+  if (holders == 0) holders = ranks;
+  std::vector<int64_t> sizes(ranks - holders, 0);
+  for (int64_t r = 0; r < holders; ++r) sizes.push_back(rows * (r + 1) / holders - rows * r / holders);
   const MeshPtr mesh = make_mesh(ranks);
   const SpecPtr spec = make_spec(mesh, facts.global, {ranks == 1 ? replicate() : shard(0, sizes)});
   const auto zeros = [&] { return at::zeros(spec->local_shape(), at::TensorOptions().dtype(facts.dtype)); };
@@ -151,43 +153,77 @@ BoxSet::BoxSet(std::vector<Block> mine, Communicator& world, const std::function
   }
 }
 
-// All that goes between two ranks is one message. Both list its regions in the order of the owner's boxes.
-void BoxSet::exchange(bool read, const at::Tensor& slab) const {
-  const auto in_box = [&](const Region& region) { return part_of(mine_[region.box], region.in_box, region.length); };
-  const auto in_slab = [&](const Region& region) { return part_of(slab, region.in_slab, region.length); };
-  const auto buffers = [&](const std::vector<Region>& regions) {
-    std::map<int, at::Tensor> made;
-    std::map<int, int64_t> numel;
-    for (const Region& region : regions) numel[region.peer] += c10::multiply_integers(region.length);
-    for (const auto& [peer, count] : numel) made[peer] = at::empty({count}, slab.options());
-    return made;
-  };
-  const auto each = [](const std::vector<Region>& regions, std::map<int, at::Tensor>& flat, const auto& give) {
-    std::map<int, int64_t> at;
-    for (const Region& region : regions) {
-      const int64_t count = c10::multiply_integers(region.length);
-      give(region, flat[region.peer]
-                       .narrow(0, std::exchange(at[region.peer], at[region.peer] + count), count)
-                       .view(region.length));
-    }
-  };
-  const auto& sent = read ? from_boxes_ : from_slab_;
-  const auto& received = read ? from_slab_ : from_boxes_;
-  auto out = buffers(sent), in = buffers(received);
-  each(sent, out, [&](const Region& region, at::Tensor flat) { flat.copy_(read ? in_box(region) : in_slab(region)); });
-  std::vector<Message> sends, receives;
-  for (const auto& [peer, data] : out) sends.push_back({peer, data});
-  for (const auto& [peer, data] : in) receives.push_back({peer, data});
-  spec(field_)->mesh()->group().exchange(std::move(sends), std::move(receives));
-  each(received, in,
-       [&](const Region& region, const at::Tensor& flat) { (read ? in_slab(region) : in_box(region)).copy_(flat); });
+namespace {
+
+/// One flat tensor for each peer, which holds its regions in their order.
+template <typename Region>
+std::map<int, at::Tensor> buffers(const std::vector<Region>& regions, const at::TensorOptions& options) {
+  std::map<int, at::Tensor> made;
+  std::map<int, int64_t> numel;
+  for (const Region& region : regions) numel[region.peer] += c10::multiply_integers(region.length);
+  for (const auto& [peer, count] : numel) made[peer] = at::empty({count}, options);
+  return made;
 }
 
-void BoxSet::read() {
-  exchange(/*read=*/true, staged_);
+template <typename Region, typename Do>
+void each(const std::vector<Region>& regions, std::map<int, at::Tensor>& flat, const Do& work) {
+  std::map<int, int64_t> at;
+  for (const Region& region : regions) {
+    const int64_t count = c10::multiply_integers(region.length);
+    work(region, flat[region.peer]
+                     .narrow(0, std::exchange(at[region.peer], at[region.peer] + count), count)
+                     .view(region.length));
+  }
+}
+
+}  // namespace
+
+// All that goes between two ranks is one message. Both list its regions in the order of the owner's boxes.
+BoxSet::Reading BoxSet::start(const std::vector<Region>& sent, const Give& give, const std::vector<Region>& received,
+                              Reading ended) const {
+  Reading reading = ended.work != nullptr
+                        ? std::move(ended)
+                        : Reading{nullptr, buffers(received, staged_.options()), buffers(sent, staged_.options())};
+  each(sent, reading.leaving, [&](const Region& region, at::Tensor flat) { flat.copy_(give(region)); });
+  std::vector<Message> sends, receives;
+  for (const auto& [peer, data] : reading.leaving) sends.push_back({peer, data});
+  for (const auto& [peer, data] : reading.arriving) receives.push_back({peer, data});
+  reading.work = spec(field_)->mesh()->group().exchange_async(std::move(sends), std::move(receives));
+  return reading;
+}
+
+void BoxSet::finish(const std::vector<Region>& received, Reading& reading, const Give& place) {
+  reading.work->wait();
+  each(received, reading.arriving, [&](const Region& region, const at::Tensor& flat) { place(region).copy_(flat); });
+}
+
+BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading ended) const {
+  TORCH_CHECK_VALUE(boxes.size() == mine_.size(), "boxes: ", boxes.size(), " stand for ", mine_.size());
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    TORCH_CHECK_VALUE(boxes[i].sizes() == mine_[i].sizes() && boxes[i].scalar_type() == mine_[i].scalar_type(),
+                      "boxes: what stands for box ", i, " differs from it\n  have  ", boxes[i].toString(),
+                      shape_string(boxes[i].sizes()), " for ", mine_[i].toString(), shape_string(mine_[i].sizes()));
+  }
+  const auto in_box = [&](const Region& region) { return part_of(boxes[region.box], region.in_box, region.length); };
+  return start(from_boxes_, in_box, from_slab_, std::move(ended));
+}
+
+void BoxSet::finish_read(Reading& reading) {
+  finish(from_slab_, reading, [this](const Region& region) { return part_of(staged_, region.in_slab, region.length); });
   field_.copy_(from_local(staged_, spec(field_)));
 }
 
-void BoxSet::write() const { exchange(/*read=*/false, to_local(field_)); }
+void BoxSet::read() {
+  Reading reading = start_read(mine_);
+  finish_read(reading);
+}
+
+void BoxSet::write() const {
+  const at::Tensor slab = to_local(field_);
+  const auto in_slab = [&](const Region& region) { return part_of(slab, region.in_slab, region.length); };
+  Reading writing = start(from_slab_, in_slab, from_boxes_, {});
+  finish(from_boxes_, writing,
+         [this](const Region& region) { return part_of(mine_[region.box], region.in_box, region.length); });
+}
 
 }  // namespace moonhalo

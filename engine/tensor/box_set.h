@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,17 +14,18 @@
 namespace moonhalo {
 
 /// A field that a solver holds in boxes, any number on each rank, in no grid (block-structured AMR). They are copied
-/// into a ShardTensor cut into even slabs of dim 0, and back, by one exchange each; who sends what to whom is planned
-/// once.
+/// into a ShardTensor cut into slabs of dim 0, and back, by one exchange each; who sends what to whom is planned once.
 ///
 ///     boxes   [a on 0][ b on 1 ]           field   rows 0-3 on rank 0:  parts of a, b
 ///             [c on 0][d on 2  ]                   rows 4-7 on rank 1:  parts of b, c, d
 class BoxSet {
  public:
   /// `make_mesh` gives a mesh of one dim over the ranks of `world`, in their order. Boxes of all ranks have one dtype
-  /// and number of dims and do not overlap; begin says where they lie. Elements that none of them owns are zero.
+  /// and number of dims and do not overlap; begin says where they lie. Elements that none of them owns are zero. The
+  /// slabs are as even as can be, and lie on the last `holders` ranks (0: on all); those of others are empty.
   /// Collective over `world`; ValueError, on every rank alike.
-  BoxSet(std::vector<Block> mine, Communicator& world, const std::function<MeshPtr(int64_t ranks)>& make_mesh);
+  BoxSet(std::vector<Block> mine, Communicator& world, const std::function<MeshPtr(int64_t ranks)>& make_mesh,
+         int64_t holders = 0);
 
   const at::Tensor& field() const { return field_; }
   size_t boxes() const { return mine_.size(); }
@@ -31,13 +34,26 @@ class BoxSet {
   /// From the field into the boxes, not their ghosts. Collective.
   void write() const;
 
+  /// read() in two halves. `boxes` stand for those that were given, in their order and of their shapes, and may be
+  /// written as soon as it has started. Collective; finish on every rank, whenever it likes.
+  struct Reading {
+    WorkPtr work;
+    std::map<int, at::Tensor> arriving, leaving;  ///< by peer
+  };
+  /// The memory of `ended`, a reading of this set that has ended, serves again.
+  Reading start_read(const std::vector<at::Tensor>& boxes, Reading ended = {}) const;
+  void finish_read(Reading& reading);
+
  private:
   struct Region {  // where a box and a slab meet
     int peer;      // who has the other of the two
     std::vector<int64_t> in_box, in_slab, length;
     size_t box = 0;
   };
-  void exchange(bool read, const at::Tensor& slab) const;
+  using Give = std::function<at::Tensor(const Region&)>;  // the region in place
+  Reading start(const std::vector<Region>& sent, const Give& give, const std::vector<Region>& received,
+                Reading ended) const;
+  static void finish(const std::vector<Region>& received, Reading& reading, const Give& place);
 
   std::vector<at::Tensor> mine_;    // owned parts, in place
   std::vector<Region> from_boxes_;  // parts of this rank's boxes, in the order of slabs and boxes

@@ -9,6 +9,7 @@
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/embed/host_session.h"
 #include "moonhalo/scripting/embed/side_thread.h"
+#include "moonhalo/scripting/embed/trainer_link.h"
 
 namespace moonhalo::scripting {
 
@@ -31,6 +32,7 @@ HostSession::~HostSession() {
   state_.reset();
   fields_.clear();
   boxes_.clear();
+  link_.reset();
   meshes_.clear();
   context_.reset();
 }

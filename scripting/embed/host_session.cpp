@@ -25,6 +25,7 @@
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/core/warnings.h"
+#include "moonhalo/scripting/embed/trainer_link.h"
 #include "moonhalo/scripting/program/run_start.h"
 #include "moonhalo/scripting/program/session.h"
 #include "moonhalo/version.h"
@@ -141,7 +142,15 @@ void HostSession::run_in_lua(c10::function_ref<void(lua_State*)> work) {
 }
 
 Outcome HostSession::open(const std::string& script, const std::string& settings) {
-  return together("mh_open", [&] { open_state(script, settings); });
+  const Outcome opened = together("mh_open", [&] { open_state(script, settings); });
+  if (link_ == nullptr) return opened;
+  if (opened.status == MH_OK) {
+    world_ = part_;
+    control_ = part_control_;
+  } else {
+    link_->abandon();
+  }
+  return opened;
 }
 
 void HostSession::open_state(const std::string& script, const std::string& settings) {
@@ -159,7 +168,8 @@ void HostSession::open_state(const std::string& script, const std::string& setti
   run_in_lua([&](lua_State* lua) {
     push_module(lua);
     push_embedded(lua, "internal.host", "new");
-    lua_call(lua, 0, 1);
+    push_trainer_functions(lua, this);
+    lua_call(lua, 1, 1);
     lua_setfield(lua, -2, "host");
     lua_pop(lua, 1);
     const std::vector<std::string> known = functions(lua);

@@ -25,6 +25,7 @@
 namespace moonhalo::scripting {
 
 class SideThread;
+class TrainerLink;
 
 /// A Lua script inside a simulation code, one object on each rank: what moonhalo_c.h says, in C++. Errors are outcomes.
 class HostSession {
@@ -50,6 +51,14 @@ class HostSession {
   /// A failure that is found before anything was done: of this call's arguments, on this rank.
   Outcome refuse(const std::string& what, const std::string& problem);
   std::string report() const;
+  /// For the script, while it is opened: its last `trainers` ranks become a world of their own, as do the others, and
+  /// all calls after mh_open are collective over these. Collective.
+  void divide(lua_State* lua, int trainers);
+  /// Checks that the script has divided its ranks.
+  TrainerLink& link() const;
+  CommunicatorPtr world() const { return world_; }
+  /// Waits for a snapshot, and shows it to the script as these fields. Nothing when there will be no more.
+  std::optional<std::vector<double>> next_snapshot(const std::vector<std::string>& names);
   /// Checks a call that other ranks need not know of: whether this thread may make it.
   Outcome check_thread(const std::string& what) const;
 
@@ -79,6 +88,7 @@ class HostSession {
   void write_boxes();
   void run_in_lua(c10::function_ref<void(lua_State*)> work);
   void open_state(const std::string& script, const std::string& settings);
+  static void push_trainer_functions(lua_State* lua, HostSession* session);
   void set_field(const std::string& name, const at::Tensor& tensor);
   void register_field(const std::string& name, const std::function<Block()>& make, bool filled);
   Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
@@ -87,6 +97,8 @@ class HostSession {
   std::vector<std::string> functions(lua_State* lua) const;
 
   CommunicatorPtr world_, control_;
+  CommunicatorPtr part_, part_control_;  // these after mh_open, where the script has divided its ranks
+  std::unique_ptr<TrainerLink> link_;
   std::unique_ptr<RankContext> context_ = std::make_unique<RankContext>();  // what the engine remembers for the session
   std::unique_ptr<lua_State, void (*)(lua_State*)> state_;
   std::thread::id thread_ = std::this_thread::get_id();

@@ -13,8 +13,8 @@ module moonhalo
   use, intrinsic :: iso_c_binding
   implicit none
   private
-  public :: mh_session, mh_open, mh_close, mh_field, mh_unregister, mh_call, mh_call_begin, mh_call_end, mh_save, mh_load, &
-    mh_sync, mh_report, mh_error
+  public :: mh_session, mh_box_list, mh_open, mh_close, mh_field, mh_unregister, mh_add_box, mh_boxes, mh_call, mh_call_begin, &
+    mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error
 
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
@@ -26,11 +26,17 @@ module moonhalo
     type(c_ptr) :: handle = c_null_ptr
   end type mh_session
 
+  !> Boxes on their way to mh_boxes.
+  type :: mh_box_list
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type mh_box_list
+
   interface
-    integer(c_int) function c_open(script, comm, settings, timeout, session) bind(c, name='moonhalo_open')
+    integer(c_int) function c_open(script, comm, transport, settings, timeout, session) bind(c, name='moonhalo_open')
       import
       character(kind=c_char), intent(in) :: script(*)
-      type(c_ptr), value :: comm, settings
+      type(c_ptr), value :: comm, transport, settings
       real(c_double), value :: timeout
       type(c_ptr), intent(out) :: session
     end function c_open
@@ -43,6 +49,17 @@ module moonhalo
       integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
       integer(c_int), value :: filled
     end function c_field
+    type(c_ptr) function c_add_box(list, array, ghost_low, ghost_high, begin, global) bind(c, name='moonhalo_add_box')
+      import
+      type(c_ptr), value :: list
+      type(*), dimension(..), intent(inout), target, asynchronous :: array
+      integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
+    end function c_add_box
+    integer(c_int) function c_boxes(session, name, list) bind(c, name='moonhalo_boxes_of_list')
+      import
+      type(c_ptr), value :: session, list
+      character(kind=c_char), intent(in) :: name(*)
+    end function c_boxes
     integer(c_int) function c_register(session, name, block) bind(c, name='mh_field')
       import
       type(c_ptr), value :: session, block
@@ -105,19 +122,22 @@ module moonhalo
 contains
 
   !> Runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08, which holds one.
-  subroutine mh_open(session, script, comm, settings, timeout, stat)
+  subroutine mh_open(session, script, comm, settings, timeout, transport, stat)
     type(mh_session), intent(out) :: session
     character(*), intent(in) :: script
     type(*), intent(in), optional, target :: comm
     character(*), intent(in), optional :: settings      !< 'lr=1e-3 width=16'
     real(c_double), intent(in), optional :: timeout     !< longest silence of a rank in seconds
+    type(c_ptr), intent(in), optional :: transport      !< in place of comm: address of an mh_transport, which C made
     integer, intent(out), optional :: stat
     character(kind=c_char, len=:), allocatable, target :: text
-    type(c_ptr) :: where_comm, where_settings
+    type(c_ptr) :: where_comm, where_transport, where_settings
     real(c_double) :: limit
 
     where_comm = c_null_ptr
     if (present(comm)) where_comm = c_loc(comm)
+    where_transport = c_null_ptr
+    if (present(transport)) where_transport = transport
     where_settings = c_null_ptr
     if (present(settings)) then
       text = settings // c_null_char
@@ -125,7 +145,7 @@ contains
     end if
     limit = 0
     if (present(timeout)) limit = timeout
-    call finish(c_open(script // c_null_char, where_comm, where_settings, limit, session%handle), stat)
+    call finish(c_open(script // c_null_char, where_comm, where_transport, where_settings, limit, session%handle), stat)
   end subroutine mh_open
 
   !> Ends the session; before MPI_Finalize. Collective.
@@ -153,22 +173,51 @@ contains
     integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
     integer(c_int) :: filled
 
-    problem = ''
-    call take(low, 0, 'ghosts', rank(array), ghosts)
-    high = low
-    if (present(ghosts_high)) call take(high, 0, 'ghosts_high', rank(array), ghosts_high)
-    call take(first, 1, 'begin', rank(array), begin)
-    call take(whole, 0, 'global', rank(array), global)
+    call take_lists('mh_field', rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
     filled = 0
     if (present(ghosts_filled)) filled = merge(1, 0, ghosts_filled)
     if (problem == '') then
       call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole, filled), stat)
-    else if (present(stat)) then
-      stat = MH_USAGE
     else
-      error stop 'moonhalo: ' // problem
+      call refuse(stat)
     end if
   end subroutine mh_field
+
+  !> One more box of a field that is held in boxes, a whole array. Lists as for mh_field. Not collective.
+  subroutine mh_add_box(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    type(mh_box_list), intent(inout) :: boxes
+    type(*), dimension(..), intent(inout), target, asynchronous :: array
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
+    type(c_ptr) :: longer
+
+    call take_lists('mh_add_box', rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
+    if (problem == '') then
+      longer = c_add_box(boxes%handle, array, low, high, first, whole)
+      if (c_associated(longer)) then
+        boxes%handle = longer
+        if (present(stat)) stat = MH_OK
+        return
+      end if
+      problem = 'mh_add_box: no memory for another box'
+    end if
+    call refuse(stat)
+  end subroutine mh_add_box
+
+  !> Shows a field in boxes, which may be none on this rank, to the script; copied at each mh_call. Empties the list.
+  !> Collective.
+  subroutine mh_boxes(session, name, boxes, stat)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(out), optional :: stat
+    type(c_ptr) :: list
+
+    list = boxes%handle
+    boxes%handle = c_null_ptr
+    call finish(c_boxes(session%handle, name // c_null_char, list), stat)
+  end subroutine mh_boxes
 
   !> Takes the name from the script; before the array is deallocated. Collective.
   subroutine mh_unregister(session, name, stat)
@@ -297,6 +346,21 @@ contains
     end do
   end function mh_error
 
+  !> The lists of mh_field, or a problem.
+  subroutine take_lists(call, dims, ghosts, ghosts_high, begin, global, low, high, first, whole)
+    character(*), intent(in) :: call
+    integer, intent(in) :: dims
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer(c_int64_t), intent(out) :: low(15), high(15), first(15), whole(15)
+
+    problem = ''
+    call take(low, 0, call // ': ghosts', dims, ghosts)
+    high = low
+    if (present(ghosts_high)) call take(high, 0, call // ': ghosts_high', dims, ghosts_high)
+    call take(first, 1, call // ': begin', dims, begin)
+    call take(whole, 0, call // ': global', dims, global)
+  end subroutine take_lists
+
   !> `given`, which has a number for each dim of the array, or `otherwise`.
   subroutine take(values, otherwise, name, dims, given)
     integer(c_int64_t), intent(out) :: values(15)
@@ -310,10 +374,18 @@ contains
     if (size(given) == dims) then
       values(:dims) = given
     else
-      write (text, '(3a, i0, a, i0)') 'mh_field: ', name, ' has ', size(given), ' numbers, the array is of rank ', dims
+      write (text, '(2a, i0, a, i0)') name, ' has ', size(given), ' numbers, the array is of rank ', dims
       problem = trim(text)
     end if
   end subroutine take
+
+  !> A problem of this side.
+  subroutine refuse(stat)
+    integer, intent(out), optional :: stat
+
+    if (.not. present(stat)) error stop 'moonhalo: ' // problem
+    stat = MH_USAGE
+  end subroutine refuse
 
   subroutine finish(status, stat)
     integer(c_int), intent(in) :: status

@@ -3,6 +3,7 @@
    with the program, because every Fortran compiler has a descriptor of its own. */
 #include <ISO_Fortran_binding.h>
 #include <moonhalo/moonhalo_c.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int dtype_of(CFI_type_t type) {
@@ -16,8 +17,8 @@ static int dtype_of(CFI_type_t type) {
 }
 
 /* Lists have one number for each dim of the array; `begin` counts from 1; a global extent of 0 is not given. */
-mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cdesc_t* array, const int64_t* ghost_low,
-                                  const int64_t* ghost_high, const int64_t* begin, const int64_t* global, int filled) {
+static mh_block block_of(const CFI_cdesc_t* array, const int64_t* ghost_low, const int64_t* ghost_high, const int64_t* begin,
+                         const int64_t* global) {
   mh_block block;
   int d;
   memset(&block, 0, sizeof(block));
@@ -26,7 +27,6 @@ mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cde
   block.dtype = dtype_of(array->type);
   block.ndim = array->rank;
   block.order = MH_FIRST_FASTEST;
-  block.ghosts_filled = filled;
   for (d = 0; d < array->rank && d < MH_MAX_DIMS; ++d) {
     block.extent[d] = array->dim[d].extent;
     block.stride[d] = array->dim[d].sm / (CFI_index_t)array->elem_len;
@@ -35,14 +35,48 @@ mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cde
     block.begin[d] = begin[d] - 1;
     block.global[d] = global[d];
   }
+  return block;
+}
+
+mh_status moonhalo_field_of_array(mh_session* session, const char* name, CFI_cdesc_t* array, const int64_t* ghost_low,
+                                  const int64_t* ghost_high, const int64_t* begin, const int64_t* global, int filled) {
+  mh_block block = block_of(array, ghost_low, ghost_high, begin, global);
+  block.ghosts_filled = filled;
   return mh_field(session, name, &block);
 }
 
-/* MH_OPTIONS, whose layout Fortran need not know. `settings` and `comm` may be NULL. */
-mh_status moonhalo_open(const char* script, const int* comm, const char* settings, double timeout_s, mh_session** session) {
+/* Boxes on their way to mh_boxes, which takes them all at once. */
+struct boxes {
+  int count;
+  mh_block block[1];
+};
+
+/* One more box; `list` is NULL at first. Without memory it returns NULL, and the list is as it was. */
+void* moonhalo_add_box(void* list, CFI_cdesc_t* array, const int64_t* ghost_low, const int64_t* ghost_high, const int64_t* begin,
+                       const int64_t* global) {
+  const size_t count = list == NULL ? 0 : (size_t)((struct boxes*)list)->count;
+  struct boxes* longer = (struct boxes*)realloc(list, sizeof(struct boxes) + count * sizeof(mh_block));
+  if (longer == NULL) return NULL;
+  longer->block[count] = block_of(array, ghost_low, ghost_high, begin, global);
+  longer->count = (int)count + 1;
+  return longer;
+}
+
+/* mh_boxes, and the end of the list. */
+mh_status moonhalo_boxes_of_list(mh_session* session, const char* name, void* list) {
+  const struct boxes* boxes = (const struct boxes*)list;
+  const mh_status status = boxes == NULL ? mh_boxes(session, name, 0, NULL) : mh_boxes(session, name, boxes->count, boxes->block);
+  free(list);
+  return status;
+}
+
+/* MH_OPTIONS, whose layout Fortran need not know. Addresses may be NULL, but the script's. */
+mh_status moonhalo_open(const char* script, const int* comm, const mh_transport* transport, const char* settings, double timeout_s,
+                        mh_session** session) {
   mh_options options = MH_OPTIONS;
   options.script = script;
   options.mpi_fcomm = comm;
+  options.transport = transport;
   options.settings = settings;
   options.timeout_s = timeout_s;
   return mh_open(&options, session);

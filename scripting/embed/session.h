@@ -3,7 +3,9 @@
 
 #include <moonhalo/moonhalo_c.h>
 
+#include <complex>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -21,6 +23,35 @@ class SessionError : public std::runtime_error {
   mh_status status_;
 };
 
+inline mh_dtype dtype_of(const float*) { return MH_FLOAT32; }
+inline mh_dtype dtype_of(const double*) { return MH_FLOAT64; }
+inline mh_dtype dtype_of(const std::int32_t*) { return MH_INT32; }
+inline mh_dtype dtype_of(const std::int64_t*) { return MH_INT64; }
+inline mh_dtype dtype_of(const std::complex<float>*) { return MH_COMPLEX64; }
+inline mh_dtype dtype_of(const std::complex<double>*) { return MH_COMPLEX128; }
+
+/// A packed block of this extent, ghosts included, the last dim fastest: `ghosts` rows on both sides of every dim (none
+/// if empty), and its owned rows begin at `begin` in the whole field (0 if empty). std::invalid_argument for lists of
+/// different lengths. The rest of an mh_block is for the caller to set.
+template <class T>
+mh_block make_block(T* data, const std::vector<std::int64_t>& extent, const std::vector<std::int64_t>& ghosts = {},
+                    const std::vector<std::int64_t>& begin = {}) {
+  mh_block block{};
+  const std::size_t ndim = extent.size();
+  if (ndim > MH_MAX_DIMS || (!ghosts.empty() && ghosts.size() != ndim) || (!begin.empty() && begin.size() != ndim))
+    throw std::invalid_argument("make_block: extent, ghosts and begin have a number for each of at most 8 dims");
+  block.size = sizeof(block);
+  block.data = data;
+  block.dtype = dtype_of(data);
+  block.ndim = static_cast<int>(ndim);
+  for (std::size_t d = 0; d < ndim; ++d) {
+    block.extent[d] = extent[d];
+    if (!ghosts.empty()) block.ghost_low[d] = block.ghost_high[d] = ghosts[d];
+    if (!begin.empty()) block.begin[d] = begin[d];
+  }
+  return block;
+}
+
 /// moonhalo_c.h for C++11, without LibTorch: an mh_session that closes itself, and errors as exceptions. What is
 /// collective there is collective here, the destructor included.
 class Session {
@@ -35,6 +66,10 @@ class Session {
 
   void field(const std::string& name, const mh_block& block) { check(mh_field(session_, name.c_str(), &block)); }
   void unregister(const std::string& name) { check(mh_field(session_, name.c_str(), nullptr)); }
+  /// A field that this rank holds in boxes, copied at each call.
+  void boxes(const std::string& name, const std::vector<mh_block>& boxes) {
+    check(mh_boxes(session_, name.c_str(), static_cast<int>(boxes.size()), boxes.data()));
+  }
   /// The first `results` numbers that the function returns.
   std::vector<double> call(const std::string& function, const std::vector<double>& in = {}, std::size_t results = 0) {
     std::vector<double> out(results);
@@ -54,6 +89,14 @@ class Session {
   void save(const std::string& path) { check(mh_save(session_, path.c_str())); }
   void load(const std::string& path) { check(mh_load(session_, path.c_str())); }
   void sync() { check(mh_sync(session_)); }
+  std::string report() const {
+    std::string text(1000, '\0');
+    for (mh_status status; (status = mh_report(session_, &text[0], text.size())) != MH_OK;
+         text.resize(2 * text.size())) {
+      if (std::string(mh_error()).find("does not fit") == std::string::npos) check(status);
+    }
+    return text.substr(0, text.find('\0'));
+  }
 
  private:
   static void check(mh_status status) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what a simulation code pays for a script (moonhalo_c.h), on one rank: an mh_call of an empty function
 // against a bare lua_pcall of the same, in turns; and registering a field, whose time and memory must not grow with the
-// field.
+// field. Then, on two ranks that are threads, the step of a solver whose network trains on the other rank, against the
+// same step without a network, in turns.
 //   bench_embed        prints medians of CPU time, and the bytes that LibTorch allocated
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/scripting/embed/host_session.h"
 #include "moonhalo/scripting/embed/moonhalo_c.h"
 #include "tests/support/live_bytes.h"
 
@@ -81,12 +83,121 @@ void bench_field(mh_session* session, int64_t rows) {
   check(mh_field(session, "u", nullptr));
 }
 
+// ---- Trainers on a rank of their own ------------------------------------------------------------------------------
+
+constexpr int64_t kWide = 1026;  // of the solver's block, with ghosts
+constexpr int kSteps = 50;
+
+/// Explicit Euler of the heat equation.
+class Heat {
+ public:
+  void step() {
+    for (int64_t i = 1; i < kWide - 1; ++i) {
+      for (int64_t j = 1; j < kWide - 1; ++j) {
+        const int64_t at = i * kWide + j;
+        const double around = now_[at - kWide] + now_[at + kWide] + now_[at - 1] + now_[at + 1];
+        next_[at] = now_[at] + 0.2 * (around - 4 * now_[at]);
+      }
+    }
+    std::copy(next_.begin(), next_.end(), now_.begin());
+  }
+  moonhalo::Block block() {
+    moonhalo::Block block{now_.data(), at::kDouble, {kWide, kWide}};
+    block.ghost_low = block.ghost_high = {1, 1};
+    block.begin = {0, 0};
+    return block;
+  }
+
+ private:
+  std::vector<double> now_ = std::vector<double>(kWide * kWide, 1.0), next_ = now_;
+};
+
+double now_on(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+double number(moonhalo::scripting::HostSession& session, const char* function) {
+  double out = 0;
+  const auto outcome = session.call(function, {}, {&out, 1});
+  TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+  return out;
+}
+
+/// Milliseconds of CPU and of the wall clock that a step takes.
+struct StepTime {
+  double cpu, wall;
+};
+
+void solve(moonhalo::scripting::HostSession& session, int every) {
+  Heat heat;
+  const auto outcome = session.field(
+      "u", [&] { return heat.block(); }, false);
+  TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+  int fresh = 0;
+  const auto steps = [&](bool sends) {
+    const StepTime begin{now_on(CLOCK_THREAD_CPUTIME_ID), now_on(CLOCK_MONOTONIC)};
+    for (int i = 0; i < kSteps; ++i) {
+      heat.step();
+      if (sends) fresh += static_cast<int>(number(session, "step"));
+    }
+    return StepTime{(now_on(CLOCK_THREAD_CPUTIME_ID) - begin.cpu) / kSteps,
+                    (now_on(CLOCK_MONOTONIC) - begin.wall) / kSteps};
+  };
+  std::vector<double> alone, beside, wall;
+  for (int round = 0; round < kRounds; ++round) {
+    alone.push_back(steps(false).cpu);
+    const StepTime time = steps(true);
+    beside.push_back(time.cpu);
+    wall.push_back(time.wall);
+  }
+  number(session, "finish");
+  for (auto* times : {&alone, &beside, &wall}) std::sort(times->begin(), times->end());
+  const size_t middle = kRounds / 2;
+  std::printf(
+      "a solver's step       %8.3f ms of CPU alone, %.3f with trainers (%.3f of the wall clock), ratio %.3f; every %d "
+      "steps, %d times new weights\n",
+      alone[middle], beside[middle], wall[middle], beside[middle] / alone[middle], every, fresh);
+}
+
+void bench_trainers(const std::string& script, int every) {
+  moonhalo::run_ranks(2, [&](moonhalo::Communicator& world) {
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()));
+    const auto outcome = session.open(script, "every=" + std::to_string(every));
+    TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+    if (world.rank() == 0) {
+      solve(session, every);
+    } else {
+      number(session, "serve");
+    }
+  });
+}
+
+constexpr const char* kTrainersScript = R"lua(
+local mh = require "moonhalo"
+local config = mh.config {every = 10}
+local net = mh.nn.Conv2d(1, 1, 3, {padding = 1}):double()
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 1e-3})
+local trainers = mh.host.trainers {ranks = 1, every = config.every, fields = {"u"}, weights = net, learn = function()
+  local u = mh.host.fields.u:unsqueeze(0):unsqueeze(0)
+  optimizer:zero_grad()
+  mh.mse_loss(net(u), u):backward()
+  optimizer:step()
+end}
+function step() return trainers:step() and 1 or 0 end
+function finish() return trainers:finish() and 1 or 0 end
+function serve() return trainers:serve() end
+)lua";
+
 }  // namespace
 
 int main() {
   const std::string script =
       std::filesystem::temp_directory_path() / ("bench_embed_" + std::to_string(getpid()) + ".lua");
+  const std::string script_of_trainers = script + ".trainers.lua";
   std::ofstream(script) << "function nothing() end\nfunction half(x) return x / 2 end\n";
+  std::ofstream(script_of_trainers) << kTrainersScript;
   mh_session* session = nullptr;
   mh_options options = MH_OPTIONS;
   options.script = script.c_str();
@@ -97,4 +208,6 @@ int main() {
   bench_field(session, 64);
   bench_field(session, 64 * 512);
   check(mh_close(session));
+  for (const int every : {10, 50}) bench_trainers(script_of_trainers, every);
+  std::filesystem::remove(script_of_trainers);
 }

@@ -146,6 +146,10 @@ int main(int argc, char** argv) {
     test_state(&h, argument);
   } else if (strcmp(name, "beside") == 0) {
     test_beside(&h);
+  } else if (strcmp(name, "ensemble") == 0) {
+    test_ensemble(&h);
+  } else if (strcmp(name, "trainers") == 0) {
+    test_trainers(&h);
   } else {
     EXPECT(!"the case is known");
   }

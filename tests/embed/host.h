@@ -48,5 +48,7 @@ void test_finalised(const host* h);
 void test_sessions(const host* h);
 void test_state(const host* h, const char* folder);
 void test_beside(const host* h);
+void test_ensemble(const host* h);
+void test_trainers(const host* h);
 
 #endif

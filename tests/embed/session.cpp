@@ -48,6 +48,23 @@ void run(MPI_Comm comm, const char* script) {
   session.sync();
   expect(u[5] == rank + 0.5, "the script wrote into the vector");
   expect(session.call("half", {3}, 1)[0] == 1.5, "a number in and out");
+  // Ghosts that the program fills: a stencil reads them, and sends nothing.
+  std::vector<double> rows(4 * 7, 0.25);
+  mh_block filled = moonhalo::make_block(rows.data(), {4, 7}, {1, 1}, {2 * rank, 0});
+  session.field("u", filled);
+  const std::vector<double> sent = session.call("smooth", {}, 2);
+  filled.ghosts_filled = 1;
+  session.field("u", filled);
+  expect(session.report().find("ghosts filled") != std::string::npos, "the report names filled ghosts");
+  const std::vector<double> read = session.call("smooth", {}, 2);
+  int ranks = 0;
+  MPI_Comm_size(comm, &ranks);
+  expect(sent[0] == read[0] && (ranks == 1 || (sent[1] > 0 && read[1] == 0)),
+         "filled ghosts are read in place of messages");
+  std::vector<float> box(3, 1.5F);
+  session.boxes("f", {moonhalo::make_block(box.data(), {3}, {}, {3 * rank})});
+  session.call("add", {'f', 2});
+  expect(box[2] == 3.5F, "the script wrote into a box");
   int level = 0;
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) {

@@ -61,7 +61,8 @@ PERSON = re.compile(r"(?://|--) .*\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|of our
 THREAD_LOCAL = {
     ("engine/base/rank_context.h", '[[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;'),
     ("engine/base/rank_context.cpp", "thread_local constinit RankContext* RankContext::of_thread_ = nullptr;"),
-    ("engine/base/rank_context.cpp", "static thread_local RankContext context;"),
+    ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),
+    ("engine/base/rank_context.cpp", "static thread_local const Owner owner;"),
 }
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
@@ -170,7 +171,7 @@ def self_test():
     """Every kind of problem is found in a tree that has one of each."""
     files = {
         "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
-        "engine/base/rank_context.cpp": LICENSE + "\n  static thread_local RankContext context;\nthread_local int x;  // 3\n// thread_local\n",
+        "engine/base/rank_context.cpp": LICENSE + "\n  static thread_local const Owner owner;\nthread_local int x;  // 3\n// thread_local\n",
         "engine/c.h": LICENSE + "\nthread_local int x;\n",
         "engine/d.h": LICENSE + "\n// What it is.\nint x;  // What\n/// Says\n/// What is.\nint y;  // nobody's\n  /// Of this rank.\n",
         "engine/moonhalo.h": LICENSE + '\n#include "moonhalo/ops/b.h"\n',

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mh.host: what a simulation code that opened this script (moonhalo_c.h) shares with it. `fields` are its fields by name,
--- ShardTensors over its memory; `state` is the script's: what mh_save saves and mh_load restores.
+-- ShardTensors over its memory; `state` is the script's: what mh_save saves and mh_load restores; `trainers` lets other
+-- ranks train.
 
 local mh = require "moonhalo"
 
@@ -22,7 +23,7 @@ local kFields = {
 local kHost = {
   __index = function(_, name)
     if name == "state" then return nil end
-    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "state"})))
+    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "state", "trainers"})))
   end,
   __newindex = function(host, name, value)
     if name ~= "state" then fail(("host: only mh.host.state may be assigned, not '%s'"):format(tostring(name))) end
@@ -33,7 +34,11 @@ local kHost = {
 
 local host = {}
 
-function host.new() return setmetatable({fields = setmetatable({}, kFields)}, kHost) end
+--- `native`: what a session gives (embed/host_trainers.cpp); nil without one.
+function host.new(native)
+  local trainers = function(options) return require("moonhalo.internal.trainers").new(native, options) end
+  return setmetatable({fields = setmetatable({}, kFields), trainers = trainers}, kHost)
+end
 
 local function state_of(call)
   return mh.host.state or fail(("%s: the script does not say what its state is\n  have  no mh.host.state\n"

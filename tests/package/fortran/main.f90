@@ -10,6 +10,8 @@ program consumer
   real(real64), target, asynchronous :: u(0:4, 3, 2)
   real(real32), target, asynchronous :: s(4)
   integer(int64), target, asynchronous :: n(2, 2)
+  real(real64), target, asynchronous :: upper(3, 2), lower(0:3, 2)
+  type(mh_box_list) :: boxes
   character(1000) :: script
   character(4000) :: report
   real(real64) :: out(4), wanted
@@ -55,6 +57,31 @@ program consumer
   call mh_field(session, 'n', n, begin=[1, 2 * rank + 1])
   call mh_call(session, 'add', [real(ichar('n'), real64), 2.0_real64])
   call expect(all(n == 9), 'integers')
+
+  ! Two boxes a rank, one above the other, of which the lower has ghosts: a field of 5 x 2 ranks in no grid.
+  lower = -1
+  do j = 1, 2
+    upper(:, j) = [(10 * (2 * rank + j) + i, i = 1, 3)]
+    lower(1:2, j) = [(10 * (2 * rank + j) + i, i = 4, 5)]
+  end do
+  call mh_add_box(boxes, upper, begin=[1, 2 * rank + 1])
+  call mh_add_box(boxes, lower, ghosts=[1], begin=[4, 2 * rank + 1], stat=stat)
+  call expect(stat == MH_USAGE .and. mh_error() == 'mh_add_box: ghosts has 1 numbers, the array is of rank 2', 'a box with a short list')
+  call mh_add_box(boxes, lower, ghosts=[1, 0], begin=[4, 2 * rank + 1])
+  call mh_boxes(session, 'b', boxes)
+  call mh_call(session, 'checksum', [real(ichar('b'), real64)], out)
+  wanted = 0
+  do j = 1, 2 * ranks
+    do i = 1, 5
+      wanted = wanted + (10 * j + i) * (1.0_real64 * j + 2 * i)
+    end do
+  end do
+  call expect(out(1) == wanted .and. out(3) == 2 * ranks .and. out(4) == 5, 'the field in boxes')
+  call mh_call(session, 'add', [real(ichar('b'), real64), 0.5_real64])
+  call expect(lower(2, 1) == 10 * (2 * rank + 1) + 5.5_real64 .and. all(lower(0, :) == -1) .and. all(lower(3, :) == -1), &
+    'the boxes were written')
+  call mh_boxes(session, 'b', boxes, stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), 'no rank has any') > 0, 'a list is taken once')
 
   call mh_report(session, report)
   call expect(index(report, 'field u') > 0 .and. index(report, 'field s') > 0, 'the report')

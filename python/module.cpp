@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module moonhalo._moonhalo: meshes, ranks as threads, and the ways into a ShardTensor and out of it. All
+// else is PyTorch's: a ShardTensor arrives as a torch.Tensor.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/version.h"
+
+namespace py = pybind11;
+using moonhalo::CommError;
+using moonhalo::Communicator;
+using moonhalo::CommunicatorPtr;
+using moonhalo::DeviceMesh;
+using moonhalo::MeshPtr;
+using moonhalo::Placement;
+
+namespace {
+
+// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter.
+using Released = py::call_guard<py::gil_scoped_release>;
+using Placements = std::vector<Placement>;
+
+/// LibTorch's errors as PyTorch raises them, without the C++ stack.
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(std::move(error));
+  } catch (const c10::ValueError& e) {
+    py::set_error(PyExc_ValueError, e.what_without_backtrace());
+  } catch (const c10::TypeError& e) {
+    py::set_error(PyExc_TypeError, e.what_without_backtrace());
+  } catch (const c10::NotImplementedError& e) {
+    py::set_error(PyExc_NotImplementedError, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    py::set_error(PyExc_RuntimeError, e.what_without_backtrace());
+  }
+}
+
+/// An error of Python, held so that no thread needs the interpreter to copy or to destroy it.
+struct PythonError {
+  py::object type, value, trace;
+};
+
+/// Ends a rank whose error of Python is kept elsewhere.
+class RankFailed : public std::exception {
+ public:
+  RankFailed(int rank, std::string text) : rank_(rank), text_(std::move(text)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+  std::string text_;
+};
+
+/// Calls `fn(world, *arguments)` on ranks that are threads of this process. An error of one rank ends the others, and
+/// is raised in its own type.
+void run_ranks(int ranks, const py::function& fn, const py::args& arguments, int threads_per_rank) {
+  std::vector<PythonError> errors(std::max(ranks, 0));
+  const auto run = [&](Communicator& world) {
+    const py::gil_scoped_acquire held;
+    try {
+      fn(py::cast(world.shared_from_this()), *arguments);
+    } catch (py::error_already_set& error) {
+      errors[world.rank()] = {error.type(), error.value(), error.trace()};
+      throw RankFailed(world.rank(), std::string(py::str(error.value())));
+    }
+  };
+  try {
+    const py::gil_scoped_release released;
+    moonhalo::run_ranks(ranks, run, threads_per_rank);
+  } catch (const RankFailed& first) {
+    PythonError& error = errors[first.rank()];
+    PyErr_Restore(error.type.release().ptr(), error.value.release().ptr(), error.trace.release().ptr());
+    throw py::error_already_set();
+  }
+}
+
+void define_communicator(py::module_& m) {
+  py::class_<Communicator, CommunicatorPtr>(m, "Communicator", "A group of ranks.")
+      .def_property_readonly("rank", &Communicator::rank)
+      .def_property_readonly("size", &Communicator::size)
+      .def_property_readonly("backend", &Communicator::backend)
+      .def("barrier", &Communicator::barrier, Released())
+      .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released())
+      .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; });
+  m.def("run_ranks", &run_ranks, py::arg("ranks"), py::arg("fn"), py::arg("threads_per_rank") = 0);
+  m.def("mpi_world", &moonhalo::make_mpi_world, Released());
+  m.def("self_world", &moonhalo::make_self_communicator);
+}
+
+void define_mesh(py::module_& m) {
+  py::class_<Placement>(m, "Placement")
+      .def("__repr__", &Placement::to_string)
+      .def("__eq__", [](const Placement& a, const Placement& b) { return a == b; })
+      .def("is_shard", [](const Placement& p) { return p.is_shard(); })
+      .def("is_replicate", [](const Placement& p) { return p.is_replicate(); })
+      .def("is_partial", [](const Placement& p) { return p.is_partial(); })
+      .def_readonly("dim", &Placement::dim)
+      .def_readonly("sizes", &Placement::sizes);
+  m.def("Shard", &moonhalo::shard, py::arg("dim"), py::arg("sizes") = std::vector<int64_t>{});
+  m.def("Replicate", [] { return moonhalo::replicate(); });
+  m.def(
+      "Partial", [](const std::string& op) { return moonhalo::partial(moonhalo::parse_reduce_op(op)); },
+      py::arg("op") = "sum");
+  py::class_<DeviceMesh, MeshPtr>(m, "DeviceMesh", "A grid of ranks with named dims.")
+      .def_property_readonly("shape", &DeviceMesh::shape)
+      .def_property_readonly("names", &DeviceMesh::names)
+      .def_property_readonly("rank", &DeviceMesh::rank)
+      .def("size", py::overload_cast<>(&DeviceMesh::size, py::const_))
+      .def("coordinate", py::overload_cast<const std::string&>(&DeviceMesh::coordinate, py::const_), py::arg("name"))
+      .def(
+          "__getitem__", [](DeviceMesh& mesh, const std::string& name) { return mesh[name]; }, Released())
+      .def("__repr__", &DeviceMesh::to_string);
+  m.def("init_device_mesh", &moonhalo::init_device_mesh, py::arg("world"), py::arg("device_type"), py::arg("shape"),
+        py::arg("names") = std::vector<std::string>{}, Released());
+}
+
+void define_tensors(py::module_& m) {
+  using at::Tensor;
+  m.def("is_shard_tensor", &moonhalo::is_shard_tensor, py::arg("tensor"));
+  m.def(
+      "from_local",
+      [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
+        return moonhalo::from_local(local, mesh, placements);
+      },
+      py::arg("local"), py::arg("mesh"), py::arg("placements"), Released());
+  for (const bool scatter : {true, false}) {
+    m.def(
+        scatter ? "scatter_tensor" : "distribute_tensor",
+        [scatter](const std::optional<Tensor>& full, const MeshPtr& mesh, const Placements& placements, int64_t src) {
+          const Tensor given = full.value_or(Tensor());
+          return scatter ? moonhalo::scatter_tensor(given, mesh, placements, src)
+                         : moonhalo::distribute_tensor(given, mesh, placements, src);
+        },
+        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0, Released());
+  }
+  m.def(
+      "redistribute",
+      [](const Tensor& tensor, const Placements& placements) { return moonhalo::redistribute(tensor, placements); },
+      py::arg("tensor"), py::arg("placements"), Released());
+  m.def("full_tensor", &moonhalo::full_tensor, py::arg("tensor"), Released());
+  m.def(
+      "to_local", [](const Tensor& tensor) { return moonhalo::to_local(tensor); }, py::arg("tensor"), Released());
+  m.def(
+      "placements", [](const Tensor& tensor) { return moonhalo::spec(tensor)->placements(); }, py::arg("tensor"));
+  m.def(
+      "mesh_of", [](const Tensor& tensor) { return moonhalo::spec(tensor)->mesh(); }, py::arg("tensor"));
+  m.def("manual_seed", &moonhalo::manual_seed, py::arg("seed"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_moonhalo, m) {
+  m.attr("__version__") = moonhalo::kVersion;
+  py::register_local_exception_translator(&translate);
+  py::register_exception<CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
+  define_communicator(m);
+  define_mesh(m);
+  define_tensors(m);
+}

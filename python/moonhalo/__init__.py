@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moonhalo under PyTorch: tensors cut over ranks, on which torch's functions and autograd work.
+
+    import moonhalo as mh, torch
+
+    def train(world):                                  # once on each rank
+        mesh = mh.init_device_mesh(world, "cpu", [world.size])
+        x = mh.scatter_tensor(torch.randn(1, 3, 64, 64) if world.rank == 0 else None, mesh, [mh.Shard(2)])
+        loss = torch.nn.functional.conv2d(x, weight, padding=1).square().mean()
+        loss.backward()
+
+    mh.run_ranks(4, train)                             # ranks as threads; or train(mh.mpi_world()) under mpirun
+
+Collective functions are called by all ranks of a mesh in one order: those that make or leave a ShardTensor, and every
+operator on one. See docs/python.md."""
+import torch as _torch  # first: its libraries are those that Moonhalo works with
+
+from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement, Replicate, Shard, distribute_tensor, from_local,
+                        full_tensor, init_device_mesh, is_shard_tensor, manual_seed, mesh_of, mpi_world, placements, redistribute,
+                        run_ranks, scatter_tensor, self_world, to_local, __version__)
+
+ops = _torch.ops.moonhalo
+
+__all__ = ["CommError", "Communicator", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_tensor", "from_local",
+           "full_tensor", "init_device_mesh", "is_shard_tensor", "manual_seed", "mesh_of", "mpi_world", "ops", "placements",
+           "redistribute", "run_ranks", "scatter_tensor", "self_world", "to_local"]

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs ranks.py with the module of the build folder, over threads and under mpirun; then installs the package from that build into a
+new folder and runs it from there.  usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER MISSING MPIEXEC"""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+from own_python import check, finish, lacking
+
+
+def run(what, *command, **variables):
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+                          env={**os.environ, **variables})
+    check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
+    return done.stdout
+
+
+python, build, source, missing, mpiexec = sys.argv[1:]
+if missing:
+    lacking(missing)
+program = Path(source) / "tests/python/ranks.py"
+run("threads", python, program, Path(build) / "python")
+if mpiexec:
+    run("mpi", mpiexec, "-n", 3, python, program, Path(build) / "python", "mpi")
+work = Path(build) / "python_test"
+shutil.rmtree(work, ignore_errors=True)
+run("pip install", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", work,
+    source, MOONHALO_BUILD=build)
+run("installed", python, program, work)
+shutil.rmtree(work, ignore_errors=True)
+finish()
