@@ -65,6 +65,10 @@ mh_session* open_session(const host* h, const char* settings) {
   return session;
 }
 
+void free_transport(void) {
+  if (over_transport) EXPECT(mh_mpi_transport_free(&transports[--transport_count]) == MPI_SUCCESS);
+}
+
 double call1(mh_session* session, const char* function, double in) {
   double out = 0;
   EXPECT(mh_call(session, function, 1, &in, 1, &out) == MH_OK);
@@ -154,7 +158,7 @@ int main(int argc, char** argv) {
     EXPECT(!"the case is known");
   }
   MPI_Barrier(MPI_COMM_WORLD);
-  while (transport_count > 0) EXPECT(mh_mpi_transport_free(&transports[--transport_count]) == MPI_SUCCESS);
+  while (transport_count > 0) free_transport();
   MPI_Finalize();
   if (h.rank == 0) printf("host: %s is right on %d ranks\n", name, h.ranks);
   return 0;

@@ -27,6 +27,8 @@ int share(int total, int blocks, int place, int* begin);
 /* Options for a session of these ranks: over their communicator, or over functions made from it. */
 mh_options options_for(const host* h);
 mh_session* open_session(const host* h, const char* settings);
+/* After the close of the session that was opened last. */
+void free_transport(void);
 double call1(mh_session* session, const char* function, double in);
 
 /* A field of rows x columns with ghosts of 2 and 1 rows, 1 and 3 columns, whose rows have 5 more elements between them.

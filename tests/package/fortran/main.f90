@@ -66,7 +66,8 @@ program consumer
   end do
   call mh_add_box(boxes, upper, begin=[1, 2 * rank + 1])
   call mh_add_box(boxes, lower, ghosts=[1], begin=[4, 2 * rank + 1], stat=stat)
-  call expect(stat == MH_USAGE .and. mh_error() == 'mh_add_box: ghosts has 1 numbers, the array is of rank 2', 'a box with a short list')
+  call expect(stat == MH_USAGE .and. mh_error() == 'mh_add_box: ghosts has 1 numbers, the array is of rank 2', &
+    'a box with a short list')
   call mh_add_box(boxes, lower, ghosts=[1, 0], begin=[4, 2 * rank + 1])
   call mh_boxes(session, 'b', boxes)
   call mh_call(session, 'checksum', [real(ichar('b'), real64)], out)
