@@ -10,6 +10,7 @@
 #include "moonhalo/io/crc32c.h"
 #include "moonhalo/io/decompressor.h"
 #include "moonhalo/io/lzf.h"
+#include "moonhalo/io/number_codecs.h"
 
 namespace moonhalo::io {
 namespace {
@@ -17,10 +18,24 @@ namespace {
 constexpr size_t kSumBytes = 4;
 
 bool adds_sum(const Codec& codec) {
-  return codec.kind == Codec::Kind::kFletcher32 || codec.kind == Codec::Kind::kCrc32c;
+  using Kind = Codec::Kind;
+  return codec.kind == Kind::kFletcher32 || codec.kind == Kind::kCrc32c || codec.kind == Kind::kCrc32 ||
+         codec.kind == Kind::kAdler32;
 }
 
-bool compresses(const Codec& codec) { return !adds_sum(codec) && codec.kind != Codec::Kind::kShuffle; }
+bool changes_numbers(const Codec& codec) {
+  return codec.kind == Codec::Kind::kDelta || codec.kind == Codec::Kind::kScaled;
+}
+
+bool compresses(const Codec& codec) {
+  return !adds_sum(codec) && !changes_numbers(codec) && codec.kind != Codec::Kind::kShuffle;
+}
+
+/// The size of what a codec that does not compress makes of `bytes`.
+size_t size_after(const Codec& codec, size_t bytes) {
+  if (changes_numbers(codec)) return bytes / given_bytes(codec) * made_bytes(codec);
+  return bytes + (adds_sum(codec) ? kSumBytes : 0);
+}
 
 bool is_of_hdf5(const Codec& codec) {
   return codec.kind == Codec::Kind::kDeflate || codec.kind == Codec::Kind::kShuffle ||
@@ -133,13 +148,15 @@ std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skip
   const auto done = [&](size_t i) { return (skipped >> i & 1) == 0; };
   for (size_t i = codecs.size(); i-- > 0;) {
     if (!done(i)) continue;
-    size_t before = bytes;  // the size that this codec was given; only sums change it, before the one that compresses
+    size_t before = bytes;  // the size that this codec was given, which is known before the one that compresses
     for (size_t j = 0; j < i; ++j) {
-      if (adds_sum(codecs[j]) && done(j)) before += kSumBytes;
+      if (done(j)) before = size_after(codecs[j], before);
     }
     std::string damage;
     if (adds_sum(codecs[i])) {
-      damage = check_sum(codecs[i].kind);
+      damage = check_sum(codecs[i]);
+    } else if (changes_numbers(codecs[i])) {
+      damage = number_filter(codecs[i]);
     } else if (codecs[i].kind == Codec::Kind::kShuffle) {
       unshuffle(codecs[i].element_size);
     } else {
@@ -157,18 +174,33 @@ std::string ChunkDecoder::expand(Codec::Kind kind, size_t bytes) {
   return damage;
 }
 
-std::string ChunkDecoder::check_sum(Codec::Kind kind) {
+std::string ChunkDecoder::check_sum(const Codec& codec) {
+  using Kind = Codec::Kind;
   if (data_.size < kSumBytes) return "its " + std::to_string(data_.size) + " stored bytes are too few for a checksum";
   data_.size -= kSumBytes;
+  char* const bytes = data_.bytes.get();
   uint32_t kept = 0;
   for (size_t i = 0; i < kSumBytes; ++i)
-    kept |= static_cast<uint32_t>(static_cast<unsigned char>(data_.bytes[data_.size + i])) << (8 * i);
-  if (kind == Codec::Kind::kCrc32c)
-    return kept == crc32c(data_.bytes.get(), data_.size) ? "" : "its CRC-32C checksum does not match its bytes";
-  const uint32_t sum = fletcher32(data_.bytes.get(), data_.size);
+    kept |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[(codec.in_front ? 0 : data_.size) + i])) << (8 * i);
+  if (codec.in_front) std::memmove(bytes, bytes + kSumBytes, data_.size);
+  const auto answer = [&](bool same, const char* name) {
+    return same ? std::string() : std::string("its ") + name + " checksum does not match its bytes";
+  };
+  if (codec.kind == Kind::kCrc32c) return answer(kept == crc32c(bytes, data_.size), "CRC-32C");
+  if (codec.kind == Kind::kCrc32) return answer(kept == libdeflate_crc32(0, bytes, data_.size), "CRC-32");
+  if (codec.kind == Kind::kAdler32) return answer(kept == libdeflate_adler32(1, bytes, data_.size), "Adler-32");
+  const uint32_t sum = fletcher32(bytes, data_.size);
   // HDF5 before 1.6.3 kept the bytes of each half the other way round.
   const uint32_t swapped = (sum & 0x00ff00ff) << 8 | (sum >> 8 & 0x00ff00ff);
-  return kept == sum || kept == swapped ? "" : "its Fletcher32 checksum does not match its bytes";
+  return answer(kept == sum || kept == swapped, "Fletcher32");
+}
+
+std::string ChunkDecoder::number_filter(const Codec& codec) {
+  const size_t count = data_.size / made_bytes(codec);
+  if (data_.size % made_bytes(codec) != 0) return "its " + std::to_string(data_.size) + " bytes are no whole numbers";
+  undo_numbers(codec, data_.bytes.get(), count, other_.resize(count * given_bytes(codec)));
+  std::swap(data_, other_);
+  return "";
 }
 
 void ChunkDecoder::unshuffle(size_t element_size) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,11 +17,29 @@ class Decompressor;
 
 /// One filter that a chunk went through when it was written.
 struct Codec {
-  /// kDeflate: a zlib stream, kGzip: a gzip file.
-  enum class Kind : uint8_t { kDeflate, kShuffle, kFletcher32, kLzf, kGzip, kZstd, kBlosc, kCrc32c };
+  /// kDeflate: a zlib stream, kGzip: a gzip file, kLz4: a size and a block, kDelta: numbers less the one before,
+  /// kScaled: round((number - offset) * scale).
+  enum class Kind : uint8_t {
+    kDeflate,
+    kShuffle,
+    kFletcher32,
+    kLzf,
+    kGzip,
+    kZstd,
+    kBlosc,
+    kCrc32c,
+    kCrc32,
+    kAdler32,
+    kLz4,
+    kDelta,
+    kScaled
+  };
   Kind kind;
-  size_t element_size = 1;  ///< kShuffle: bytes of what was taken apart
+  size_t element_size = 1;  ///< kShuffle: bytes of what was taken apart; kScaled: of the floats that were scaled
   int level = 0;            ///< kDeflate: 1 (fast) to 9 (small), 0 for none
+  bool in_front = false;    ///< checksums: they stand before the bytes
+  at::ScalarType numbers = at::kByte;  ///< kDelta, kScaled: what they made
+  double scale = 1, offset = 0;
 };
 
 /// At most one codec compresses, so that the size of the bytes is known on both sides of every codec.
@@ -49,7 +69,8 @@ class ChunkDecoder {
 
  private:
   std::string expand(Codec::Kind kind, size_t bytes);
-  std::string check_sum(Codec::Kind kind);
+  std::string check_sum(const Codec& codec);
+  std::string number_filter(const Codec& codec);
   void unshuffle(size_t element_size);
 
   ChunkBuffer data_, other_;  // decoded so far, and where the next codec puts its bytes

@@ -5,6 +5,9 @@
 #include <libdeflate.h>
 #include <zstd.h>
 
+#include <cstring>
+
+#include "moonhalo/io/lz4.h"
 #include "moonhalo/io/lzf.h"
 
 namespace moonhalo::io {
@@ -60,6 +63,8 @@ std::string Decompressor::expand(Codec::Kind kind, const char* stored, size_t si
       return expand_zstd(stored, size, out, bytes);
     case Codec::Kind::kBlosc:
       return expand_blosc(stored, size, out, bytes);
+    case Codec::Kind::kLz4:
+      return expand_lz4(stored, size, out, bytes);
     default:
       break;
   }
@@ -79,6 +84,16 @@ std::string Decompressor::expand_gzip(const char* stored, size_t size, char* out
     done += got;
   } while (used < size);
   return inflate_problem(LIBDEFLATE_SUCCESS, size, done, bytes);
+}
+
+/// The size comes first, in four bytes.
+std::string Decompressor::expand_lz4(const char* stored, size_t size, char* out, size_t bytes) {
+  uint32_t held = 0;
+  if (size < sizeof(held)) return no_stream(size, "lz4");
+  std::memcpy(&held, stored, sizeof(held));
+  if (held != bytes) return sizes(size, "hold", std::to_string(held), bytes);
+  const auto got = lz4_decode(stored + sizeof(held), size - sizeof(held), out, bytes);
+  return got == bytes ? "" : no_stream(size, "lz4");
 }
 
 std::string Decompressor::expand_zstd(const char* stored, size_t size, char* out, size_t bytes) {

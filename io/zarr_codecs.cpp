@@ -3,10 +3,14 @@
 
 #include <algorithm>
 
+#include "moonhalo/io/number_codecs.h"
+
 namespace moonhalo::io {
 namespace {
 
-const char* const kKnown = "blosc, zstd, gzip, zlib, shuffle, crc32c, bytes, transpose and sharding_indexed are known";
+const char* const kKnown =
+    "blosc, zstd, lz4, gzip, zlib, shuffle, delta, fixedscaleoffset, bitround, quantize, crc32c, crc32, adler32, "
+    "fletcher32, bytes, transpose and sharding_indexed are known";
 
 [[noreturn]] void unknown(const std::string& codec) {
   throw UnknownZarr("compressed with \"" + codec + "\", a codec that is not known here", kKnown,
@@ -24,6 +28,71 @@ std::string described(const std::string& name, const Json& settings) {
   return text;
 }
 
+Codec checksum(Codec::Kind kind, const Json& settings, const char* usual) {
+  const std::string location = settings.contains("location") ? need_text(settings, "location") : usual;
+  if (location != "start" && location != "end")
+    throw BrokenZarr("a checksum that lies at \"" + location.substr(0, 40) + "\"");
+  return {.kind = kind, .in_front = location == "start"};
+}
+
+/// The types that a codec of numbers was given, and made.
+struct NumberTypes {
+  ZarrType given, made;
+};
+
+NumberTypes number_types(const std::string& codec, const Json& settings) {
+  const auto type_of = [&](const Json& name) {
+    const bool numpy = name.is_string() && !name.get_ref<const std::string&>().empty() &&
+                       std::string("<>|").find(name.get_ref<const std::string&>()[0]) != std::string::npos;
+    return numpy ? zarr2_type(name) : zarr3_type(name);
+  };
+  NumberTypes types{type_of(need(settings, "dtype")), {}};
+  const Json made = settings.value("astype", Json());
+  types.made = made.is_null() ? types.given : type_of(made);
+  const bool known = types.given.dtype && types.made.dtype && !types.given.swapped && !types.made.swapped;
+  if (!known)
+    throw UnknownZarr("codec \"" + codec + "\" from " + types.given.name + " to " + types.made.name,
+                      "numbers of this machine's byte order", "write it again without that codec");
+  return types;
+}
+
+double number_of(const Json& settings, const char* key) {
+  const Json& value = need(settings, key);
+  if (!value.is_number()) throw BrokenZarr(std::string("codec \"fixedscaleoffset\" whose ") + key + " is no number");
+  return value.get<double>();
+}
+
+/// A codec that changes numbers, not how they are stored.
+std::optional<Codec> codec_of_numbers(const std::string& name, const Json& settings) {
+  if (name != "delta" && name != "fixedscaleoffset") return std::nullopt;
+  const NumberTypes types = number_types(name, settings);
+  Codec codec{.kind = name == "delta" ? Codec::Kind::kDelta : Codec::Kind::kScaled, .numbers = *types.made.dtype};
+  bool known = true;
+  if (codec.kind == Codec::Kind::kScaled) {
+    codec.element_size = types.given.bytes;
+    codec.scale = number_of(settings, "scale");
+    codec.offset = number_of(settings, "offset");
+    known = at::isFloatingType(*types.given.dtype);
+  } else {
+    known = types.given.dtype == types.made.dtype;
+  }
+  if (!known || !numbers_known(codec))
+    throw UnknownZarr("codec \"" + name + "\" from " + types.given.name + " to " + types.made.name, kKnown,
+                      "write it again without that codec");
+  return codec;
+}
+
+/// Codecs that only round: what is stored is what is read.
+bool rounds(const std::string& name, const Json& settings) {
+  if (name == "bitround") return true;
+  if (name != "quantize") return false;
+  const NumberTypes types = number_types(name, settings);
+  if (types.given.dtype != types.made.dtype)
+    throw UnknownZarr("codec \"quantize\" from " + types.given.name + " to " + types.made.name, kKnown,
+                      "write it again without that codec");
+  return true;
+}
+
 /// A codec of bytes, which both versions have, or nothing.
 std::optional<Codec> codec_of_bytes(const std::string& name, const Json& settings) {
   using Kind = Codec::Kind;
@@ -31,20 +100,34 @@ std::optional<Codec> codec_of_bytes(const std::string& name, const Json& setting
   if (name == "gzip") return Codec{.kind = Kind::kGzip};
   if (name == "zstd") return Codec{.kind = Kind::kZstd};
   if (name == "blosc") return Codec{.kind = Kind::kBlosc};
-  if (name == "crc32c" && settings.value("location", Json("end")) == "end") return Codec{.kind = Kind::kCrc32c};
+  if (name == "lz4") return Codec{.kind = Kind::kLz4};
+  if (name == "crc32c") return checksum(Kind::kCrc32c, settings, "end");
+  if (name == "crc32") return checksum(Kind::kCrc32, settings, "start");
+  if (name == "adler32") return checksum(Kind::kAdler32, settings, "start");
+  if (name == "fletcher32") return Codec{.kind = Kind::kFletcher32};
   if (name != "shuffle") return std::nullopt;
   const Json size = settings.value("elementsize", Json(4));
   if (!size.is_number_unsigned() || size.get<uint64_t>() < 1 || size.get<uint64_t>() > 4096)
     throw BrokenZarr("codec \"shuffle\" of elements of " +
                      size.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40) + " bytes");
-  return Codec{Kind::kShuffle, size.get<size_t>()};
+  return Codec{.kind = Kind::kShuffle, .element_size = size.get<size_t>()};
 }
 
-void add(ZarrCodecs& all, const std::string& name, const Json& settings) {
-  const auto codec = codec_of_bytes(name, settings);
-  if (!codec) unknown(name);
-  all.codecs.push_back(*codec);
+/// The codecs that may stand at a place: version 3 has those of numbers before the codec "bytes".
+enum class Stage : uint8_t { kAny, kNumbers, kBytes };
+
+void add(ZarrCodecs& all, const std::string& name, const Json& settings, Stage stage) {
+  std::optional<Codec> codec;
+  bool known = false;
+  if (stage != Stage::kBytes) {
+    known = rounds(name, settings);
+    if (!known) codec = codec_of_numbers(name, settings);
+  }
+  if (!known && !codec && stage != Stage::kNumbers) codec = codec_of_bytes(name, settings);
+  if (!known && !codec) unknown(name);
   all.names.push_back(described(name, settings));
+  if (!codec) return;
+  all.codecs.push_back(*codec);
   if (!decodable(all.codecs))
     throw UnknownZarr("compressed twice", "codecs " + all.names.front() + " to " + all.names.back(),
                       "write it again with one of them");
@@ -140,8 +223,8 @@ ZarrCodecs sharded(const Json& settings, const ZarrType& type, const std::vector
 ZarrCodecs zarr2_codecs(const Json& filters, const Json& compressor) {
   ZarrCodecs all;
   if (!filters.is_null() && !filters.is_array()) throw BrokenZarr("filters that are no list");
-  for (const Json& filter : filters) add(all, need_text(filter, "id"), filter);
-  if (!compressor.is_null()) add(all, need_text(compressor, "id"), compressor);
+  for (const Json& filter : filters) add(all, need_text(filter, "id"), filter, Stage::kAny);
+  if (!compressor.is_null()) add(all, need_text(compressor, "id"), compressor, Stage::kAny);
   return all;
 }
 
@@ -155,18 +238,25 @@ ZarrCodecs zarr3_codecs(const Json& codecs, const ZarrType& type, const std::vec
     const Json& settings = settings_of(codec);
     if (all.shards) throw UnknownZarr("codec \"" + name + "\" follows shards", kKnown, "write it again without it");
     if (name == "transpose" && !as_bytes) {
+      if (!all.codecs.empty())
+        throw UnknownZarr("it is transposed after \"" + all.names.back() + "\"", kKnown, "write it again without that");
       transpose(all, settings, chunk.size());
     } else if (name == "bytes" && !as_bytes) {
       all.swapped = is_big_endian(settings, complex ? type.bytes / 2 : type.bytes);
+      if (all.swapped && !all.codecs.empty())
+        throw UnknownZarr("numbers of \"" + all.names.back() + "\" in the other byte order", kKnown,
+                          "write it again in this machine's byte order");
       as_bytes = true;
     } else if (name == "sharding_indexed" && !as_bytes) {
       if (!all.order.empty()) throw UnknownZarr("its shards are transposed", kKnown, "write it again without that");
+      if (!all.codecs.empty())
+        throw UnknownZarr("codec \"" + all.names.back() + "\" of whole shards", kKnown, "write it again without that");
       all = sharded(settings, type, chunk);
       as_bytes = true;
     } else if (as_bytes) {
-      add(all, name, settings);
+      add(all, name, settings, Stage::kBytes);
     } else {
-      unknown(name);
+      add(all, name, settings, Stage::kNumbers);
     }
   }
   if (!as_bytes) throw BrokenZarr("codecs without \"bytes\"");

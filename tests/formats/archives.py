@@ -7,9 +7,10 @@ import warnings
 import numpy as np
 import xarray
 import zarr
-from numcodecs import GZip, Shuffle, Zlib
+from numcodecs import CRC32, CRC32C, LZ4, Adler32, BitRound, Delta, FixedScaleOffset, Fletcher32, GZip, Quantize, Shuffle, Zlib
 from numcodecs import Blosc as Blosc2
 from numcodecs import Zstd as Zstd2
+from zarr.codecs import numcodecs as more
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 
@@ -26,6 +27,12 @@ def field(kind, shape, seed=3):
     if np.dtype(kind).kind == "c":
         values = values * 0.37 + 1j * random.integers(0, 100, shape)
     return values.astype(kind)
+
+
+def rounded(values, codec):
+    """What a codec that loses digits leaves of them."""
+    flat = values.reshape(-1)
+    return np.asarray(codec.decode(codec.encode(flat.copy()))).view(values.dtype).reshape(values.shape)
 
 
 KINDS = ["bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -71,6 +78,20 @@ def version2(path):
         out.add("big_" + kind[1:], field(kind, (5, 7)), chunks=(5, 3))
     out.add("fortran", field("f8", (5, 7, 4)), chunks=(2, 3, 4), order="F")
     out.add("shuffled", field("i4", (50, 7)), chunks=(20, 7), filters=[Shuffle(4)], compressors=Zlib(1))
+    for kind in ("i2", "u1", "i8", "f4", "f8"):
+        out.add("delta_" + kind, np.rint(field(kind, (50, 7))).astype(kind), chunks=(20, 7), filters=[Delta(kind)], compressors=LZ4())
+        out.add("delta_f_" + kind, np.rint(field(kind, (9, 7))).astype(kind), chunks=(4, 3), filters=[Delta(kind)], compressors=Zlib(1), order="F")
+    for kind in ("f4", "f8"):
+        for made, codec in {"u1": FixedScaleOffset(3.5, 2, kind, "u1"), "i4": FixedScaleOffset(-7, 100, kind, "i4"),
+                            "quantize": Quantize(2, kind), "bitround": BitRound(9)}.items():
+            out.add(f"{made}_{kind}", rounded(field(kind, (9, 14)), codec), chunks=(2, 5), filters=[codec], compressors=Zstd2(1))
+    out.add("delta_of_scaled", rounded(field("f4", (40, 5)), FixedScaleOffset(0, 10, "f4", "i2")), chunks=(16, 5),
+            filters=[FixedScaleOffset(0, 10, "f4", "i2"), Delta("i2"), Shuffle(2)], compressors=LZ4(9))
+    for made, codec in {"crc32": CRC32(), "crc32_end": CRC32("end"), "adler32": Adler32(), "crc32c": CRC32C(), "crc32c_start": CRC32C("start"),
+                        "fletcher32": Fletcher32()}.items():
+        out.add(made, field("f4", (9, 14)), chunks=(2, 5), filters=[codec], compressors=LZ4(1))
+        out.add(made + "_behind", field("f4", (9, 14)), chunks=(2, 5), filters=[Shuffle(4)], compressors=codec)
+    out.add("lz4_random", np.random.default_rng(1).integers(0, 1 << 30, (40, 300)).astype("i4"), chunks=(20, 300), compressors=LZ4())
     out.add("deep/er/air", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "/"})
     out.add("hole_nan", field("f4", (12, 5)), chunks=(3, 5), fill_value=np.nan, hole=slice(3, 9))
     out.add("hole", field("i2", (12, 5)), chunks=(3, 2), fill_value=-7, hole=slice(6, 9),
@@ -94,6 +115,12 @@ def version3(path):
         out.add("big_" + kind, field(kind, (5, 7)), chunks=(5, 3), serializer=BytesCodec(endian="big"))
     out.add("transposed", field("f8", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1))])
     out.add("transposed_twice", field("i2", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1)), TransposeCodec(order=(1, 0, 2))])
+    out.add("delta", field("i4", (50, 7)), chunks=(20, 7), filters=[more.Delta(dtype="<i4")], compressors=[more.LZ4(acceleration=3)])
+    out.add("delta_transposed", field("i4", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1)), more.Delta(dtype="<i4")])
+    scaled = {"offset": -7, "scale": 100, "dtype": "<f8", "astype": "<i4"}
+    out.add("scaled", rounded(field("f8", (9, 14)), FixedScaleOffset(**scaled)), chunks=(2, 5), filters=[more.FixedScaleOffset(**scaled)])
+    out.add("bitround", rounded(field("f4", (9, 14)), BitRound(9)), chunks=(2, 5), filters=[more.BitRound(keepbits=9)])
+    out.add("checked", field("f4", (9, 14)), chunks=(2, 5), compressors=[more.CRC32(), more.Shuffle(elementsize=4), more.Zlib(level=1), more.Adler32()])
     out.add("sharded", field("f4", (17, 20, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), shards=(4, 20, 22))
     out.add("sharded_gaps", field("i4", (40, 10)), chunks=(2, 5), shards=(8, 10), fill_value=-1, hole=slice(6, 27))
     for location in ("start", "end"):

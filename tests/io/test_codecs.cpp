@@ -136,6 +136,114 @@ TEST(Codecs, SayWhatIsDamaged) {
   }
 }
 
+/// A chunk in LZ4: its size, then a block.
+std::string lz4(uint32_t size, const std::string& block) {
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + block;
+}
+
+TEST(Codecs, Lz4Blocks) {
+  const std::vector<Codec> codecs = {{Kind::kLz4}};
+  const std::string long_run =
+      "\xf0"
+      "\xff"
+      "\x02" +
+      std::string(272, 'x');  // 15 + 255 + 2 literals
+  const struct {
+    std::string stored, wanted;
+  } good[] = {{lz4(5, "\x50hello"), "hello"},
+              {lz4(0, std::string(1, '\0')), ""},
+              {lz4(272, long_run), std::string(272, 'x')},
+              // ab, then 4 + 15 + 255 + 1 bytes from 2 before, which overlap, then c
+              {lz4(278, std::string("\x2f"
+                                    "ab\x02\0\xff\x01\x10"
+                                    "c",
+                                    9)),
+               [] {
+                 std::string text;
+                 while (text.size() < 277) text += text.size() % 2 ? 'b' : 'a';
+                 return text + "c";
+               }()},
+              {lz4(13, std::string("\x44"
+                                   "abcd\x04\0\x10"
+                                   "e",
+                                   9)),
+               "abcdabcdabcde"}};
+  for (const auto& c : good) {
+    std::string damage;
+    EXPECT_EQ(decoded(c.stored, codecs, c.wanted.size(), &damage), c.wanted);
+    EXPECT_EQ(damage, "");
+  }
+  const std::string damaged[] = {
+      "",                          // nothing at all
+      std::string("\x50hell"),     // too few literals
+      std::string("\x60hellos"),   // too many for the room
+      std::string("\xf0\xff", 2),  // a length without its end
+      std::string("\x10h\x02\0\x10"
+                  "o",
+                  6),  // from before the beginning
+      std::string("\x10h\0\0\x10"
+                  "o",
+                  6),                             // from nowhere
+      std::string("\x10h\x01", 3),                // half of a distance
+      std::string("\x1fh\x01\0\xff\xff\xff", 7),  // a repetition that does not end
+      std::string("\x1fh\x01\0\x10", 5),          // one that is longer than the room
+      std::string("\x10h\x01\0", 4),              // one that no literals follow
+  };
+  for (const std::string& block : damaged) {
+    std::string damage;
+    decoded(lz4(5, block), codecs, 5, &damage);
+    EXPECT_EQ(damage, "its " + std::to_string(block.size() + 4) + " stored bytes are no whole lz4 stream");
+  }
+  std::string damage;
+  decoded(lz4(6, "\x50hello"), codecs, 5, &damage);
+  EXPECT_EQ(damage, "its 10 stored bytes hold 6, not 5");
+  decoded("abc", codecs, 5, &damage);
+  EXPECT_EQ(damage, "its 3 stored bytes are no whole lz4 stream");
+}
+
+TEST(Codecs, ChecksumsInFrontAndBehind) {
+  const std::string crc32("\x26\x39\xf4\xcb", 4),
+      adler32("\xde\x01\x1e\x09", 4);  // of "123456789", as RFC 1952 and 1950 have them
+  const std::string digits = "123456789";
+  const struct {
+    std::string stored;
+    Codec codec;
+    const char* name;
+  } cases[] = {{crc32 + digits, {.kind = Kind::kCrc32, .in_front = true}, "CRC-32"},
+               {digits + crc32, {.kind = Kind::kCrc32}, "CRC-32"},
+               {adler32 + digits, {.kind = Kind::kAdler32, .in_front = true}, "Adler-32"},
+               {digits + adler32, {.kind = Kind::kAdler32}, "Adler-32"},
+               {std::string("\x83\x92\x06\xe3", 4) + digits, {.kind = Kind::kCrc32c, .in_front = true}, "CRC-32C"}};
+  for (const auto& c : cases) {
+    std::string damage;
+    EXPECT_EQ(decoded(c.stored, {c.codec}, 9, &damage), digits);
+    for (const size_t at : {0, 5, 12}) {
+      std::string spoilt = c.stored;
+      spoilt[at] ^= 4;
+      decoded(spoilt, {c.codec}, 9, &damage);
+      EXPECT_EQ(damage, std::string("its ") + c.name + " checksum does not match its bytes");
+    }
+  }
+}
+
+TEST(Codecs, NumbersThatWereChanged) {
+  std::string damage;
+  const auto bytes = [](const auto& numbers) {
+    return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(numbers[0]));
+  };
+  const std::vector<int16_t> steps = {32767, 1, -1, 5}, sums = {32767, -32768, 32767, -32764};
+  EXPECT_EQ(decoded(bytes(steps), {{.kind = Kind::kDelta, .numbers = at::kShort}}, 8, &damage), bytes(sums));
+  const std::vector<uint8_t> scaled = {0, 1, 255};
+  const std::vector<float> values = {1, 1.5, 128.5};
+  const Codec halves{.kind = Kind::kScaled, .element_size = 4, .numbers = at::kByte, .scale = 2, .offset = 1};
+  EXPECT_EQ(decoded(bytes(scaled), {halves}, 12, &damage), bytes(values));
+  const Codec sum{.kind = Kind::kAdler32, .in_front = true};
+  EXPECT_EQ(decoded(std::string("\x01\x01\x04\x01", 4) + bytes(scaled), {halves, sum}, 12, &damage), bytes(values));
+  EXPECT_EQ(damage, "");
+  decoded("abc", {{.kind = Kind::kDelta, .numbers = at::kShort}}, 4, &damage);
+  EXPECT_EQ(damage, "its 3 bytes are no whole numbers");
+}
+
 std::string lzf(std::string stream, size_t room) {
   const size_t bytes = stream.size();
   stream.resize(bytes + kLzfSlack);

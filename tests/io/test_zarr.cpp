@@ -145,9 +145,14 @@ TEST_F(Zarr, DamagedChunksAreNamedOnEveryRank) {
 
 TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
   zarr.files["zarr.json"] = kGroup3;
-  zarr.add3("lz4", full, 4, 5, R"(, {"name": "numcodecs.lz4"})", plain_bytes);
+  zarr.add3("bz2", full, 4, 5, R"(, {"name": "numcodecs.bz2"})", plain_bytes);
   zarr.add3("twice", full, 4, 5, std::string(kGzip3) + kZstd3, plain_bytes);
-  zarr.add2("delta", full, 4, 5, R"({"id": "delta"})", plain_bytes);
+  zarr.add2("delta", full, 4, 5, R"({"id": "delta", "dtype": "<f4", "astype": "<f2"})", plain_bytes);
+  zarr.add2("turned", full, 4, 5, R"({"id": "delta", "dtype": ">f4"})", plain_bytes);
+  zarr.add2("no_scale", full, 4, 5,
+            R"({"id": "fixedscaleoffset", "dtype": "<f4", "astype": "<i2", "scale": 0, "offset": 1})", plain_bytes);
+  zarr.add2("quantize", full, 4, 5, R"({"id": "quantize", "dtype": "<f4", "astype": "<f8", "digits": 2})", plain_bytes);
+  zarr.add3("late", full, 4, 5, R"(, {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}})", plain_bytes);
   zarr.add2("text", full, 4, 5, "null", plain_bytes);
   zarr.add2("dtype", full, 4, 5, "null", plain_bytes);
   zarr.add2("shape", full, 4, 5, "null", plain_bytes);
@@ -170,9 +175,13 @@ TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
 
   EXPECT_TRUE(at::equal(file["good"].read(), full));
   const std::map<std::string, std::string> refused = {
-      {"lz4", "compressed with \"lz4\", a codec that is not known here"},
+      {"bz2", "compressed with \"bz2\", a codec that is not known here"},
       {"twice", "compressed twice"},
-      {"delta", "compressed with \"delta\", a codec that is not known here"}};
+      {"delta", "codec \"delta\" from float32 to float16"},
+      {"turned", "codec \"delta\" from float32 to float32"},
+      {"no_scale", "codec \"fixedscaleoffset\" from float32 to int16"},
+      {"quantize", "codec \"quantize\" from float32 to float64"},
+      {"late", "compressed with \"delta\", a codec that is not known here"}};
   for (const auto& [name, text] : refused) {
     EXPECT_EQ(first_line(reading(name)), where(name) + text);
     EXPECT_THAT(reading(name), HasSubstr("\n  fix   write it again"));
@@ -191,8 +200,8 @@ TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
     EXPECT_TRUE(file.has(name));
   }
   on_mesh({3}, [&](const MeshPtr& mesh) {
-    const std::string message = message_of([&] { scatter_tensor(open(path)["lz4"], mesh, {shard(0)}); });
-    EXPECT_EQ(first_line(message), where("lz4") + refused.at("lz4"));
+    const std::string message = message_of([&] { scatter_tensor(open(path)["bz2"], mesh, {shard(0)}); });
+    EXPECT_EQ(first_line(message), where("bz2") + refused.at("bz2"));
   });
 }
 
