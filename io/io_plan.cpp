@@ -36,7 +36,7 @@ IoPlan::IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo
     for (const Part& part : dims_[d].parts) touched += static_cast<double>(part.cells.size());
     if (grid_[d].count() > 0) direct_cost_ *= touched / static_cast<double>(grid_[d].count());
   }
-  const bool worth_it = use == Use::kWrite || (mesh.size() > 1 && direct_cost_ >= kWorthIt);
+  const bool worth_it = use != Use::kRead || (mesh.size() > 1 && direct_cost_ >= kWorthIt);
   shared_ = worth_it && !grid_.empty() && all_cells(grid_).numel() > 0;  // one number is not worth sharing
   choose_rounds(element_size);
 }

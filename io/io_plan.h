@@ -35,8 +35,9 @@ class IoPlan {
   /// chunks are larger, that of one chunk.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
-  /// Plans for writing are always shared: a chunk is encoded whole, by the rank that reads it in such a plan.
-  enum class Use : uint8_t { kRead, kWrite };
+  /// Plans for writing are always shared: a chunk is encoded whole, by the rank that reads it in such a plan. So are
+  /// those for runs, see run_plan.h.
+  enum class Use : uint8_t { kRead, kReadRuns, kWrite };
 
   /// `spec`: of the selection, whose dropped dims it does not have.
   IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo = {}, Use use = Use::kRead);

@@ -67,36 +67,57 @@ std::vector<size_t> strides_of(const PlainArray& array) {
   return strides;
 }
 
+/// The innermost dims up to and including the first that is not taken whole make one run of bytes.
+struct Runs {
+  std::vector<size_t> strides;  // by dim
+  size_t bytes = 0;             // of a run
+  size_t dims = 0;              // before it, of which the last counts its rows
+};
+
+Runs runs_of(const PlainArray& array, const std::vector<Slice>& slices) {
+  Runs runs{strides_of(array), array.element_size, slices.size()};
+  bool whole = true;
+  while (runs.dims > 0 && whole) {
+    const Slice& slice = slices[runs.dims - 1];
+    if (slice.count > 1 && (slice.step != 1 || runs.strides[runs.dims - 1] != runs.bytes)) break;
+    --runs.dims;
+    runs.bytes *= static_cast<size_t>(slice.count);
+    whole = slice.count == array.shape[runs.dims];
+  }
+  return runs;
+}
+
+size_t row_stride(const Runs& runs, const std::vector<Slice>& slices) {
+  return static_cast<size_t>(slices[runs.dims - 1].step) * runs.strides[runs.dims - 1];
+}
+
 }  // namespace
 
-void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where) {
-  // The innermost dims up to and including the first that is not taken whole make one run of bytes.
-  const std::vector<size_t> strides = strides_of(array);
-  size_t bytes = array.element_size;
-  size_t inner = slices.size();
-  bool run = true;
-  while (inner > 0 && run) {
-    const Slice& slice = slices[inner - 1];
-    if (slice.count > 1 && (slice.step != 1 || strides[inner - 1] != bytes)) break;
-    --inner;
-    bytes *= static_cast<size_t>(slice.count);
-    run = slice.count == array.shape[inner];
-  }
-  uint64_t offset = array.offset;
-  for (size_t dim = 0; dim < slices.size(); ++dim) offset += static_cast<uint64_t>(slices[dim].begin) * strides[dim];
-  if (inner == 0) return read_run(array.descriptor, out, offset, bytes, where);
+double plain_read_cost(const PlainArray& array, const std::vector<Slice>& slices) {
+  const Runs runs = runs_of(array, slices);
+  double count = 1;
+  for (size_t dim = 0; dim < runs.dims; ++dim) count *= static_cast<double>(slices[dim].count);
+  const bool picked = runs.dims > 0 && slices[runs.dims - 1].count > 1 && row_stride(runs, slices) <= kReadCost;
+  return count * static_cast<double>(runs.bytes + (picked ? row_stride(runs, slices) : kReadCost));
+}
 
-  const size_t row_dim = inner - 1;
-  const size_t row_stride = static_cast<size_t>(slices[row_dim].step) * strides[row_dim];
+void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where) {
+  const Runs runs = runs_of(array, slices);
+  uint64_t offset = array.offset;
+  for (size_t dim = 0; dim < slices.size(); ++dim)
+    offset += static_cast<uint64_t>(slices[dim].begin) * runs.strides[dim];
+  if (runs.dims == 0) return read_run(array.descriptor, out, offset, runs.bytes, where);
+
+  const size_t row_dim = runs.dims - 1;
   std::vector<int64_t> at(row_dim, 0);
   for (;;) {
-    read_rows(array.descriptor, out, offset, bytes, row_stride, slices[row_dim].count, where);
-    out += bytes * static_cast<size_t>(slices[row_dim].count);
+    read_rows(array.descriptor, out, offset, runs.bytes, row_stride(runs, slices), slices[row_dim].count, where);
+    out += runs.bytes * static_cast<size_t>(slices[row_dim].count);
     size_t dim = row_dim;
     for (;;) {
       if (dim == 0) return;
       --dim;
-      const uint64_t step = static_cast<uint64_t>(slices[dim].step) * strides[dim];
+      const uint64_t step = static_cast<uint64_t>(slices[dim].step) * runs.strides[dim];
       offset += step;
       if (++at[dim] < slices[dim].count) break;
       offset -= step * static_cast<uint64_t>(at[dim]);

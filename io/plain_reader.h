@@ -22,4 +22,8 @@ struct PlainArray {
 /// where the file ends too early.
 void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where);
 
+/// Returns the price of read_plain, in bytes that are copied in a row: short rows bring their neighbours with them, and
+/// each read costs as much as some bytes.
+double plain_read_cost(const PlainArray& array, const std::vector<Slice>& slices);
+
 }  // namespace moonhalo::io

@@ -12,6 +12,7 @@
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/memory.h"
 #include "moonhalo/io/reader.h"
+#include "moonhalo/io/run_plan.h"
 #include "moonhalo/io/scatter.h"
 
 namespace moonhalo::io {
@@ -33,12 +34,17 @@ class Fingerprint {
 
 bool decodes(const Selection& source) { return Reader::decodes(*source.dataset().file(), source.dataset().info()); }
 
+bool is_plain(const Selection& source) {
+  return Reader::is_plain(*source.dataset().file(), source.dataset().info(), source.slices());
+}
+
 int64_t fingerprint(const Selection& source, const ReadOptions& options, const BlockHalo& halo) {
   Fingerprint print;
   for (const char c : source.dataset().name()) print.add(c);
   for (const auto& slice : source.slices()) print.add({slice.begin, slice.count, slice.step, slice.dropped});
   print.add(static_cast<int64_t>(source.dataset().dtype()));
   print.add(decodes(source) ? at::IntArrayRef(source.dataset().chunks()) : at::IntArrayRef());
+  print.add(is_plain(source) ? at::IntArrayRef(source.dataset().shape()) : at::IntArrayRef());
   print.add({options.decode, options.dtype ? static_cast<int64_t>(*options.dtype) : -1});
   print.add(halo.lo);
   print.add(halo.hi);
@@ -76,14 +82,12 @@ class SharedRead {
       reader.emplace(*source_.dataset().file(), source_.dataset().info(), source_.slices(), where_);
     });
     for (int64_t round = 0; round < plan_.rounds(); ++round) {
-      const at::Tensor part = exchange(round, read(round, *reader));
-      if (part.numel() == 0) continue;
       const Box rows = plan_.needs(round, mesh_->rank());
-      at::Tensor place = out;
-      for (int64_t dim = 0; dim < rows.ndim(); ++dim) {
+      at::Tensor place = rows.empty() ? at::empty(rows.shape(), out.options()) : out;
+      for (int64_t dim = 0; dim < rows.ndim() && !rows.empty(); ++dim) {
         place = place.narrow(dim, rows[dim].begin - needs[dim].begin, rows[dim].size());
       }
-      put(part.view(conversion->stored), *conversion, place);
+      exchange(round, read(round, *reader), *conversion, place);
     }
     std::vector<int64_t> shape;
     for (int64_t dim = 0; dim < needs.ndim(); ++dim) {
@@ -93,31 +97,43 @@ class SharedRead {
   }
 
  private:
-  /// The chunks that this rank reads, for all.
-  at::Tensor read(int64_t round, Reader& reader) const {
+  /// The chunks, or runs, that this rank reads, for all.
+  at::Tensor read(int64_t round, Reader& reader) {
+    const DatasetInfo& info = source_.dataset().info();
     const Box cells = plan_.cells_read(round, mesh_->rank());
     at::Tensor data;
     fail_together(mesh_->group(), [&] {
-      const size_t element_size = source_.dataset().info().element_size;
-      data = at::empty(rows_of(plan_.grid(), cells).shape(), moved_as(element_size));
-      reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
+      const Box rows = rows_of(plan_.grid(), cells);
+      if (!room_.defined() || room_.numel() < rows.numel())
+        room_ = at::empty({rows.numel()}, moved_as(info.element_size));
+      data = room_.narrow(0, 0, rows.numel()).view(rows.shape());
+      if (decodes(source_)) return reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
+      std::vector<Slice> slices = source_.slices();
+      for (size_t dim = 0; dim < slices.size(); ++dim) {
+        slices[dim].begin += rows[static_cast<int64_t>(dim)].begin * slices[dim].step;
+        slices[dim].count = rows[static_cast<int64_t>(dim)].size();
+      }
+      reader.read_for_all(slices, *info.dtype, data.mutable_data_ptr());
     });
     return data;
   }
 
-  at::Tensor exchange(int64_t round, const at::Tensor& data) const {
+  /// Brings what was read to `place`, this rank's rows of the round.
+  void exchange(int64_t round, const at::Tensor& data, const Conversion& conversion, const at::Tensor& place) const {
     const auto owned = [&](int64_t rank) { return rows_of(plan_.grid(), plan_.cells_read(round, rank)); };
     const Ownership ownership{mesh_, plan_.global_shape(), owned, [](int64_t, int64_t) { return true; }};
     const IntervalMap map(ownership, [&](int64_t rank) { return requests_for(plan_.needs(round, rank)); });
     io_stats().exchanged += map.elements_received() * data.element_size();
-    return gather(map, data);
-  }
-
-  void put(const at::Tensor& part, const Conversion& conversion, const at::Tensor& place) const {
     if (conversion.dtype == conversion.stored && !conversion.decoder) {
-      place.copy_(part);
+      HaloExchange exchange;
+      const size_t request = exchange.add_gather_into(map, data, place.view(data.scalar_type()));
+      exchange.start();
+      exchange.wait();
+      exchange.gathered(request);  // copies what could not arrive in its place
       return;
     }
+    const at::Tensor part = gather(map, data).view(conversion.stored);
+    if (part.numel() == 0) return;
     const at::Tensor values = at::empty(part.sizes(), conversion.dtype);
     conversion.apply(part.contiguous(), values, where_);
     place.copy_(values);
@@ -128,7 +144,19 @@ class SharedRead {
   const IoPlan& plan_;
   const ReadOptions& options_;
   const h5::Where where_;
+  at::Tensor room_;  // for what is read in a round
 };
+
+std::optional<IoPlan> shared_plan(const Selection& source, const SpecPtr& spec, const BlockHalo& halo) {
+  const DatasetInfo& info = source.dataset().info();
+  if (decodes(source)) {
+    IoPlan plan(chunk_grid(*info.map, source.slices()), info.element_size, spec, halo);
+    if (plan.shared()) return plan;
+  } else if (is_plain(source) && info.dtype) {
+    return plan_runs(Reader::plain_array(*source.dataset().file(), info), source.slices(), spec, halo);
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -140,9 +168,9 @@ at::Tensor read_together(const Selection& source, const SpecPtr& spec, const Rea
              {"scatter_tensor", source.dataset().path(), "dataset \"" + info.name + "\""});
   const auto dtype = options.dtype.value_or(at::kFloat);
   const bool converts_here = !options.dtype || dtype == info.dtype || at::isFloatingType(dtype);
-  if (decodes(source) && converts_here && !group.is_fake()) {
-    const IoPlan plan(chunk_grid(*info.map, source.slices()), info.element_size, spec, halo);
-    if (plan.shared()) return SharedRead(source, spec->mesh(), plan, options).run();
+  if (converts_here && !group.is_fake()) {
+    if (const auto plan = shared_plan(source, spec, halo))
+      return SharedRead(source, spec->mesh(), *plan, options).run();
   }
   at::Tensor block;
   fail_together(group, [&] { block = read_block(source, *spec, options, halo); });

@@ -12,7 +12,6 @@
 #include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/lzf.h"
-#include "moonhalo/io/plain_reader.h"
 
 namespace moonhalo::io {
 namespace {
@@ -155,38 +154,51 @@ std::shared_ptr<h5::Handle> Reader::dataset(size_t cache_bytes) {
   return file_.dataset(access_.id, "/" + info_.name, cache_bytes, where_);
 }
 
-bool Reader::is_plain(const std::vector<Slice>& slices, at::ScalarType dtype) const {
-  return file_.descriptor() >= 0 && info_.offset && info_.native && dtype == info_.dtype &&
+bool Reader::is_plain(const FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices) {
+  if (file.has_catalog()) return !info.source && info.offset;
+  return file.descriptor() >= 0 && info.offset && info.native &&
          (slices.empty() || slices.back().step == 1 || slices.back().count <= 1);
 }
 
+PlainArray Reader::plain_array(const FileState& file, const DatasetInfo& info) {
+  return {file.descriptor(), *info.offset, info.element_size, info.shape, info.strides};
+}
+
 void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
+  read_for_all(slices, dtype, out);
+  io_stats().asked += element_count(slices) * static_cast<int64_t>(info_.element_size);
+}
+
+void Reader::read_for_all(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
   const int64_t count = element_count(slices);
   if (count == 0) return;
   if (file_.has_catalog()) {
     TORCH_INTERNAL_ASSERT(dtype == info_.dtype, "conversions of elements that HDF5 does not read");
-    return read_stored(slices, out);
+    return read_elements(slices, out);
   }
-  if (is_plain(slices, dtype)) {
+  if (dtype == info_.dtype && is_plain(file_, info_, slices)) {
     read_plain(slices, static_cast<char*>(out));
-  } else if (decodes(file_, info_) && dtype == info_.dtype) {
+  } else if (dtype == info_.dtype && decodes(file_, info_)) {
     const ChunkGrid grid = chunk_grid(*info_.map, slices);
     read_cells(grid, all_cells(grid), out);
   } else {
     read_library(slices, dtype, out);
     io_stats().library += count * static_cast<int64_t>(info_.element_size);
   }
-  io_stats().asked += count * static_cast<int64_t>(info_.element_size);
 }
 
 void Reader::read_stored(const std::vector<Slice>& slices, void* out) {
+  read_elements(slices, out);
+  io_stats().asked += element_count(slices) * static_cast<int64_t>(info_.element_size);
+}
+
+void Reader::read_elements(const std::vector<Slice>& slices, void* out) {
   if (info_.source) {
     const ChunkGrid grid = chunk_grid(*info_.map, slices);
     read_cells(grid, all_cells(grid), out);
   } else {
     read_plain(slices, static_cast<char*>(out));
   }
-  io_stats().asked += element_count(slices) * static_cast<int64_t>(info_.element_size);
 }
 
 void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
@@ -203,8 +215,7 @@ void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
 }
 
 void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {
-  const PlainArray array{file_.descriptor(), *info_.offset, info_.element_size, info_.shape, info_.strides};
-  io::read_plain(array, slices, out, where_);
+  io::read_plain(plain_array(file_, info_), slices, out, where_);
   if (info_.swapped) swap_bytes(out, info_.element_size, static_cast<size_t>(element_count(slices)));
 }
 

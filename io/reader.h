@@ -9,6 +9,7 @@
 
 #include "moonhalo/io/dataset_info.h"
 #include "moonhalo/io/file_state.h"
+#include "moonhalo/io/plain_reader.h"
 #include "moonhalo/io/slices.h"
 
 namespace moonhalo::io {
@@ -39,6 +40,8 @@ class Reader {
   /// `dtype` is the dataset's own. Everything else goes through H5Dread, one thread at a time. Integers
   /// that do not fit `dtype` are a ValueError.
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
+  /// The same, for other ranks too: it counts as asked for where it is needed.
+  void read_for_all(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
   /// Elements of any type, as they are stored. Of a file that is not HDF5.
   void read_stored(const std::vector<Slice>& slices, void* out);
 
@@ -46,13 +49,16 @@ class Reader {
   static bool decodes(const FileState& file, const DatasetInfo& info) {
     return info.map && (info.source || (!info.map->codecs.empty() && file.descriptor() >= 0));
   }
+  /// True if read() takes elements as they lie in the file, in any number of runs.
+  static bool is_plain(const FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices);
+  static PlainArray plain_array(const FileState& file, const DatasetInfo& info);
   /// The cells of a grid over the dataset, dense in `out`, as the dataset's own dtype. Where decodes().
   void read_cells(const ChunkGrid& grid, const Box& cells, void* out);
   /// For a call of HDF5 while this Reader lives.
   Selected select(const std::vector<Slice>& slices);
 
  private:
-  bool is_plain(const std::vector<Slice>& slices, at::ScalarType dtype) const;
+  void read_elements(const std::vector<Slice>& slices, void* out);
   void read_plain(const std::vector<Slice>& slices, char* out) const;
   void read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
 

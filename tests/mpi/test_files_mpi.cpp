@@ -69,6 +69,30 @@ TEST_F(MpiFiles, S18BlocksGoIntoOneFileAndComeBack) {
   EXPECT_EQ(io_stats().library, before_steps.library);
 }
 
+/// Columns of what was read do not arrive in their place as they are.
+TEST_F(MpiFiles, S18ColumnsOfSharedReadsArriveInTheirPlace) {
+  const at::Tensor wide = testing::make_tensor({4000, 300}, 6, at::kFloat);
+  if (world->rank() == 0) {
+    testing::RawFile raw(path);
+    raw.floats("runs", wide);
+    raw.floats("columns", full, {.chunks = {9, 33}, .gzip = 1});
+  }
+  world->barrier();
+  const File file = open(path);
+  for (const std::vector<Placement>& placements : {std::vector<Placement>{shard(1)}, {shard(0)}, {replicate()}}) {
+    EXPECT_TRUE(at::equal(full_tensor(scatter_tensor(file["columns"], mesh, placements)), full));
+    EXPECT_TRUE(at::equal(to_local(scatter_tensor(file["columns"], mesh, placements)),
+                          to_local(distribute_tensor(full, mesh, placements))));
+  }
+  const IoStats before = io_stats();
+  const at::Tensor x = scatter_tensor(file["runs"], mesh, {shard(1)});
+  EXPECT_TRUE(at::equal(to_local(x), to_local(distribute_tensor(wide, mesh, {shard(1)}))));
+  if (world->size() > 1) EXPECT_GT(io_stats().exchanged, before.exchanged);
+  at::Tensor stored = at::tensor({io_stats().stored - before.stored}, at::kLong);
+  world->all_reduce(stored);
+  EXPECT_EQ(stored.item<int64_t>(), static_cast<int64_t>(wide.nbytes()));
+}
+
 TEST_F(MpiFiles, X16_ARankThatCannotReadStopsAll) {
   if (world->rank() == 0) testing::RawFile(path).floats("x", full.repeat({40, 4}));
   world->barrier();
