@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/io/file_version.h"
 
 namespace moonhalo::io {
 namespace {
@@ -21,6 +22,13 @@ void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& 
   TORCH_CHECK_VALUE(unchanged, "read: dataset \"", dataset.name(), "\" of file \"", dataset.path(),
                     "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", wanted ", wanted,
                     "\n  fix   leave files alone while they are read, and open them again");
+}
+
+void check_same_file(const FrameSource& source) {
+  if (source.version.empty()) return;
+  const std::string now = file_version(source.path);
+  TORCH_CHECK_VALUE(now == source.version, "read: file \"", source.path, "\" has changed since it was opened\n  have  ",
+                    now, ", wanted ", source.version, "\n  fix   leave files alone while they are read, and open them again");
 }
 
 }  // namespace
@@ -107,6 +115,7 @@ void FrameReader::keep(const Key& key, const at::Tensor& frames) {
 void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
   if (rows_.empty()) return;
   const FrameSource& from = source(place.source);
+  check_same_file(from);
   const Dataset data = dataset(from);
   const Steps steps = steps_together(data, from, place.step);
   const Key key{place.source, place.sample, steps.first};
@@ -117,6 +126,7 @@ void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
     frames = found->second.frames;
   } else {
     frames = load(data, from, place.sample, steps);
+    check_same_file(from);
     keep(key, frames);
   }
   out.copy_(frames.select(0, from.step_dim < 0 ? 0 : place.step - steps.first));

@@ -23,6 +23,7 @@ struct FrameSource {
   int64_t step_dim = -1;    ///< -1: there is one step
   int64_t sample_dim = -1;  ///< of trajectories; -1: there is one
   std::vector<int64_t> channel_dims, space_dims;
+  std::string version = {};  ///< what file_version said when the head was read; "": any
 };
 
 /// A frame of a source.
@@ -33,7 +34,8 @@ struct FramePlace {
 
 /// Reads frames of any number of files, decoded as each file says. Opens files when they are needed and keeps a few
 /// open; keeps what was decoded as long as there is room: steps that a chunk holds together are read together, so
-/// that frames of one chunk, and windows that overlap, cost one reading. Of one thread at a time.
+/// that frames of one chunk, and windows that overlap, cost one reading. A file that is another one than its source
+/// says before or after a reading is a ValueError, since ranks would mix both. Of one thread at a time.
 class FrameReader {
  public:
   /// `rows`: those of space to read. `cache_bytes`: for frames that are kept.

@@ -5,6 +5,7 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/file_version.h"
 #include "moonhalo/io/find_files.h"
 #include "moonhalo/io/frame_queue.h"
 #include "moonhalo/io/moments.h"
@@ -25,6 +26,12 @@ namespace {
 /// _data.find_files(source): paths, by name.
 int find_files(lua_State* lua) {
   push(lua, io::find_files(check_string(lua, 1)));
+  return 1;
+}
+
+/// _data.file_version(path): a text that another one replaces when the file changes.
+int file_version(lua_State* lua) {
+  push(lua, io::file_version(check_string(lua, 1)));
   return 1;
 }
 
@@ -63,13 +70,14 @@ std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
   std::vector<io::FrameSource> sources;
   for_list(lua, index, [&] {
     const Options one(lua, lua_gettop(lua), "reader",
-                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims"});
+                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims", "version"});
     sources.push_back({.path = one.get_string("path", ""),
                        .dataset = one.get_string("dataset", ""),
                        .step_dim = one.get_int("step_dim", -1),
                        .sample_dim = one.get_int("sample_dim", -1),
                        .channel_dims = one.get_int_list("channel_dims", {}),
-                       .space_dims = one.get_int_list("space_dims", {})});
+                       .space_dims = one.get_int_list("space_dims", {}),
+                       .version = one.get_string("version", "")});
   });
   return sources;
 }
@@ -173,6 +181,7 @@ int from_block(lua_State* lua) {
 }
 
 const luaL_Reg kFunctions[] = {{"find_files", guard<find_files>},
+                               {"file_version", guard<file_version>},
                                {"check_same", guard<check_same>},
                                {"hash", guard<hash>},
                                {"reader", guard<make_reader>},

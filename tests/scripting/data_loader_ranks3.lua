@@ -122,6 +122,55 @@ function tests.test_X21_chunks_are_decoded_once_over_all_ranks()
   end)
 end
 
+--- Places of the batches under way.
+local function ahead(loader)
+  local list = {}
+  for i, batch in ipairs(loader.under_way) do list[i] = {batch.epoch, batch.first, batch.last} end
+  return list
+end
+
+function tests.test_X21_the_next_epoch_is_read_ahead()
+  with_cf(function(data)
+    local set, all = data:windows(kWindows), plain()
+    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local function loader(options)
+      return set:loader{mesh = mesh, cut = {latitude = "domain"}, seed = 3, batch = options.batch, shuffle = options.shuffle,
+        drop_last = options.drop_last, prefetch = options.prefetch}
+    end
+    for _, shuffle in ipairs{false, true, "chunks"} do
+      local from = loader{batch = 6, shuffle = shuffle, prefetch = 2}
+      for epoch = 0, 2 do
+        local seen, alone = {}, loader{batch = 6, shuffle = shuffle}
+        alone.epoch = epoch
+        mh.io_stats{reset = true}
+        for batch in from:batches() do
+          local index = batch.index:tolist()
+          local inputs, targets = expected(all, set, index)
+          testing.assert_equal(full(batch.inputs), inputs)
+          testing.assert_equal(full(batch.targets), targets)
+          table.move(index, 1, #index, #seen + 1, seen)
+          -- The place that is saved is that of the batches that were given, not of those that are read.
+          local state = from:state_dict()
+          testing.assert_equal({state.epoch, state.next}, {epoch, #seen})
+        end
+        -- Each chunk once, in the first epoch: there is room to keep it.
+        local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():sum():item()
+        testing.assert_equal(decoded, epoch == 0 and 3 + 20 or 0)
+        testing.assert_equal(seen, order_of(alone))
+        testing.assert_equal(ahead(from), {{epoch + 1, 0, 6}, {epoch + 1, 6, 12}, {epoch + 1, 12, 17}})
+      end
+    end
+    local whole = loader{batch = 17, shuffle = true, prefetch = 2}
+    whole:batches()()
+    testing.assert_equal(ahead(whole), {{1, 0, 17}, {2, 0, 17}, {3, 0, 17}})
+    local dropping = loader{batch = 7, drop_last = true, prefetch = 1}
+    order_of(dropping)
+    testing.assert_equal(ahead(dropping), {{1, 0, 7}, {1, 7, 14}})
+    dropping:load_state_dict(loader{batch = 7, drop_last = true}:state_dict())
+    testing.assert_equal({ahead(dropping), #order_of(dropping)}, {{}, 14})
+  end)
+end
+
 function tests.test_X21_random_windows_decode_few_chunks_twice()
   local path = files.cf("d_chunks.nc", 0, 160, {compression = 1, chunks = {8, 7, 5}, without_z = true})
   local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}, targets = {fields = {"t2m"}, steps = {1}}}
@@ -311,7 +360,6 @@ end
 --- Damage that one rank's thread meets is one error on all, and the next epoch says it again.
 function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks()
   local path = files.cf("d_cut.nc", 0, 40, {compression = 6, chunks = {20, 7, 5}, without_z = true})
-  local set = mh.data.open(path):windows{inputs = {"t2m"}}
   mh._files.on_first_rank(function()
     local whole = io.open(path, "rb"):read("a")
     local changed = whole:gsub("\x78[\x01\x5e\x9c\xda]", "\0\0")  -- every chunk's first bytes
@@ -320,6 +368,7 @@ function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks
     assert(out:write(changed))
     assert(out:close())
   end)
+  local set = mh.data.open(path):windows{inputs = {"t2m"}}
   local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
   for _ = 1, 2 do
     local message = testing.assert_error(function() order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4}) end, path)
@@ -329,12 +378,31 @@ function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks
   files.remove{path}
 end
 
+--- Ranks that have the old file open and ranks that open the new one would mix both.
 function tests.test_X21_a_file_replaced_after_it_was_opened()
   local path = files.cf("d_new.nc", 0, 12, {without_z = true})
-  local set = mh.data.open(path):windows{inputs = {"t2m"}}
-  files.cf("d_new.nc", 0, 5, {without_z = true})
-  refused(function() order_of(set:loader{batch = 4}) end, "has changed since it was opened\n  have  shape [5, 7, 5]")
+  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local function loader()
+    -- No room to keep what was read, so that every step is read again.
+    local rows = (7 + mh.world_size() - 1) // mh.world_size()
+    return mh.data.open(path):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4, memory = 5 * 4 * rows * 5 * 4}
+  end
+  local wanted = 'file "' .. path .. '" has changed since it was opened\n  have  '
+  for _, steps in ipairs{5, 12} do  -- of the same size too
+    local before = loader()
+    files.cf("d_new.nc", steps, steps, {without_z = true})
+    refused(function() order_of(before) end, wanted)
+    local during = loader()
+    during:batches()()
+    files.cf("d_new.nc", 2 * steps, steps, {without_z = true})
+    refused(function() for _ = 1, 3 do order_of(during) end end, wanted)  -- what was read ahead is as it was
+    testing.assert_equal(#order_of(loader()), steps)
+  end
+  mh.barrier()
+  local gone = loader()
   files.remove{path}
+  mh.barrier()
+  refused(function() order_of(gone) end, "cannot find file")
 end
 
 -- ---- Sizes of blocks ------------------------------------------------------------------------------------------------------

@@ -137,10 +137,10 @@ local function find_stretches(self)
   return gaps
 end
 
---- Makes a collection of what data.open found: {layout, files, heads}.
+--- Makes a collection of what data.open found: {layout, files, versions, heads}.
 function Collection.join(found)
   local heads, first = found.heads, found.heads[1]
-  local self = setmetatable({layout = found.layout, files = found.files, axis = first.axis, space = first.space, calendar = first.calendar,
+  local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis, space = first.space, calendar = first.calendar,
     dates = first.dates or false, coordinates = first.coordinates, boundary = first.boundary, fields = {}}, meta)
   check_alike(found.files, heads)
   self.runs = first.join == "axis" and join_axis(self, heads) or join_trajectories(heads)

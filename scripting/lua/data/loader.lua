@@ -112,19 +112,25 @@ local function end_of(self, first)
   return last
 end
 
---- Begins to read from self.next on, until `prefetch` batches after the next are under way.
+--- The place that follows: in this epoch, or after its last batch in the next one.
+local function settled(self, epoch, first)
+  if end_of(self, first) then return epoch, first end
+  return epoch + 1, 0
+end
+
+--- Begins to read from self.next on, over the end of the epoch, until `prefetch` batches after the next are under way.
 local function read_ahead(self)
   local queue = self.under_way
-  if queue[1] and queue[1].first ~= self.next then queue = {} end
+  local epoch, first = settled(self, self.epoch, self.next)
+  if queue[1] and (queue[1].epoch ~= epoch or queue[1].first ~= first) then queue = {} end
   self.under_way = queue
-  local first = queue[1] and queue[#queue].last or self.next
+  if queue[1] then epoch, first = settled(self, queue[#queue].epoch, queue[#queue].last) end
   while #queue <= self.prefetch do
     local last = end_of(self, first)
-    if not last then break end
-    local batch = self.plan:begin(self.order:samples(self.epoch, first, last))
-    batch.first, batch.last = first, last
+    local batch = self.plan:begin(self.order:samples(epoch, first, last))
+    batch.epoch, batch.first, batch.last = epoch, first, last
     queue[#queue + 1] = batch
-    first = last
+    epoch, first = settled(self, epoch, last)
   end
 end
 
@@ -135,13 +141,12 @@ function Loader:batches()
   local done
   return function()
     if done then return nil end
-    read_ahead(self)
-    local batch = self.under_way[1]
-    if not batch then
+    if not end_of(self, self.next) then
       self.epoch, self.next, done = self.epoch + 1, 0, true
       return nil
     end
-    table.remove(self.under_way, 1)
+    read_ahead(self)
+    local batch = table.remove(self.under_way, 1)
     local read, result = pcall(self.plan.finish, self.plan, batch)
     if not read then
       self.under_way = {}
@@ -234,7 +239,7 @@ end
 --- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}}; without a mesh
 --- batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one compressed chunk stay
 --- near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by channel), missing (nil: NaN is
---- an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread reads ahead), memory ("1GiB": what a rank
+--- an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank
 --- may hold at once; what batches leave of it keeps decoded chunks), dtype ("float32"). Collective over all ranks.
 return function(set, ...)
   local options = arguments.read(kLoader, ...)

@@ -61,8 +61,9 @@ end
 
 --- The heads of all files as one text, by rank 0.
 local function read_heads(paths, options)
-  local heads, layout = {}, nil
+  local heads, versions, layout = {}, {}, nil
   for i, path in ipairs(paths) do
+    versions[i] = mh._data.file_version(path)
     local file <close> = mh.h5.open(path)
     layout = layout or layouts.choose(file, options.layout)
     if i > 1 and not options.layout and layouts.choose(file) ~= layout then
@@ -77,7 +78,7 @@ local function read_heads(paths, options)
       if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
     end
   end
-  return mh.json.encode {layout = layout.name, files = paths, heads = heads}
+  return mh.json.encode {layout = layout.name, files = paths, versions = versions, heads = heads}
 end
 
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.

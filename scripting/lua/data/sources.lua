@@ -18,7 +18,8 @@ function Sources.new(collection, names)
       of_files[file] = #self.list
       for _, dataset in ipairs(datasets) do
         self.list[#self.list + 1] = {path = collection.files[file], dataset = dataset, step_dim = field.axis_at or -1,
-          sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at}
+          sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at,
+          version = collection.versions[file]}
       end
     end
     self.number[name] = of_files
