@@ -138,4 +138,20 @@ WRITING = [
          "NOFILE all 100", watch="field.h5"),
 ]
 
-CASES = HOSTILE + READING + WRITING
+# Compressed chunks, which all ranks make and write: more of them than the limit leaves room for.
+PACKED = ("s.wait()\nlocal file = s.mh.h5.open('field.h5', 'w')\n"
+          "file:write('packed', s.noise(4000), {compression = 1, chunks = {17, 128}}) file:close()")
+# A thread of each rank reads ahead.
+LOADING = [
+    Case("h5_packed_full", PACKED, FULL, watch="field.h5"),
+    Case("h5_packed_full_on_one", PACKED, "FSIZE 1 300000", "mpi", watch="field.h5"),
+    Case("loader_chunk_damaged", "local loader = s.loader(s.damage_series) s.ready() s.load(loader)"),
+    Case("loader_file_replaced", "local loader = s.loader() local batches = loader:batches() batches() s.ready()\n"
+         "s.write_series('../other.nc') if s.rank == 0 then assert(os.rename('../other.nc', '../series.nc')) end\ns.load(loader)"),
+    Case("loader_file_cut_short", "local loader = s.loader() local batches = loader:batches() batches() s.ready()\n"
+         "if s.rank == 0 then assert(io.open('../series.nc', 'w')):close() end\ns.load(loader)"),
+    Case("loader_file_gone", "local loader = s.loader() local batches = loader:batches() batches() s.ready()\n"
+         "if s.rank == 0 then assert(os.remove('../series.nc')) end\ns.load(loader)"),
+]
+
+CASES = HOSTILE + READING + WRITING + LOADING

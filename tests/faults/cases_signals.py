@@ -14,6 +14,14 @@ s.ready()
 for i = 1, 2000 do s.collective() end
 file:close()
 """
+# Every rank makes and writes chunks of a file that grows, or reads batches ahead, when the signal comes.
+WRITING = """
+local file = s.mh.h5.open("field.h5", "w")
+file:append("packed", s.noise(510), {compression = 4, chunks = {17, 128}})
+s.ready()
+while true do file:append("packed", s.noise(510)) end
+"""
+LOADING = "local loader = s.loader() s.ready() s.load(loader)"
 
 
 def signals(signal, word):
@@ -26,6 +34,10 @@ def signals(signal, word):
 
 CASES = [
     *signals("KILL", "kill"), *signals("TERM", "terminate"), *signals("INT", "interrupt"),
+    Case("interrupt_while_writing", WRITING, "wait 0.3, INT all", watch="field.h5", any_rank=True),
+    Case("interrupt_while_writing_one", WRITING, "wait 0.3, INT 1", "mpi", watch="field.h5"),
+    Case("interrupt_while_loading", LOADING, "wait 0.3, INT all", watch="field.h5", any_rank=True),
+    Case("interrupt_while_loading_one", LOADING, "wait 0.3, INT 1", "mpi", watch="field.h5"),
     Case("segfault_rank", SAVING, "SEGV 1", "mpi", watch="field.h5"),
     Case("abort_rank", SAVING, "ABRT 1", "mpi", watch="field.h5"),
     Case("hangup_all", SAVING, "HUP all", watch="field.h5", any_rank=True),

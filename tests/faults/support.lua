@@ -62,6 +62,51 @@ local function all_are(tensor, version, what)
   end
 end
 
+--- Noise, which no filter makes smaller.
+function support.noise(rows) return mh.distribute_tensor(mh.rand{rows, 128}, mesh, {mh.Shard(0)}) end
+
+--- A file beside those that are watched: t2m of 12 compressed steps.
+function support.write_series(name)
+  if mh.rank() > 0 then return end
+  local out <close> = mh.h5.open(name, "w")
+  out:write("t2m", (mh.arange(12 * 30 * 64) * 0.37):sin():view{12, 30, 64}, {dims = {"time", "y", "x"}, chunks = {1, 30, 64}, compression = 1})
+end
+
+--- Batches of that file, in blocks of rows, that keep nothing of what was read. `damage`: what is done to it before.
+function support.loader(damage)
+  support.write_series("../series.nc")
+  if damage then damage() end
+  mh.barrier()
+  return mh.data.open("../series.nc", {layout = "plain"}):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {y = "domain"}, batch = 2,
+    memory = 5 * 2 * (30 // mh.world_size()) * 64 * 4}
+end
+
+--- Epochs of a loader without an end.
+function support.load(loader)
+  while true do
+    for batch in loader:batches() do batch.inputs:sum():item() end
+  end
+end
+
+--- Spoils the streams of all chunks but the first few.
+function support.damage_series()
+  if mh.rank() > 0 then return end
+  local file = assert(io.open("../series.nc", "r+b"))
+  local bytes, at, count = file:read("a"), 1, 0
+  while true do
+    at = bytes:find("\x78[\x01\x5e\x9c\xda]", at)
+    if not at then break end
+    count = count + 1
+    if count > 4 then
+      file:seek("set", at - 1)
+      assert(file:write("\0\0"))
+    end
+    at = at + 1000
+  end
+  assert(count > 8, count)
+  assert(file:close())
+end
+
 --- The version of a file, or an error when its parts disagree.
 support.version = {}
 
