@@ -45,8 +45,9 @@ void BackgroundWrite::add(int64_t file, int64_t offset, const char* data, int64_
   filled_ += bytes;
 }
 
-void BackgroundWrite::start(std::string text) {
+void BackgroundWrite::start(std::string text, bool names) {
   text_ = std::move(text);
+  names_ = names;
   thread_ = std::thread([this] {
     try {
       write();
@@ -77,7 +78,7 @@ void BackgroundWrite::write() {
     text.finish();
   }
   PositionedFile::create(kWho, done_file(rank_), 0);
-  if (everybody_is_done()) put_in_place();
+  if (everybody_is_done()) complete();
 }
 
 bool BackgroundWrite::everybody_is_done() const {
@@ -88,11 +89,11 @@ bool BackgroundWrite::everybody_is_done() const {
   return true;
 }
 
-void BackgroundWrite::put_in_place() {
+void BackgroundWrite::complete() {
   // One of the threads that see that all are done can do this.
   if (std::rename(inside(kUnfinished).c_str(), inside(kCheckpointFile).c_str()) != 0) return;
   for (int rank = 0; rank < ranks_; ++rank) std::remove(done_file(rank).c_str());
-  put_checkpoint_in_place(kWho, path_);
+  names_ ? put_checkpoint_in_place(kWho, path_) : store_on_disk(kWho, path_ + ".partial");
 }
 
 void BackgroundWrite::join() {
@@ -102,7 +103,7 @@ void BackgroundWrite::join() {
 }
 
 void BackgroundWrite::finish() {
-  if (std::filesystem::exists(inside(kUnfinished))) put_in_place();
+  if (std::filesystem::exists(inside(kUnfinished))) complete();
 }
 
 }  // namespace moonhalo::io

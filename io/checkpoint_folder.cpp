@@ -44,20 +44,27 @@ std::optional<std::string> find_checkpoint(const std::string& who, const std::st
   return std::nullopt;
 }
 
-std::vector<std::string> list_checkpoints(const std::string& who, const std::string& folder) {
+std::vector<std::string> list_folders(const std::string& who, const std::string& folder) {
   std::error_code error;
-  std::set<std::string> names;
+  std::vector<std::string> names;
   fs::directory_iterator entries(folder, error);
   if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) return {};
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
-    std::string name = entries->path().filename().string();
-    if (!entries->is_directory() || !is_checkpoint(who, entries->path().string())) continue;
+    if (entries->is_directory()) names.push_back(entries->path().filename().string());
+  }
+  TORCH_CHECK_VALUE(!error, who, ": cannot look into '", folder, "': ", error.message(), disk_remedy(error.value()));
+  return names;
+}
+
+std::vector<std::string> list_checkpoints(const std::string& who, const std::string& folder) {
+  std::set<std::string> names;
+  for (std::string& name : list_folders(who, folder)) {
+    if (!is_checkpoint(who, folder + "/" + name)) continue;
     for (const std::string suffix : {".partial", ".replaced"}) {
       if (name.size() > suffix.size() && name.ends_with(suffix)) name.resize(name.size() - suffix.size());
     }
     names.insert(name);
   }
-  TORCH_CHECK_VALUE(!error, who, ": cannot look into '", folder, "': ", error.message(), disk_remedy(error.value()));
   return {names.begin(), names.end()};
 }
 
@@ -73,7 +80,7 @@ void settle_checkpoint(const std::string& who, const std::string& path) {
   discard_checkpoint(who, path + ".replaced");
 }
 
-void put_checkpoint_in_place(const std::string& who, const std::string& path) {
+void exchange_checkpoint(const std::string& who, const std::string& path) {
   const std::string partial = path + ".partial";
   store_on_disk(who, partial);
   if (!is_checkpoint(who, path)) {
@@ -85,7 +92,11 @@ void put_checkpoint_in_place(const std::string& who, const std::string& path) {
     give_name(who, path, path + ".replaced");
     give_name(who, partial, path);
   }
-  discard_checkpoint(who, partial);
+}
+
+void put_checkpoint_in_place(const std::string& who, const std::string& path) {
+  exchange_checkpoint(who, path);
+  discard_checkpoint(who, path + ".partial");
   discard_checkpoint(who, path + ".replaced");
 }
 

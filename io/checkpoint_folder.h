@@ -19,12 +19,17 @@ bool is_checkpoint(const std::string& who, const std::string& folder);
 
 /// The newest complete one of the folders of `path` that may be there.
 std::optional<std::string> find_checkpoint(const std::string& who, const std::string& path);
+/// The names of the folders in `folder`, in no order. None where no folder is.
+std::vector<std::string> list_folders(const std::string& who, const std::string& folder);
 /// The names in `folder` of all checkpoints, also of those whose save was killed; sorted. None where no folder is.
 std::vector<std::string> list_checkpoints(const std::string& who, const std::string& folder);
 
 /// Ends a save that was killed: what is complete takes its name if that is free, the rest goes.
 void settle_checkpoint(const std::string& who, const std::string& path);
-/// PATH.partial, which is complete, becomes PATH, and what was there before goes.
+/// PATH.partial, which is complete, becomes PATH. What was there before stays under another name until
+/// settle_checkpoint.
+void exchange_checkpoint(const std::string& who, const std::string& path);
+/// The same, and what was there before goes.
 void put_checkpoint_in_place(const std::string& who, const std::string& path);
 /// Removes a folder, complete or not; half of it is never complete.
 void discard_checkpoint(const std::string& who, const std::string& folder);

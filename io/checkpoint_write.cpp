@@ -30,6 +30,8 @@ struct CheckpointWriter::File {
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string path, bool in_background)
     : world_(world), path_(std::move(path)), short_run_(in_background ? kShortestBackgroundRun : kShortRun) {}
+CheckpointWriter::CheckpointWriter(std::string path)
+    : alone_(make_self_communicator()), world_(*alone_), path_(std::move(path)), short_run_(kShortRun) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
 bool CheckpointWriter::writes(const MeshPtr& mesh, int64_t owner) {
@@ -54,10 +56,11 @@ FilePart CheckpointWriter::make_part(const at::Tensor& tensor, int64_t owner) {
 }
 
 void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                           const std::vector<int64_t>& owners) {
+                           const std::vector<int64_t>& owners, std::map<std::string, std::string> metadata) {
   std::vector<StoredTensor> stored;
   for (const auto& [key, tensor] : tensors) stored.push_back({key, tensor.scalar_type(), tensor.sizes().vec()});
-  std::string header = lay_out_safetensors(stored, {{"format", "pt"}});
+  metadata.emplace("format", "pt");
+  std::string header = lay_out_safetensors(stored, std::move(metadata));
   const int64_t bytes = stored.empty() ? static_cast<int64_t>(header.size()) : stored.back().end;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor tensor = tensors[i].second.detach();

@@ -32,13 +32,16 @@ class CheckpointWriter {
  public:
   /// `in_background`: for copy().
   CheckpointWriter(Communicator& world, std::string path, bool in_background = false);
+  /// Makes one for this rank alone, which writes plain tensors: nothing is collective, other ranks may have other
+  /// disks.
+  explicit CheckpointWriter(std::string path);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
   /// Sums Partial tensors, which is collective over their mesh. `owners`: a rank of the world for each tensor, or none.
-  /// Errors as of save_safetensors.
+  /// `metadata` and errors as of save_safetensors.
   void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-           const std::vector<int64_t>& owners = {});
+           const std::vector<int64_t>& owners = {}, std::map<std::string, std::string> metadata = {});
   /// Collective. ValueError on every rank unless all have added tensors of the same names, shapes and dtypes.
   void check_alike();
   /// Makes the files in PATH.partial, with room for all tensors. Rank 0 alone.
@@ -56,6 +59,7 @@ class CheckpointWriter {
   bool writes(const MeshPtr& mesh, int64_t owner);
   FilePart make_part(const at::Tensor& tensor, int64_t owner);
 
+  const CommunicatorPtr alone_;
   Communicator& world_;
   const std::string path_;
   const int64_t short_run_;

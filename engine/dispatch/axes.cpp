@@ -4,9 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 
+#include "moonhalo/engine/dispatch/divided_work.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 
 namespace moonhalo {
@@ -33,6 +35,7 @@ class Solver {
 
   Plan run() {
     if (axes_.fixed_output >= 0) fixed_spec_ = axes_.fixed_spec;
+    weigh_work();
     collect_options();
     Strategy strategy;
     strategy.cuts.resize(axes_.kinds.size());
@@ -55,6 +58,34 @@ class Solver {
  private:
   PartialUse linear(size_t slot) const {
     return slot < axes_.linear.size() ? axes_.linear[slot] : PartialUse::kResolve;
+  }
+
+  // Notes, for a product with a sum, the extents of its axes and how many elements a rank sends in the time of one
+  // multiplication.
+  void weigh_work() {
+    const double ratio = macs_per_byte(mesh_);
+    const auto factors = std::count(axes_.linear.begin(), axes_.linear.end(), PartialUse::kOneFactor);
+    if (std::isinf(ratio) || factors < 2 || std::count(axes_.kinds.begin(), axes_.kinds.end(), AxisKind::kReduce) == 0)
+      return;
+    extents_.assign(axes_.kinds.size(), 1);
+    for (size_t s = 0; s < axes_.inputs.size(); ++s) {
+      const SpecPtr& spec = call_.slots()[s].spec;
+      for (size_t d = 0; spec && d < axes_.inputs[s].size(); ++d) {
+        if (axes_.inputs[s][d] >= 0) extents_[axes_.inputs[s][d]] = spec->global_shape()[d];
+      }
+      if (spec && linear(s) == PartialUse::kOneFactor)
+        work_weight_ = 1 / (ratio * static_cast<double>(c10::elementSize(call_.slots()[s].dtype)));
+    }
+  }
+
+  // The multiplications of the rank that has most, in elements sent.
+  double work(const Strategy& strategy) const {
+    double macs = work_weight_;
+    for (size_t a = 0; a < extents_.size(); ++a) {
+      const auto& sizes = strategy.cuts[a].sizes;
+      macs *= static_cast<double>(sizes.empty() ? extents_[a] : *std::max_element(sizes.begin(), sizes.end()));
+    }
+    return macs;
   }
 
   // The cuts that inputs bring along, per axis; what a fixed output dictates leaves no choice.
@@ -264,7 +295,8 @@ class Solver {
   void consider(const Strategy& strategy) {
     // Strategies with more cuts come first, so that a tie keeps the work divided.
     const double bound = best_cost_ * (1 - 1e-12);
-    double cost = 0;
+    double cost = extents_.empty() ? 0 : work(strategy);
+    if (cost >= bound) return;
     auto wanted = inputs(strategy);
     for (size_t s = 0; s < wanted.size(); ++s) {
       const SpecPtr& spec = call_.slots()[s].spec;
@@ -286,6 +318,8 @@ class Solver {
   const Axes& axes_;
   const DeviceMesh& mesh_;
   std::vector<std::vector<Cut>> options_;
+  std::vector<int64_t> extents_;  // where work counts
+  double work_weight_ = 0;
   SpecPtr fixed_spec_;  // of the result that is written in place
   std::vector<Cut> fixed_;
   std::vector<std::optional<ReduceOp>> partial_options_;

@@ -41,9 +41,9 @@ struct Axes {
   SpecPtr fixed_spec = {};
 };
 
-/// Chooses for every axis one of the cuts that the inputs have, or none, so that the estimated traffic is least, and
-/// fills in the plan's inputs and outputs. A factor of a product that alone is cut along a summed axis may be cut along
-/// another of its own. Every rank chooses alike.
+/// Chooses for every axis one of the cuts that the inputs have, or none, so that the estimated traffic is least (with
+/// divided_work.h, and the work of products), and fills in the plan's inputs and outputs. A factor of a product that
+/// alone is cut along a summed axis may be cut along another of its own. Every rank chooses alike.
 Plan solve(const OpCall& call, const Axes& axes);
 
 /// Axes of an elementwise operator: every tensor slot broadcast against the others, right aligned; one axis per dim of

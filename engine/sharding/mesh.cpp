@@ -124,6 +124,7 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
   cached->root_ = root();
+  cached->specs_->macs_per_byte = specs_->macs_per_byte;
   for (size_t i = 0; i < dims.size(); ++i) cached->root_dims_[i] = root_dims_[dims[i]];
   return cached;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -9,12 +10,14 @@
 
 namespace moonhalo {
 
-/// The specs in use on one mesh, by content. Weak: a spec leaves the table when its last user lets go.
+/// The specs in use on one mesh, by content, and what plans for them go by. Weak: a spec leaves the table when its last
+/// user lets go.
 struct SpecTable {
   SpecPtr intern(Layout layout);
   void forget(const ShardSpec* spec);
   size_t size() const;
-  uint64_t made = 0;  ///< tensors that the mesh's ranks have made together
+  uint64_t made = 0;                                               ///< tensors that the mesh's ranks have made together
+  double macs_per_byte = std::numeric_limits<double>::infinity();  ///< see dispatch/divided_work.h
 
  private:
   struct Hash {

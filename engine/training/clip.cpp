@@ -2,6 +2,7 @@
 #include "moonhalo/engine/training/clip.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -9,7 +10,7 @@
 
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/tensor/call_origin.h"
-#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/training/gradient_sync.h"
 
 namespace moonhalo {
@@ -49,7 +50,7 @@ int64_t copies_of(const at::Tensor& grad, const DeviceMesh& mesh) {
 
 // Returns the norm of this rank's block; undefined for one without elements.
 at::Tensor norm_of_block(const at::Tensor& grad, double p) {
-  at::Tensor block = is_shard_tensor(grad) ? to_local(grad) : grad;
+  at::Tensor block = is_shard_tensor(grad) ? shard_impl(grad)->local() : grad;
   if (block.numel() == 0) return {};
   if (block.scalar_type() == at::kHalf || block.scalar_type() == at::kBFloat16) block = block.to(at::kFloat);
   return at::linalg_vector_norm(block, p);
@@ -58,6 +59,7 @@ at::Tensor norm_of_block(const at::Tensor& grad, double p) {
 // Sums |x|^p over this rank's blocks, each divided by the number of ranks that have it, or takes the largest |x|, in
 // float64. Numbers of the CPU are put together here: an operator for each costs as much as a small norm.
 at::Tensor power_sum(const std::vector<at::Tensor>& gradients, const DeviceMesh* mesh, double p) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // which costs as much as a small norm, too
   double total = 0;
   at::Tensor elsewhere;
   for (const at::Tensor& grad : gradients) {

@@ -2,24 +2,16 @@
 #include "moonhalo/engine/training/parameter_unit.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/engine/training/backward_ends.h"
 
 namespace moonhalo {
-namespace {
-
-constexpr int kNoTask = -1;
-int backward_task() { return torch::autograd::get_current_graph_task_id(); }
-
-}  // namespace
 
 // Tells what one rank's units do at the moment.
 struct UnitPasses {
@@ -28,7 +20,7 @@ struct UnitPasses {
   std::vector<ParameterUnitPtr> open;       // gathered in backward
   std::vector<ParameterUnitPtr> in_flight;  // all ranks end a gather that no unit uses at the same point
   std::weak_ptr<ParameterUnit> last[2];
-  std::set<int> tasks;  // backward passes whose end is asked for
+  BackwardEnds ends;
   uint64_t gathers = 0;
 
   // The order of the next pass is taken to be that of this one.
@@ -56,29 +48,21 @@ struct UnitPasses {
       return true;
     });
   }
-  void backward_ended(int task) {
-    tasks.erase(task);
-    if (!tasks.empty()) return;  // within another: a segment that was computed again
+  void backward_ended() {
+    if (ends.waits()) return;  // within another: a segment that was computed again
     close_others(nullptr);
     ended(kBackward);
   }
   // A backward pass that threw was not ended.
   void forget_failed() {
-    if (tasks.empty()) return;
-    tasks.clear();
+    if (!ends.waits()) return;
+    ends.forget();
     close_others(nullptr);
   }
-  void await_end_of_backward();
 };
 
 namespace {
 const RankLocal<UnitPasses> passes_of_rank;
-}
-
-void UnitPasses::await_end_of_backward() {
-  const int task = backward_task();
-  if (!tasks.insert(task).second) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([task] { passes_of_rank->backward_ended(task); });
 }
 
 ParameterUnit::ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options)
@@ -136,7 +120,7 @@ void ParameterUnit::start() {
   std::vector<at::Tensor> missing;
   std::vector<Entry*> entries;
   std::vector<SpecPtr> specs;
-  if (backward_task() == kNoTask) cast();
+  if (!BackwardEnds::under_way()) cast();
   for (Entry& entry : entries_) {
     const at::Tensor source = entry.source(options_.param_dtype.has_value());
     if (!source.defined() || !stored_cut(*spec(source))) continue;
@@ -176,9 +160,9 @@ void ParameterUnit::reshard() {
 
 void ParameterUnit::reach() {
   UnitPasses& passes = *passes_of_rank;
-  const auto kind = backward_task() == kNoTask ? UnitPasses::kForward : UnitPasses::kBackward;
+  const auto kind = BackwardEnds::under_way() ? UnitPasses::kBackward : UnitPasses::kForward;
   if (kind == UnitPasses::kBackward) {
-    passes.await_end_of_backward();
+    passes.ends.await([&passes] { passes.backward_ended(); });
     passes.close_others(this);
     if (std::find(passes.open.begin(), passes.open.end(), shared_from_this()) == passes.open.end())
       passes.open.push_back(shared_from_this());
@@ -211,7 +195,7 @@ void ParameterUnit::after_forward(at::TensorList results) {
   UnitPasses& passes = *passes_of_rank;
   const auto self = std::find(passes.under_way.begin(), passes.under_way.end(), shared_from_this());
   passes.under_way.erase(self, passes.under_way.end());
-  const bool within_backward = backward_task() != kNoTask;  // a segment that is computed again: its backward follows
+  const bool within_backward = BackwardEnds::under_way();  // a segment that is computed again: its backward follows
   if (!within_backward && options_.reshard_after_forward) reshard();
   for (Entry& entry : entries_) {
     if (entry.cast.defined()) entry.last = entry.cast.getIntrusivePtr();

@@ -2,18 +2,16 @@
 #include "moonhalo/engine/training/unit_reducer.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/backward_ends.h"
 
 namespace moonhalo {
 
@@ -28,14 +26,15 @@ struct ReducersOfRank {
   std::unique_ptr<PendingGradientSync> travelling;
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
   std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes
-  std::set<int> passes;                                      // whose end is waited for
+  BackwardEnds ends;
 
   void arrive() {
     if (travelling) std::exchange(travelling, nullptr)->finish();
   }
-  void await_end();
-  void end(int pass) {
-    passes.erase(pass);
+  void await_end() {
+    ends.await([this] { end(); });
+  }
+  void end() {
     const c10::AutoGradMode no_grad(false);
     for (const auto& reducer : std::exchange(with_ready, {})) reducer->flush();
     arrive();
@@ -59,12 +58,6 @@ bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
 }
 
 }  // namespace
-
-void ReducersOfRank::await_end() {
-  const int pass = torch::autograd::get_current_graph_task_id();
-  if (!passes.insert(pass).second) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([pass] { reducers_of_rank->end(pass); });
-}
 
 std::shared_ptr<UnitReducer> UnitReducer::of(const std::vector<at::Tensor>& leaves, bool sums,
                                              const GradientSyncOptions& options) {

@@ -44,9 +44,10 @@ int find(lua_State* lua) {
   return 1;
 }
 
-/// list(who, folder) -> names
+/// list(who, folder), list_folders(who, folder) -> names
+template <std::vector<std::string> (*fn)(const std::string&, const std::string&)>
 int list(lua_State* lua) {
-  const auto names = io::list_checkpoints(check_string(lua, 1), check_string(lua, 2));
+  const auto names = fn(check_string(lua, 1), check_string(lua, 2));
   lua_createtable(lua, static_cast<int>(names.size()), 0);
   for (size_t i = 0; i < names.size(); ++i) {
     push(lua, names[i]);
@@ -113,7 +114,13 @@ int make_writer(lua_State* lua) {
   return 1;
 }
 
-/// writer:add(name, {{name, tensor, owner}, ...}); owner: rank 0 where it is nil
+/// own_writer(path): of this rank alone
+int make_own_writer(lua_State* lua) {
+  push_object(lua, std::make_shared<io::CheckpointWriter>(check_string(lua, 1)));
+  return 1;
+}
+
+/// writer:add(name, {{name, tensor, owner}, ...}[, metadata]); owner: rank 0 where it is nil
 int writer_add(lua_State* lua) {
   const auto tensors = check_named_tensors(lua, 3);
   std::vector<int64_t> owners;
@@ -123,7 +130,7 @@ int writer_add(lua_State* lua) {
     owners.push_back(is_nil(lua, -1) ? 0 : check_int(lua, -1));
     lua_pop(lua, 2);
   }
-  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners);
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners, check_texts(lua, 4));
   return 0;
 }
 
@@ -146,8 +153,9 @@ int writer_copy(lua_State* lua) {
   return 1;
 }
 
+/// background:start(text[, nameless])
 int background_start(lua_State* lua) {
-  check_object<io::BackgroundWrite>(lua, 1)->start(check_string(lua, 2));
+  check_object<io::BackgroundWrite>(lua, 1)->start(check_string(lua, 2), !lua_toboolean(lua, 3));
   return 0;
 }
 
@@ -243,13 +251,16 @@ int reader_finish(lua_State* lua) {
 
 const luaL_Reg functions[] = {
     {"find", guard<find>},
-    {"list", guard<list>},
+    {"list", guard<list<io::list_checkpoints>>},
+    {"list_folders", guard<list<io::list_folders>>},
     {"settle", guard<with_folder<io::settle_checkpoint>>},
+    {"exchange_names", guard<with_folder<io::exchange_checkpoint>>},
     {"put_in_place", guard<with_folder<io::put_checkpoint_in_place>>},
     {"discard", guard<with_folder<io::discard_checkpoint>>},
     {"now", guard<now>},
     {"identity", guard<identity>},
     {"writer", guard<make_writer>},
+    {"own_writer", guard<make_own_writer>},
     {"reader", guard<make_reader>},
     {"header", guard<header>},
     {"block", guard<block>},

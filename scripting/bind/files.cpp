@@ -155,18 +155,20 @@ std::vector<std::pair<std::string, at::Tensor>> check_named_tensors(lua_State* l
   return tensors;
 }
 
+std::map<std::string, std::string> check_texts(lua_State* lua, int index) {
+  std::map<std::string, std::string> texts;
+  if (is_nil(lua, index)) return texts;
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a table of texts");
+  for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) texts[check_string(lua, -2)] = check_string(lua, -1);
+  return texts;
+}
+
 namespace {
 
 /// safetensors.save(path, {{name, tensor}, ...}, metadata)
 int save_safetensors(lua_State* lua) {
   const std::string path = check_string(lua, 1);
-  const auto tensors = check_named_tensors(lua, 2);
-  std::map<std::string, std::string> metadata;
-  if (!is_nil(lua, 3)) {
-    if (!lua_istable(lua, 3)) argument_error(lua, 3, "a table of texts");
-    for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1)) metadata[check_string(lua, -2)] = check_string(lua, -1);
-  }
-  io::save_safetensors(path, tensors, metadata);
+  io::save_safetensors(path, check_named_tensors(lua, 2), check_texts(lua, 3));
   return 0;
 }
 

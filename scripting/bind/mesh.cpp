@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/dispatch/divided_work.h"
 
 namespace moonhalo::scripting {
 
@@ -167,6 +168,14 @@ int mesh_slice(lua_State* lua) {
   return 1;
 }
 
+/// mesh:set_macs_per_byte(n): multiplications that a rank makes while it sends a byte. Products on this mesh, and
+/// slices taken from it later, are then divided where bytes alone would have every rank repeat them; math.huge, the
+/// default, counts bytes alone. Before tensors live on the mesh; alike on all ranks.
+int mesh_set_macs_per_byte(lua_State* lua) {
+  set_macs_per_byte(check_object<DeviceMesh>(lua, 1), check_number(lua, 2));
+  return 0;
+}
+
 /// mesh:barrier()
 int mesh_barrier(lua_State* lua) {
   mesh(lua)->group().barrier();
@@ -316,6 +325,7 @@ const luaL_Reg kPlacementMeta[] = {
     {"__tostring", guard<placement_string>}, {"__eq", guard<placement_equal>}, {nullptr, nullptr}};
 
 const luaL_Reg kMeshMethods[] = {{"size", guard<mesh_size>},
+                                 {"set_macs_per_byte", guard<mesh_set_macs_per_byte>},
                                  {"coordinate", guard<mesh_coordinate>},
                                  {"slice", guard<mesh_slice>},
                                  {"barrier", guard<mesh_barrier>},

@@ -11,6 +11,7 @@ local values = require "moonhalo.internal.checkpoint_values"
 local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
 local per_rank = require "moonhalo.internal.checkpoint_per_rank"
+local history = require "moonhalo.internal.checkpoint_history"
 local parts = require "moonhalo.internal.state_parts"
 local check_saved = require("moonhalo.nn.state").check_saved
 
@@ -89,6 +90,7 @@ local function wait_for_background()
   if saving then saving:wait() end
 end
 
+--- A save on its way to the disk: {path, keep, layout, background}.
 local Saving = {}
 Saving.__index = Saving
 
@@ -99,18 +101,26 @@ function Saving:wait()
   self.background, saving = nil, nil
   local done, problem = pcall(background.join, background)
   if not done then
-    folders.drop_unfinished(self.path)
+    self.layout.drop_unfinished(self.path)
     error(problem, 0)
   end
-  files.on_first_rank(function()
-    background:finish()
-    folders.keep(self.path, self.keep)
-  end)
+  self.layout.commit(self.path, background)
+  history.keep(self.path, self.keep)
   return self.path
 end
 
 --- True if this rank has written its part.
 function Saving:is_done() return self.background == nil or self.background:is_done() end
+
+--- Ends a save whose parts are written, or are to be by `background`. Collective.
+local function conclude(path, layout, options, background)
+  if options.async then
+    saving = setmetatable({path = path, keep = options.keep, layout = layout, background = background}, Saving)
+    return saving
+  end
+  layout.commit(path)
+  history.keep(path, options.keep)
+end
 
 --- Writes entries and their tensors as whole tensors. Collective.
 local function write_whole(path, entries, tensors, options)
@@ -124,19 +134,14 @@ local function write_whole(path, entries, tensors, options)
     files.on_first_rank(function() folders.begin(name, writer, indices) end)
     if options.async then return writer:copy() end
     writer:write_all()
-    files.on_first_rank(function()
-      folders.finish(name, text)
-      folders.keep(name, options.keep)
-    end)
+    files.on_first_rank(function() folders.finish(name, text) end)
   end)
   if not done then
     folders.drop_unfinished(name)
     error(result, 0)
   end
-  if not options.async then return end
-  saving = setmetatable({path = name, background = result, keep = options.keep}, Saving)
-  result:start(text)
-  return saving
+  if options.async then result:start(text) end
+  return conclude(name, folders, options, result)
 end
 
 local function check_layout(options)
@@ -145,8 +150,8 @@ local function check_layout(options)
     fail(("checkpoint.save: layout = %s%s\n  have  \"whole\", \"per_rank\""):format(tostring(layout),
       mh.did_you_mean(tostring(layout), {"per_rank", "whole"})))
   end
-  for _, other in ipairs(layout == "per_rank" and {"async", "keep", "max_file_bytes"} or {}) do
-    if options[other] then fail(("checkpoint.save: %s is for layout = \"whole\"\n  fix   leave one of them out"):format(other)) end
+  if layout == "per_rank" and options.max_file_bytes then
+    fail("checkpoint.save: max_file_bytes is for layout = \"whole\"\n  fix   leave one of them out")
   end
   return layout
 end
@@ -167,7 +172,10 @@ function checkpoint.save(path, state, options)
   check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
   wait_for_background()
   local layout, entries, tensors = check_layout(options), pack_all(state)
-  if layout == "per_rank" then return per_rank.save(path, entries, tensors, kFormat) end
+  if layout == "per_rank" then
+    local name, background = per_rank.save(path, entries, tensors, kFormat, options.async)
+    return conclude(name, per_rank, options, background)
+  end
   return write_whole(path, entries, tensors, options)
 end
 
@@ -371,7 +379,7 @@ end
 --- The path of the checkpoint in `folder` that was saved last, or nil; "run/step300" for "run". Collective.
 function checkpoint.latest(folder)
   wait_for_background()
-  return files.on_first_rank(function() return folders.latest(folder) end)
+  return history.latest(folder)
 end
 
 --- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for the

@@ -8,13 +8,13 @@
 //   messages   of a step / one for every pair of ranks, unit, gather and sum
 //   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
 //              gradients of one, and the activations of its samples, as a plain module keeps them
-//   own        the same / what the way itself says that it keeps: all parameters whole until backward has used them
-//              (false, ...), and all gradients until the optimizer sums them (false, false)
+//   own        the same / what the way itself says that it keeps, which a line of its own spells out
 //   state      bytes of parameters, gradients and Adam's states on the rank that has most / mean; torch.chunk's blocks
 //   of
 //              dim 0 beside it
 //   clip       messages of the joint norm / those of one all-reduce; processor time / that of the norm of this rank's
-//   blocks
+//   blocks, each after a barrier, so that both find the caches as other ranks have left them; the floor: that norm and
+//   one all-reduce of a number
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -39,6 +39,7 @@ namespace nn = torch::nn;
 namespace {
 
 constexpr int64_t kBlocks = 8, kHeads = 8;
+constexpr int kNorms = 15;
 
 // C++'s own Linear calls addmm, whose bias is summed apart.
 at::Tensor linear(const nn::Linear& layer, const at::Tensor& x) { return at::linear(x, layer->weight, layer->bias); }
@@ -270,6 +271,10 @@ void counts(mh::Communicator& world, int64_t width) {
                  worst = most(world, static_cast<double>(peak) / ideal),
                  own = most(world, static_cast<double>(peak) / (ideal + gathered + unsummed));
     if (world.rank() != 0) continue;
+    std::printf("  %-13s own ideal: 4 N%s%s + activations\n", way.name, way.sharded ? " / P" : "",
+                !keeps         ? " + 3 units"
+                : unsummed > 0 ? " + N + (P - 1) / P N"
+                               : " + N + 1 unit");
     std::printf(
         "  %-13s P = %d  bytes %.3f  messages %5.3f  4 micro-batches %.2f of one  peak %.2f, own %.2f (%.1f MB)\n",
         way.name, world.size(), bytes, static_cast<double>(one.messages) / (passes * others * (kBlocks + 1)),
@@ -279,9 +284,10 @@ void counts(mh::Communicator& world, int64_t width) {
 
 // ---- States and norms ----------------------------------------------------------------------------------------------
 
-double least_time(int rounds, const std::function<void()>& work) {
+double least_time(mh::Communicator& world, int rounds, const std::function<void()>& work) {
   double least = std::numeric_limits<double>::max();
   for (int round = 0; round < rounds; ++round) {
+    world.barrier();
     const double begun = mh::bench::thread_time();
     work();
     least = std::min(least, mh::bench::thread_time() - begun);
@@ -314,17 +320,24 @@ void states(mh::Communicator& world, int64_t width) {
   const Traffic clip = traffic_of(world, [&] { mh::grad_norm(parameters); });
   at::Tensor one = at::zeros({1});
   const Traffic reduce = traffic_of(world, [&] { world.all_reduce(one, mh::ReduceOp::kSum); });
-  const double local = most(world, least_time(9, [&] {
-                              double sum = 0;
-                              for (const at::Tensor& norm : at::_foreach_norm(blocks))
-                                sum += norm.item<double>() * norm.item<double>();
-                              one.fill_(sum);
-                            }));
-  const double joint = most(world, least_time(9, [&] { mh::grad_norm(parameters); }));
+  const auto norm_of_blocks = [&] {
+    double sum = 0;
+    for (const at::Tensor& norm : at::_foreach_norm(blocks)) sum += norm.item<double>() * norm.item<double>();
+    one.fill_(sum);
+  };
+  const auto norm_and_reduce = [&] {
+    norm_of_blocks();
+    world.all_reduce(one, mh::ReduceOp::kSum);
+  };
+  const double local = most(world, least_time(world, kNorms, norm_of_blocks)),
+               floor = most(world, least_time(world, kNorms, norm_and_reduce)),
+               joint = most(world, least_time(world, kNorms, [&] { mh::grad_norm(parameters); }));
   if (world.rank() != 0) return;
-  std::printf("  P = %d  state %.4f (torch.chunk %.4f)  clip: messages %.2f, processor time %.2f\n", world.size(),
-              worst, chunked * world.size() / all,
-              static_cast<double>(clip.messages) / static_cast<double>(reduce.messages), joint / local);
+  std::printf(
+      "  P = %d  state %.4f (torch.chunk %.4f)  clip: messages %.2f, processor time %.2f of %.0f us, floor %.2f\n",
+      world.size(), worst, chunked * world.size() / all,
+      static_cast<double>(clip.messages) / static_cast<double>(reduce.messages), joint / local, local * 1e3,
+      floor / local);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ local fail, warn, files, cfiles = mh.fail, mh._plans.warn, mh._files, mh._checkp
 local folders = {}
 
 local kFile, kIndex = "checkpoint.json", ".safetensors.index.json"
-local kSave, kLoad, kLatest = "checkpoint.save", "checkpoint.load", "checkpoint.latest"
+local kSave, kLoad = "checkpoint.save", "checkpoint.load"
 
 --- The folder that `path` means, when a checkpoint may be written there.
 function folders.prepare(path)
@@ -70,7 +70,13 @@ end
 
 function folders.finish(path, text)
   files.write(kSave, path .. ".partial/" .. kFile, text)
-  cfiles.put_in_place(kSave, path)
+end
+
+--- Gives what is complete its name, unless a thread of `background` has. Collective.
+function folders.commit(path, background)
+  files.on_first_rank(function()
+    if background then background:finish() else cfiles.put_in_place(kSave, path) end
+  end)
 end
 
 --- After a failure: half a checkpoint goes, a complete one stays. Collective, so that no rank still sees what goes; the
@@ -109,40 +115,6 @@ function folders.read_entries(path, newest)
     if not values.is_entry_name(key) then damaged(("'%s' cannot be the name of an entry"):format(tostring(key))) end
   end
   return saved.entries, saved.format
-end
-
---- {path, time} of the checkpoints of a folder, the last saved last. Those of format 1, which say no time, come first.
-local function by_time(who, folder)
-  local found = {}
-  for i, name in ipairs(cfiles.list(who, folder)) do
-    local path = folder .. "/" .. name
-    local saved = mh.json.load(cfiles.find(who, path) .. "/" .. kFile)
-    local time = type(saved) == "table" and saved.saved
-    found[i] = {path = path, name = name, time = type(time) == "number" and time or 0}
-  end
-  table.sort(found, function(a, b)
-    if a.time ~= b.time then return a.time < b.time end
-    if #a.name ~= #b.name then return #a.name < #b.name end  -- step9 before step10
-    return a.name < b.name
-  end)
-  return found
-end
-
-function folders.latest(folder)
-  local found = by_time(kLatest, files.resolve(folder))
-  return #found > 0 and found[#found].path or nil
-end
-
---- Removes all but the `count` newest of the checkpoints beside `path` whose names differ from its own in digits only.
-function folders.keep(path, count)
-  if not count then return end
-  local folder, name = path:match("^(.*)/([^/]*)$")
-  if not folder then folder, name = ".", path end
-  local form, alike = name:gsub("%d+", "0"), {}
-  for _, one in ipairs(by_time(kSave, folder)) do
-    if one.name:gsub("%d+", "0") == form then alike[#alike + 1] = folder .. "/" .. one.name end
-  end
-  for i = 1, #alike - count do cfiles.discard(kSave, alike[i]) end
 end
 
 return folders

@@ -30,43 +30,91 @@ end
 
 function per_rank.is_here(path) return #counts_in(kLoad, files.resolve(path)) > 0 end
 
---- The number of the save in a folder, as text; nil where none is complete.
-local function number_of(folder)
-  if not mh.files.exists(folder .. "/" .. kFile) then return end
-  local saved = mh.json.load(folder .. "/" .. kFile)
-  return type(saved) == "table" and type(saved.saved) == "number" and ("%.6f"):format(saved.saved) or nil
+--- The numbers of the complete saves of a folder, as texts, and the suffix of the folder that holds each.
+local function numbers_of(folder)
+  local numbers, suffixes = {}, {}
+  for _, suffix in ipairs {"", ".partial", ".replaced"} do
+    local file = ("%s%s/%s"):format(folder, suffix, kFile)
+    local saved = mh.files.exists(file) and mh.json.load(file)
+    if type(saved) == "table" and type(saved.saved) == "number" then
+      local number = ("%.6f"):format(saved.saved)
+      numbers[#numbers + 1], suffixes[number] = number, suffix
+    end
+  end
+  return numbers, suffixes
+end
+
+--- The newest of the numbers that all of `lists` have, or nil.
+local function newest_of_all(lists)
+  local counts, newest = {}, nil
+  for _, numbers in ipairs(lists) do
+    for _, number in ipairs(numbers) do counts[number] = (counts[number] or 0) + 1 end
+  end
+  for number, count in pairs(counts) do
+    if count == #lists and (not newest or tonumber(number) > tonumber(newest)) then newest = number end
+  end
+  return newest
 end
 
 --- Returns the suffix of this rank's folder that holds the newest save that every rank has; nil where none is. Collective.
 local function choose(folder)
-  local own, newest, at = {}, nil, {}
-  for _, suffix in ipairs {"", ".partial", ".replaced"} do
-    local number = number_of(folder .. suffix)
-    if number then own[#own + 1], at[number] = number, suffix end
-  end
-  local counts, texts = {}, files.of_all_ranks(table.concat(own, " "))
-  for _, text in ipairs(texts) do
-    for number in text:gmatch("%S+") do counts[number] = (counts[number] or 0) + 1 end
-  end
-  for number, count in pairs(counts) do
-    if count == #texts and (not newest or tonumber(number) > tonumber(newest)) then newest = number end
-  end
-  return newest and at[newest]
+  local own, suffixes = numbers_of(folder)
+  local lists = files.of_all_ranks(mh.json.encode(own))
+  for i, text in ipairs(lists) do lists[i] = mh.json.decode(text) end
+  return suffixes[newest_of_all(lists)]
 end
 
 -- ---- Saving ---------------------------------------------------------------------------------------------------------
 
-local function write_own(folder, text, tensors)
+--- Writes this rank's blocks, or copies them for the thread that it returns.
+local function write_own(folder, text, tensors, async)
   mh.files.make_folder(folder .. ".partial")
+  local writer = cfiles.own_writer(folder)
   for _, key in ipairs(values.sorted(tensors)) do
     local blocks, notes = parts.blocks_of(tensors[key])
-    mh.safetensors.save(("%s.partial/%s.safetensors"):format(folder, key), blocks, {[kNote] = mh.json.encode(notes)})
+    writer:add(key, blocks, {[kNote] = mh.json.encode(notes)})
   end
+  writer:create()
+  if async then return writer:copy() end
+  writer:write_all()
   files.write(kSave, folder .. ".partial/" .. kFile, text)
 end
 
---- Writes this rank's blocks. `saved`: alike on all ranks. Collective.
-function per_rank.save(path, entries, tensors, format)
+--- After a failure: no rank's part will be complete. Collective; the failure that led here is the one to tell.
+function per_rank.drop_unfinished(path)
+  pcall(files.on_every_rank, function()
+    cfiles.discard(kSave, own_folder(path) .. ".partial")
+    return ""
+  end)
+end
+
+--- Removes this rank's folders of saves of `ranks` ranks, where that differs in number from this run's: also those whose
+--- ranks are no more.
+local function discard_own(path, ranks)
+  for rank = mh.rank(), ranks - 1, mh.world_size() do
+    local folder = folder_of(path, rank, ranks)
+    for _, suffix in ipairs {".replaced", ".partial", ""} do cfiles.discard(kSave, folder .. suffix) end
+  end
+end
+
+--- Gives what is complete on all ranks its name; then what was there before goes. Collective.
+function per_rank.commit(path)
+  files.on_every_rank(function()
+    cfiles.exchange_names(kSave, own_folder(path))
+    return ""
+  end)
+  files.on_every_rank(function()  -- and what other numbers of ranks have left
+    cfiles.settle(kSave, own_folder(path))
+    for _, ranks in ipairs(counts_in(kSave, path)) do
+      if ranks ~= mh.world_size() then discard_own(path, ranks) end
+    end
+    return ""
+  end)
+end
+
+--- Writes this rank's blocks into PATH/rank-K-of-N.partial, which commit() names: returns `path` resolved, and the thread that
+--- does so if `async`. Collective.
+function per_rank.save(path, entries, tensors, format, async)
   path = files.resolve(path)
   local folder = own_folder(path)
   local saved = tonumber(files.on_first_rank(function()
@@ -79,34 +127,80 @@ function per_rank.save(path, entries, tensors, format)
   local kept = choose(folder)
   files.on_every_rank(function()
     if kept == ".partial" then cfiles.put_in_place(kSave, folder) end
+    if kept == ".replaced" then cfiles.discard(kSave, folder) end
     cfiles.settle(kSave, folder)
     return ""
   end)
   local text = mh.json.encode({format = format, saved = saved, layout = "per_rank", rank = mh.rank(), ranks = mh.world_size(),
     entries = entries}, 1) .. "\n"
   tensors = parts.summed(tensors)
+  local background
   local done, problem = pcall(files.on_every_rank, function()
-    write_own(folder, text, tensors)
+    background = write_own(folder, text, tensors, async)
     return ""
   end)
   if not done then
-    pcall(files.on_every_rank, function()
-      cfiles.discard(kSave, folder .. ".partial")
-      return ""
-    end)
+    per_rank.drop_unfinished(path)
     error(problem, 0)
   end
-  files.on_every_rank(function()
-    cfiles.put_in_place(kSave, folder)
-    return ""
-  end)
-  files.on_every_rank(function()  -- what other numbers of ranks have left
-    for _, ranks in ipairs(counts_in(kSave, path)) do
-      for rank = mh.rank(), ranks ~= mh.world_size() and ranks - 1 or -1, mh.world_size() do
-        cfiles.discard(kSave, folder_of(path, rank, ranks))
+  if background then background:start(text, true) end
+  return path, background
+end
+
+-- ---- Which there are ------------------------------------------------------------------------------------------------
+
+--- The complete saves that this rank looks after in the folders of `folder`: a list of {name, ranks, rank, numbers}. Those of
+--- other numbers of ranks are shared out.
+local function own_saves(who, folder)
+  local found, ranks_now = {}, mh.world_size()
+  for _, name in ipairs(cfiles.list_folders(who, folder)) do
+    local path = folder .. "/" .. name
+    for _, ranks in ipairs(counts_in(who, path)) do
+      for rank = mh.rank(), ranks - 1, ranks_now do
+        local numbers = numbers_of(folder_of(path, rank, ranks))
+        if #numbers > 0 then found[#found + 1] = {name = name, ranks = ranks, rank = rank, numbers = numbers} end
       end
     end
+  end
+  return found
+end
+
+--- The checkpoints in `folder` that are complete on all ranks, as {name, time}, and the names of those that are not: what kills
+--- have left of saves of this many ranks. Collective.
+function per_rank.list(who, folder)
+  local own = "[]"
+  files.on_every_rank(function()
+    own = mh.json.encode(own_saves(who, folder))
     return ""
+  end)
+  local by_save, found, left = {}, {}, {}
+  for _, text in ipairs(files.of_all_ranks(own)) do
+    for _, one in ipairs(mh.json.decode(text)) do
+      local key = one.name .. "/" .. one.ranks
+      by_save[key] = by_save[key] or {name = one.name, ranks = one.ranks, lists = {}}
+      table.insert(by_save[key].lists, one.numbers)
+    end
+  end
+  for _, key in ipairs(values.sorted(by_save)) do
+    local save = by_save[key]
+    local newest = #save.lists == save.ranks and newest_of_all(save.lists)
+    if newest then
+      found[#found + 1] = {name = save.name, time = tonumber(newest)}
+    elseif save.ranks == mh.world_size() then
+      left[#left + 1] = save.name
+    end
+  end
+  return found, left
+end
+
+--- Removes this rank's part of the checkpoint at `path`, and the folder when that was the last. `ranks`: of saves of so many
+--- ranks only. Collective.
+function per_rank.discard(path, ranks)
+  files.on_every_rank(function()
+    for _, count in ipairs(counts_in(kSave, path)) do
+      if not ranks or ranks == count then discard_own(path, count) end
+    end
+    return os.remove(path) and "gone" or "not empty yet"
   end)
 end
 
@@ -216,18 +310,25 @@ end
 function per_rank.read_all(path, newest)
   path = files.resolve(path)
   local counts = counts_in(kLoad, path)
-  local ranks, found, number = counts[#counts], {}, nil
+  local ranks, found, lists = counts[#counts], {}, {}
   if #counts > 1 then
     fail(("checkpoint.merge: '%s' has blocks of %s ranks\n  fix   remove those that are old"):format(path, table.concat(counts, " and of ")))
   end
   for rank = 0, ranks - 1 do
-    local folder = cfiles.find(kLoad, folder_of(path, rank, ranks))
-    if not folder then fail(("checkpoint.merge: '%s' lacks the blocks of rank %d of %d\n  fix   copy its folder there"):format(path, rank, ranks)) end
-    number = number or number_of(folder)
-    if number_of(folder) ~= number then
-      fail(("checkpoint.merge: '%s' is of another save than that of rank 0\n  fix   load and save it with %d ranks"):format(folder, ranks))
+    local folder = folder_of(path, rank, ranks)
+    lists[rank + 1] = numbers_of(folder)
+    if #lists[rank + 1] == 0 then
+      fail(("checkpoint.merge: '%s' lacks the blocks of rank %d of %d\n  fix   copy its folder there"):format(path, rank, ranks))
     end
     found[rank + 1] = folder
+  end
+  local number = newest_of_all(lists)
+  if not number then
+    fail(("checkpoint.merge: '%s' has blocks of different saves\n  fix   copy there what the %d ranks saved last"):format(path, ranks))
+  end
+  for rank = 0, ranks - 1 do
+    local _, suffixes = numbers_of(found[rank + 1])
+    found[rank + 1] = found[rank + 1] .. suffixes[number]
   end
   local entries, of_key = folders.read_entries(found[1], newest), {}
   for key in pairs(entries) do

@@ -10,9 +10,10 @@ local compute_config = {}
 -- Every field with what it may be; `pas_config` and `user_config` are tables of numbers, texts and booleans.
 local kKinds = {
   plan_ngpus = "count", runtime_ngpus = "count", use_zero = "boolean", use_end2end = "boolean", pas_config = "table",
-  user_config = "table", use_async_reducer = "boolean", reducer_bucket_cap_mb = "megabytes",
+  user_config = "table", use_async_reducer = "boolean", reducer_bucket_cap_mb = "megabytes", macs_per_byte = "ratio",
 }
-local kNames = {"pas_config", "plan_ngpus", "reducer_bucket_cap_mb", "runtime_ngpus", "use_async_reducer", "use_end2end", "use_zero",
+local kMacsPerByte = 10  -- of autodist, for ranks that are threads or processes of one machine (docs/parallelism.md)
+local kNames = {"macs_per_byte", "pas_config", "plan_ngpus", "reducer_bucket_cap_mb", "runtime_ngpus", "use_async_reducer", "use_end2end", "use_zero",
                 "user_config"}
 
 local function wrong(name, value, wanted)
@@ -44,6 +45,10 @@ local function checked(name, value)
     if type(value) ~= "number" or not (value > 0) or value == math.huge then wrong(name, value, "a number of megabytes above 0") end
     return value
   end
+  if kind == "ratio" then
+    if type(value) ~= "number" or not (value > 0) then wrong(name, value, "a number of multiplications above 0") end
+    return value
+  end
   if type(value) ~= kind or (kind == "table" and getmetatable(value) ~= nil) then wrong(name, value, "a " .. kind) end
   return kind == "table" and plain_copy(name, value) or value
 end
@@ -70,6 +75,8 @@ end
 --- over units a step sends what copies would, and holds whole parameters until the optimizer writes them.
 --- use_async_reducer (false): gradients are summed while the backward pass goes on, of train_step's samples while that of the
 --- last does; else when the optimizer wants them. reducer_bucket_cap_mb (32): of gradients in one message.
+--- macs_per_byte (math.huge; of autodist 10): multiplications that a rank makes while it sends a byte: products are divided over
+--- the ranks where that saves more than it sends. With math.huge bytes alone count, and ranks repeat what is cheap to fetch.
 --- use_end2end (false): forward takes a sample and gives the loss, and train_step and infer_step call it. pas_config:
 --- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
 --- units.
@@ -77,7 +84,7 @@ function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
     fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. (mh.is_tensor(given) and "a tensor" or type(given)))
   end
-  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, pas_config = {}, user_config = {}}
+  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, macs_per_byte = math.huge, pas_config = {}, user_config = {}}
   for name, value in pairs(given) do fields[name] = checked(name, value) end
   if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
   fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
@@ -99,7 +106,15 @@ function compute_config.facts(config)
     plan_ngpus = config.plan_ngpus, runtime_ngpus = config.runtime_ngpus, use_end2end = config.use_end2end,
     use_zero = config.use_zero, use_async_reducer = config.use_async_reducer,
     reducer_bucket_cap_mb = config.reducer_bucket_cap_mb, pas_config = config.pas_config, user_config = config.user_config,
+    macs_per_byte = config.macs_per_byte < math.huge and config.macs_per_byte or nil,  -- plans from before it was there still fit
   }
+end
+
+--- The multiplications for a byte that products on the mesh of a run go by.
+function compute_config.macs_per_byte(config, policy)
+  local given = config.macs_per_byte
+  if policy ~= "autodist" then return given end
+  return config.pas_config.macs_per_byte or (given < math.huge and given or kMacsPerByte)
 end
 
 return compute_config

@@ -13,10 +13,12 @@ local division = {}
 -- ---- Meshes ---------------------------------------------------------------------------------------------------------
 
 --- The mesh of a run: the units, then the mesh of a unit.
-local function make_mesh(module, config, placed)
+local function make_mesh(module, config, placed, per_byte)
   local sizes, names, first = {config.units}, {"unit"}, module:parameters()[1]
   for i, size in ipairs(placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, placed.mesh[2][i] end
-  return mh.init_device_mesh(first and first.device:match("^%a+") or "cpu", sizes, names)
+  local mesh = mh.init_device_mesh(first and first.device:match("^%a+") or "cpu", sizes, names)
+  mesh:set_macs_per_byte(per_byte)
+  return mesh
 end
 
 --- The mesh dims that hold tensors.
@@ -100,9 +102,9 @@ end
 local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
 
 --- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or false: every rank's own, which are
---- equal). Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
-function division.apply(module, placed, config, names, src)
-  local mesh = make_mesh(module, config, placed)
+--- equal). `per_byte`: what the mesh's products go by. Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
+function division.apply(module, placed, config, names, src, per_byte)
+  local mesh = make_mesh(module, config, placed, per_byte)
   local state = {
     module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false,
     sums_in_backward = config.use_async_reducer,

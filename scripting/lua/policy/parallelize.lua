@@ -200,7 +200,7 @@ local function parallelize_made(module, dummy, policy, config, options)
   if plan.stages and options.init_module_params then check_stages_are_forward(module, dummy) end
   if not options.init_module_params then empty_parameters(module) end
   local equal_already = options.broadcast_strategy ~= "all" or not options.init_module_params
-  division.apply(module, plan, config, names, not equal_already and 0)
+  division.apply(module, plan, config, names, not equal_already and 0, compute_config.macs_per_byte(config, policy))
   if not options.init_module_params then fill_with_nan(module) end
   module.parallel.planned, module.parallel.report = planned, report
   return module

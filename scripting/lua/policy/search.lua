@@ -9,6 +9,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local compute_config = require "moonhalo.policy.compute_config"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
 local steps = require "moonhalo.policy.steps"
@@ -17,7 +18,6 @@ local fail, is_tensor = mh.fail, mh.is_tensor
 local search = {}
 
 local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline_scheduler"}
-local kMacsPerByte = 10
 local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
@@ -210,10 +210,12 @@ local function as_pipeline(candidate, graph, micros, held, activations)
   candidate.memory = held * kept + activations * work * math.min(micros, #runs)
 end
 
-local function count(candidate, module, values, graph, units, micros)
-  local sizes, names = {units}, {"unit"}
+--- `run`: {units, micros, per_byte}.
+local function count(candidate, module, values, graph, run)
+  local sizes, names = {run.units}, {"unit"}
   for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
   local mesh, name_of = mh.init_device_mesh("cpu", sizes, names), {}
+  mesh:set_macs_per_byte(run.per_byte)
   for name, parameter in module:named_parameters() do name_of[parameter] = name end
   local numbers = policy_graph.with_tensors(module, zeros_on(mesh, candidate, name_of), function()
     return step_of(module, values, {mesh = mesh, inputs = candidate.placed.inputs})
@@ -222,7 +224,7 @@ local function count(candidate, module, values, graph, units, micros)
   candidate.bytes, candidate.messages, candidate.macs = found[1], found[2], found[3]
   local activations = activation_bytes(graph) / (candidate.sizes.dp * candidate.sizes.domain)
   candidate.memory = found[4] + activations
-  if candidate.placed.stages then as_pipeline(candidate, graph, micros, found[4], activations) end
+  if candidate.placed.stages then as_pipeline(candidate, graph, run.micros, found[4], activations) end
 end
 
 -- ---- The report -----------------------------------------------------------------------------------------------------
@@ -265,11 +267,11 @@ function search.autodist(module, dummy, graph, config)
       ranks, world, ranks))
   end
   local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
-  local drawn, per_byte = generator:state_dict(), options.macs_per_byte or kMacsPerByte
+  local drawn, per_byte = generator:state_dict(), compute_config.macs_per_byte(config, "autodist")
   local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32 and #(graph.stage_macs or {}) or 1
   local list = candidates_of(graph, ranks, math.max(stages, 1))
   for i, one in ipairs(list) do
-    count(one, module, values, graph, world // ranks, options.pipeline_nmicros or one.sizes.pp)
+    count(one, module, values, graph, {units = world // ranks, micros = options.pipeline_nmicros or one.sizes.pp, per_byte = per_byte})
     one.cost, one.fits, one.number = one.macs + per_byte * one.bytes, one.memory <= (options.memory_limit or math.huge), i
   end
   generator:load_state_dict(drawn)

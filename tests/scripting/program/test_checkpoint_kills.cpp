@@ -27,7 +27,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 /// Lua for a function whose tensors fit its step.
 const std::string kSave = R"(local mh = require "moonhalo"
 local function save(path, step)
-  mh.checkpoint.save(path, {step = step, x = mh.full({60000}, step), more = {deep = mh.full({300}, -step)}}, {async = kAsync})
+  mh.checkpoint.save(path, {step = step, x = mh.full({60000}, step), more = {deep = mh.full({300}, -step)}}, {async = kAsync, layout = kLayout})
 end
 )";
 
@@ -45,16 +45,23 @@ void save_and_kill(lua_State* lua, const std::string& code, int microseconds) {
   ASSERT_TRUE(WIFSIGNALED(status));
 }
 
-enum class Saves { kInOneStep, kInTwoSteps, kInTheBackground };
+enum class Saves { kInOneStep, kInTwoSteps, kInTheBackground, kOwnFolder, kOwnFolderInTheBackground };
+
+/// The values of kAsync and kLayout.
+std::string options_of(Saves saves) {
+  const bool own = saves >= Saves::kOwnFolder;
+  const bool async = saves == Saves::kInTheBackground || saves == Saves::kOwnFolderInTheBackground;
+  return std::string("local kAsync, kLayout = ") + (async ? "true" : "false") +
+         (own ? ", 'per_rank'\n" : ", 'whole'\n");
+}
 
 struct CheckpointKills : ::testing::TestWithParam<Saves> {};
 
 TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   const testing::Folder folder;
   const State state = new_state();
-  const std::string path = folder / "ck";
-  const std::string first =
-      std::string("local kAsync = ") + (GetParam() == Saves::kInTheBackground ? "true\n" : "false\n") + kSave;
+  const std::string path = folder / "ck", first = options_of(GetParam()) + kSave;
+  const bool own = GetParam() >= Saves::kOwnFolder;
   io::exchange_checkpoints_in_one_step(GetParam() != Saves::kInTwoSteps);
   const std::string load = "local saved = require('moonhalo').checkpoint.load('" + path + R"(')
     local step = saved.step
@@ -77,7 +84,8 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
                   first + "for step = " + std::to_string(step + 1) + ", math.huge do save('" + path + "', step) end",
                   wait);
 
-    unfinished += folder.names().size() > 1;
+    unfinished += (own ? std::distance(std::filesystem::directory_iterator(path), {})
+                       : static_cast<int64_t>(folder.names().size())) > 1;
     nameless += !std::filesystem::exists(path);
     const std::string loaded = run(state.get(), load);
     ASSERT_EQ(loaded, std::to_string(std::max(step, static_cast<int64_t>(std::atoll(loaded.c_str())))));
@@ -90,16 +98,19 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   if (GetParam() != Saves::kInTwoSteps) EXPECT_EQ(nameless, 0);
   run(state.get(), save_and_wait);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});
+  if (own) EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 1);
   io::exchange_checkpoints_in_one_step(true);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Saves>& info) {
-  const char* const names[] = {"InOneStep", "InTwoSteps", "InTheBackground"};
+  const char* const names[] = {"InOneStep", "InTwoSteps", "InTheBackground", "OwnFolder", "OwnFolderInTheBackground"};
   return names[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills,
-                         ::testing::Values(Saves::kInOneStep, Saves::kInTwoSteps, Saves::kInTheBackground), name_of);
+                         ::testing::Values(Saves::kInOneStep, Saves::kInTwoSteps, Saves::kInTheBackground,
+                                           Saves::kOwnFolder, Saves::kOwnFolderInTheBackground),
+                         name_of);
 
 }  // namespace
 }  // namespace moonhalo::scripting

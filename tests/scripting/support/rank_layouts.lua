@@ -123,7 +123,7 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
   testing.assert_equal(#mh._checkpoint_files.list("test", second), ranks)
   testing.assert_error(function() mh.checkpoint.save(second, {step = 1}) end, "is there and no checkpoint")
   testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per-rank"}) end, "did you mean 'per_rank'?")
-  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", async = true}) end, "async is for layout = \"whole\"")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", max_file_bytes = 9}) end, "max_file_bytes is for layout = \"whole\"")
   local whole = fresh("whole")
   mh.checkpoint.save(whole, {step = 1})
   testing.assert_error(function() mh.checkpoint.save(whole, {step = 1}, {layout = "per_rank"}) end, "is a checkpoint of whole tensors")
@@ -158,6 +158,94 @@ function tests.test_X16_a_kill_at_any_moment_leaves_a_save_that_all_ranks_have()
   save(4)
   testing.assert_equal(load(), 4)
   on_first(function() mh._checkpoint_files.discard("test", path .. ".old") end)
+end
+
+function tests.test_X12_N37_a_save_in_the_background_is_of_the_moment_of_the_call()
+  local path = fresh("background")
+  local own = ("%s/rank-%05d-of-%05d"):format(path, mh.rank(), ranks)
+  local x = mh.distribute_tensor(mh.zeros{40, 7}, mesh, {uneven(40)})
+  local object = {state_dict = function() return {x = x} end, load_state_dict = function(_, state) x = state.x end}
+  for step = 1, 3 do
+    x:fill_(step)
+    local saving = mh.checkpoint.save(path, {object = object, step = step, plain = mh.full({5}, step)}, {layout = "per_rank", async = true})
+    x:fill_(-1)
+    if step < 3 then testing.assert_equal(saving:wait(), path) end
+    local saved = mh.checkpoint.load(path, {object = object})  -- waits by itself
+    testing.assert_equal({saved.step, saving:is_done(), x:eq(step):all():item(), saved.plain[0]:item()}, {step, true, true, step})
+    testing.assert_equal({mh.files.exists(own .. ".partial"), mh.files.exists(own .. "/rank-0.done"), saving:wait()}, {false, false, path})
+  end
+
+  -- A run that ends before the names are given: what all ranks have written counts.
+  on_first(function()
+    for rank = 0, ranks - 1 do
+      local name = ("%s/rank-%05d-of-%05d"):format(path, rank, ranks)
+      assert(os.rename(name, name .. ".partial"))
+    end
+  end)
+  testing.assert_equal(mh.checkpoint.load(path, {object = object}).step, 3)
+end
+
+function tests.test_X16_a_save_that_fails_in_the_background_leaves_the_old_one_on_every_rank()
+  local path = fresh("failing")
+  mh.checkpoint.save(path, {step = 1, x = mh.ones{3}}, {layout = "per_rank"})
+  local saving = mh.checkpoint.save(path, {step = 2, x = mh.ones{3}}, {layout = "per_rank", async = true})
+  while not saving:is_done() do end
+  -- The folder of the last rank goes before it takes its name.
+  on_first(function() mh._checkpoint_files.discard("test", ("%s/rank-%05d-of-%05d.partial"):format(path, ranks - 1, ranks)) end)
+
+  testing.assert_error(function() saving:wait() end, "checkpoint.save: ")
+
+  mh.barrier()
+  testing.assert_equal(mh.checkpoint.load(path).step, 1)
+  mh.checkpoint.save(path, {step = 3, x = mh.ones{3}}, {layout = "per_rank"})
+  testing.assert_equal(mh.checkpoint.load(path).step, 3)
+end
+
+function tests.test_latest_and_keep_know_folders_of_each_rank()
+  local run = fresh("run")
+  local function exists(name) return mh.files.exists(run .. "/" .. name) end
+  local function save(name, step, options)
+    options.layout = options.layout or "per_rank"
+    mh.checkpoint.save(run .. "/" .. name, {step = step}, options)
+  end
+  save("best", 0, {})
+  for _, step in ipairs {9, 10, 11, 8} do save("step" .. step, step, {keep = 2, async = step == 10}) end
+  mh.barrier()
+  testing.assert_equal(mh.checkpoint.latest(run), run .. "/step8")
+  testing.assert_equal({exists("step9"), exists("step10"), exists("step11"), exists("step8"), exists("best")}, {false, false, true, true, true})
+
+  -- Both layouts count together.
+  save("step12", 12, {layout = "whole", keep = 2})
+  mh.barrier()
+  testing.assert_equal({exists("step11"), exists("step8"), exists("step12"), mh.checkpoint.latest(run)}, {false, true, true, run .. "/step12"})
+  save("step13", 13, {keep = 1})
+  mh.barrier()
+  testing.assert_equal({exists("step8"), exists("step12"), mh.checkpoint.latest(run)}, {false, false, run .. "/step13"})
+
+  -- A save that was killed before all ranks had written theirs is no checkpoint, and goes with the next.
+  on_first(function()
+    mh.files.make_folder(run .. "/step14")
+    local part = ("/rank-%05d-of-%05d"):format(ranks - 1, ranks)
+    assert(os.execute(("cp -r '%s/step13%s' '%s/step14%s.partial'"):format(run, part, run, part)))
+    assert(os.execute(("sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s/step14%s.partial/checkpoint.json'"):format(run, part)))
+  end)
+  testing.assert_equal(mh.checkpoint.latest(run), run .. "/step13")
+  save("step15", 15, {keep = 2})
+  mh.barrier()
+  testing.assert_equal({exists("step14"), exists("step13"), mh.checkpoint.latest(run)}, {false, true, run .. "/step15"})
+
+  -- Another number of ranks: the newest is named, and load says what to do with it.
+  on_first(function()
+    for rank = 0, ranks do
+      local name = ("%s/step16/rank-%05d-of-%05d"):format(run, rank, ranks + 1)
+      mh.files.make_folder(run .. "/step16")
+      assert(os.execute(("cp -r '%s/step15/rank-00000-of-%05d' '%s'"):format(run, ranks, name)))
+      assert(os.execute(("sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s/checkpoint.json'"):format(name)))
+    end
+  end)
+  testing.assert_equal(mh.checkpoint.latest(run), run .. "/step16")
+  testing.assert_error(function() mh.checkpoint.load(run .. "/step16") end, "fix   make a checkpoint of whole tensors first: moonhalo merge")
+  mh.barrier()
 end
 
 --- Merges in a process of this program.

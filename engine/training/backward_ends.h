@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <set>
+
+namespace moonhalo {
+
+/// The backward passes of one rank whose end is waited for. They nest: a checkpointed segment that is computed again
+/// has one of its own. It outlives them.
+class BackwardEnds {
+ public:
+  /// True within a backward pass.
+  static bool under_way();
+  /// Has `ended` called when the pass under way ends, once however often it is asked for.
+  void await(std::function<void()> ended);
+  bool waits() const { return !passes_.empty(); }
+  /// A pass that threw does not end.
+  void forget() { passes_.clear(); }
+
+ private:
+  std::set<int> passes_;
+};
+
+}  // namespace moonhalo

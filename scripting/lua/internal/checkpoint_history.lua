@@ -1,0 +1,67 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The checkpoints that a folder has, of both layouts, by the time of their save.
+
+local mh = require "moonhalo"
+local per_rank = require "moonhalo.internal.checkpoint_per_rank"
+
+local files, cfiles = mh._files, mh._checkpoint_files
+local history = {}
+
+--- {name, time} of those of whole tensors; of format 1, which say no time, with 0.
+local function whole_ones(who, folder)
+  local found = {}
+  for i, name in ipairs(cfiles.list(who, folder)) do
+    local saved = mh.json.load(cfiles.find(who, folder .. "/" .. name) .. "/checkpoint.json")
+    local time = type(saved) == "table" and saved.saved
+    found[i] = {name = name, time = type(time) == "number" and time or 0}
+  end
+  return found
+end
+
+--- A list of {name, time, per_rank}, the last saved last, and the names of what kills have left of layout "per_rank". Collective.
+local function by_time(who, folder)
+  local found = mh.json.decode(files.on_first_rank(function() return mh.json.encode(whole_ones(who, folder)) end))
+  local others, left = per_rank.list(who, folder)
+  for _, one in ipairs(others) do
+    one.per_rank, found[#found + 1] = true, one
+  end
+  table.sort(found, function(a, b)
+    if a.time ~= b.time then return a.time < b.time end
+    if #a.name ~= #b.name then return #a.name < #b.name end  -- step9 before step10
+    return a.name < b.name
+  end)
+  return found, left
+end
+
+--- Collective.
+function history.latest(folder)
+  folder = files.resolve(folder)
+  local found = by_time("checkpoint.latest", folder)
+  return #found > 0 and folder .. "/" .. found[#found].name or nil
+end
+
+--- Removes all but the `count` newest of the checkpoints beside `path` whose names differ from its own in digits only, nothing if
+--- that is nil. Collective.
+function history.keep(path, count)
+  if not count then return end
+  local folder, own = path:match("^(.*)/([^/]*)$")
+  if not folder then folder, own = ".", path end
+  local function is_alike(name) return name:gsub("%d+", "0") == own:gsub("%d+", "0") end
+  local alike, found, left = {}, by_time("checkpoint.save", folder)
+  for _, one in ipairs(found) do
+    if is_alike(one.name) then alike[#alike + 1] = one end
+  end
+  for i = 1, #alike - count do
+    local old = folder .. "/" .. alike[i].name
+    if alike[i].per_rank then
+      per_rank.discard(old)
+    else
+      files.on_first_rank(function() cfiles.discard("checkpoint.save", old) end)
+    end
+  end
+  for _, name in ipairs(left) do
+    if is_alike(name) then per_rank.discard(folder .. "/" .. name, mh.world_size()) end
+  end
+end
+
+return history
