@@ -47,7 +47,7 @@ for name, cuts in pairs(kCuts) do
       local x = mh.distribute_tensor(samples(), mesh, batch)
 
       testing.assert_close(runs.train(net, x, nil, function()
-        -- A gradient lies as its parameter does, or waits to be summed.
+        -- A gradient lies as its parameter does.
         mh.finish_grad_sync(net)
         testing.assert_equal(texts(net[0].weight.grad.placements), before)
       end), expected)
@@ -111,7 +111,7 @@ function tests.test_V15_units_gather_and_leave_what_two_mesh_dims_cut_to_operato
     local net = mh.parallelize_module(net_of(), mesh["tp"], {parameter = {["0.weight"] = {S(0)}, ["0.bias"] = {S(0)}}})
     if cuts[1]:is_stored() then net = divided(cuts) end
     mh.fully_shard(net, {mesh = mesh["dp"], min_numel = 1})
-    -- Of a matrix another dim is taken, a bias that has no other is copied; cuts by hand stay.
+    -- A matrix is kept in blocks of its other dim, a bias that has no other is copied, and cuts by hand stay.
     testing.assert_equal({tostring(net[0].weight.placements[1]):match("%w+%(%d"), tostring(net[0].bias.placements[1]):match("%w+")},
       cuts[1]:is_stored() and {"Stored(0", "Stored"} or {"Stored(1", "Replicate"})
     local mine = samples():narrow(0, mesh:coordinate("dp") * 2, mesh:coordinate("dp") == 0 and 2 or 3)
