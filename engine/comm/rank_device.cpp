@@ -2,6 +2,7 @@
 #include "moonhalo/engine/comm/rank_device.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -73,6 +74,17 @@ c10::Device device_of_rank(Communicator& group, c10::Device wanted) {
                       c10::DeviceTypeName(wanted.type(), true), ":0\"), which ranks may share");
   }
   return c10::Device(wanted.type(), static_cast<c10::DeviceIndex>(index));
+}
+
+std::string shared_device_name(Communicator& group, c10::Device device) {
+  const Uncounted set_up;
+  at::Tensor numbers = at::empty({2}, at::kLong);
+  int64_t* const number = numbers.mutable_data_ptr<int64_t>();
+  number[0] = device.index();
+  number[1] = -device.index();
+  group.all_reduce(numbers, ReduceOp::kMax);
+  if (number[0] == -number[1]) return device.str();
+  return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
 void use_device(c10::Device device) {

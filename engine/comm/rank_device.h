@@ -21,6 +21,10 @@ int64_t device_count(c10::DeviceType type);
 /// Collective; the ranks of a host may be processes or threads.
 c10::Device device_of_rank(Communicator& group, c10::Device wanted);
 
+/// The name of the ranks' devices for init_device_mesh: with a number if they all have the same one, "cuda:0", else
+/// "cuda". Collective.
+std::string shared_device_name(Communicator& group, c10::Device device);
+
 /// Makes `device` the one of this thread. A backward pass then stays on the calling thread, because a thread of the
 /// device would serve all its ranks, and a collective in it would wait for itself.
 void use_device(c10::Device device);

@@ -36,8 +36,8 @@ local function say(...) if rank == 0 then print(string.format(...)) end end
 -- ---- The domain: 2 x 2 blocks on four ranks, else blocks of latitudes ----------------------------------------------
 
 local kTwoDims = ranks == 4
-local mesh = kTwoDims and mh.init_device_mesh("cpu", {2, 2}, {"latitude", "longitude"})
-  or mh.init_device_mesh("cpu", {ranks}, {"latitude"})
+local mesh = kTwoDims and mh.init_device_mesh(mh.device(), {2, 2}, {"latitude", "longitude"})
+  or mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 
 --- The first block is the largest, as on a machine whose first rank is the quickest.
 local function sizes(extent, parts)

@@ -41,7 +41,7 @@ local kType = {dtype = cfg.dtype}
 
 -- ---- Data: the year's difference from the mean of the eight before, and that mean ------------------------------------
 
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"latitude"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 
 --- The first rank has the most rows.
 local function uneven(rows)

@@ -36,7 +36,7 @@ local function say(...) if rank == 0 then print(string.format(...)) end end
 
 -- ---- The domain: latitudes cut unevenly over the ranks -------------------------------------------------------------
 
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"latitude"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 
 --- Blocks of 3 : 2 : 3 : 2 ...: uneven on purpose, as real decompositions are.
 local function uneven(rows)

@@ -40,7 +40,7 @@ local data = mh.data.open(cfg.data)
 local set = data:windows{inputs = {fields = {"sst"}, steps = {-2, -1, 0}}, targets = {fields = {"sst"}, steps = {1}}}
 local train, test = set:split{train = {"2010", "2017"}, test = {"2018", "2020"}}
 
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"latitude"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 local sizes = mh.cut_sizes(data.fields.sst:mask():sum{dim = {1}}, ranks)
 local function loader_of(samples, shuffle)
   return samples:loader{mesh = mesh, cut = {lat = {"latitude", sizes}}, batch = cfg.batch, shuffle = shuffle, seed = cfg.seed,

@@ -42,7 +42,7 @@ mh.manual_seed(cfg.seed)
 -- Ranks for data, domain and tensor parallelism. Any other product will do.
 local kShapes = {[1] = {1, 1, 1}, [2] = {1, 2, 1}, [3] = {1, 3, 1}, [4] = {2, 2, 1}, [6] = {1, 3, 2}, [8] = {2, 2, 2}}
 local shape = cfg.policy ~= "" and {1, 1, ranks} or kShapes[ranks] or {ranks, 1, 1}
-local mesh = mh.init_device_mesh("cpu", shape, {"data", "domain", "tensor"})
+local mesh = mh.init_device_mesh(mh.device(), shape, {"data", "domain", "tensor"})
 
 -- ---- The field: by hand each rank reads its latitudes, for a policy all of it --------------------------------------------
 

@@ -40,7 +40,7 @@ local train, test = set:split{train = 0.75, test = 0.25, by = "trajectory"}
 local stats = train:statistics()
 
 -- Samples over the first dim of the mesh, rows of the box over the second.
-local mesh = mh.init_device_mesh("cpu", ranks % 2 == 0 and {2, ranks // 2} or {1, ranks}, {"data", "domain"})
+local mesh = mh.init_device_mesh(mh.device(), ranks % 2 == 0 and {2, ranks // 2} or {1, ranks}, {"data", "domain"})
 local function loader_of(samples, shuffle)
   return samples:loader{mesh = mesh, cut = {batch = "data", [data.space[1]] = "domain"}, batch = cfg.batch, shuffle = shuffle,
                         seed = cfg.seed, normalize = stats, dtype = cfg.dtype}

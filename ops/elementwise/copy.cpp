@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -12,8 +13,18 @@ namespace {
 
 std::optional<Plan> plan_clone(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
+// Decided from the mesh, so on every rank alike.
+void check_stays(const OpCall& call) {
+  const c10::Device from = device_of(*call.mesh()), to = call.value("device").toDevice();
+  TORCH_CHECK_NOT_IMPLEMENTED(to.is_meta() || (to.type() == from.type() && (!to.has_index() || to.index() == from.index() || from.is_cpu())),
+                              "to: ShardTensors stay on the device of their mesh\n  have  ", call.spec("self")->to_string(), " on ", from,
+                              ", wanted on ", to, "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
+                              "over a mesh of the other device");
+}
+
 // A cast of a sum is the sum of casts only between types that can hold the addends alike.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
+  if (call.given("device") && !call.mesh()->group().is_fake()) check_stays(call);
   const SpecPtr& self = call.spec("self");
   const at::ScalarType from = call.tensor("self").dtype;
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;

@@ -63,17 +63,19 @@ Pattern pattern_of(const OpCall& call) {
   return pattern;
 }
 
-// The index tensors in local rows, broadcast to one shape, and which entries this rank owns in every cut dim.
+// The index tensors in local rows, broadcast to one shape, and which entries this rank owns in every cut dim. Indices
+// of a tensor on a device may lie on the host.
 struct LocalIndices {
   std::vector<at::Tensor> rows;
   at::Tensor valid;
 };
 
-LocalIndices localize(const Indices& indices, const Pattern& pattern, const ShardSpec& self, const char* op) {
+LocalIndices localize(const Indices& indices, const Pattern& pattern, const ShardSpec& self, c10::Device device,
+                      const char* op) {
   LocalIndices local;
   std::vector<at::Tensor> valid;
   for (const int64_t d : pattern.indexed) {
-    const at::Tensor index = *indices.get(d);
+    const at::Tensor index = indices.get(d)->to(device);
     if (!self.is_cut(d)) {
       local.rows.push_back(index);
       continue;
@@ -142,7 +144,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
               at_indices = call.arg("indices")](LocalCall& call) {
     const at::Tensor self = call.tensor(at_self);
     Indices indices = call.value(at_indices).to<Indices>().copy();
-    const LocalIndices local = localize(indices, pattern, *held, "index");
+    const LocalIndices local = localize(indices, pattern, *held, self.device(), "index");
     if (self.numel() == 0) return call.give(at::zeros(shape, self.options()));
     for (size_t i = 0; i < pattern.indexed.size(); ++i) indices.set(pattern.indexed[i], local.rows[i]);
     at::Tensor missing = local.valid.logical_not();
@@ -181,7 +183,8 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
               at_accumulate = call.arg("accumulate")](LocalCall& call) {
     at::Tensor target = call.tensor(at_self);
     if (!in_place) target = target.clone();
-    const LocalIndices local = localize(call.value(at_indices).to<Indices>(), pattern, *self, "index_put");
+    const LocalIndices local =
+        localize(call.value(at_indices).to<Indices>(), pattern, *self, target.device(), "index_put");
     const at::Tensor positions = local.valid.flatten().nonzero().select(1, 0);
     if (positions.numel() > 0 && target.numel() > 0) {
       Indices rows;
@@ -189,7 +192,8 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
       std::vector<int64_t> order = pattern.indexed;
       order.insert(order.end(), pattern.others.begin(), pattern.others.end());
       const auto index_ndim = static_cast<int64_t>(pattern.index_shape.size());
-      at::Tensor values = call.tensor(at_values).expand(pattern.result_shape(target.sizes()));
+      const at::Tensor given = call.tensor(at_values).to(target.device());  // a single number may lie on the host
+      at::Tensor values = given.expand(pattern.result_shape(target.sizes()));
       std::vector<int64_t> values_order;
       for (int64_t d = 0; d < index_ndim; ++d) values_order.push_back(pattern.place + d);
       for (int64_t d = 0; d < values.dim(); ++d) {

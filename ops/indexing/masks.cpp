@@ -291,12 +291,13 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
   plan.run = [held, along, item = mask.first, given = sizes[along], at_indices = call.arg("indices"),
               at_values = call.arg("values")](LocalCall& call) {
-    const at::Tensor mask = call.value(at_indices).to<Indices>().get(item)->to(at::kBool);
+    c10::IValue& values = call.value(at_values);
+    const at::Tensor given_mask = *call.value(at_indices).to<Indices>().get(item);
+    const at::Tensor mask = given_mask.to(values.toTensor().device(), at::kBool);
     const TruePlaces order = true_places(mask, *held);
     TORCH_CHECK_VALUE(order.count == given, call.op.operator_name().name, ": ", given, " values for the ", order.count,
                       " true elements of the mask\n  have  mask ", held->to_string(),
                       "\n  fix   give one value, or as many as the mask has true elements");
-    c10::IValue& values = call.value(at_values);
     values = values.toTensor().index_select(along, order.places.masked_select(mask));
     call.run();
   };

@@ -3,6 +3,7 @@
 #include "moonhalo/ops/neighborhood/block.h"
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -191,7 +192,7 @@ NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query, const Ne
   const at::ScalarType type = query.type;
   TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ", key.type, ", value ",
                    value.type, "\n  fix   convert them to one type");
-  TORCH_CHECK_NOT_IMPLEMENTED(query.device.is_cpu() || query.device.is_cuda(), "neighborhood_attention: no kernels for ",
+  TORCH_CHECK_NOT_IMPLEMENTED(query.device.is_cuda() || !at::isAccelerator(query.device.type()), "neighborhood_attention: no kernels for ",
                               query.device, "\n  have  kernels for the CPU and for CUDA",
                               "\n  fix   move query, key and value to the CPU");
   const bool half = type == at::kHalf && !query.device.is_cpu();

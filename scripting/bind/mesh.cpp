@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/dispatch/divided_work.h"
 
@@ -133,9 +134,14 @@ std::optional<int64_t> mesh_dim(lua_State* lua, int index) {
   return dim;
 }
 
-/// mh.init_device_mesh(device_type, shape[, names]): collective over all ranks.
+/// mh.init_device_mesh(device, shape[, names]): collective over all ranks. Without a device, or with mh.device(), on
+/// those of the run.
 int make_mesh(lua_State* lua) {
-  push_object(lua, init_device_mesh(*context(lua).world, check_string(lua, 1), check_int_list(lua, 2),
+  Communicator& world = *context(lua).world;
+  const c10::Device own = context(lua).device;
+  std::string device = is_nil(lua, 1) ? own.str() : check_string(lua, 1);
+  if (!own.is_cpu() && device == own.str()) device = shared_device_name(world, own);
+  push_object(lua, init_device_mesh(world, device, check_int_list(lua, 2),
                                     is_nil(lua, 3) ? std::vector<std::string>{} : check_string_list(lua, 3)));
   return 1;
 }

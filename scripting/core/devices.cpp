@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/core/devices.h"
 
-#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include <string>
+
+#include "moonhalo/engine/comm/rank_device.h"
 
 namespace moonhalo::scripting {
 
 c10::Device present(c10::Device device) {
-  if (!device.is_cuda()) return device;
-  TORCH_CHECK_VALUE(at::globalContext().hasCUDA(), "device \"", device.str(), "\": no CUDA device can be used here",
-                    "\n  fix   leave the device out, or use a build and a machine with CUDA");
-  const int64_t count = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA).deviceCount();
-  TORCH_CHECK_VALUE(device.index() < count, "device \"", device.str(), "\": there are ", count, " CUDA devices here",
-                    "\n  fix   name one from cuda:0 to cuda:", count - 1);
+  if (device.is_cpu() || device.is_meta()) return device;
+  const std::string type = c10::DeviceTypeName(device.type()), name = c10::DeviceTypeName(device.type(), true);
+  const int64_t count = device_count(device.type());
+  TORCH_CHECK_VALUE(count > 0, "device \"", device.str(), "\": no ", type, " device can be used here",
+                    "\n  fix   leave the device out, or use a build and a machine with ", type);
+  TORCH_CHECK_VALUE(device.index() < count, "device \"", device.str(), "\": there are ", count, " ", type, " devices here",
+                    "\n  fix   name one from ", name, ":0 to ", name, ":", count - 1);
   return device;
 }
 

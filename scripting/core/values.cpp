@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/methods.h"
@@ -158,13 +159,8 @@ std::vector<std::string> dtype_names() {
 }
 
 std::optional<c10::Device> parse_device(const std::string& name) {
-  const std::string type = name.substr(0, name.find(':'));
-  if (type != "cpu" && type != "cuda" && type != "meta") return std::nullopt;
-  if (name.size() > type.size() &&
-      (name.size() == type.size() + 1 || name.find_first_not_of("0123456789", type.size() + 1) != std::string::npos)) {
-    return std::nullopt;
-  }
-  return c10::Device(name);
+  if (name == "meta") return c10::Device(c10::kMeta);
+  return parse_compute_device(name);
 }
 
 bool is_nil(lua_State* lua, int index) {

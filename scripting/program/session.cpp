@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/session.h"
 
-#include <ATen/Context.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,10 +15,12 @@
 #include <thread>
 
 #include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/syntax_hints.h"
 #include "moonhalo/scripting/core/warnings.h"
@@ -109,25 +110,23 @@ int print_line(lua_State* lua) {
   return 0;
 }
 
-c10::Device device_of(const std::string& name, int64_t local_rank) {
-  const auto device = parse_device(name);
-  if (!device || device->type() == c10::kMeta) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
-  if (!device->is_cuda()) return *device;
-  if (!at::globalContext().hasCUDA()) {
-    throw UsageError(
-        "--device cuda: no CUDA device can be used here\n  fix   leave --device out, or use a "
-        "build and a "
-        "machine with CUDA");
+/// The device of this rank, which becomes that of its thread. Collective.
+c10::Device device_of(const std::string& name, Communicator& world) {
+  const auto wanted = parse_device(name);
+  if (!wanted || wanted->is_meta()) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  try {
+    if (world.is_fake()) return present(*wanted);
+    const c10::Device device = device_of_rank(world, present(*wanted));
+    use_device(device);
+    return device;
+  } catch (const c10::ValueError& error) {
+    throw UsageError(std::string("--device: ") + error.what_without_backtrace());
   }
-  if (device->has_index()) return *device;
-  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
-  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % hooks.deviceCount()));
 }
 
 Context Session::make_context(CommunicatorPtr world, bool threads) const {
   Context context;
-  const int64_t local_rank = launch_.size > 1 && launch_.local_rank >= 0 ? launch_.local_rank : world->rank();
-  context.device = device_of(options_.device, local_rank);
+  context.device = device_of(options_.device, *world);
   context.world = std::move(world);
   context.ranks_are_threads = threads;
   context.script = options_.script;

@@ -120,11 +120,10 @@ at::Scalar item(const at::Tensor& self) {
   return as_kernels_see(self).item();
 }
 
-// As CUDA: single numbers and indices may lie on the host.
+// As CUDA: single numbers, and the indices of index and index_put, may lie on the host.
 void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack, size_t arguments) {
-  const bool takes_indices = name == "aten::index" || name.find("index_put") != std::string::npos;
   const auto check = [&](const at::Tensor& tensor) {
-    TORCH_CHECK(!tensor.defined() || !tensor.is_cpu() || tensor.dim() == 0 || takes_indices, name,
+    TORCH_CHECK(!tensor.defined() || !tensor.is_cpu() || tensor.dim() == 0, name,
                 ": Expected all tensors to be on the same device, but found one of shape ", tensor.sizes(),
                 " on cpu among those of a fake device");
   };
@@ -132,11 +131,6 @@ void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack
     if (value.isTensor()) check(value.toTensor());
     if (value.isTensorList()) {
       for (const at::Tensor& tensor : value.toTensorVector()) check(tensor);
-    }
-    if (value.isOptionalTensorList()) {
-      for (const auto& tensor : value.toOptionalTensorVector()) {
-        if (tensor) check(*tensor);
-      }
     }
   }
 }
@@ -177,6 +171,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
   return {on(x.device(), of_x), on(x.device(), of_weight), on(x.device(), of_bias)};
 }
 
+// Its running statistics change, though its schema does not say so.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight,
+                                                          const std::optional<at::Tensor>& bias,
+                                                          const std::optional<at::Tensor>& running_mean,
+                                                          const std::optional<at::Tensor>& running_var, bool training,
+                                                          double momentum, double eps) {
+  count(Counted::kLaunch);
+  const InsideDevice inside;
+  const auto host = [](const std::optional<at::Tensor>& t) {
+    return t && t->defined() ? std::optional(t->cpu()) : std::nullopt;
+  };
+  const auto mean = host(running_mean), var = host(running_var);
+  const auto [y, save_mean, save_invstd] =
+      at::native_batch_norm(x.cpu(), host(weight), host(bias), mean, var, training, momentum, eps);
+  if (training && mean) at::Tensor(*running_mean).copy_(*mean);
+  if (training && var) at::Tensor(*running_var).copy_(*var);
+  return {on(x.device(), y), on(x.device(), save_mean), on(x.device(), save_invstd)};
+}
+
 }  // namespace
 
 void register_operators() {
@@ -200,6 +213,10 @@ void register_operators() {
   aten->impl("_local_scalar_dense", &item);
   aten->impl("convolution_overrideable", &convolution);
   aten->impl("convolution_backward_overrideable", &convolution_backward);
+  aten->impl("native_batch_norm", &batch_norm);
+  // Where LibTorch has other formulas for devices that it does not know, with other results for empty tensors.
+  for (const char* const name : {"native_layer_norm", "native_group_norm"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   // Copies know of conjugated, negated and zero tensors themselves.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor}) {
     auto* marks = new Library(Library::IMPL, "aten", key, __FILE__, __LINE__);

@@ -2,13 +2,65 @@
 #include "tests/support/test_device.h"
 
 #include <c10/util/Exception.h>
+#include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
 
+#include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/placements.h"
 
 namespace moonhalo::testing {
+namespace {
+
+// The operators of the lines that begin so.
+std::set<std::string> listed(const std::string& word) {
+  std::ifstream table(MOONHALO_DEVICE_TABLE);
+  TORCH_CHECK(table.good(), "no table of devices: ", MOONHALO_DEVICE_TABLE);
+  std::set<std::string> operators;
+  for (std::string line; std::getline(table, line);) {
+    const size_t begin = word.size() + 1, end = line.find(": ");
+    if (line.rfind(word + " ", 0) == 0 && end != std::string::npos) operators.insert(line.substr(begin, end - begin));
+  }
+  return operators;
+}
+
+// "rank 2: knn: no kernels" -> "knn: no kernels"
+std::string without_rank(const std::string& error) {
+  if (error.rfind("rank ", 0) != 0) return error;
+  const size_t digits = error.find_first_not_of("0123456789", 5);
+  return error.compare(digits, 2, ": ") == 0 ? error.substr(digits + 2) : error;
+}
+
+// Prints at the end of the program how often which errors were expected.
+class Expected final : public ::testing::Environment {
+ public:
+  static void add(const std::string& why) {
+    static Expected* const expected = [] {
+      auto* made = new Expected;
+      ::testing::AddGlobalTestEnvironment(made);
+      return made;
+    }();
+    const std::lock_guard lock(expected->mutex_);
+    ++expected->times_[why];
+  }
+  void TearDown() override {
+    for (const auto& [why, times] : times_)
+      std::printf("[ %s ] %d programs: %s\n", test_device().c_str(), times, why.c_str());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> times_;
+};
+
+}  // namespace
 
 const std::string& test_device() {
   static const std::string device = [] {
@@ -22,5 +74,37 @@ const std::string& test_device() {
 }
 
 at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh) { return tensor.to(device_of(mesh)); }
+
+bool is_expected_on_devices(const std::string& error, const std::function<void()>& on_plain_tensors) {
+  if (test_device() == "cpu") return false;
+  const std::string text = without_rank(error);
+  static const std::set<std::string> refused = listed("refuses");
+  if (const std::string op = text.substr(0, text.find(": ")); is_clear(text) && refused.contains(op)) {
+    Expected::add(op + " is refused");
+    return true;
+  }
+  if (const std::string op = text.substr(0, text.find(": no rule")); is_clear(text) && is_gathered_on_devices(op)) {
+    Expected::add(op + " is gathered");
+    return true;
+  }
+  const BackwardOnThisThread here;
+  try {
+    on_plain_tensors();
+  } catch (const c10::Error&) {
+    Expected::add("plain tensors of the device are refused too");
+    return true;
+  }
+  return false;
+}
+
+bool is_gathered_on_devices(const std::string& op) {
+  static const std::set<std::string> gathered = listed("gathers");
+  return test_device() != "cpu" && gathered.contains(op);
+}
+
+std::vector<std::string> rows_of_device_table(const std::string& word) {
+  const std::set<std::string> names = listed(word);
+  return {names.begin(), names.end()};
+}
 
 }  // namespace moonhalo::testing

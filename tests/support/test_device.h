@@ -3,17 +3,27 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 
 #include "moonhalo/engine/sharding/mesh.h"
 
 namespace moonhalo::testing {
 
-/// The devices that tests of ranks compute on: "cpu", or what MOONHALO_TEST_DEVICE names, "fake"
+/// The devices that tests of ranks compute on: "cpu", or that which MOONHALO_TEST_DEVICE names, "fake"
 /// (support/fake_device.h). on_mesh, shard_of and the oracle ask for it, and tests through them.
 const std::string& test_device();
 
 /// `tensor` where this rank's blocks lie.
 at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh);
+
+/// True if the error of a program on blocks is to be expected on a device: a refusal that support/device_table.txt
+/// lists, or an error that `on_plain_tensors`, the same on plain tensors of the device, ends in as well, such as that
+/// of a program which holds tensors of the host. Counted, and printed at the end. Never true on the CPU.
+bool is_expected_on_devices(const std::string& error, const std::function<void()>& on_plain_tensors);
+/// True if the table lists `op` as gathered on devices. Never on the CPU.
+bool is_gathered_on_devices(const std::string& op);
+/// The names in the rows of the table that begin with `word`, in order: "refuses", "gathers", "skip".
+std::vector<std::string> rows_of_device_table(const std::string& word);
 
 }  // namespace moonhalo::testing

@@ -105,5 +105,23 @@ TEST(DeviceCommunicator, AnExchangeWaitsOnceForTheDevice) {
   EXPECT_EQ(waits, 2);  // of two ranks
 }
 
+TEST(DeviceCommunicator, X16_ARankThatFailsEndsThoseThatWaitWithTheirDevices) {
+  fake::install();
+  std::atomic<int> told{0};
+  const std::string first = message_of([&] {
+    on_ranks(3, [&](Communicator& world) {
+      const c10::Device device = fake::device(world.rank());
+      const auto group = make_device_communicator(world.shared_from_this(), device);
+      if (world.rank() == 2) TORCH_CHECK_VALUE(false, "the valve is stuck");
+      at::Tensor data = at::ones({20000}, device);
+      const std::string text = message_of([&] { group->all_reduce(data); });
+      told += text.find("the valve is stuck") != std::string::npos;
+      EXPECT_TRUE(at::equal(data.cpu(), at::ones({20000})));
+    });
+  });
+  EXPECT_EQ(first, "rank 2: the valve is stuck");
+  EXPECT_EQ(told, 2);
+}
+
 }  // namespace
 }  // namespace moonhalo

@@ -121,5 +121,18 @@ TEST_F(MeshDevice, BlocksOnAnotherDeviceAreRefusedOnEveryRank) {
   });
 }
 
+TEST_F(MeshDevice, AShardTensorStaysOnTheDeviceOfItsMesh) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {2}), host = init_device_mesh(world, "cpu", {2});
+    const at::Tensor x = from_local(at::ones({2, 3}, device_of(*mesh)), mesh, {shard(0)});
+    const at::Tensor y = from_local(at::ones({2, 3}), host, {shard(0)});
+
+    EXPECT_EQ(to_local(x.to(at::Device("fake"), at::kDouble)).device(), device_of(*mesh));
+    EXPECT_THAT(message_of([&] { x.cpu(); }), AllOf(HasSubstr("\n  have  "), HasSubstr("full_tensor")));
+    EXPECT_THAT(message_of([&] { y.to(at::Device("fake")); }), HasSubstr("stay on the device of their mesh"));
+    world.barrier();
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo
