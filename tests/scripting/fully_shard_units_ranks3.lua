@@ -318,6 +318,19 @@ end
 
 -- ---- Sums -----------------------------------------------------------------------------------------------------------
 
+function tests.test_N35_sums_of_a_unit_travel_before_backward_reaches_the_units_before_it()
+  local net = new("fully_shard", kSettings[1])
+  local opt, sent, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), 0, nil
+  opt:register_reducer_pre_hook(function() sent = sent + 1 end)
+  local x = mine()
+  x:requires_grad_()
+  x:register_hook(function() seen = sent end)  -- the last gradient of all
+
+  net(x):square():mean():backward()
+
+  testing.assert_equal({seen, sent}, {kUnits - 2, kUnits})  -- the first block ends with the module around it
+end
+
 function tests.test_N35_hooks_see_the_buckets_of_a_backward_pass()
   local function run(hooked)
     local net = new("fully_shard", kSettings[1])

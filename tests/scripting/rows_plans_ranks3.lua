@@ -102,6 +102,15 @@ function tests.test_V05_blocks_of_planned_parameters()
   testing.assert_equal(places, {["fc1.weight"] = "S(0)", ["fc1.bias"] = "S(0)", ["fc2.weight"] = "S(1)", ["fc2.bias"] = "R"})
 end
 
+function tests.test_V05_blocks_of_the_sizes_that_a_plan_says()
+  if mh.world_size() ~= 3 then return end
+  local mine = ({5, 0, 2})[mesh.rank + 1]
+  local net = mh.parallelize_module(mlp(), mesh, {parameter = {["fc1.weight"] = {mh.Shard(0, {5, 0, 2})}, ["fc2.weight"] = {mh.Shard(1, {5, 0, 2})}}})
+
+  testing.assert_equal({net.fc1.weight:to_local().shape, net.fc2.weight:to_local().shape}, {{mine, 6}, {6, mine}})
+  testing.assert_equal(net.fc1.weight:full_tensor(), mlp().fc1.weight)
+end
+
 function tests.test_V06_the_planned_output_is_replicated_and_right()
   local expected = mlp()(batch(5))
 

@@ -57,6 +57,15 @@ for name, cuts in pairs(kCuts) do
   end
 end
 
+function tests.test_D10_blocks_of_the_first_mesh_dim_are_cut_by_the_second()
+  local x, first = mh.arange(26.0):reshape{13, 2}, 0
+  for place = 1, mesh:coordinate("dp") * inner + mesh:coordinate("tp") do first = first + kRows[place] end
+  local rows = kRows[mesh:coordinate("dp") * inner + mesh:coordinate("tp") + 1]
+  for _, name in ipairs {"uneven_outside", "uneven_inside"} do
+    testing.assert_equal(mh.distribute_tensor(x, mesh, kCuts[name]):to_local(), x:narrow(0, first, rows))
+  end
+end
+
 function tests.test_N34_norms_of_parameters_that_are_cut_twice()
   local whole = net_of()
   whole(samples()):square():mean():backward()
