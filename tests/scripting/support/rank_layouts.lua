@@ -248,6 +248,22 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
   mh.barrier()
 end
 
+function tests.test_N37_ranks_with_disks_of_their_own()
+  local disks = fresh("disks")
+  local own = ("%s/disk%d"):format(disks, mh.rank())
+  for step = 1, 4 do mh.checkpoint.save(own .. "/step" .. step, {step = step}, {layout = "per_rank", keep = 2, async = step % 2 == 0}) end
+
+  testing.assert_equal(mh.checkpoint.latest(own), own .. "/step4")
+
+  local here = {}
+  for step = 1, 4 do here[step] = mh.files.exists(own .. "/step" .. step) end
+  testing.assert_equal(here, {false, false, true, true})
+  testing.assert_equal(mh.checkpoint.load(mh.checkpoint.latest(own)).step, 4)
+  -- One disk is lost: what all have is the one before.
+  on_first(function() mh._checkpoint_files.discard("test", ("%s/disk%d/step4"):format(disks, ranks - 1)) end)
+  testing.assert_equal(mh.checkpoint.load(mh.checkpoint.latest(own)).step, 3)
+end
+
 --- Merges in a process of this program.
 local function merge(from, to)
   return function()
