@@ -39,3 +39,19 @@ load("seeds", folder .. "/diff_react.h5", {inputs = {fields = {"data"}, steps = 
 load("plain", folder .. "/plain.h5", {inputs = {"x"}, targets = {"y"}})
 load("makani", folder .. "/makani", {inputs = {fields = {"fields"}, steps = {-1, 0}}, targets = {fields = {"fields"}, steps = {1}}})
 out:close()
+
+--- Text where numbers are wanted is the same error on every rank.
+local function refuses_text(options, text)
+  local read, message = pcall(function()
+    for _ in mh.data.open(folder .. "/plain.h5", options):windows{inputs = {"names"}}:loader{}:batches() do end
+  end)
+  assert(not read and message:find(text, 1, true), message)
+  mh._data.check_same("text", "messages", message)
+end
+
+refuses_text({}, "windows: no field 'names'\n  have  x, y\n  fix   ")
+mh.data.layouts.add{name = "texts", matches = function() return false end, describe = function()
+  return {axis = "n", space = {}, steps = 2, trajectories = 1, join = "axis", coordinates = {},
+    fields = {names = {datasets = {"names"}, dims = {"n"}, shape = {2}}}}
+end}
+refuses_text({layout = "texts"}, "plain.h5\": no tensor holds its type string\n  have  ")
