@@ -84,7 +84,7 @@ static void many_times(const host* h) {
     mh_session* session = open_session(h, NULL);
     if (i == kFirst) before = bytes_in_use();
     EXPECT(mh_field(session, "u", &p.block) == MH_OK);
-    EXPECT(call1(session, "train", 0) > 0);
+    if (i % 10 == 0) EXPECT(call1(session, "train", 0) > 0);
     EXPECT(mh_close(session) == MH_OK);
     MPI_Barrier(h->comm); /* others may still talk over it */
     free_transport();

@@ -83,14 +83,7 @@ def check_pages(cmake, source, work, prefix, mpiexec):
     run("mpicxx", "-std=c++11", folder / "solver.cpp", *flags, "-o", folder / "solver_cpp")
     programs = ["solver_c", "solver_cpp"]
     if shutil.which("gfortran"):
-        project = """cmake_minimum_required(VERSION 3.25)
-project(solver LANGUAGES C Fortran)
-find_package(moonhalo REQUIRED COMPONENTS c)
-find_package(MPI REQUIRED COMPONENTS Fortran)
-add_executable(solver solver.f90)
-target_link_libraries(solver moonhalo::fortran MPI::MPI_Fortran)
-"""
-        (folder / "CMakeLists.txt").write_text(project)
+        (folder / "CMakeLists.txt").write_text(block_of(docs / "embedding_fortran.md", "cmake"))
         build(cmake, folder, folder / "build", prefix)
         programs.append("build/solver")
     lines = [run(mpiexec, "-n", 3, folder / name, folder / "script.lua").splitlines()[0] for name in programs]

@@ -28,8 +28,14 @@ if mpiexec:
     run("mpi", mpiexec, "-n", 3, python, program, Path(build) / "python", "mpi")
 work = Path(build) / "python_test"
 shutil.rmtree(work, ignore_errors=True)
-run("pip install", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", work,
-    source, MOONHALO_BUILD=build)
-run("installed", python, program, work)
+work.mkdir()
+# The program of the page: three ranks print one loss, the first also the shape of its block.
+(work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])
+said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(Path(build) / "python"))
+losses = [word for word in said.split() if word.startswith("0.") or word.startswith("1.")]
+check(f"the page prints\n{said}", len(losses) == 3 and len(set(losses)) == 1 and "torch.Size([1, 3, 22, 64])" in said)
+run("pip install", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target",
+    work / "installed", source, MOONHALO_BUILD=build)
+run("installed", python, program, work / "installed")
 shutil.rmtree(work, ignore_errors=True)
 finish()
