@@ -80,6 +80,10 @@ set(host_script "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
 moonhalo_add_check_test(example "ok     learn\\(\\) -> 0\nok     leap\\(\\)\nok     measure\\(\\) -> 0.981586, 0"
                         "${PROJECT_SOURCE_DIR}/examples/embed/surrogate.lua" --ranks 4 --field u=13x11 --call remember --call learn
                         --call leap --call measure)
+# Two fields, and ranks that train by themselves where there is no solver: at each second step.
+moonhalo_add_check_test(trainers "ok     step\\(1.0\\) -> 0\nok     step\\(2.0\\) -> 1\nok     serve\\(\\) -> 0\nok     learned\\(\\) -> [0-9.]+, 2\n"
+                        "${PROJECT_SOURCE_DIR}/tests/embed/trainers.lua" --ranks 2 --set trainers=1 --field u=13x11 --field c=2x3
+                        --call step=1 --call step=2 --call serve --call learned)
 moonhalo_add_check_test(numbers "ok     half\\(3.0\\) -> 1.5\n" "${host_script}" --call half=3)
 moonhalo_add_check_test(error "host.lua:[0-9]+: the pressure is negative" "${host_script}" --ranks 2 --call fails)
 moonhalo_add_check_test(missing_field "no field 'u' was registered; did you mean 'uu'" "${host_script}" --field uu=4 --call train)

@@ -32,6 +32,15 @@ local function made_up(shape, dtype)
   return values:to(dtype)
 end
 
+local meshes = {}
+
+--- Fields that are divided alike share a mesh, as those of a session do.
+local function mesh_of(shape)
+  local key = table.concat(shape, "x")
+  meshes[key] = meshes[key] or mh.init_device_mesh("cpu", shape)
+  return meshes[key]
+end
+
 function check.field(name, shape, dtype)
   local ranks = mh.world_size()
   local mesh_shape, placements = {ranks}, {mh.Shard(0)}
@@ -39,8 +48,7 @@ function check.field(name, shape, dtype)
     mesh_shape = grid_of(ranks)
     placements = {mh.Shard(0), mh.Shard(1)}
   end
-  local mesh = mh.init_device_mesh("cpu", mesh_shape)
-  rawset(mh.host.fields, name, mh.distribute_tensor(made_up(shape, dtype), mesh, placements))
+  rawset(mh.host.fields, name, mh.distribute_tensor(made_up(shape, dtype), mesh_of(mesh_shape), placements))
 end
 
 local function describe(value)
