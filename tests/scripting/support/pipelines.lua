@@ -358,6 +358,37 @@ function tests.test_N41_states_that_a_stage_misses_are_told_on_every_rank()
   testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = uneven}) end, "the optimizers of places 0 and 1 of a pipeline differ in groups or options")
 end
 
+-- One tensor for one micro-batch and two for the next.
+local Varying = nn.Module:extend("Varying")
+function Varying:init() self.fc, self.turn = nn.Linear(6, 3), 0 end
+function Varying:forward(x)
+  self.turn = self.turn + 1
+  local h = self.fc(x)
+  if self.turn % 2 == 1 then return h end
+  return h, h * 2
+end
+local Adding = nn.Module:extend("Adding")
+function Adding:init() self.fc = nn.Linear(3, 3) end
+function Adding:forward(a, b) return self.fc(b and a + b or a) end
+
+function tests.test_N15_stages_may_give_other_numbers_of_tensors_next_time()
+  local function stages()
+    local list = {seeded(Varying):double()}
+    for i = 2, ranks do list[i] = Adding():double() end
+    return list
+  end
+  local expected, whole = {}, stages()
+  for i, sample in ipairs(samples(4)) do
+    local values = table.pack(sample[1])
+    for _, stage in ipairs(whole) do values = table.pack(stage(table.unpack(values, 1, values.n))) end
+    expected[i] = loss_of(values[1], sample):item()
+  end
+
+  local losses = mh.pipeline(stages(), {mesh = line, micros = 4}):train_step(samples(4), loss_of)
+
+  for i, loss in ipairs(losses) do testing.assert_close(loss:item(), expected[i]) end
+end
+
 -- A mistake of a stage or the loss is found on the rank that has it: here on all, each with the whole pipeline.
 function tests.test_N15_the_loss_is_one_number()
   local function step(loss, stage)
