@@ -124,6 +124,10 @@ foreach(part RANGE 1 ${device_parts})
     device.ops_${part} PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
     "${test_environment};MOONHALO_TEST_DEVICE=fake;GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
 endforeach()
+add_test(NAME device.engine COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
+                                    --gtest_brief=1)
+set_tests_properties(device.engine PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
+                                              "${test_environment};MOONHALO_TEST_DEVICE=fake")
 
 # Convolutions of 2-byte types with the kernels of other processors: what this one lacks is the same as its best.
 set(processors "ONEDNN_MAX_CPU_ISA=AVX2" "ONEDNN_MAX_CPU_ISA=AVX512_CORE" "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/host_stage.h"
+#include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/uncounted.h"
 
@@ -16,7 +17,7 @@ namespace {
 using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
 // Messages that the host carries; those for the device are copied there by wait().
-class StagedExchange final : public Work {
+class StagedExchange final : public Work, public Pollable {
  public:
   StagedExchange(std::shared_ptr<const HostStage> stage, c10::Event ready, WorkPtr messages, Copies arrivals)
       : stage_(std::move(stage)),
@@ -31,6 +32,7 @@ class StagedExchange final : public Work {
       std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
     }
   }
+  bool ready() override { return !messages_ || is_ready(*messages_); }
   void wait() override {
     if (!messages_) return;
     const WorkPtr messages = std::move(messages_);

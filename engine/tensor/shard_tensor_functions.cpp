@@ -82,9 +82,14 @@ at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank)
   return block;
 }
 
-void check_same_shape(const ShardSpec& from, const ShardSpec& to) {
+void check_target(const ShardSpec& from, const ShardSpec& to) {
   TORCH_CHECK_VALUE(from.global_shape() == to.global_shape(), "redistribute: the target is of another shape\n  have  ",
                     from.to_string(), " and ", to.to_string(), "\n  fix   make the target spec for this tensor's shape");
+  if (from.mesh() == to.mesh() || to.mesh()->group().is_fake()) return;
+  const c10::Device here = device_of(*from.mesh()), there = device_of(*to.mesh());
+  TORCH_CHECK_NOT_IMPLEMENTED(here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
+                              " and ", to.to_string(), " on ", there,
+                              "\n  fix   distribute_tensor(full_tensor(x), mesh, placements), or from_local of blocks that were moved");
 }
 
 // A redistributed tensor, which is no view of the one with the block `source`.
@@ -308,7 +313,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to) {
   const SpecPtr from = spec(tensor);
   if (from == to) return tensor;
-  check_same_shape(*from, *to);
+  check_target(*from, *to);
   const SuspendCapture inside;
   at::Tensor result;
   {
@@ -343,7 +348,7 @@ struct PendingTensor::State {
 PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
   const SuspendCapture inside;
   const SpecPtr from = spec(tensor);
-  check_same_shape(*from, *to);
+  check_target(*from, *to);
   PendingTensor pending;
   pending.state_ = std::make_shared<PendingTensor::State>();
   PendingTensor::State& state = *pending.state_;

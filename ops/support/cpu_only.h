@@ -12,7 +12,7 @@ namespace moonhalo {
 /// other devices.
 inline void check_on_cpu(const char* op, const std::string& device_type) {
   TORCH_CHECK_NOT_IMPLEMENTED(c10::Device(device_type).is_cpu(), op, ": ShardTensors on a mesh of ", device_type,
-                              "\n  have  kernels for the CPU\n  fix   redistribute to a mesh of \"cpu\" first");
+                              "\n  have  kernels for the CPU\n  fix   distribute_tensor(full_tensor(x), mesh, placements) over a mesh of \"cpu\"");
 }
 
 }  // namespace moonhalo

@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <latch>
+
+#include "moonhalo/engine/comm/pollable.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
@@ -103,6 +107,28 @@ TEST(DeviceCommunicator, AnExchangeWaitsOnceForTheDevice) {
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(receives[i].data.cpu(), at::full({4}, double(i))));
   });
   EXPECT_EQ(waits, 2);  // of two ranks
+}
+
+TEST(DeviceCommunicator, AnExchangeTellsWhetherItHasArrived) {
+  fake::install();
+  std::latch looked(1);
+  run_ranks(2, [&](Communicator& world) {
+    const c10::Device device = fake::device(world.rank());
+    const auto group = make_device_communicator(world.shared_from_this(), device);
+    const int other = 1 - world.rank();
+    at::Tensor got = at::zeros({4}, device);
+    if (world.rank() == 1) looked.wait();
+
+    const WorkPtr work = group->exchange_async({{other, at::ones({4}, device)}}, {{other, got}});
+
+    if (world.rank() == 0) {
+      EXPECT_FALSE(is_ready(*work));
+      looked.count_down();
+    }
+    work->wait();
+    EXPECT_TRUE(is_ready(*work));
+    EXPECT_TRUE(at::equal(got.cpu(), at::ones({4})));
+  });
 }
 
 TEST(DeviceCommunicator, X16_ARankThatFailsEndsThoseThatWaitWithTheirDevices) {

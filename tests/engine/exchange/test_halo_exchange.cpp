@@ -7,6 +7,7 @@
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "tests/support/oracle.h"
+#include "tests/support/test_device.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -61,7 +62,7 @@ TEST(HaloExchange, S16_SameBitsByEveryBackEnd) {
         };
         const at::Tensor x = local(1), y = local(2);
         const IntervalMap narrow(spec, around(spec, 1, 1, boundary)), wide(spec, around(spec, 0, 3, boundary));
-        const at::Tensor grad = make_tensor(wide.needed_shape(), 3 + mesh->rank());
+        const at::Tensor grad = on_device(make_tensor(wide.needed_shape(), 3 + mesh->rank()), *mesh);
         const at::Tensor expected[] = {gather(narrow, x, 7), gather(wide, y), scatter_add(wide, grad)};
 
         for (const HaloOptions& options : kSettings) {

@@ -129,6 +129,7 @@ TEST_F(MeshDevice, AShardTensorStaysOnTheDeviceOfItsMesh) {
 
     EXPECT_EQ(to_local(x.to(at::Device("fake"), at::kDouble)).device(), device_of(*mesh));
     EXPECT_THAT(message_of([&] { x.cpu(); }), AllOf(HasSubstr("\n  have  "), HasSubstr("full_tensor")));
+    EXPECT_THAT(message_of([&] { redistribute(x, host, {replicate()}); }), HasSubstr("different devices"));
     EXPECT_THAT(message_of([&] { y.to(at::Device("fake")); }), HasSubstr("stay on the device of their mesh"));
     world.barrier();
   });
