@@ -25,8 +25,9 @@ find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)
   add_compile_options(
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${CMAKE_DISABLE_PRECOMPILE_HEADERS}>>>:-fpch-preprocess>)
+  # Without the cache of inodes ccache reads the precompiled header's 420 MB anew for every file, half a second each.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${MOONHALO_CCACHE}"
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;CCACHE_INODECACHE=true;${MOONHALO_CCACHE}"
   )
 endif()
 find_program(MOONHALO_MOLD mold)

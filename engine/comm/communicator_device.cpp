@@ -3,9 +3,9 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstdio>
 #include <utility>
 
+#include "moonhalo/engine/comm/dropped_work.h"
 #include "moonhalo/engine/comm/host_stage.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -24,14 +24,8 @@ class StagedExchange final : public Work, public Pollable {
         ready_(std::move(ready)),
         messages_(std::move(messages)),
         arrivals_(std::move(arrivals)) {}
-  // A dropped exchange is finished, as that of the host is.
-  ~StagedExchange() override {
-    try {
-      wait();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
-    }
-  }
+  // As that of the host is.
+  ~StagedExchange() override { finish_dropped(*this); }
   bool ready() override { return !messages_ || is_ready(*messages_); }
   void wait() override {
     if (!messages_) return;

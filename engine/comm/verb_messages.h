@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/dropped_work.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 
@@ -42,14 +42,8 @@ template <typename Call>
 class MessagesUnderWay final : public Work, public Pollable {
  public:
   explicit MessagesUnderWay(std::unique_ptr<Call> call) : call_(std::move(call)) {}
-  // A dropped exchange is finished, or its messages would meet the wrong receives.
   ~MessagesUnderWay() override {
-    if (call_ && call_->broken()) return;
-    try {
-      wait();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
-    }
+    if (call_ && !call_->broken()) finish_dropped(*this);
   }
   void wait() override {
     if (!call_) return;
