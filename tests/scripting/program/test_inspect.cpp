@@ -76,7 +76,7 @@ TEST(Inspect, ShowsWhatOtherFormatsHold) {
   files.files["zarr.json"] = moonhalo::testing::kGroup3;
   files.files["deep/zarr.json"] = R"({"zarr_format": 3, "node_type": "group", "attributes": {"model": "toy"}})";
   files.add_shards("deep/air", full, 2, 3, moonhalo::testing::kZstd3, moonhalo::testing::with_zstd);
-  files.add3("odd", full, 4, 5, R"(, {"name": "numcodecs.lz4"})", moonhalo::testing::plain_bytes);
+  files.add3("odd", full, 4, 5, R"(, {"name": "numcodecs.lzma"})", moonhalo::testing::plain_bytes);
   files.add3("broken", full, 4, 5, ", 7", moonhalo::testing::plain_bytes);
   files.write(zarr);
 
@@ -93,7 +93,7 @@ TEST(Inspect, ShowsWhatOtherFormatsHold) {
       HasSubstr(
           "\ndeep/\n  @model = toy\n"
           "deep/air  float32 [11, 13]  dims (y, -)  chunks [2, 3]  filters (sharding 2x2, zstd 3)\n  @units = K\n"));
-  EXPECT_THAT(of_zarr.out, HasSubstr("not read: compressed with \"lz4\""));
+  EXPECT_THAT(of_zarr.out, HasSubstr("not read: compressed with \"lzma\""));
   EXPECT_EQ(safe.out, of_zarr.out);
   EXPECT_EQ(of_classic.status + of_zarr.status + safe.status, 0);
   EXPECT_THAT(of_classic.err + of_zarr.err + safe.err, IsEmpty());
