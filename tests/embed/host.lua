@@ -56,26 +56,6 @@ function smooth()
   return out:square():sum(), mh.tensor{sent}
 end
 
---- One step for all members, then the loss, the spread around their mean, and the weights.
-function train_ensemble()
-  local e = fields.e
-  local images = e:unsqueeze(1)
-  optimizer:zero_grad()
-  local loss = mh.mse_loss(mh.conv2d(images, mh.host.state.weight, nil, {padding = 1}), 0.5 * images)
-  loss:backward()
-  optimizer:step()
-  return loss, (e - e:mean(0)):square():mean(0):sqrt():sum(), mh.host.state.weight:detach():abs():sum()
-end
-
---- The member of this rank alone, over the ranks that share it: a row of the mesh {members, blocks of a member}.
-function sum_of_member()
-  local e = fields.e
-  local mesh = e.mesh
-  local own = e:to_local()[0]
-  if mesh.ndim == 1 then return (mesh:size() == e:size(0) and own or e[0]):sum() end
-  return mh.from_local(own, mesh:slice(mesh.names[2]), {mh.Shard(0)}):sum()
-end
-
 function learned() return mh.host.state.weight:detach():abs():sum(), mh.host.state.steps, config.lr end
 
 function draw() return mh.rand({1}, {dtype = "float64"}) end
@@ -113,4 +93,26 @@ function parts_ways() return mh.rank() == 0 and fields.u:sum() or fields.u:mean(
 function runs_short_on_rank_1()
   if mh.rank() == 1 then mh.zeros({1 << 40}) end
   return fields.u:sum()
+end
+
+-- ---- Ensembles ---------------------------------------------------------------------------------------------------
+
+--- One step for all members, then the loss, the spread around their mean, and the weights.
+function train_ensemble()
+  local e = fields.e
+  local images = e:unsqueeze(1)
+  optimizer:zero_grad()
+  local loss = mh.mse_loss(mh.conv2d(images, mh.host.state.weight, nil, {padding = 1}), 0.5 * images)
+  loss:backward()
+  optimizer:step()
+  return loss, (e - e:mean(0)):square():mean(0):sqrt():sum(), mh.host.state.weight:detach():abs():sum()
+end
+
+--- The member of this rank alone, over the ranks that share it: a row of the mesh {members, blocks of a member}.
+function sum_of_member()
+  local e = fields.e
+  local mesh = e.mesh
+  local own = e:to_local()[0]
+  if mesh.ndim == 1 then return (mesh:size() == e:size(0) and own or e[0]):sum() end
+  return mh.from_local(own, mesh:slice(mesh.names[2]), {mh.Shard(0)}):sum()
 end
