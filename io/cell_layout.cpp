@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "moonhalo/io/stream_copy.h"
+
 namespace moonhalo::io {
 namespace {
 
@@ -41,6 +43,26 @@ void StridedCopy::copy(const char* from, char* to, size_t dim) const {
     return;
   }
   for (int64_t i = 0; i < count[dim]; ++i, from += from_strides[dim], to += to_strides[dim]) copy(from, to, dim + 1);
+}
+
+void StridedCopy::stream(const char* from, char* to, size_t dim) const {
+  if (dim == count.size()) return stream_copy(to, from, run);
+  for (int64_t i = 0; i < count[dim]; ++i, from += from_strides[dim], to += to_strides[dim]) stream(from, to, dim + 1);
+}
+
+int64_t DenseBox::offset(const Box& part) const {
+  const std::vector<int64_t> strides = byte_strides(box.shape(), element_size);
+  int64_t bytes = 0;
+  for (int64_t dim = 0; dim < box.ndim(); ++dim)
+    bytes += (part[dim].begin - box[dim].begin) * strides[static_cast<size_t>(dim)];
+  return bytes;
+}
+
+StridedCopy copy_between(const DenseBox& from, const DenseBox& to, const Box& part) {
+  StridedCopy copy{part.shape(), byte_strides(from.box.shape(), from.element_size),
+                   byte_strides(to.box.shape(), to.element_size), from.element_size};
+  copy.drop_dense_dims();
+  return copy;
 }
 
 CellBox::CellBox(const ArrayMap& map, const ChunkGrid& grid, const Box& cells)

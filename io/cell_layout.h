@@ -13,7 +13,19 @@ struct StridedCopy {
   /// Makes runs as long as they are in both.
   void drop_dense_dims();
   void copy(const char* from, char* to, size_t dim = 0) const;
+  /// The same for what is not read soon (stream_copy.h).
+  void stream(const char* from, char* to, size_t dim = 0) const;
 };
+
+/// The elements of a dense box, in row-major order.
+struct DenseBox {
+  const Box& box;
+  size_t element_size;
+  /// Where `part` of it begins, in bytes.
+  int64_t offset(const Box& part) const;
+};
+/// Returns how `part`, which lies in both, is copied from one dense box into another, from its first element on.
+StridedCopy copy_between(const DenseBox& from, const DenseBox& to, const Box& part);
 
 /// A box of cells of a selection, with their rows dense in memory. Cells count in row-major order.
 class CellBox {

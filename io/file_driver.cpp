@@ -15,6 +15,7 @@
 
 #include "moonhalo/io/heap_check.h"
 #include "moonhalo/io/new_file.h"
+#include "moonhalo/io/pwrite_all.h"
 
 namespace moonhalo::io::h5 {
 namespace {
@@ -209,17 +210,7 @@ Handle access_with(const DriverInfo& info, const Where& where) {
 }  // namespace
 
 void write_at(int descriptor, WriteStatus& status, const void* data, size_t bytes, uint64_t offset) {
-  const auto* next = static_cast<const char*>(data);
-  while (bytes > 0 && status.error == 0) {
-    const ssize_t put = pwrite(descriptor, next, bytes, static_cast<off_t>(offset));
-    if (put < 0) {
-      if (errno != EINTR) status.error = errno;
-      continue;
-    }
-    next += put;
-    offset += static_cast<uint64_t>(put);
-    bytes -= static_cast<size_t>(put);
-  }
+  if (status.error == 0) status.error = pwrite_all(descriptor, data, bytes, offset);
 }
 
 Handle read_access(const Where& where) { return access_with({nullptr}, where); }

@@ -11,7 +11,14 @@
 namespace moonhalo::io {
 namespace {
 
-constexpr int64_t kPieceBytes = 16 << 20;  // of what has to be gathered, packed or brought from a device
+constexpr int64_t kPieceBytes = 16 << 20;  // of what has to be packed or brought from a device
+
+/// Returns how much a rank gathers at once: little, so that it is still in the cache when it is written, but of every
+/// rank a message that is worth sending.
+int64_t gathered_at_once(const ShardSpec& spec) {
+  constexpr int64_t kLeast = 2 << 20, kMessage = 512 << 10;
+  return std::clamp(kMessage * spec.mesh()->size(), kLeast, kPieceBytes);
+}
 
 at::Tensor region(at::Tensor tensor, const Box& box, const Box& within) {
   for (int64_t dim = 0; dim < box.ndim(); ++dim) {
@@ -31,7 +38,7 @@ void add_rounds(const FilePart& part, std::vector<Round>& rounds) {
   std::vector<std::vector<Box>> pieces;
   size_t count = 0;
   for (const Box& box : part.shares.boxes) {
-    pieces.push_back(pieces_of(box, part.element_bytes, kPieceBytes));
+    pieces.push_back(pieces_of(box, part.element_bytes, gathered_at_once(*part.spec)));
     count = std::max(count, pieces.back().size());
   }
   Box none;
@@ -92,7 +99,7 @@ void for_each_piece(const std::vector<FilePart>& parts, const VisitPiece& visit)
     const auto joins = [&](const Round& round, int64_t bytes) {
       const FilePart &first = *rounds[begin].part, &part = *round.part;
       return first.spec->mesh() == part.spec->mesh() && first.block.dtype() == part.block.dtype() &&
-             bytes <= kPieceBytes;
+             bytes <= gathered_at_once(*part.spec);
     };
     int64_t bytes = rounds[begin].bytes;
     for (end = begin + 1; end < rounds.size() && joins(rounds[end], bytes + rounds[end].bytes); ++end)

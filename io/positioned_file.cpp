@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "moonhalo/io/new_file.h"
+#include "moonhalo/io/pwrite_all.h"
 
 namespace moonhalo::io {
 
@@ -53,15 +54,9 @@ void PositionedFile::check(bool good) const {
 }
 
 void PositionedFile::write_at(const void* data, int64_t bytes, int64_t offset) {
-  const auto* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::pwrite(descriptor_, next, static_cast<size_t>(bytes), offset);
-    if (written < 0 && errno == EINTR) continue;
-    check(written >= 0);
-    next += written;
-    offset += written;
-    bytes -= written;
-  }
+  const int error = pwrite_all(descriptor_, data, static_cast<size_t>(bytes), static_cast<uint64_t>(offset));
+  errno = error;
+  check(error == 0);
 }
 
 void PositionedFile::read_at(void* data, int64_t bytes, int64_t offset) const {

@@ -8,15 +8,22 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/io/cell_layout.h"
 #include "moonhalo/io/conversion.h"
+#include "moonhalo/io/file_shares.h"
 #include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/lent_blocks.h"
 #include "moonhalo/io/memory.h"
 #include "moonhalo/io/reader.h"
 #include "moonhalo/io/run_plan.h"
 #include "moonhalo/io/scatter.h"
+#include "moonhalo/io/stream_copy.h"
 
 namespace moonhalo::io {
 namespace {
+
+constexpr int64_t kPieceBytes = 256 << 10;  // of runs that are read at once: stays in a core's cache
+constexpr size_t kMuch = size_t{8} << 20;   // a block that does not stay in the caches
 
 /// Returns as one number what all ranks must hold alike: all that plans are made from.
 class Fingerprint {
@@ -81,6 +88,10 @@ class SharedRead {
       out = room_for(needs.shape(), conversion->dtype, where_);
       reader.emplace(*source_.dataset().file(), source_.dataset().info(), source_.slices(), where_);
     });
+    if (LentBlocks::possible(mesh_->group())) {
+      put_in_place(*reader, *conversion, out);
+      return shaped(out, needs);
+    }
     for (int64_t round = 0; round < plan_.rounds(); ++round) {
       const Box rows = plan_.needs(round, mesh_->rank());
       at::Tensor place = rows.empty() ? at::empty(rows.shape(), out.options()) : out;
@@ -89,6 +100,11 @@ class SharedRead {
       }
       exchange(round, read(round, *reader), *conversion, place);
     }
+    return shaped(out, needs);
+  }
+
+ private:
+  at::Tensor shaped(const at::Tensor& out, const Box& needs) const {
     std::vector<int64_t> shape;
     for (int64_t dim = 0; dim < needs.ndim(); ++dim) {
       if (!source_.slices()[static_cast<size_t>(dim)].dropped) shape.push_back(needs[dim].size());
@@ -96,26 +112,35 @@ class SharedRead {
     return out.view(shape);
   }
 
- private:
+  void put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out);
+  void put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion, const LentBlocks& blocks);
+
   /// The chunks, or runs, that this rank reads, for all.
   at::Tensor read(int64_t round, Reader& reader) {
-    const DatasetInfo& info = source_.dataset().info();
     const Box cells = plan_.cells_read(round, mesh_->rank());
     at::Tensor data;
     fail_together(mesh_->group(), [&] {
       const Box rows = rows_of(plan_.grid(), cells);
-      if (!room_.defined() || room_.numel() < rows.numel())
-        room_ = at::empty({rows.numel()}, moved_as(info.element_size));
-      data = room_.narrow(0, 0, rows.numel()).view(rows.shape());
-      if (decodes(source_)) return reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
-      std::vector<Slice> slices = source_.slices();
-      for (size_t dim = 0; dim < slices.size(); ++dim) {
-        slices[dim].begin += rows[static_cast<int64_t>(dim)].begin * slices[dim].step;
-        slices[dim].count = rows[static_cast<int64_t>(dim)].size();
-      }
-      reader.read_for_all(slices, *info.dtype, data.mutable_data_ptr());
+      data = room(rows);
+      decodes(source_) ? reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr())
+                       : read_runs(reader, rows, data);
     });
     return data;
+  }
+
+  at::Tensor room(const Box& rows) {
+    if (!room_.defined() || room_.numel() < rows.numel())
+      room_ = at::empty({rows.numel()}, moved_as(source_.dataset().info().element_size));
+    return room_.narrow(0, 0, rows.numel()).view(rows.shape());
+  }
+
+  void read_runs(Reader& reader, const Box& rows, const at::Tensor& data) const {
+    std::vector<Slice> slices = source_.slices();
+    for (size_t dim = 0; dim < slices.size(); ++dim) {
+      slices[dim].begin += rows[static_cast<int64_t>(dim)].begin * slices[dim].step;
+      slices[dim].count = rows[static_cast<int64_t>(dim)].size();
+    }
+    reader.read_for_all(slices, *source_.dataset().info().dtype, data.mutable_data_ptr());
   }
 
   /// Brings what was read to `place`, this rank's rows of the round.
@@ -144,8 +169,56 @@ class SharedRead {
   const IoPlan& plan_;
   const ReadOptions& options_;
   const h5::Where where_;
-  at::Tensor room_;  // for what is read in a round
+  at::Tensor room_;  // for what is read at once
 };
+
+/// Ranks that are threads put what they read straight into all blocks that need it: nothing is copied twice, and no
+/// rank waits for another before the end.
+void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out) {
+  const LentBlocks blocks(mesh_->group(), out);
+  const auto element_size = static_cast<int64_t>(source_.dataset().info().element_size);
+  fail_together(mesh_->group(), [&] {
+    for (int64_t round = 0; round < plan_.rounds(); ++round) {
+      const Box cells = plan_.cells_read(round, mesh_->rank()), rows = rows_of(plan_.grid(), cells);
+      const Box needed = plan_.needs(round, mesh_->rank());
+      io_stats().exchanged += (needed.numel() - needed.intersect(rows).numel()) * element_size;
+      if (decodes(source_)) {
+        const at::Tensor data = room(rows);
+        reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
+        put_rows(data, rows, conversion, blocks);
+        continue;
+      }
+      for (const Box& piece : pieces_of(rows, element_size, kPieceBytes)) {
+        const at::Tensor data = room(piece);
+        read_runs(reader, piece, data);
+        put_rows(data, piece, conversion, blocks);
+      }
+    }
+    finish_stream();
+  });
+}
+
+void SharedRead::put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion,
+                          const LentBlocks& blocks) {
+  if (rows.empty()) return;
+  at::Tensor values = data;
+  if (conversion.dtype != conversion.stored || conversion.decoder) {
+    values = at::empty(data.sizes(), conversion.dtype);
+    conversion.apply(data.view(conversion.stored), values, where_);
+  }
+  const auto* from = static_cast<const char*>(values.const_data_ptr());
+  const auto size = static_cast<size_t>(values.element_size());
+  for (int64_t rank = 0; rank < mesh_->size(); ++rank) {
+    const Box needs = plan_.needs(rank), part = needs.intersect(rows);
+    if (part.empty()) continue;
+    const at::Tensor& block = blocks.all()[static_cast<size_t>(rank)];
+    const DenseBox source{rows, size}, target{needs, size};
+    const StridedCopy copy = copy_between(source, target, part);
+    const char* first = from + source.offset(part);
+    char* place = static_cast<char*>(block.mutable_data_ptr()) + target.offset(part);
+    block.nbytes() > kMuch ? copy.stream(first, place) : copy.copy(first, place);
+  }
+}
 
 std::optional<IoPlan> shared_plan(const Selection& source, const SpecPtr& spec, const BlockHalo& halo) {
   const DatasetInfo& info = source.dataset().info();

@@ -160,12 +160,17 @@ void check_no_holes(const std::string& path, const std::vector<StoredTensor>& en
 /// ValueError unless it is an object whose keys stand there once.
 Json read_header(const std::string& path, const std::string& text) {
   std::set<std::string> names;
+  std::string last;
   const auto refuse_twice = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    TORCH_CHECK_VALUE(depth != 1 || event != Json::parse_event_t::key || names.insert(parsed.get<std::string>()).second,
-                      "safetensors: '", path, "' has the tensor '", parsed.get<std::string>(), "' twice");
+    if (depth != 1 || event != Json::parse_event_t::key) return true;
+    last = parsed.get<std::string>();
+    TORCH_CHECK_VALUE(names.insert(last).second, "safetensors: '", path, "' has the tensor '", last, "' twice");
     return true;
   };
   Json header = Json::parse(text, refuse_twice, false);
+  // A number that JSON does not have, NaN say, ends the reading.
+  TORCH_CHECK_VALUE(!header.is_discarded() || last.empty(), "safetensors: '", path, "' has a broken entry '", last,
+                    "', at which its header ceases to be JSON");
   TORCH_CHECK_VALUE(header.is_object(), "safetensors: '", path, "' is no safetensors file");
   return header;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/call_tag.h"
@@ -17,14 +18,6 @@
 #include "moonhalo/io/writer.h"
 
 namespace moonhalo::io {
-namespace {
-
-h5::Where about(const char* op, const std::string& path, const std::string& dataset) {
-  return {op, path, "dataset \"" + dataset + "\""};
-}
-
-}  // namespace
-
 at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options,
                       const BlockHalo& halo) {
   TORCH_CHECK_VALUE(source.shape() == spec.global_shape(), "read_block: a selection of shape ",
@@ -42,26 +35,65 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
 }  // namespace moonhalo::io
 
 namespace moonhalo {
+namespace {
 
-at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
-                          const ScatterOptions& options) {
-  const auto where = io::about("scatter_tensor", source.dataset().path(), source.dataset().name());
-  TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
-                              " is not 0\n  have  a ShardTensor, which holds owned rows only"
-                              "\n  fix   leave halo out (operators exchange what they need), or "
-                              "use io::read_block");
+SpecPtr spec_of(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                const io::h5::Where& where) {
   for (const auto& placement : placements) {
     TORCH_CHECK_VALUE(!placement.is_partial(), where.to_string(), ": ", placement.to_string(),
                       " is not a way to hold a dataset\n  have  ", source.dataset().type_name(),
                       " of shape ", shape_string(source.shape()),
                       "\n  fix   use Shard(dim) or Replicate()");
   }
-  const SpecPtr spec = make_spec(mesh, source.shape(), placements);
-  at::Tensor block = io::read_together(source, spec, {.dtype = options.dtype, .decode = options.decode});
-  if (!lies_on(*mesh, block)) block = block.to(device_of(*mesh));
+  return make_spec(mesh, source.shape(), placements);
+}
+
+at::Tensor on_device(const at::Tensor& block, const DeviceMesh& mesh) {
+  return lies_on(mesh, block) ? block : block.to(device_of(mesh));
+}
+
+at::Tensor as_scattered(const at::Tensor& block, const SpecPtr& spec, const io::h5::Where& where) {
   const at::Tensor result = from_local(block, spec);
   set_new_origin(result, tag_of(where.to_string()));
   return result;
+}
+
+io::h5::Where about(const io::Selection& source) {
+  return {"scatter_tensor", source.dataset().path(), "dataset \"" + source.dataset().name() + "\""};
+}
+
+}  // namespace
+
+at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          const ScatterOptions& options) {
+  const io::h5::Where where = about(source);
+  TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
+                              " is not 0\n  have  a ShardTensor, which holds owned rows only"
+                              "\n  fix   leave halo out (operators exchange what they need), or "
+                              "use scatter_with_halo");
+  const SpecPtr spec = spec_of(source, mesh, placements, where);
+  const at::Tensor block = io::read_together(source, spec, {.dtype = options.dtype, .decode = options.decode});
+  return as_scattered(on_device(block, *mesh), spec, where);
+}
+
+ScatteredHalo scatter_with_halo(const io::Selection& source, const MeshPtr& mesh,
+                                const std::vector<Placement>& placements, const ScatterOptions& options) {
+  const io::h5::Where where = about(source);
+  TORCH_CHECK_VALUE(options.halo >= 0, where.to_string(), ": halo ", options.halo,
+                    " is below 0\n  have  rows to read beyond each side of a block\n  fix   give 0 or more");
+  const SpecPtr spec = spec_of(source, mesh, placements, where);
+  const std::vector<int64_t> widths(spec->ndim(), options.halo);
+  const io::BlockHalo halo{widths, widths};
+  const at::Tensor padded =
+      on_device(io::read_together(source, spec, {.dtype = options.dtype, .decode = options.decode}, halo), *mesh);
+  at::Tensor owned = padded;
+  for (int64_t dim = 0; dim < spec->ndim(); ++dim) {
+    if (!spec->is_cut(dim)) continue;
+    const Interval rows = spec->block_range(dim, mesh->rank());
+    owned =
+        owned.narrow(dim, rows.begin - io::with_halo(halo, dim, rows, spec->global_shape()[dim]).begin, rows.size());
+  }
+  return {as_scattered(copied_block(owned), spec, where), padded};
 }
 
 }  // namespace moonhalo

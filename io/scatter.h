@@ -25,7 +25,7 @@ namespace moonhalo {
 struct ScatterOptions {
   std::optional<at::ScalarType> dtype = {};
   bool decode = false;  ///< as io::ReadOptions
-  int64_t halo = 0;     ///< must be 0: a ShardTensor holds owned rows; see io::read_block
+  int64_t halo = 0;     ///< of scatter_with_halo; 0 for scatter_tensor, as a ShardTensor holds owned rows
 };
 
 /// A dataset, or a part of one, as a ShardTensor: each rank reads just its block, replicated mesh
@@ -40,6 +40,17 @@ struct ScatterOptions {
 /// that rank's error.
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           const ScatterOptions& options = {});
+
+struct ScatteredHalo {
+  at::Tensor tensor;  ///< ShardTensor over the owned rows
+  at::Tensor padded;  ///< this rank's block with its halo, a plain tensor with memory of its own
+};
+
+/// The same with `options.halo` rows more on both sides of every dim that is cut, but none beyond the domain; they are
+/// read from the file, so that they may be more than a neighbour has. ValueError, too, for a halo below 0 or one that
+/// differs between ranks.
+ScatteredHalo scatter_with_halo(const io::Selection& source, const MeshPtr& mesh,
+                                const std::vector<Placement>& placements, const ScatterOptions& options);
 
 // The way back is io::File::write(name, shard_tensor), see io/write_together.h.
 

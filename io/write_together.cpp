@@ -18,6 +18,7 @@
 #include "moonhalo/io/io_plan.h"
 #include "moonhalo/io/likeness.h"
 #include "moonhalo/io/memory.h"
+#include "moonhalo/io/pwrite_all.h"
 #include "moonhalo/io/reach.h"
 #include "moonhalo/io/scales.h"
 #include "moonhalo/io/writer.h"
@@ -245,6 +246,8 @@ void SharedWrite::write_round(const IoPlan& plan, int64_t round, const at::Tenso
   const std::vector<uint64_t> addresses = place(by_rank, chunks);
   for (size_t i = 0; i < chunks.size(); ++i)
     file_.write_raw(chunks[i].bytes.data(), chunks[i].bytes.size(), addresses[i]);
+  // A rank's chunks lie together, as place() asks for room in the order of ranks.
+  if (!chunks.empty()) hand_to_disk(file_.raw_descriptor(), addresses.front(), addresses.back());
   check_written();
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that netCDF4 and zarr wrote, read by Moonhalo on several ranks, threads and processes, equal bit by bit.
+"""Files that h5py, netCDF4 and zarr wrote, read by Moonhalo on several ranks, threads and processes, equal bit by bit.
 
-check_formats.py PROGRAM PYTHON SCRIPT MPIEXEC: PYTHON is that of the environment that `./dev test` makes; without it the
-test is skipped (status 77). Without an MPIEXEC there are no processes."""
+check_formats.py KIND PROGRAM PYTHON SCRIPT MPIEXEC: KIND is classic, archives or filters. PYTHON is that of the environment that
+`./dev test` makes; without it the test is skipped (status 77). Without an MPIEXEC there are no processes."""
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
 from own_python import check, enter, finish
 
-program, python, script = sys.argv[1:4]
+kind, program, python, script = sys.argv[1:5]
 enter(python, "h5py", "netCDF4", "xarray", "zarr")
 
 import h5py
@@ -20,6 +20,7 @@ import numpy as np
 
 import archives
 import classic
+import filters
 
 
 def same(ours, theirs):
@@ -84,18 +85,18 @@ def check_file(path, expected, ranks):
 def runs():
     for ranks in (1, 3, 4):
         yield f"{ranks} threads", [program, "run", script, "--ranks", str(ranks)]
-    if len(sys.argv) > 4:
+    if len(sys.argv) > 5:
         for ranks in (2, 3):
-            yield f"{ranks} processes", [sys.argv[4], "-n", str(ranks), program, "run", script]
+            yield f"{ranks} processes", [sys.argv[5], "-n", str(ranks), program, "run", script]
 
 
 with tempfile.TemporaryDirectory() as folder:
-    files = {**classic.make(folder), **archives.make(folder)}
+    files = {"classic": classic, "archives": archives, "filters": filters}[kind].make(folder)
     for ranks, command in runs():
         subprocess.run([*command, folder, *files], check=True)
         for name, expected in files.items():
             check_file(folder + "/" + name, expected, ranks)
-    for name in ("xarray2.zarr", "no-suffix"):
+    for name in ("xarray2.zarr", "no-suffix") if kind == "archives" else ():
         with h5py.File(f"{folder}/{name}.out.h5") as out:
             theirs = archives.decoded_by_xarray(f"{folder}/{name}")
             check(name + " as xarray decodes it", np.array_equal(out["t2m/decoded"][()].astype(theirs.dtype), theirs, equal_nan=True))

@@ -147,12 +147,14 @@ TEST(RunPlan, S18NetCdf3InTheOtherByteOrder) {
   file.variables = {{"v", {0, 1, 2}, 5, turned}, {"beside", {0}, 5, std::string(24 * 4, '\0')}};
   std::ofstream(path, std::ios::binary) << file.bytes();
   for (const Placed& cut : cuts()) {
+    std::atomic<bool> shared{false};
     on_mesh(cut.mesh, [&](const MeshPtr& mesh) {
       const int64_t before = io_stats().exchanged;
       const at::Tensor x = scatter_tensor(open(path)["v"], mesh, cut.placements);
       EXPECT_TRUE(at::equal(to_local(x), to_local(distribute_tensor(whole, mesh, cut.placements))));
-      EXPECT_GE(io_stats().exchanged, before);
+      if (io_stats().exchanged > before) shared = true;
     });
+    EXPECT_TRUE(shared);
   }
 }
 

@@ -103,6 +103,48 @@ TEST(ScatterFromFile, S18ABlockWithItsHaloReadsNoMore) {
   });
 }
 
+/// The halo may be wider than a neighbour's block, and blocks may be empty or replicated.
+TEST(ScatterFromFile, S18ScatterWithHalo) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  const at::Tensor full = field({5, 9, 64});
+  {
+    RawFile raw(path);
+    raw.floats("x", full);
+    raw.floats("chunks", full, {.chunks = {1, 9, 64}, .gzip = 1});
+    for (const char* name : {"x", "chunks"})
+      raw.number<double>(name, "scale_factor", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {2});
+  }
+  const std::vector<Placed> cuts = {{{1}, {shard(1)}},
+                                    {{3}, {shard(1, {7, 0, 2})}},
+                                    {{4}, {shard(2, {1, 20, 0, 43})}},
+                                    {{2, 2}, {shard(1, {8, 1}), shard(2, {60, 4})}},
+                                    {{2, 2}, {replicate(), shard(0, {1, 4})}}};
+  for (const Placed& cut : cuts) {
+    for (const char* name : {"x", "chunks"}) {
+      for (const int64_t halo : {0, 1, 3, 100}) {
+        on_mesh(cut.mesh, [&](const MeshPtr& mesh) {
+          const auto [x, padded] = scatter_with_halo(open(path)[name], mesh, cut.placements,
+                                                     {.dtype = at::kDouble, .decode = true, .halo = halo});
+
+          at::Tensor expected = full.to(at::kDouble) * 2;
+          const at::Tensor owned = distribute_tensor(expected, mesh, cut.placements);
+          for (int64_t dim = 0; dim < 3; ++dim) {
+            const Interval rows = spec(owned)->block_range(dim, mesh->rank());
+            if (!spec(owned)->is_cut(dim)) continue;
+            expected = expected.slice(dim, std::max<int64_t>(rows.begin - halo, 0), rows.end + halo);
+          }
+          EXPECT_TRUE(at::equal(padded, expected));
+          EXPECT_EQ(spec(x), spec(owned));
+          EXPECT_TRUE(at::equal(to_local(x), to_local(owned)));
+          to_local(x).zero_();  // the halo has memory of its own
+          EXPECT_TRUE(at::equal(padded, expected));
+        });
+      }
+    }
+  }
+}
+
 TEST(ScatterFromFile, FailsOnEveryRankAlike) {
   const Folder folder;
   const std::string path = folder / "x.h5";
@@ -120,6 +162,12 @@ TEST(ScatterFromFile, FailsOnEveryRankAlike) {
        [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["x"], mesh, {partial()}); }},
       {start + "halo 1 is not 0",
        [](const MeshPtr& mesh, const File& file) { scatter_tensor(file["x"], mesh, {shard(0)}, {.halo = 1}); }},
+      {start + "halo -1 is below 0",
+       [](const MeshPtr& mesh, const File& file) { scatter_with_halo(file["x"], mesh, {shard(0)}, {.halo = -1}); }},
+      {start + "the ranks selected different data",
+       [](const MeshPtr& mesh, const File& file) {
+         scatter_with_halo(file["x"], mesh, {shard(0)}, {.halo = mesh->rank() + 1});
+       }},
       {start + "the ranks selected different data",
        [](const MeshPtr& mesh, const File& file) {
          scatter_tensor(file["x"][mesh->rank() == 1 ? "1:" : ":63"], mesh, {shard(0)});

@@ -7,6 +7,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/io_stats.h"
+#include "moonhalo/io/read_together.h"
 #include "moonhalo/io/scatter.h"
 #include "tests/io/full_disk.h"
 #include "tests/io/raw_file.h"
@@ -91,6 +92,15 @@ TEST_F(MpiFiles, S18ColumnsOfSharedReadsArriveInTheirPlace) {
   at::Tensor stored = at::tensor({io_stats().stored - before.stored}, at::kLong);
   world->all_reduce(stored);
   EXPECT_EQ(stored.item<int64_t>(), static_cast<int64_t>(wide.nbytes()));
+
+  for (const char* name : {"runs", "columns"}) {
+    const at::Tensor whole = name == std::string("runs") ? wide : full;
+    const SpecPtr spec = make_spec(mesh, whole.sizes(), {shard(1)});
+    const Interval rows =
+        with_halo({.lo = {0, 2}, .hi = {0, 1}}, 1, spec->block_range(1, world->rank()), whole.size(1));
+    const at::Tensor block = read_together(file[name], spec, {.dtype = at::kDouble}, {.lo = {0, 2}, .hi = {0, 1}});
+    EXPECT_TRUE(at::equal(block, whole.slice(1, rows.begin, rows.end).to(at::kDouble)));
+  }
 }
 
 TEST_F(MpiFiles, X16_ARankThatCannotReadStopsAll) {

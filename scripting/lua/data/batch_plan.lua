@@ -17,7 +17,7 @@ function BatchPlan.new(set, cut, options)
   self.group = cut:group()
   self.sources = Sources.new(set.data, self.names)
   local begins, ends = cut:rows()
-  local zeros, readers, fields = {}, {}, {}
+  local zeros, readers, fields, on_host = {}, {}, {}, {dtype = options.dtype, device = "cpu"}
   for i in ipairs(cut.shape) do zeros[i] = 0 end
   for i, name in ipairs(self.names) do
     local field = set.data.fields[name]
@@ -27,7 +27,7 @@ function BatchPlan.new(set, cut, options)
       or self.sources:reader(begins, ends, options.dtype, options.cache_bytes // 2))
     local scale = options.normalize and options.normalize[name]
     fields[i] = {name = name, reader = readers[kind], channels = field.channels, may_be_missing = options.missing ~= nil,
-      mean = scale and mh.tensor(scale.mean, {dtype = options.dtype}), std = scale and mh.tensor(scale.std, {dtype = options.dtype})}
+      mean = scale and mh.tensor(scale.mean, on_host), std = scale and mh.tensor(scale.std, on_host)}
     self.number[name] = i - 1
   end
   self.queue = mh._data.queue(fields)
@@ -119,8 +119,8 @@ end
 --- The frames of a field: those read, or what the group makes of them. Large tensors are freed at once, not when Lua collects
 --- them, for the sake of the memory that was stated.
 local function frames_read(self, batch, name, read)
-  if self.cut.mesh and self.cut.mesh.device_type ~= "cpu" then
-    local moved = read:to(mh.device())
+  if self.cut.mesh and self.cut.mesh.device_type ~= "cpu" and mh.backend() ~= "fake" then
+    local moved = read:to(self.cut.mesh.device)
     read:free()
     read = moved
   end

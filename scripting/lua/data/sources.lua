@@ -42,7 +42,7 @@ function Sources:places(name, frames)
   for i, frame in ipairs(frames) do
     flat[3 * i - 2], flat[3 * i - 1], flat[3 * i] = self:place(name, frame[1], frame[2])
   end
-  return mh.tensor(flat, {dtype = "int64"}):reshape{#frames, 3}
+  return mh.tensor(flat, {dtype = "int64", device = "cpu"}):reshape{#frames, 3}
 end
 
 --- A reader of rows [begins, ends) of space.

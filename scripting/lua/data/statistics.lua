@@ -62,13 +62,13 @@ local function weights_of(data, given, shape)
       fail(("statistics: weights of another shape than space\n  have  [%s], space [%s]\n  fix   give one number a place"):format(
         table.concat(given.shape, ", "), table.concat(shape, ", ")))
     end
-    return given:double():contiguous()
+    return given:to("cpu"):double():contiguous()
   end
   for i, dim in ipairs(data.space) do
     if dim == given and data.coordinates[dim] then
       local column = {}
       for k in ipairs(shape) do column[k] = k == i and shape[i] or 1 end
-      local cosine = mh.deg2rad(mh.tensor(data.coordinates[dim], {dtype = "float64"})):cos():clamp(0)
+      local cosine = mh.deg2rad(mh.tensor(data.coordinates[dim], {dtype = "float64", device = "cpu"})):cos():clamp(0)
       return cosine:reshape(column):expand(shape):contiguous()
     end
   end
@@ -114,7 +114,7 @@ local function moments_of(data, name, frames, weights, before)
     end
     return "read"
   end)
-  local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64"})
+  local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64", device = "cpu"})
   if not is_alone() then
     local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"statistics"})
     mine = mh.from_local(mine, mesh, {mh.Shard(0)}):full_tensor()

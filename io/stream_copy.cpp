@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/stream_copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+namespace moonhalo::io {
+
+#ifdef __SSE2__
+
+void stream_copy(char* to, const char* from, size_t bytes) {
+  constexpr size_t kLine = 64, kShort = 4 * kLine;
+  if (bytes < kShort) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
+  std::memcpy(to, from, head);
+  to += head;
+  from += head;
+  bytes -= head;
+  for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    auto* line = reinterpret_cast<__m128i*>(to);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2),
+                  d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(line, a);
+    _mm_stream_si128(line + 1, b);
+    _mm_stream_si128(line + 2, c);
+    _mm_stream_si128(line + 3, d);
+  }
+  std::memcpy(to, from, bytes);
+}
+
+void finish_stream() { _mm_sfence(); }
+
+#else
+
+void stream_copy(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+void finish_stream() {}
+
+#endif
+
+}  // namespace moonhalo::io
