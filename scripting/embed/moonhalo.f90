@@ -13,8 +13,8 @@ module moonhalo
   use, intrinsic :: iso_c_binding
   implicit none
   private
-  public :: mh_session, mh_box_list, mh_open, mh_close, mh_field, mh_unregister, mh_add_box, mh_boxes, mh_call, mh_call_begin, &
-    mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error
+  public :: mh_session, mh_box_list, mh_transport, mh_open, mh_close, mh_field, mh_unregister, mh_add_box, mh_boxes, mh_call, &
+    mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error
 
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
@@ -31,6 +31,16 @@ module moonhalo
     private
     type(c_ptr) :: handle = c_null_ptr
   end type mh_box_list
+
+  !> Messages by functions of the program's, in place of a communicator: moonhalo_c.h says what each must do. They are
+  !> functions with bind(c), given by c_funloc.
+  type, bind(c) :: mh_transport
+    integer(c_size_t) :: size = 0                    !< c_sizeof of a variable of this type
+    type(c_ptr) :: context = c_null_ptr              !< given to each function
+    type(c_funptr) :: rank = c_null_funptr, ranks = c_null_funptr
+    type(c_funptr) :: isend = c_null_funptr, irecv = c_null_funptr, test = c_null_funptr, cancel = c_null_funptr
+    integer(c_int) :: any_thread = 0                 !< 1: other threads may talk meanwhile
+  end type mh_transport
 
   interface
     integer(c_int) function c_open(script, comm, transport, settings, timeout, session) bind(c, name='moonhalo_open')
@@ -128,7 +138,7 @@ contains
     type(*), intent(in), optional, target :: comm
     character(*), intent(in), optional :: settings      !< 'lr=1e-3 width=16'
     real(c_double), intent(in), optional :: timeout     !< longest silence of a rank in seconds
-    type(c_ptr), intent(in), optional :: transport      !< in place of comm: address of an mh_transport, which C made
+    type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport, there until mh_close
     integer, intent(out), optional :: stat
     character(kind=c_char, len=:), allocatable, target :: text
     type(c_ptr) :: where_comm, where_transport, where_settings

@@ -112,22 +112,24 @@ void TrainerLink::send_header(const Header& header) {
 void TrainerLink::request(Communicator& solvers, const std::vector<at::Tensor>& fields, std::span<const double> numbers,
                           const std::vector<at::Tensor>& weights) {
   check_open("trainers");
-  TORCH_CHECK_VALUE(numbers.size() <= Header::kNumbers, "trainers: ", numbers.size(), " numbers go with a snapshot\n  fix   at most ",
-                    Header::kNumbers);
+  TORCH_CHECK_VALUE(numbers.size() <= Header::kNumbers, "trainers: too many numbers go with a snapshot\n  have  ", numbers.size(),
+                    "\n  fix   give step at most ", Header::kNumbers);
   const at::NoGradGuard plain;
-  std::vector<SpecPtr> specs;
+  std::vector<std::pair<SpecPtr, at::ScalarType>> wanted;
   for (const at::Tensor& field : fields) {
-    specs.push_back(spec(field));
-    TORCH_CHECK_VALUE(specs.back()->mesh()->size() == solvers.size(), "trainers: a field lies on ", specs.back()->mesh()->size(),
-                      " of the ", solvers.size(), " ranks that solve");
+    wanted.emplace_back(spec(field), field.scalar_type());
+    const int64_t ranks = spec(field)->mesh()->size();
+    TORCH_CHECK_VALUE(ranks == solvers.size(), "trainers: a field lies on ", ranks, " of the ", solvers.size(),
+                      " ranks that solve\n  have  ", spec(field)->to_string(),
+                      "\n  fix   give fields that the solver has registered");
   }
-  Header header{specs == planned_ ? Header::kSnapshot : Header::kNewPlan, static_cast<int64_t>(numbers.size())};
+  Header header{wanted == planned_ ? Header::kSnapshot : Header::kNewPlan, static_cast<int64_t>(numbers.size())};
   std::copy(numbers.begin(), numbers.end(), header.numbers);
   sends_.clear();
   send_header(header);
   if (header.command == Header::kNewPlan) {
     plan(fields, fields.size());
-    planned_ = specs;
+    planned_ = std::move(wanted);
   }
   for (size_t i = 0; i < fields.size(); ++i) {
     std::vector<at::Tensor> mine;
@@ -140,23 +142,27 @@ void TrainerLink::request(Communicator& solvers, const std::vector<at::Tensor>& 
 
 bool TrainerLink::take(Communicator& solvers, const std::vector<at::Tensor>& weights) {
   if (reply_ == nullptr) return false;
-  at::Tensor come = at::full({1}, static_cast<int64_t>(is_ready(*reply_)), at::kLong);
+  enum Come : int64_t { kNot, kFailure, kWeights };
+  const auto* next = arriving_.const_data_ptr<uint8_t>();
+  at::Tensor come = at::full({1}, int64_t{kNot}, at::kLong);
+  if (is_ready(*reply_)) {
+    reply_->wait();
+    come.fill_(int64_t{*next == kFine ? kWeights : kFailure});
+  }
   {
     const Uncounted uncounted;
     solvers.all_reduce(come, ReduceOp::kMin);
   }
-  if (come.item<int64_t>() == 0) return false;
-  reply_->wait();
+  if (come.item<int64_t>() == kNot) return false;
   reply_.reset();
   for (const WorkPtr& work : sends_) work->wait();
   for (const BoxSet::Reading& reading : readings_) reading.work->wait();
-  const auto* next = arriving_.const_data_ptr<uint8_t>();
-  if (*next != kFine) throw_failure(solvers);
+  if (come.item<int64_t>() == kFailure) throw_failure(solvers);
   const at::NoGradGuard plain;
   int64_t begin = kTextBytes;
   for (const at::Tensor& weight : weights) {
     const auto bytes = static_cast<int64_t>(weight.nbytes());
-    at::Tensor value = at::empty_like(weight, at::MemoryFormat::Contiguous);
+    const at::Tensor value = at::empty(weight.sizes(), weight.scalar_type());
     if (bytes > 0) std::memcpy(value.mutable_data_ptr(), next + begin, bytes);
     at::Tensor(weight).copy_(value);
     begin += bytes;
@@ -169,7 +175,8 @@ void TrainerLink::throw_failure(Communicator& solvers) {
   const std::vector<std::string> all = solvers.all_gather_strings(
       static_cast<char>('0' + reply[0]) + std::string(reinterpret_cast<const char*>(reply + 1)));
   const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one[0] == '0' + kFailed; });
-  const std::string text = (first == all.end() ? all.front() : *first).substr(1);
+  const auto other = std::find_if(all.begin(), all.end(), [](const auto& one) { return one[0] != '0' + kFine; });
+  const std::string text = (first == all.end() ? *other : *first).substr(1);
   ended_ = "the trainers have failed: " + text.substr(0, text.find('\n'));
   TORCH_CHECK(false, "the trainers have failed\n  have  ", text, "\n  fix   mend the script; the solver can go on without them");
 }
@@ -226,7 +233,7 @@ void TrainerLink::reply(const std::vector<at::Tensor>& weights) {
   std::fill_n(next, kTextBytes, kFine);
   next += kTextBytes;
   for (const at::Tensor& weight : weights) {
-    const at::Tensor value = weight.detach().contiguous();
+    const at::Tensor value = weight.detach().cpu().contiguous();
     if (value.numel() > 0) std::memcpy(next, value.const_data_ptr(), value.nbytes());
     next += value.nbytes();
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -69,9 +70,9 @@ class TrainerLink {
   [[noreturn]] void throw_failure(Communicator& solvers);
 
   CommunicatorPtr all_;
-  int solvers_, trainers_, part_rank_ = -1;  // among the trainers
-  MeshPtr mesh_;                             // of all ranks
-  std::vector<SpecPtr> planned_;             // of the fields that sets_ were made for
+  int solvers_, trainers_, part_rank_ = -1;                  // among the trainers
+  MeshPtr mesh_;                                             // of all ranks
+  std::vector<std::pair<SpecPtr, at::ScalarType>> planned_;  // of the fields that sets_ were made for
   std::vector<BoxSet> sets_;
   std::vector<WorkPtr> sends_;  // of the request under way
   std::vector<BoxSet::Reading> readings_;

@@ -101,6 +101,11 @@ class Heat {
     }
     std::copy(next_.begin(), next_.end(), now_.begin());
   }
+  /// The least that a snapshot costs whoever sends it: the owned cells, packed.
+  void copy_to(std::vector<double>& packed) const {
+    for (int64_t i = 1; i < kWide - 1; ++i)
+      std::copy_n(&now_[i * kWide + 1], kWide - 2, &packed[(i - 1) * (kWide - 2)]);
+  }
   moonhalo::Block block() {
     moonhalo::Block block{now_.data(), at::kDouble, {kWide, kWide}};
     block.ghost_low = block.ghost_high = {1, 1};
@@ -136,29 +141,34 @@ void solve(moonhalo::scripting::HostSession& session, int every) {
       "u", [&] { return heat.block(); }, false);
   TORCH_CHECK(outcome.status == MH_OK, outcome.text);
   int fresh = 0;
-  const auto steps = [&](bool sends) {
+  std::vector<double> packed((kWide - 2) * (kWide - 2));
+  enum With { kNothing, kCopies, kTrainers };
+  const auto steps = [&](With with) {
     const StepTime begin{now_on(CLOCK_THREAD_CPUTIME_ID), now_on(CLOCK_MONOTONIC)};
     for (int i = 0; i < kSteps; ++i) {
       heat.step();
-      if (sends) fresh += static_cast<int>(number(session, "step"));
+      if (with == kCopies && i % every == 0) heat.copy_to(packed);
+      if (with == kTrainers) fresh += static_cast<int>(number(session, "step"));
     }
     return StepTime{(now_on(CLOCK_THREAD_CPUTIME_ID) - begin.cpu) / kSteps,
                     (now_on(CLOCK_MONOTONIC) - begin.wall) / kSteps};
   };
-  std::vector<double> alone, beside, wall;
+  std::vector<double> alone, copied, beside, wall;
   for (int round = 0; round < kRounds; ++round) {
-    alone.push_back(steps(false).cpu);
-    const StepTime time = steps(true);
+    alone.push_back(steps(kNothing).cpu);
+    copied.push_back(steps(kCopies).cpu);
+    const StepTime time = steps(kTrainers);
     beside.push_back(time.cpu);
     wall.push_back(time.wall);
   }
   number(session, "finish");
-  for (auto* times : {&alone, &beside, &wall}) std::sort(times->begin(), times->end());
+  for (auto* times : {&alone, &copied, &beside, &wall}) std::sort(times->begin(), times->end());
   const size_t middle = kRounds / 2;
   std::printf(
-      "a solver's step       %8.3f ms of CPU alone, %.3f with trainers (%.3f of the wall clock), ratio %.3f; every %d "
-      "steps, %d times new weights\n",
-      alone[middle], beside[middle], wall[middle], beside[middle] / alone[middle], every, fresh);
+      "a solver's step       %8.3f ms of CPU alone, %.3f with trainers (%.3f of the wall clock), ratio %.3f, of a bare "
+      "copy %.3f; every %d steps, %d times new weights\n",
+      alone[middle], beside[middle], wall[middle], beside[middle] / alone[middle], copied[middle] / alone[middle],
+      every, fresh);
 }
 
 void bench_trainers(const std::string& script, int every) {

@@ -3,6 +3,9 @@
    with an MPI that Moonhalo was not built with. transport_CASE: Moonhalo has no communicator, but functions. */
 #include "host.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,10 +122,30 @@ int64_t changed_outside(const padded* p) {
   return changed;
 }
 
+/* Sessions lose no memory, but those that failed on some ranks: others may still write what they were promised. MPI does,
+   so its start does not count, and the check comes before its end. */
+static void start_mpi(int* argc, char*** argv, int level) {
+  int provided;
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_disable();
+#endif
+  MPI_Init_thread(argc, argv, level, &provided);
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_enable();
+#endif
+}
+
+static void expect_no_leak(void) {
+#ifdef __SANITIZE_ADDRESS__
+  EXPECT(__lsan_do_recoverable_leak_check() == 0);
+  printf("host: nothing leaks\n");
+#endif
+}
+
 int main(int argc, char** argv) {
   const char* name = argc > 2 ? argv[1] : "";
   const char* argument = argc > 3 ? argv[3] : "";
-  int provided, level = MPI_THREAD_MULTIPLE;
+  int level = MPI_THREAD_MULTIPLE;
   host h;
   if (strncmp(name, "transport_", 10) == 0) {
     over_transport = 1;
@@ -130,7 +153,7 @@ int main(int argc, char** argv) {
   }
   if ((strcmp(name, "fields") == 0 || strcmp(name, "beside") == 0) && strcmp(argument, "") != 0) level = atoi(argument); /* 0: MPI_THREAD_SINGLE ... */
   script = argc > 2 ? argv[2] : "";
-  MPI_Init_thread(&argc, &argv, level, &provided);
+  start_mpi(&argc, &argv, level);
   divide(&h, MPI_COMM_WORLD);
   if (strcmp(name, "fields") == 0) {
     test_fields(&h);
@@ -159,6 +182,7 @@ int main(int argc, char** argv) {
   }
   MPI_Barrier(MPI_COMM_WORLD);
   while (transport_count > 0) free_transport();
+  if (strstr("faults beside trainers", name) == NULL) expect_no_leak();
   MPI_Finalize();
   if (h.rank == 0) printf("host: %s is right on %d ranks\n", name, h.ranks);
   return 0;

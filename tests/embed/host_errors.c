@@ -179,6 +179,34 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   free(p.memory);
 }
 
+/* One rank waits in the solver's own MPI while others call: these return after the limit, it does as soon as it calls,
+   and the solver goes on, with another session too. */
+static void one_rank_is_silent(const host* h) {
+  padded p = make_padded(h, 13, 11);
+  mh_session *session = NULL, *other;
+  mh_options options = options_for(h);
+  double out = 0, seconds;
+  int sum = 0;
+  options.timeout_s = 1;
+  EXPECT(mh_open(&options, &session) == MH_OK);
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "train", 0, NULL, 1, &out) == MH_OK);
+  if (h->rank == 1) MPI_Recv(&sum, 1, MPI_INT, 0, 5, h->comm, MPI_STATUS_IGNORE);
+  seconds = MPI_Wtime();
+  EXPECT_ERROR(mh_call(session, "train", 0, NULL, 1, &out), MH_RANK_LOST, h->rank == 1 ? "" : "timed out after 1 s");
+  EXPECT(MPI_Wtime() - seconds < 10); /* the limit is 1 s */
+  if (h->rank == 0) MPI_Send(&sum, 1, MPI_INT, 1, 5, h->comm);
+  EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
+  EXPECT(mh_close(session) == MH_OK);
+  MPI_Allreduce(&h->rank, &sum, 1, MPI_INT, MPI_SUM, h->comm);
+  EXPECT(sum == h->ranks * (h->ranks - 1) / 2);
+  other = open_session(h, NULL);
+  EXPECT(mh_field(other, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(other, "train", 0, NULL, 1, &out) == MH_OK && out > 0);
+  EXPECT(mh_close(other) == MH_OK);
+  free(p.memory);
+}
+
 /* The caller has ended its MPI before the sessions: a status and a text, and the sessions close. Ends MPI. */
 void test_finalised(const host* h) {
   padded p = make_padded(h, 13, 11);
@@ -229,4 +257,5 @@ void test_faults(const host* h) {
   one_rank_fails(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed");
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "\n  rank  1 of ");
   one_rank_fails(h, "runs_short_on_rank_1", MH_MEMORY, "memory");
+  one_rank_is_silent(h);
 }

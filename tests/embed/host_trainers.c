@@ -85,12 +85,14 @@ static void reference(double out[2], int snapshots) {
   free(c.memory);
 }
 
-static void expect_learned(mh_session* session, int snapshots) {
+static void expect_learned_within(mh_session* session, int snapshots, double tolerance) {
   double expected[2], found[2];
   reference(expected, snapshots);
   EXPECT(mh_call(session, "learned", 0, NULL, 2, found) == MH_OK);
-  EXPECT(fabs(found[0] - expected[0]) < 1e-12 * fabs(expected[0]) && found[1] == expected[1]);
+  EXPECT(fabs(found[0] - expected[0]) < tolerance * fabs(expected[0]) && found[1] == expected[1]);
 }
+
+static void expect_learned(mh_session* session, int snapshots) { expect_learned_within(session, snapshots, 1e-12); }
 
 /* What solvers get back is what training on the snapshots gives; between snapshots their weights stay. */
 static void learns_alike(const host* h) {
@@ -158,6 +160,38 @@ static void ends_early(const host* h) {
   end(&d);
 }
 
+/* Registers the field's numbers in single precision, in a block of the same extents. */
+static float* register_narrow(mh_session* session, const char* name, const padded* field) {
+  mh_block block = field->block;
+  float* narrow = (float*)malloc(sizeof(float) * (size_t)field->count);
+  int64_t k;
+  for (k = 0; k < field->count; ++k) narrow[k] = (float)field->memory[k];
+  block.data = narrow;
+  block.dtype = MH_FLOAT32;
+  EXPECT(mh_field(session, name, &block) == MH_OK);
+  return narrow;
+}
+
+/* A field of another dtype in the same blocks is sent as what it is. */
+static void changes_dtype(const host* h) {
+  divided d = start(h, "");
+  float* narrow = NULL;
+  if (d.trains) {
+    EXPECT(number(d.session, "serve") == 2);
+    expect_learned_within(d.session, 2, 1e-6);
+    end(&d);
+    return;
+  }
+  EXPECT(call1(d.session, "step", 9) == 0 && call1(d.session, "step", 0.5) == 0);
+  grow(&d.u);
+  narrow = register_narrow(d.session, "u", &d.u);
+  while (call1(d.session, "step", 1.5) == 0) continue;
+  EXPECT(number(d.session, "finish") == 1);
+  expect_learned_within(d.session, 2, 1e-6);
+  free(narrow);
+  end(&d);
+}
+
 /* One trainer fails, or all do: both sides are told, and the solvers' session goes on. */
 static void trainers_fail(const host* h, const char* settings) {
   divided d = start(h, settings);
@@ -183,8 +217,10 @@ void test_trainers(const host* h) {
   learns_alike(h);
   solvers_do_not_wait(h);
   ends_early(h);
+  changes_dtype(h);
   trainers_fail(h, "fails=all");
   trainers_fail(h, "fails=last");
+  trainers_fail(h, "fails=late");
   options.settings = "trainers=9";
   EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "ranks cannot train");
 }

@@ -20,12 +20,13 @@ function learn(factor)
     end
   end
   if config.fails == "all" or config.fails == "last" and mh.rank() == mh.world_size() - 1 then error("the learning rate is negative") end
-  local u = fields.u:unsqueeze(0):unsqueeze(0)
+  local u = fields.u:to("float64"):unsqueeze(0):unsqueeze(0)
   optimizer:zero_grad()
   local loss = mh.mse_loss(net(u), factor * u) + fields.c:mean()
   loss:backward()
   optimizer:step()
   mh.no_grad(function() net.seen:add_(factor) end)
+  if config.fails == "late" and mh.rank() == 0 then error("the learning rate is negative") end
 end
 
 local trainers = config.trainers > 0

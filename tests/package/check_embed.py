@@ -41,6 +41,11 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
     program = [work / "fortran/fortran_consumer", source / "tests/embed/host.lua"]
     for ranks in (1, 3):
         run(mpiexec, "-n", ranks, *program)
+    own = [run(mpiexec, "-n", ranks, work / "fortran/fortran_transport", program[1]).strip() for ranks in (1, 2, 3)]
+    print("messages by functions in Fortran: " + "; ".join(own), flush=True)
+    losses = [numbers(line)[0] for line in own]
+    if not all(math.isclose(loss, losses[0], rel_tol=DIGITS) for loss in losses):
+        sys.exit("these losses differ")
     failed = subprocess.run([mpiexec, "-n", "2", *map(str, program), "fail"], capture_output=True, text=True)
     if failed.returncode == 0 or "ERROR STOP moonhalo: " not in failed.stderr or "the pressure is negative" not in failed.stderr:
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")

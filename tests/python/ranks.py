@@ -93,6 +93,37 @@ def own_operators(mesh):
     expect(close(mh.full_tensor(call(cut)), call(q)), "an operator of Moonhalo's")
 
 
+def values_in_python(mesh):
+    """Numbers and shapes that depend on values: PyTorch's kernels without data, written in Python, cannot tell them."""
+    full = torch.arange(ROWS * 2, dtype=torch.float64).sin().reshape(ROWS, 2)
+    x = mh.distribute_tensor(full, mesh, [mh.Shard(0, CUTS["one empty"])])
+    expect(abs(x.sum().item() - full.sum().item()) < 1e-12 and f"{x.sum():.6f}" == f"{full.sum():.6f}", "item")
+    expect(bool((x > 0).any()) and torch.allclose(x, x * 1) and not torch.equal(x, x + 1), "truth")
+    whole = lambda t: mh.full_tensor(t) if mh.is_shard_tensor(t) else t
+    for name, of in {"nonzero": lambda t: (t > 0).nonzero(), "mask": lambda t: t[t > 0], "unique": lambda t: t.round().unique()}.items():
+        expect(torch.equal(whole(of(x)), of(full)), name)
+
+
+def text(world, mesh):
+    """One rank alone prints: its block, and nothing is sent."""
+    x = mh.distribute_tensor(torch.arange(12.0, dtype=torch.float64).reshape(6, 2), mesh, [mh.Shard(0, [3, 2, 1])])
+    leaf, total = x.detach().requires_grad_(), x.sum()
+    result = leaf * 2
+    facts = "placements=[Shard(0, {3, 2, 1})], mesh=mesh(3: rows)"
+    wanted = f"ShardTensor(shape=[6, 2], {facts},\n  local=tensor([[6., 7.],\n                [8., 9.]], dtype=torch.float64))"
+    world.barrier()
+    if world.rank == 1:
+        sent = world.bytes_sent()
+        expect(repr(x) == wanted and str(x) == wanted and f"{x}" == wanted and repr([x]) == f"[{wanted}]", f"repr: {x}")
+        expect(repr(leaf) == wanted.replace(facts, facts + ", requires_grad=True"), f"repr of a leaf: {leaf}")
+        expect(repr(result).startswith(f"ShardTensor(shape=[6, 2], {facts}, grad_fn=<MulBackward0>,\n"), f"repr of a result: {result}")
+        expect(repr(total).startswith("ShardTensor(shape=[], placements=[Partial(sum)], "), f"repr of a sum: {total!r}")
+        expect(repr(torch.nn.Parameter(x)).startswith("Parameter containing:\nShardTensor("), "repr of a parameter")
+        expect(repr(torch.ones(2)) == "tensor([1., 1.])", "repr of a plain tensor")
+        expect(world.bytes_sent() == sent, "repr sends nothing")
+    world.barrier()
+
+
 def errors(world, mesh):
     for fails, kind, text in (
         (lambda: mh.scatter_tensor(torch.ones(4), mesh, [mh.Shard(3)]), (IndexError, ValueError), "3"),
@@ -113,6 +144,8 @@ def rank(world):
     for name, sizes in CUTS.items():
         compare(world, mesh, name, sizes)
     own_operators(mesh)
+    values_in_python(mesh)
+    text(world, mesh)
     errors(world, mesh)
     world.barrier()
 

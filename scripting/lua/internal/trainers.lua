@@ -11,6 +11,7 @@ local mh = require "moonhalo"
 
 local fail = mh.fail
 local kOptions = {ranks = "integer", every = "integer", fields = "table", weights = "table", learn = "function"}
+local kExample = "mh.host.trainers {ranks = 1, every = 10, fields = {\"u\"}, weights = net, learn = function() ... end}"
 
 local trainers = {}
 local Trainers = {}
@@ -28,11 +29,12 @@ local function check_options(options)
     local found = math.type(value) or type(value)
     if found == "userdata" then found = "table" end
     if found ~= kOptions[name] then
-      fail(("host.trainers: option '%s' is a %s\n  have  %s\n  fix   mh.host.trainers {ranks = 1, every = 10, fields = {\"u\"}, "
-        .. "weights = net, learn = function() ... end}"):format(name, kOptions[name], found))
+      fail(("host.trainers: option '%s' is a %s\n  have  %s\n  fix   %s"):format(name, kOptions[name], found, kExample))
     end
   end
-  if options.every < 1 then fail(("host.trainers: every = %d is no number of steps"):format(options.every)) end
+  if options.every < 1 then
+    fail(("host.trainers: there is no step between snapshots\n  have  every = %d\n  fix   every = 1 or more"):format(options.every))
+  end
   if #options.fields == 0 then fail("host.trainers: fields names no field\n  have  an empty list\n  fix   fields = {\"u\"}") end
 end
 
@@ -47,7 +49,9 @@ end
 --- `native`: what a session does for it (embed/host_trainers.cpp); nil where there is no solver (moonhalo check), whose
 --- ranks then train by themselves in every step that would send a snapshot.
 function trainers.new(native, options)
-  if type(options) ~= "table" then fail("host.trainers: a table of options is needed, as {ranks = 1, every = 10, ...}") end
+  if type(options) ~= "table" then
+    fail(("host.trainers: no table of options is given\n  have  a %s\n  fix   %s"):format(type(options), kExample))
+  end
   check_options(options)
   local self = {native = native, steps = 0, every = options.every, fields = options.fields, learn = options.learn,
                 weights = options.weights}
@@ -98,7 +102,11 @@ function Trainers:serve()
   while true do
     local numbers = self.native.next(self.fields)
     if not numbers then return snapshots end
-    local fine, problem = pcall(self.learn, table.unpack(numbers))
+    -- A trainer that fails parts from the others: none replies before all have learnt, so all solvers hear the same.
+    local fine, problem = pcall(function()
+      self.learn(table.unpack(numbers))
+      mh.barrier()
+    end)
     if not fine then
       self.native.fail(tensors_of(self.weights), tostring(problem))
       error(problem, 0)

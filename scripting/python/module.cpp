@@ -3,6 +3,7 @@
 // else is PyTorch's: a ShardTensor arrives as a torch.Tensor.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -29,18 +30,12 @@ namespace {
 using Released = py::call_guard<py::gil_scoped_release>;
 using Placements = std::vector<Placement>;
 
-/// LibTorch's errors as PyTorch raises them, without the C++ stack.
+/// LibTorch's errors as PyTorch raises them.
 void translate(std::exception_ptr error) {
   try {
-    if (error) std::rethrow_exception(std::move(error));
-  } catch (const c10::ValueError& e) {
-    py::set_error(PyExc_ValueError, e.what_without_backtrace());
-  } catch (const c10::TypeError& e) {
-    py::set_error(PyExc_TypeError, e.what_without_backtrace());
-  } catch (const c10::NotImplementedError& e) {
-    py::set_error(PyExc_NotImplementedError, e.what_without_backtrace());
-  } catch (const c10::Error& e) {
-    py::set_error(PyExc_RuntimeError, e.what_without_backtrace());
+    if (error) std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(error);
   }
 }
 

@@ -13,6 +13,8 @@
 
 Collective functions are called by all ranks of a mesh in one order: those that make or leave a ShardTensor, and every
 operator on one. See docs/python.md."""
+import functools as _functools
+
 import torch as _torch  # first: its libraries are those that Moonhalo works with
 
 from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement, Replicate, Shard, distribute_tensor, from_local,
@@ -20,6 +22,25 @@ from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement,
                         run_ranks, scatter_tensor, self_world, to_local, __version__)
 
 ops = _torch.ops.moonhalo
+_repr_of_torch = _torch.Tensor.__repr__
+
+
+@_functools.wraps(_repr_of_torch)
+def _repr(self, *, tensor_contents=None):
+    """Of a ShardTensor: shape, placements, mesh and this rank's block, without communication. Others are PyTorch's."""
+    if not is_shard_tensor(self):
+        return _repr_of_torch(self, tensor_contents=tensor_contents)
+    facts = [f"shape={list(self.shape)}", f"placements={placements(self)}", f"mesh={mesh_of(self)}"]
+    if self.grad_fn is not None:
+        facts.append(f"grad_fn=<{self.grad_fn.name()}>")
+    elif self.requires_grad:
+        facts.append("requires_grad=True")
+    opening = "\n  local="
+    block = _repr_of_torch(to_local(self.detach())).replace("\n", "\n" + " " * (len(opening) - 1))
+    return f"ShardTensor({', '.join(facts)},{opening}{block})"
+
+
+_torch.Tensor.__repr__ = _repr
 
 __all__ = ["CommError", "Communicator", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_tensor", "from_local",
            "full_tensor", "init_device_mesh", "is_shard_tensor", "manual_seed", "mesh_of", "mpi_world", "ops", "placements",

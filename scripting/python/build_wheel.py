@@ -11,7 +11,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent
+SOURCE = Path(__file__).resolve().parents[2]
 
 
 def _torch():
@@ -22,9 +22,20 @@ def _torch():
     sys.exit(f"moonhalo: PyTorch is not installed here\n  have  {sys.prefix}\n  fix   pip install torch first")
 
 
+def _tag():
+    return f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _folder(torch):
+    """A build fits one version of Python and one of PyTorch."""
+    version = re.search(r"__version__ = '([^']+)", (torch / "version.py").read_text())[1]
+    return SOURCE / f"build/python-{_tag()}-torch{version}"
+
+
 def _build():
-    folder = Path(os.environ.get("MOONHALO_BUILD") or SOURCE / "build/python").resolve()
-    if not (folder / "build.ninja").exists():
+    given = os.environ.get("MOONHALO_BUILD")
+    folder = Path(given).resolve() if given else _folder(_torch())
+    if not given or not (folder / "build.ninja").exists():  # again where PyTorch is in another place by now
         subprocess.run(["cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DMOONHALO_TESTS=OFF",
                         f"-DMOONHALO_TORCH={_torch()}"], check=True)
     subprocess.run(["cmake", "--build", folder, "--target", "moonhalo_python"], check=True)
@@ -37,12 +48,13 @@ def _version():
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     folder, version = _build(), _version()
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    tags = f"{tag}-{tag}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    tags = f"{_tag()}-{_tag()}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
     info = f"moonhalo-{version}.dist-info"
-    module = next((folder / "python/moonhalo").glob("_moonhalo*.so"))
+    module = folder / "python/moonhalo" / f"_moonhalo{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not module.exists():
+        sys.exit(f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another folder as MOONHALO_BUILD")
     files = {
-        "moonhalo/__init__.py": (SOURCE / "python/moonhalo/__init__.py").read_bytes(),
+        "moonhalo/__init__.py": (SOURCE / "scripting/python/moonhalo/__init__.py").read_bytes(),
         f"moonhalo/{module.name}": module.read_bytes(),
         "moonhalo/libmoonhalo.so.0": (folder / "lib/libmoonhalo.so.0").read_bytes(),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: moonhalo\nVersion: {version}\nRequires-Dist: torch\n".encode(),

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Which build a wheel is made from, where a machine has several versions of Python and PyTorch.  usage: check_wheel.py SOURCE_FOLDER"""
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(sys.argv[1]) / "scripting/python"))
+import build_wheel
+from own_python import check, finish
+
+
+def commands_for(version, work):
+    """What _build runs for a PyTorch of this version."""
+    torch, commands = work / f"torch-{version}", []
+    torch.mkdir()
+    (torch / "version.py").write_text(f"__all__ = ['__version__']\n__version__ = '{version}'\n")
+    build_wheel._torch = lambda: torch
+    build_wheel.subprocess.run = lambda command, check: commands.append([str(word) for word in command])
+    folder = build_wheel._build()
+    check(f"{commands} configures for {torch}", f"-DMOONHALO_TORCH={torch}" in commands[0] and str(folder) in commands[0])
+    return folder
+
+
+with tempfile.TemporaryDirectory() as name:
+    work = Path(name)
+    build_wheel.SOURCE = work
+    folders = [commands_for(version, work) for version in ("2.10.0+cpu", "2.11.0")]
+    check(f"{folders} differ", folders[0] != folders[1] and all(f"cp{sys.version_info[0]}{sys.version_info[1]}" in str(one) for one in folders))
+    # A module for another Python is not taken.
+    (work / "build/python/moonhalo").mkdir(parents=True)
+    (work / "build/python/moonhalo/_moonhalo.cpython-27-other.so").write_text("")
+    (work / "CMakeLists.txt").write_text("project(moonhalo VERSION 1.0)")
+    build_wheel._build = lambda: work / "build"
+    try:
+        build_wheel.build_wheel(str(work))
+        check("a module for another Python is refused", False)
+    except SystemExit as refused:
+        check(f"said: {refused}", "the build is for another Python" in str(refused))
+finish()
