@@ -187,8 +187,26 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
   unchanged({model = other, optimizer = mh.optim.SGD(other:parameters(), {lr = 1})}, "entry 'optimizer': load_state_dict: the state is that of 'Adam', the optimizer is SGD")
   unchanged({model = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 7)):double()}, "'2.weight' has shape [6, 200], the module's is [7, 200]")
   unchanged({model = other:float()}, "'0.weight' is float64, the module's is float32; strict = false casts")
+  other = other:double()
+  local file = path .. "/model.safetensors"
+  local right = "[193648,203248]"
+  local function put(text, was)  -- where the last tensor lies, in as many bytes
+    on_first(function()
+      local one <close> = assert(io.open(file, "r+b"))
+      local length = string.unpack("<I8", one:read(8))
+      local header, changed = one:read(length):gsub(was:gsub("%p", "%%%0"), text)
+      assert(changed == 1 and #header == length and one:seek("set", 8) and one:write(header))
+    end)
+    mh.barrier()
+  end
+  for _, case in ipairs {{"[NaN,   203248]", "', at which its header ceases to be JSON"}, {"[-93648,203248]", "': -93648 is no size"},
+                         {"[193640,203240]", "': its data begins at byte 193640, that before ends at 193648"}} do
+    put(case[1], right)
+    unchanged({model = other}, "safetensors: '" .. file .. "' has a broken entry '2.weight" .. case[2])
+    put(right, case[1])
+  end
   on_first(function() assert(os.execute(("truncate -s -8 '%s/optimizer.safetensors'"):format(path))) end)
-  unchanged({model = other:double()}, "which is cut short")
+  unchanged({model = other}, "which is cut short")
   testing.assert_error(function() mh.checkpoint.load(path, {}, {strickt = false}) end, "unknown option 'strickt'; did you mean 'strict'?")
 end
 

@@ -2,6 +2,7 @@
 -- V10: products are divided over the ranks where their work counts: mesh:set_macs_per_byte, ComputeConfig.macs_per_byte.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local compute_config = require "moonhalo.policy.compute_config"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
 local ranks = mh.world_size()
@@ -84,6 +85,21 @@ function tests.test_V10_what_is_wrong_is_refused_on_all_ranks()
   testing.assert_equal(held.shape, {4})
   testing.assert_error(function() mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = -1} end,
     "macs_per_byte = -1, wanted a number of multiplications above 0")
+end
+
+function tests.test_V10_autodist_counts_what_it_is_told()
+  local function of(fields)
+    fields.plan_ngpus = ranks
+    return compute_config.macs_per_byte(mh.ComputeConfig(fields), "autodist")
+  end
+  testing.assert_equal({of{}, of{macs_per_byte = math.huge}, of{macs_per_byte = 3}, of{pas_config = {macs_per_byte = 4}},
+    of{macs_per_byte = 5, pas_config = {macs_per_byte = 5}}}, {10, math.huge, 3, 4, 5})
+  testing.assert_error(function() of{macs_per_byte = 5, pas_config = {macs_per_byte = 6}} end,
+    "ComputeConfig: two numbers of multiplications for a byte\n  have  macs_per_byte = 5, pas_config.macs_per_byte = 6")
+  -- A plan for bytes alone is another than that of ten multiplications.
+  testing.assert_equal({compute_config.facts(mh.ComputeConfig{plan_ngpus = 1}, "autodist").macs_per_byte,
+    compute_config.facts(mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = math.huge}, "autodist").macs_per_byte,
+    compute_config.facts(mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = math.huge}, "data").macs_per_byte}, {nil, "bytes alone", nil})
 end
 
 function tests.test_N24_plans_from_before_work_counted_still_fit()

@@ -18,13 +18,11 @@ local function whole_ones(who, folder)
   return found
 end
 
---- A list of {name, time, per_rank}, the last saved last, and the names of what kills have left of layout "per_rank". Collective.
+--- A list of {name, time, ranks}, the last saved last, ranks of layout "per_rank" alone, one for each number that saved it, and the names of what kills have left of layout "per_rank". Collective.
 local function by_time(who, folder)
   local found = mh.json.decode(files.on_first_rank(function() return mh.json.encode(whole_ones(who, folder)) end))
   local others, left = per_rank.list(who, folder)
-  for _, one in ipairs(others) do
-    one.per_rank, found[#found + 1] = true, one
-  end
+  table.move(others, 1, #others, #found + 1, found)
   table.sort(found, function(a, b)
     if a.time ~= b.time then return a.time < b.time end
     if #a.name ~= #b.name then return #a.name < #b.name end  -- step9 before step10
@@ -47,15 +45,14 @@ function history.keep(path, count)
   local folder, own = path:match("^(.*)/([^/]*)$")
   if not folder then folder, own = ".", path end
   local function is_alike(name) return name:gsub("%d+", "0") == own:gsub("%d+", "0") end
-  local alike, found, left = {}, by_time("checkpoint.save", folder)
-  for _, one in ipairs(found) do
-    if is_alike(one.name) then alike[#alike + 1] = one end
-  end
-  for i = 1, #alike - count do
-    local old = folder .. "/" .. alike[i].name
-    if alike[i].per_rank then
-      per_rank.discard(old)
-    else
+  local kept, number, found, left = {}, 0, by_time("checkpoint.save", folder)
+  for i = #found, 1, -1 do
+    local one, old = found[i], folder .. "/" .. found[i].name
+    if is_alike(one.name) and not kept[one.name] and number < count then
+      kept[one.name], number = true, number + 1
+    elseif is_alike(one.name) and one.ranks then
+      per_rank.discard(old, one.ranks)  -- perhaps what a newer save of the same name by other ranks has left
+    elseif is_alike(one.name) then
       files.on_first_rank(function() cfiles.discard("checkpoint.save", old) end)
     end
   end

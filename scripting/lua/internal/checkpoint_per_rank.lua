@@ -165,7 +165,7 @@ local function own_saves(who, folder)
   return found
 end
 
---- The checkpoints in `folder` that are complete on all ranks, as {name, time}, and the names of those that are not: what kills
+--- The checkpoints in `folder` that are complete on all ranks, as {name, ranks, time}, and the names of those that are not: what kills
 --- have left of saves of this many ranks. Collective.
 function per_rank.list(who, folder)
   local own = "[]"
@@ -185,7 +185,7 @@ function per_rank.list(who, folder)
     local save = by_save[key]
     local newest = #save.lists == save.ranks and newest_of_all(save.lists)
     if newest then
-      found[#found + 1] = {name = save.name, time = tonumber(newest)}
+      found[#found + 1] = {name = save.name, ranks = save.ranks, time = tonumber(newest)}
     elseif save.ranks == mh.world_size() then
       left[#left + 1] = save.name
     end

@@ -58,7 +58,7 @@ local meta = {__name = "ComputeConfig"}
 
 function meta.__index(config, name)
   local value = kFields[config][name]
-  if value == nil then
+  if value == nil and not kKinds[name] then
     fail("ComputeConfig: no field '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), kNames))
   end
   return value
@@ -75,7 +75,7 @@ end
 --- over units a step sends what copies would, and holds whole parameters until the optimizer writes them.
 --- use_async_reducer (false): gradients are summed while the backward pass goes on, of train_step's samples while that of the
 --- last does; else when the optimizer wants them. reducer_bucket_cap_mb (32): of gradients in one message.
---- macs_per_byte (math.huge; of autodist 10): multiplications that a rank makes while it sends a byte: products are divided over
+--- macs_per_byte (nil: math.huge, of autodist 10, or what pas_config says): multiplications that a rank makes while it sends a byte: products are divided over
 --- the ranks where that saves more than it sends. With math.huge bytes alone count, and ranks repeat what is cheap to fetch.
 --- use_end2end (false): forward takes a sample and gives the loss, and train_step and infer_step call it. pas_config:
 --- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
@@ -84,7 +84,7 @@ function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
     fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. (mh.is_tensor(given) and "a tensor" or type(given)))
   end
-  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, macs_per_byte = math.huge, pas_config = {}, user_config = {}}
+  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, pas_config = {}, user_config = {}}
   for name, value in pairs(given) do fields[name] = checked(name, value) end
   if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
   fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
@@ -100,21 +100,26 @@ end
 
 function compute_config.is_config(value) return kFields[value] ~= nil end
 
---- The fields that a plan depends on, as plain data.
-function compute_config.facts(config)
+--- The fields that a plan of `policy` depends on, as plain data.
+function compute_config.facts(config, policy)
+  local per_byte = config.macs_per_byte
+  if per_byte == math.huge then per_byte = policy == "autodist" and "bytes alone" or nil end
   return {
     plan_ngpus = config.plan_ngpus, runtime_ngpus = config.runtime_ngpus, use_end2end = config.use_end2end,
     use_zero = config.use_zero, use_async_reducer = config.use_async_reducer,
     reducer_bucket_cap_mb = config.reducer_bucket_cap_mb, pas_config = config.pas_config, user_config = config.user_config,
-    macs_per_byte = config.macs_per_byte < math.huge and config.macs_per_byte or nil,  -- plans from before it was there still fit
+    macs_per_byte = per_byte,  -- nothing by default: plans from before it was there still fit
   }
 end
 
 --- The multiplications for a byte that products on the mesh of a run go by.
 function compute_config.macs_per_byte(config, policy)
-  local given = config.macs_per_byte
-  if policy ~= "autodist" then return given end
-  return config.pas_config.macs_per_byte or (given < math.huge and given or kMacsPerByte)
+  local given, of_policy = config.macs_per_byte, policy == "autodist" and config.pas_config.macs_per_byte or nil
+  if given and of_policy and given ~= of_policy then
+    fail(("ComputeConfig: two numbers of multiplications for a byte\n  have  macs_per_byte = %s, pas_config.macs_per_byte = %s\n  fix   give one")
+      :format(given, of_policy))
+  end
+  return given or of_policy or (policy == "autodist" and kMacsPerByte or math.huge)
 end
 
 return compute_config

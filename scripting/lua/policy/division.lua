@@ -16,7 +16,7 @@ local division = {}
 local function make_mesh(module, config, placed, per_byte)
   local sizes, names, first = {config.units}, {"unit"}, module:parameters()[1]
   for i, size in ipairs(placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, placed.mesh[2][i] end
-  local mesh = mh.init_device_mesh(first and first.device:match("^%a+") or "cpu", sizes, names)
+  local mesh = mh.init_device_mesh(first and first.device or "cpu", sizes, names)
   mesh:set_macs_per_byte(per_byte)
   return mesh
 end
@@ -139,7 +139,8 @@ function division.broadcast_weights(module, plan_ngpus)
   if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. type(module)) end
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
-    fail(("broadcast_weights: %d ranks are no whole units of plan_ngpus = %s"):format(ranks, tostring(plan_ngpus)))
+    fail(("broadcast_weights: the ranks are no whole units\n  have  %d ranks, plan_ngpus = %s\n  fix   give the number of ranks of a unit")
+      :format(ranks, tostring(plan_ngpus)))
   end
   local units = mh.init_device_mesh("cpu", {ranks // plan_ngpus, plan_ngpus}, {"unit", "rank"})["unit"]
   mh.no_grad(function()
@@ -148,7 +149,8 @@ function division.broadcast_weights(module, plan_ngpus)
         local own = tensor:is_shard_tensor() and tensor:to_local() or tensor
         for i, placement in ipairs(tensor:is_shard_tensor() and tensor.placements or {}) do
           if tensor.mesh.names[i] == "unit" and not placement:is_replicate() then
-            fail(("broadcast_weights: '%s' is in blocks over the units, which are no copies of each other"):format(name))
+            fail(("broadcast_weights: '%s' is in blocks over the units, which are no copies of each other"
+              .. "\n  have  %s\n  fix   broadcast weights before use_zero divides them"):format(name, tostring(placement)))
           end
         end
         own:copy_(mh.distribute_tensor(own:detach(), units, {mh.Replicate()}, {src = 0}):to_local())

@@ -123,7 +123,7 @@ local function key_of(module, dummy, policy, config, options)
     model = {
       arguments = policy_graph.describe_arguments(dummy), tensors = policy_graph.describe_tensors(module), modules = kinds,
     },
-    policy = cache.name_of(policy), config = compute_config.facts(config), module_dtype = options.module_dtype,
+    policy = cache.name_of(policy), config = compute_config.facts(config, policy), module_dtype = options.module_dtype,
   }
 end
 

@@ -232,8 +232,8 @@ end
 local report_meta = {__name = "PlanReport"}
 
 function report_meta:__tostring()
-  local lines = {("autodist: %d candidates; cost = multiplications + %g x bytes sent, of the rank that has most"):format(
-    #self.candidates, self.macs_per_byte)}
+  local cost = self.macs_per_byte < math.huge and ("multiplications + %g x bytes sent"):format(self.macs_per_byte) or "bytes sent"
+  local lines = {("autodist: %d candidates; cost = %s, of the rank that has most"):format(#self.candidates, cost)}
   lines[2] = ("  %-28s %12s %9s %12s %12s %12s"):format("ranks", "bytes sent", "messages", "macs", "memory", "cost")
   for _, one in ipairs(self.candidates) do
     local what = ("%sdp %d, domain %d, tp %d%s"):format(one.sizes.pp > 1 and "pp " .. one.sizes.pp .. ", " or "", one.sizes.dp, one.sizes.domain, one.sizes.tp,
@@ -272,7 +272,8 @@ function search.autodist(module, dummy, graph, config)
   local list = candidates_of(graph, ranks, math.max(stages, 1))
   for i, one in ipairs(list) do
     count(one, module, values, graph, {units = world // ranks, micros = options.pipeline_nmicros or one.sizes.pp, per_byte = per_byte})
-    one.cost, one.fits, one.number = one.macs + per_byte * one.bytes, one.memory <= (options.memory_limit or math.huge), i
+    one.cost = per_byte < math.huge and one.macs + per_byte * one.bytes or one.bytes
+    one.fits, one.number = one.memory <= (options.memory_limit or math.huge), i
   end
   generator:load_state_dict(drawn)
   module:zero_grad()

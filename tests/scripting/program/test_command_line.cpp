@@ -336,13 +336,16 @@ return {
 }
 
 TEST_F(CommandLine, InformsAboutItself) {
-  EXPECT_THAT(run({"info"}).out, AllOf(HasSubstr("LibTorch   2."), HasSubstr("Lua        5.4"), HasSubstr("threads")));
+  EXPECT_THAT(run({"info"}).out, AllOf(HasSubstr("LibTorch   2."), HasSubstr("Lua        5.4"),
+                                       HasSubstr("threads tcp"), HasSubstr("devices by ")));
   EXPECT_THAT(run({"ops"}).out, AllOf(HasSubstr("aten::convolution "), HasSubstr("ops/window/conv.cpp")));
   EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
   EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("    moves:  halo, once its tensors are cut as it needs\n"));
   EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr("made of other operators: aten::convolution\n"));
   EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
-  EXPECT_THAT(run({"env"}).out, Not(IsEmpty()));
+  EXPECT_THAT(run({"env"}).out, AllOf(HasSubstr("launcher      "), HasSubstr("control       threads")));
+  EXPECT_THAT(run({"env", "--try", "--ranks", "2"}).out,
+              AllOf(HasSubstr("2 ranks, backend threads, tensors on cpu"), HasSubstr("16777216")));
   EXPECT_THAT(run({"--help"}).out, HasSubstr("repl"));
   EXPECT_EQ(run({"--help"}).status, kDone);
   EXPECT_THAT(run({"--help"}).out, Not(HasSubstr("plan ")));  // not there yet

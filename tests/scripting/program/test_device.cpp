@@ -61,8 +61,72 @@ TEST(ScriptOnDevices, ADeviceThatIsNamedIsShared) {
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
+// The text is the device of the first rank alone: no rank takes it for its own.
+TEST(ScriptOnDevices, ADeviceThatIsNamedIsNoneOfTheRun) {
+  const Result result = run_on("fake", 3,
+                               "local mesh = mh.init_device_mesh('fake:0', {3}, {'rows'})\n"
+                               "assert(mesh.device_type == 'fake:0')\n"
+                               "local x = mh.from_local(mh.ones({2, 2}, {device = 'fake:0'}), mesh, {mh.Shard(0)})\n"
+                               "assert(x:sum():item() == 12)\n"
+                               "assert(mh.init_device_mesh(mh.device(), {3}).device_type == 'fake')\n"
+                               "assert(mh.init_device_mesh('cpu:0', {3}).device_type == 'cpu')\n");
+
+  EXPECT_EQ(result.status, kDone) << result.err;
+}
+
+TEST(ScriptOnDevices, ADividedModelStaysOnTheDevicesOfTheRun) {
+  const std::string script =
+      "local config = mh.ComputeConfig {plan_ngpus = mh.world_size()}\n"
+      "local net = mh.parallelize(mh.nn.Sequential(mh.nn.Linear(4, 4)), {x = mh.ones({6, 4})}, 'data', config)\n"
+      "assert(net.parallel.mesh.device == mh.device(), net.parallel.mesh.device)\n"
+      "net(mh.ones({6, 4})):sum():backward()\n";
+  for (const char* device : {"fake", "fake:0", "fake:1"}) {
+    const Result result = run_on(device, 3, script);
+    EXPECT_EQ(result.status, kDone) << device << ": " << result.err;
+  }
+}
+
 TEST(ScriptOnDevices, ComputesWhatTheCpuComputes) {
   const Result on_cpu = run_on("cpu", 1, kTraining), on_devices = run_on("fake", 3, kTraining);
+
+  EXPECT_EQ(on_cpu.status, kDone) << on_cpu.err;
+  EXPECT_EQ(on_devices.status, kDone) << on_devices.err;
+  EXPECT_EQ(on_devices.out, on_cpu.out);
+}
+
+// Frames are read and normalised on the host; batches lie where their mesh does.
+TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
+  const std::string script =
+      "local path = (os.getenv('TMPDIR') or '/tmp') .. '/moonhalo_device_' .. mh.backend() .. mh.world_size() .. "
+      "'.h5'\n"
+      "local values = mh.arange(6 * 4 * 3, {dtype = 'float32', device = 'cpu'}):reshape{6, 4, 3}\n"
+      "mh._files.on_first_rank(function()\n"
+      "  local out <close> = mh.h5.open(path, 'w')\n"
+      "  out:set_attr('Conventions', 'CF-1.8')\n"
+      "  out:write('time', mh.arange(6, {dtype = 'float64', device = 'cpu'}),\n"
+      "            {dims = {'time'}, attrs = {units = 'hours since 2000-01-01', standard_name = 'time'}})\n"
+      "  out:write('latitude', mh.linspace(60, -60, 4, {device = 'cpu'}),\n"
+      "            {dims = {'latitude'}, attrs = {units = 'degrees_north'}})\n"
+      "  out:write('longitude', mh.arange(3, {dtype = 'float32', device = 'cpu'}),\n"
+      "            {dims = {'longitude'}, attrs = {units = 'degrees_east'}})\n"
+      "  out:write('u', values, {dims = {'time', 'latitude', 'longitude'}})\n"
+      "end)\n"
+      "local set = mh.data.open({path}):windows({inputs = {fields = {'u'}, steps = {0}}, targets = {fields = {'u'}, "
+      "steps = {1}}})\n"
+      "local found = set:statistics{weights = 'latitude'}\n"
+      "for _, device in ipairs {mh.device(), 'cpu', 'fake:1'} do\n"
+      "  local mesh = mh.init_device_mesh(device, {mh.world_size()}, {'rows'})\n"
+      "  local loader = set:loader{mesh = mesh, cut = {latitude = 'rows'}, batch = 2, normalize = found}\n"
+      "  local sum = 0\n"
+      "  for batch in loader:batches() do\n"
+      "    assert(batch.inputs:to_local().device == device, batch.inputs:to_local().device)\n"
+      "    sum = sum + batch.targets:double():sum():item()\n"
+      "  end\n"
+      "  if mh.rank() == 0 then print(('%.5f'):format(sum)) end\n"
+      "end\n"
+      "mh.barrier()\n"
+      "if mh.rank() == 0 then os.remove(path) end\n";
+  const Result on_cpu = run_on("cpu", 1, script), on_devices = run_on("fake", 3, script);
 
   EXPECT_EQ(on_cpu.status, kDone) << on_cpu.err;
   EXPECT_EQ(on_devices.status, kDone) << on_devices.err;

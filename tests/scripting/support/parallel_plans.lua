@@ -437,7 +437,7 @@ function tests.test_N22_units_get_the_weights_of_the_first()
   mh.manual_seed(mh.rank() + 3)
   local own = Mlp()
   testing.assert_equal(mh.broadcast_weights(own, size).fc1.weight, like_first.fc1.weight)
-  refused({("%d ranks are no whole units of plan_ngpus = 3"):format(ranks)}, function() mh.broadcast_weights(own, 3) end)
+  refused({("%d ranks, plan_ngpus = 3"):format(ranks)}, function() mh.broadcast_weights(own, 3) end)
   local stored = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp", config_of(size, ranks, {use_zero = true}))
   refused({"is in blocks over the units"}, function() mh.broadcast_weights(stored, size) end)
 end

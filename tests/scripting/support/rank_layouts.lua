@@ -248,6 +248,31 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
   mh.barrier()
 end
 
+-- A save by these ranks was killed before the older one of the same name by other ranks went.
+function tests.test_keep_counts_names_and_removes_what_others_have_left()
+  local run = fresh("names")
+  local function exists(name) return mh.files.exists(run .. "/" .. name) end
+  local function save(name, keep) mh.checkpoint.save(run .. "/" .. name, {step = 1}, {layout = "per_rank", keep = keep}) end
+  save("step0")
+  save("step1")
+  on_first(function()
+    for rank = 0, ranks do
+      local name = ("%s/step1/rank-%05d-of-%05d"):format(run, rank, ranks + 1)
+      assert(os.execute(("cp -r '%s/step1/rank-00000-of-%05d' '%s'"):format(run, ranks, name)))
+      assert(os.execute(("sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9/' '%s/checkpoint.json'"):format(name)))
+    end
+  end)
+
+  save("step2", 3)
+  mh.barrier()
+  local own, others = ("step1/rank-00000-of-%05d"):format(ranks), ("step1/rank-00000-of-%05d"):format(ranks + 1)
+  testing.assert_equal({exists("step0"), exists(own), exists(others), exists("step2")}, {true, true, false, true})
+
+  save("step3", 2)
+  mh.barrier()
+  testing.assert_equal({exists("step0"), exists("step1"), exists("step2"), exists("step3")}, {false, false, true, true})
+end
+
 function tests.test_N37_ranks_with_disks_of_their_own()
   local disks = fresh("disks")
   local own = ("%s/disk%d"):format(disks, mh.rank())
