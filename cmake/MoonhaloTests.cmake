@@ -46,15 +46,24 @@ set(layers_fuzz engine ops io scripting)
 set(layers_gpu engine ops io scripting)
 set(layers_scripting engine ops io scripting)
 
-# moonhalo_add_test_program(FOLDER SOURCES [PROGRAM NAME])
+# moonhalo_add_test_program(FOLDER SOURCES [PROGRAM NAME] [SANITIZED])
 function(moonhalo_add_test_program folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZED" "PROGRAM" "")
   set(target test_${folder})
   if(arg_PROGRAM)
     set(target ${arg_PROGRAM})
   endif()
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
-  moonhalo_use_common(${target})
+  if(arg_SANITIZED)
+    # A precompiled header serves programs of equal flags only.
+    set(sanitize -fsanitize=address,undefined -fno-omit-frame-pointer -g1)
+    target_compile_options(${target} PRIVATE ${sanitize} -Wno-maybe-uninitialized)
+    target_link_options(${target} PRIVATE ${sanitize})
+    target_link_libraries(${target} PRIVATE moonhalo_common)
+    target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
+  else()
+    moonhalo_use_common(${target})
+  endif()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
                                           PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_CODECS
                                           $<$<BOOL:${MPI_CXX_FOUND}>:MPI::MPI_CXX>)
@@ -116,7 +125,7 @@ endforeach()
 file(STRINGS tests/support/device_table.txt skipped REGEX "^skip ")
 list(TRANSFORM skipped REPLACE "^skip ([^:]+):.*$" "\\1")
 list(JOIN skipped ":" skipped)
-set(device_parts 4)
+set(device_parts 6)
 foreach(part RANGE 1 ${device_parts})
   math(EXPR index "${part} - 1")
   add_test(NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}" --gtest_brief=1)
@@ -126,6 +135,13 @@ foreach(part RANGE 1 ${device_parts})
 endforeach()
 add_test(NAME device.engine COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
                                     --gtest_brief=1)
+# And with the double of NCCL between the ranks.
+math(EXPR device_timeout "${test_timeout} * 2")
+add_test(NAME device.engine_nccl COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
+                                         --gtest_brief=1)
+add_test(NAME device.ops_nccl COMMAND test_ops "--gtest_filter=Convolution.*:Reduce.*:Matmul.*:Softmax.*:Norm.*:Loss.*:-${skipped}" --gtest_brief=1)
+set_tests_properties(device.engine_nccl device.ops_nccl PROPERTIES TIMEOUT ${device_timeout} LABELS device ENVIRONMENT
+                                              "${test_environment};MOONHALO_TEST_DEVICE=fake_nccl;TORCH_SHOW_CPP_STACKTRACES=0")
 set_tests_properties(device.engine PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake")
 
@@ -172,6 +188,15 @@ foreach(kind files plans configs checkpoints)
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
+
+# The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in minutes,
+# where the preset asan takes an hour or two.
+if(NOT MOONHALO_SANITIZE)
+  file(GLOB reader_files CONFIGURE_DEPENDS io/*.cpp)
+  set(layers_sanitized engine ops scripting)
+  moonhalo_add_test_program(sanitized ${fuzz_files} ${reader_files} PROGRAM moonhalo_fuzz_sanitized SANITIZED)
+  set_target_properties(moonhalo_fuzz_sanitized PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()
 
 # The same program under mpirun with 2, 3 and 4 ranks.
 set(mpi_environment "${test_environment}")
@@ -248,6 +273,23 @@ if(MPI_CXX_FOUND)
     endif()
   endforeach()
 endif()
+
+# Blocks on make-believe devices whose ranks are processes: memory of the host, then MPI or TCP between them.
+set(device_process_engine HaloExchange.*:Rows.*:Autograd.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*)
+set(device_process_ops Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
+foreach(folder engine ops)
+  if(MPI_CXX_FOUND)
+    add_test(NAME device.mpi_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
+                                               "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
+    set_tests_properties(device.mpi_${folder} PROPERTIES TIMEOUT ${device_timeout} LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
+                                                         "${mpi_environment};MOONHALO_TEST_RANKS=mpi;MOONHALO_TEST_DEVICE=fake")
+  endif()
+  add_test(NAME device.tcp_${folder}
+           COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables 3 $<TARGET_FILE:test_${folder}>
+                   "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
+  set_tests_properties(device.tcp_${folder} PROPERTIES TIMEOUT ${device_timeout} LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
+                                                       "${test_environment};MOONHALO_TEST_RANKS=tcp;MOONHALO_TEST_DEVICE=fake")
+endforeach()
 
 include(cmake/MoonhaloEmbedTests.cmake)
 include(cmake/MoonhaloFileTests.cmake)
@@ -396,6 +438,12 @@ if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND
   add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(bench.dispatch_instructions PROPERTIES TIMEOUT ${test_timeout} LABELS quick SKIP_RETURN_CODE 77
                                                               ENVIRONMENT "${test_environment}")
+endif()
+
+# Counts of launches, copies, waits of the host.
+if(TARGET bench_device)
+  add_test(NAME bench.device_counts COMMAND bench_device --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(bench.device_counts PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT "${test_environment}")
 endif()
 
 # Four thread ranks need at most 1.25 of the memory of one process.

@@ -23,6 +23,11 @@ endif()
 file(READ "${list_file}" suites)
 foreach(suite IN LISTS suites)
   add_test("${folder}.${suite}" "${program}" "--gtest_filter=${suite}.*")
-  set_tests_properties("${folder}.${suite}" PROPERTIES TIMEOUT "${timeout}" LABELS "${labels}"
+  set(suite_labels "${labels}")
+  # On make-believe devices, whatever MOONHALO_TEST_DEVICE says.
+  if(suite MATCHES "^(Cases/)?(FakeDevice|StagedCommunicator|Nccl|Device(Communicator|Link))")
+    list(APPEND suite_labels device)
+  endif()
+  set_tests_properties("${folder}.${suite}" PROPERTIES TIMEOUT "${timeout}" LABELS "${suite_labels}"
                                                        ENVIRONMENT "${environment}")
 endforeach()

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace moonhalo {
 
@@ -18,6 +20,16 @@ bool set_check_calls(Communicator& world, bool on);
 /// set it for their thread; a program without Lua may. `owner` tells who may take it back.
 void set_program_position(const void* owner, std::function<std::string()> position);
 void clear_program_position(const void* owner);
+
+/// MOONHALO_CHECK_CALLS: "0" or "1"; nothing if it is not set. ValueError for other texts.
+std::optional<bool> check_calls_from_environment();
+
+struct Message;
+struct VerbCall;
+/// ValueError on every rank alike unless all ranks of `group` make this call: verb, sizes, dtype, operator, and in an
+/// exchange or all_to_all the bytes that go from each rank to each. Collective over `group`.
+void compare_calls(Communicator& group, const VerbCall& call, const std::vector<Message>& sends,
+                   const std::vector<Message>& receives);
 
 /// Communicators that compare calls only when asked to.
 class ChecksCalls {

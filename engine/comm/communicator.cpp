@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,8 +22,6 @@
 
 namespace moonhalo {
 namespace {
-
-int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 void check_counts(const char* verb, const char* what, at::IntArrayRef counts, int size) {
   TORCH_CHECK_VALUE(static_cast<int>(counts.size()) == size, verb, ": ", counts.size(), " ", what, " for ", size,
@@ -215,7 +214,7 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   check_tensor("all_gather", "out", out);
   check_counts("all_gather", "counts", counts, size_);
   check_elements("all_gather", "in", in, counts[rank_]);
-  check_elements("all_gather", "out", out, sum(counts));
+  check_elements("all_gather", "out", out, c10::sum_integers(counts));
   check_same_dtype("all_gather", in, out);
   if (size_ == 1) return copy_data(in, out);
   count(CommStats::kAllGather, size_ - 1, static_cast<int64_t>(in.nbytes()) * (size_ - 1));
@@ -227,7 +226,7 @@ void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, 
   check_tensor("reduce_scatter", "in", in, takes_strided());
   check_tensor("reduce_scatter", "out", out, takes_strided());
   check_counts("reduce_scatter", "counts", counts, size_);
-  check_elements("reduce_scatter", "in", in, sum(counts));
+  check_elements("reduce_scatter", "in", in, c10::sum_integers(counts));
   check_elements("reduce_scatter", "out", out, counts[rank_]);
   check_same_dtype("reduce_scatter", in, out);
   check_reducible("reduce_scatter", op, in.scalar_type());
@@ -243,8 +242,8 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   check_tensor("all_to_all", "out", out);
   check_counts("all_to_all", "send_counts", send_counts, size_);
   check_counts("all_to_all", "receive_counts", receive_counts, size_);
-  check_elements("all_to_all", "in", in, sum(send_counts));
-  check_elements("all_to_all", "out", out, sum(receive_counts));
+  check_elements("all_to_all", "in", in, c10::sum_integers(send_counts));
+  check_elements("all_to_all", "out", out, c10::sum_integers(receive_counts));
   check_same_dtype("all_to_all", in, out);
   TORCH_CHECK_VALUE(send_counts[rank_] == receive_counts[rank_], "all_to_all: rank ", rank_, " sends itself ",
                     send_counts[rank_], " elements and expects ", receive_counts[rank_], "\n  have  send_counts = ",
@@ -292,7 +291,7 @@ std::vector<std::string> Communicator::all_gather_strings(const std::string& min
   const at::IntArrayRef counts(lengths.const_data_ptr<int64_t>(), size_);
   at::Tensor text = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   if (!mine.empty()) std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
-  at::Tensor all = at::empty({sum(counts)}, at::kByte);
+  at::Tensor all = at::empty({c10::sum_integers(counts)}, at::kByte);
   all_gather(text, counts, all);
   std::vector<std::string> strings;
   const char* next = static_cast<const char*>(all.const_data_ptr());

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/mpi_calls.h"
 #include "moonhalo/engine/comm/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi_start.h"
@@ -27,19 +29,12 @@ constexpr int kExchangeTag = 1;
 constexpr int kVerbTag = 2;
 using Requests = MpiRequests;
 
-bool check_calls_from_environment() {
-  const char* text = std::getenv("MOONHALO_CHECK_CALLS");
-  const std::string given = text == nullptr ? "" : text;
-  TORCH_CHECK_VALUE(given.empty() || given == "0" || given == "1", "MOONHALO_CHECK_CALLS: neither 0 nor 1\n  have  MOONHALO_CHECK_CALLS=",
-                    given, "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
-  return given != "0";
-}
-
 class MpiCommunicator final : public Communicator,
                               public ChecksCalls,
                               public HasTimeLimit,
                               public EndsProcesses,
                               public PartsForAWhile,
+                              public TellsFailures,
                               public ThreadSupport {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
@@ -74,6 +69,13 @@ class MpiCommunicator final : public Communicator,
     if (mpi_finalized()) return;  // no rank can be told, and none waits
     const MpiWorld& world = group_->world();
     world.leaving->part(world.absence, world.group_ids);
+  }
+  // A rank's own thread tells the others, by MPI_Abort or a note.
+  void tell_failure(const std::string&) override {}
+  std::string heard_failure() override {
+    if (!any_thread() || mpi_finalized()) return "";
+    const int rank = group_->world().leaving->heard(group_->world().absence);
+    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or ended";
   }
   void come_back() override {
     MpiWorld& world = group_->world();
@@ -211,7 +213,7 @@ class MpiCommunicator final : public Communicator,
   // Collects `in` (or what lies at this rank's place in `out` already) of all ranks.
   void gather_parts(const char* verb, const at::Tensor* in, at::IntArrayRef counts, at::Tensor& out) {
     const size_t item = out.itemsize();
-    char* const own_place = bytes_of(out) + sum(counts.slice(0, rank())) * item;
+    char* const own_place = bytes_of(out) + c10::sum_integers(counts.slice(0, rank())) * item;
     const size_t own_bytes = counts[rank()] * item;
     if (in != nullptr && own_bytes > 0) std::memmove(own_place, const_bytes_of(*in), own_bytes);
     auto requests = begin(verb);
@@ -281,7 +283,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
                     "\n  fix   initialise MPI first, or use make_mpi_world(), which does it");
   TORCH_CHECK_VALUE(given != MPI_COMM_NULL, maker, ": MPI_COMM_NULL is no group of ranks\n  have  MPI_COMM_NULL",
                     "\n  fix   call it only on ranks that are in the communicator");
-  const bool check_calls = check_calls_from_environment();
+  const bool check_calls = check_calls_from_environment().value_or(true);
   auto world = std::make_shared<MpiWorld>();
   world->comm = std::make_shared<OwnedComm>(duplicate(given, maker));
   world->leaving = MpiLeaving::of(world->comm->handle);

@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/thread_hub.h"
@@ -192,7 +193,7 @@ class ThreadExchange final : public Work, public Pollable {
   std::vector<Send> sends_;
 };
 
-class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
+class ThreadsCommunicator final : public Communicator, public HasTimeLimit, public TellsFailures {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadHub> hub, int rank, std::shared_ptr<CommStats> stats)
       : Communicator(rank, hub->size(), std::move(stats)), hub_(std::move(hub)), next_receive_(size(), 0) {
@@ -204,6 +205,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit {
   void set_time_limit(std::chrono::milliseconds limit) override { groups().set_timeout(limit); }
   bool takes_strided() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
+  void tell_failure(const std::string& reason) override { abort(reason); }
+  std::string heard_failure() override { return hub_->heard_failure(); }
   ThreadHub& hub() { return *hub_; }
 
  protected:

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/comm/away.h"
+#include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/transport_call.h"
 #include "moonhalo/engine/comm/verb_messages.h"
@@ -19,12 +20,16 @@ namespace {
 class TransportCommunicator final : public Communicator,
                                     public HasTimeLimit,
                                     public PartsForAWhile,
+                                    public TellsFailures,
                                     public ThreadSupport {
  public:
   TransportCommunicator(TransportGroup group, std::shared_ptr<CommStats> stats)
       : Communicator(group.rank, group.size(), std::move(stats)),
         group_(std::make_shared<const TransportGroup>(std::move(group))) {
-    group_->world->calls[group_->tag] = 0;
+    {
+      const std::lock_guard lock(group_->world->mutex);
+      group_->world->calls[group_->tag] = 0;
+    }
     group_->world->groups.add(this);
   }
   ~TransportCommunicator() override { group_->world->groups.remove(this); }
@@ -40,6 +45,14 @@ class TransportCommunicator final : public Communicator,
 
   void set_time_limit(std::chrono::milliseconds limit) override { group_->world->groups.set_timeout(limit); }
   void part() override { group_->hub->part(*group_->world); }
+  // Only where other threads may use the transport. A rank that fails then tells the others by itself.
+  void tell_failure(const std::string&) override {
+    if (any_thread()) part();
+  }
+  std::string heard_failure() override {
+    const int rank = any_thread() ? group_->hub->parted(*group_->world) : -1;
+    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or was lost";
+  }
   void come_back() override { ++group_->world->absence; }
   bool any_thread() const override { return group_->hub->transport().any_thread(); }
 
@@ -150,7 +163,10 @@ class TransportCommunicator final : public Communicator,
   VerbCall number(VerbCall call) {
     const std::string& broken = group_->broken();
     TORCH_CHECK_VALUE(broken.empty(), call.verb(), ": the ranks of this group have parted ways before\n  have  ", broken);
-    call.number = ++group_->world->calls[group_->tag];
+    {
+      const std::lock_guard lock(group_->world->mutex);
+      call.number = ++group_->world->calls[group_->tag];
+    }
     call.mark = CallMark::now();
     return call;
   }

@@ -10,6 +10,33 @@ namespace moonhalo {
 namespace {
 
 using DeviceImpl = c10::impl::VirtualGuardImpl;
+using Tensors = std::vector<at::Tensor>;
+
+// One past the last of the tensors from `first` on that lie one behind the other in one memory.
+size_t end_of_run(const Tensors& tensors, size_t first) {
+  size_t end = first + 1;
+  const auto follows = [&](const at::Tensor& before, const at::Tensor& next) {
+    return next.storage().is_alias_of(before.storage()) && next.scalar_type() == before.scalar_type() &&
+           next.storage_offset() == before.storage_offset() + before.numel();
+  };
+  while (end < tensors.size() && follows(tensors[end - 1], tensors[end])) ++end;
+  return end;
+}
+
+// Tensors [first, end), which are a run, as one.
+at::Tensor joined(const Tensors& tensors, size_t first, size_t end) {
+  int64_t numel = 0;
+  for (size_t i = first; i < end; ++i) numel += tensors[i].numel();
+  return tensors[first].detach().as_strided({numel}, {1}, tensors[first].storage_offset());
+}
+
+// Each run of tensors is copied to its places, which are one too.
+void copy_runs(const Tensors& from, const Tensors& to) {
+  for (size_t first = 0, end = 0; first < from.size(); first = end) {
+    end = end_of_run(from, first);
+    joined(to, first, end).copy_(joined(from, first, end), /*non_blocking=*/true);
+  }
+}
 
 }  // namespace
 
@@ -24,29 +51,41 @@ c10::Event HostStage::mark() const {
   return computed;
 }
 
-at::Tensor HostStage::place_for(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
+Tensors HostStage::places_for(const Tensors& tensors) {
+  Tensors places;
+  for (size_t first = 0, end = 0; first < tensors.size(); first = end) {
+    end = end_of_run(tensors, first);
+    int64_t numel = 0;
+    for (size_t i = first; i < end; ++i) numel += tensors[i].numel();
+    const auto options = tensors[first].options().device(c10::kCPU).pinned_memory(true).requires_grad(false);
+    const at::Tensor all = at::empty({numel}, options);
+    int64_t at = 0;
+    for (size_t i = first; i < end; ++i) {
+      places.push_back(all.narrow(0, at, tensors[i].numel()).view(tensors[i].sizes()));
+      at += tensors[i].numel();
+    }
+  }
+  return places;
 }
 
-std::vector<at::Tensor> HostStage::to_host(const std::vector<at::Tensor>& tensors) const {
-  mark().block(stream_);
+Tensors HostStage::to_host(const Tensors& tensors, const c10::Event& ready) const {
+  ready.block(stream_);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard beside(stream_);
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors)
-    copies.push_back(place_for(tensor).copy_(tensor.detach(), /*non_blocking=*/true));
+  const Tensors places = places_for(tensors);
+  copy_runs(tensors, places);
   c10::Event copied(device().type());
   copied.record(stream_);
   copied.synchronize();
-  return copies;
+  return places;
 }
 
-void HostStage::to_device(const std::vector<std::pair<at::Tensor, at::Tensor>>& copies, const c10::Event& ready) const {
+void HostStage::to_device(const Tensors& places, const Tensors& tensors, const c10::Event& ready) const {
   ready.block(stream_);
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::StreamGuard beside(stream_);
-    for (const auto& [from, to] : copies) to.detach().copy_(from, /*non_blocking=*/true);
+    copy_runs(places, tensors);
   }
   c10::Event copied(device().type());
   copied.record(stream_);

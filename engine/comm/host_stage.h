@@ -5,7 +5,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
-#include <utility>
 #include <vector>
 
 namespace moonhalo {
@@ -18,16 +17,17 @@ class HostStage {
 
   c10::Device device() const { return stream_.device(); }
 
-  /// Marks the place that the current stream has come to, for a later to_device.
+  /// Marks the place that the current stream has come to, for to_host and to_device.
   c10::Event mark() const;
-  /// Copies on the host of contiguous tensors, as the current stream has computed them. The host waits until they are
-  /// there, once for all; then the tensors may change.
-  std::vector<at::Tensor> to_host(const std::vector<at::Tensor>& tensors) const;
-  /// Page-locked memory for a tensor's data.
-  static at::Tensor place_for(const at::Tensor& tensor);
-  /// From the host to the device, for (from, to) pairs, after `ready`. What comes later on the current stream waits for
-  /// that; the host does not.
-  void to_device(const std::vector<std::pair<at::Tensor, at::Tensor>>& copies, const c10::Event& ready) const;
+  /// Copies on the host of contiguous tensors, as they are computed by `ready`. The host waits until they are there,
+  /// once for all; then the tensors may change. Tensors that lie one behind the other are one copy.
+  std::vector<at::Tensor> to_host(const std::vector<at::Tensor>& tensors, const c10::Event& ready) const;
+  /// Page-locked memory for tensors' data: one behind the other where the tensors are.
+  static std::vector<at::Tensor> places_for(const std::vector<at::Tensor>& tensors);
+  /// From the host to the device, for tensors and their places_for, after `ready`. What comes later on the current
+  /// stream waits for that; the host does not.
+  void to_device(const std::vector<at::Tensor>& places, const std::vector<at::Tensor>& tensors,
+                 const c10::Event& ready) const;
 
  private:
   c10::Stream compute_stream() const;

@@ -162,7 +162,16 @@ void MpiLeaving::poll() {
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), finished), sent_.end());
 }
 
+int MpiLeaving::heard(uint64_t absence) {
+  poll();
+  const std::lock_guard lock(mutex_);
+  if (!ended_.empty()) return ended_.begin()->first;
+  const auto parted = parted_.find(absence);
+  return parted == parted_.end() || parted->second.empty() ? -1 : parted->second.begin()->first;
+}
+
 int MpiLeaving::gone(uint64_t group, uint64_t call, uint64_t absence) const {
+  const std::lock_guard lock(mutex_);
   const auto never_comes = [&](const Calls& calls) {
     const auto found = calls.find(group);
     return found != calls.end() && found->second < call;
@@ -178,7 +187,14 @@ int MpiLeaving::gone(uint64_t group, uint64_t call, uint64_t absence) const {
   return -1;
 }
 
+int MpiLeaving::status(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = ended_.find(rank);
+  return found == ended_.end() ? 0 : found->second.status;
+}
+
 int MpiLeaving::status() const {
+  const std::lock_guard lock(mutex_);
   for (const auto& [rank, ended] : ended_) {
     if (ended.status != 0) return ended.status;
   }

@@ -37,13 +37,18 @@ class MpiLeaving {
   /// parted and come back.
   void part(uint64_t absence, const std::vector<uint64_t>& groups);
   /// The ranks that had parted are back.
-  void forget(uint64_t absence) { parted_.erase(absence); }
+  void forget(uint64_t absence) {
+    const std::lock_guard lock(mutex_);
+    parted_.erase(absence);
+  }
   /// A rank that has ended, or has parted in this `absence`, and never makes call number `call` of `group`; -1 if there
   /// is none.
   int gone(uint64_t group, uint64_t call, uint64_t absence) const;
   /// The status of a rank that has ended, else 0; the status of the first rank that ended with another than 0.
-  int status(int rank) const { return ended_.count(rank) == 0 ? 0 : ended_.at(rank).status; }
+  int status(int rank) const;
   int status() const;
+  /// A rank that has ended, or has parted in this `absence`; -1 as far as is known. Any thread, where MPI allows it.
+  int heard(uint64_t absence);
   MpiStuck& stuck() { return *stuck_; }
   void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
 
@@ -77,7 +82,7 @@ class MpiLeaving {
   std::map<uint64_t, std::map<int, Calls>> parted_;  // by absence and rank
   std::vector<Sent> sent_;
   std::unique_ptr<MpiStuck> stuck_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace moonhalo

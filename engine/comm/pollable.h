@@ -9,7 +9,8 @@ namespace moonhalo {
 class Pollable {
  public:
   virtual ~Pollable() = default;
-  /// True if wait() would return, or throw, without waiting for another rank. Says nothing of other ranks.
+  /// True if wait() would return, or throw, without waiting for another rank; what it would throw may be thrown here.
+  /// Says nothing of other ranks.
   virtual bool ready() = 0;
 };
 

@@ -6,42 +6,91 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
+#include <utility>
 
+#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/uncounted.h"
 
 namespace moonhalo {
 namespace {
 
 // Names of hosts repeat in containers and virtual machines; the number of a boot does not.
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 std::string boot() {
   std::string number;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), number);
   return number;
 }
 
-// Ranks that see the same devices give the same text; a launcher may show each rank devices of its own.
-std::string shared_devices(int64_t count) {
+std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
+
+// A function of CUDA's own library, where LibTorch has brought that along.
+std::string pci_address(c10::Device device) {
+  if (!device.is_cuda()) return "";
+  using GetAddress = int (*)(char* text, int length, int device);
+  static const auto get_address = reinterpret_cast<GetAddress>(dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+  std::array<char, 32> text{};
+  const bool known = get_address != nullptr && get_address(text.data(), text.size() - 1, device.index()) == 0;
+  return known ? text.data() : "";
+}
+
+std::atomic<DeviceAddress> address_of{pci_address};
+
+// The first lines that ranks of one host have in common.
+std::string host_text() { return this_host() + "\n" + boot() + "\n"; }
+
+std::string place_of(c10::Device device) {
+  const std::string address = address_of.load()(device);
+  if (!address.empty()) return address;
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return host_name() + "\n" + boot() + "\n" + (visible == nullptr ? "" : visible) + "\n" + std::to_string(count);
+  return std::string(visible == nullptr ? "" : visible) + " " + std::to_string(device.index());
+}
+
+// Ranks that see the same devices give the same text; a launcher may show each rank devices of its own, by their
+// numbers or by leaving none else.
+std::string seen_from_here(c10::DeviceType type, int64_t count) {
+  std::string text = host_text();
+  for (int64_t i = 0; i < count; ++i) text += place_of(c10::Device(type, static_cast<c10::DeviceIndex>(i))) + "\n";
+  return text + std::to_string(count);
+}
+
+// The device that this rank got where each has one of its own.
+const RankLocal<std::optional<c10::Device>> kept;
+
+std::string kept_text(c10::DeviceType type) { return *kept && (*kept)->type() == type ? place_of(**kept) : ""; }
+
+// Alike on all ranks: whether all of them have kept a device, and no two the same.
+bool all_differ(const std::vector<std::string>& seen, const std::vector<std::string>& kept_by_rank) {
+  std::set<std::pair<std::string, std::string>> known;
+  for (size_t rank = 0; rank < seen.size(); ++rank) {
+    if (kept_by_rank[rank].empty() || !known.emplace(seen[rank], kept_by_rank[rank]).second) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
+void set_device_address(DeviceAddress address) { address_of = address == nullptr ? pci_address : address; }
+
+std::string this_host() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 std::optional<c10::Device> parse_compute_device(const std::string& name) {
   try {
     const c10::Device device(name);
-    if (device.is_cpu() || at::isAccelerator(device.type())) return device;
+    if (device.is_cpu()) return c10::Device(c10::kCPU);
+    if (at::isAccelerator(device.type())) return device;
   } catch (const c10::Error&) {
   }
   return std::nullopt;
@@ -57,34 +106,40 @@ c10::Device device_of_rank(Communicator& group, c10::Device wanted) {
   if (wanted.is_cpu() || wanted.has_index()) return wanted;
   if (group.size() == 1) return c10::impl::VirtualGuardImpl(wanted.type()).getDevice();
   const Uncounted set_up;
-  const std::vector<std::string> all = group.all_gather_strings(shared_devices(device_count(wanted.type())));
+  const std::vector<std::string> all =
+      group.all_gather_strings(seen_from_here(wanted.type(), device_count(wanted.type())));
+  if (all_differ(all, group.all_gather_strings(kept_text(wanted.type())))) return **kept;
   std::map<std::string, int64_t> ranks;
   int64_t index = 0;
   for (int rank = 0; rank < group.size(); ++rank) {
     const int64_t before = ranks[all[rank]]++;
     if (rank == group.rank()) index = before;
   }
+  const std::string type = name_of(wanted.type());
   for (const auto& [shared, count] : ranks) {
     const std::string host = shared.substr(0, shared.find('\n'));
     const int64_t devices = std::stoll(shared.substr(shared.rfind('\n') + 1));
-    TORCH_CHECK_VALUE(count <= devices, "device \"", c10::DeviceTypeName(wanted.type(), /*lower_case=*/true), "\": ", count,
-                      " ranks for ", devices, " devices on ", host, "\n  have  ", group.size(), " ranks, ", count,
-                      " of them on ", host, " and none with a device of its own left for some",
-                      "\n  fix   start no more ranks on a host than it has devices, or name a device by its number (\"",
-                      c10::DeviceTypeName(wanted.type(), true), ":0\"), which ranks may share");
+    TORCH_CHECK_VALUE(count <= devices, "device \"", type, "\": ", count, " ranks for ", devices, " devices on ", host,
+                      "\n  have  ", group.size(), " ranks, ", count, " of them on ", host,
+                      "\n  fix   start no more ranks on a host than it has devices, or name a device by its number (\"", type,
+                      ":0\"), which ranks may share");
   }
-  return c10::Device(wanted.type(), static_cast<c10::DeviceIndex>(index));
+  *kept = c10::Device(wanted.type(), static_cast<c10::DeviceIndex>(index));
+  return **kept;
 }
 
-std::string shared_device_name(Communicator& group, c10::Device device) {
+std::string place_of_device(c10::Device device) { return host_text() + place_of(device); }
+
+std::string shared_device_name(Communicator& group, c10::Device own, std::string named) {
   const Uncounted set_up;
-  at::Tensor numbers = at::empty({2}, at::kLong);
+  at::Tensor numbers = at::empty({3}, at::kLong);
   int64_t* const number = numbers.mutable_data_ptr<int64_t>();
-  number[0] = device.index();
-  number[1] = -device.index();
+  number[0] = own.index();
+  number[1] = -own.index();
+  number[2] = named != own.str();
   group.all_reduce(numbers, ReduceOp::kMax);
-  if (number[0] == -number[1]) return device.str();
-  return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  if (number[2] != 0) return named;
+  return number[0] == -number[1] ? own.str() : name_of(own.type());
 }
 
 void use_device(c10::Device device) {

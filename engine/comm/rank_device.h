@@ -10,20 +10,32 @@
 
 namespace moonhalo {
 
-/// "cpu", "cuda", "cuda:1", or another device that LibTorch knows; nothing for other texts, and for "meta".
+/// "cpu" (also for "cpu:0"), "cuda", "cuda:1", or another device that LibTorch knows; nothing for other texts, and for
+/// "meta".
 std::optional<c10::Device> parse_compute_device(const std::string& name);
+/// The name of this machine.
+std::string this_host();
 /// Counts the devices of this type that can be used here.
 int64_t device_count(c10::DeviceType type);
 
 /// Returns the device that this rank computes on where `wanted` is asked for. With a number it is that one, which ranks
-/// may share. Without, each rank of a host gets a device of its own (those that see the same devices get them in rank
-/// order), and a group of one keeps the device of its thread. ValueError on every rank alike when devices are too few.
-/// Collective; the ranks of a host may be processes or threads.
+/// may share. Without, each rank of a host gets a device of its own: the one that it got before, in a larger group, if
+/// all have one; else those that see the same devices get them in rank order. A group of one keeps the device of its
+/// thread. ValueError on every rank alike when devices are too few. Collective; the ranks of a host may be processes or
+/// threads.
 c10::Device device_of_rank(Communicator& group, c10::Device wanted);
 
-/// The name of the ranks' devices for init_device_mesh: with a number if they all have the same one, "cuda:0", else
-/// "cuda". Collective.
-std::string shared_device_name(Communicator& group, c10::Device device);
+/// Gives an address that a device has for all processes of a host, "" where there is none. CUDA's PCI addresses, unless
+/// tests set another; null: those again.
+using DeviceAddress = std::string (*)(c10::Device device);
+void set_device_address(DeviceAddress address);
+
+/// A text that two ranks give alike if `device` is the same one of the same host for both.
+std::string place_of_device(c10::Device device);
+
+/// For init_device_mesh, where each rank names a device: if every rank names its own, the name of them all, with a
+/// number if they have the same one, "cuda:0", else "cuda"; otherwise `named` as it is. Collective.
+std::string shared_device_name(Communicator& group, c10::Device own, std::string named);
 
 /// Makes `device` the one of this thread. A backward pass then stays on the calling thread, because a thread of the
 /// device would serve all its ranks, and a collective in it would wait for itself.

@@ -270,6 +270,15 @@ class SocketTransport final : public Transport {
     return false;
   }
 
+  int lost() override {
+    const std::lock_guard lock(mutex_);
+    progress_ready();
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != rank_ && !connections_[rank]->gone().empty()) return rank;
+    }
+    return -1;
+  }
+
   void cancel(void*& request) override {
     const std::lock_guard lock(mutex_);
     const std::unique_ptr<Request> mine(static_cast<Request*>(request));

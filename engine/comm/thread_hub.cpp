@@ -215,6 +215,14 @@ void ThreadHub::fail(const std::string& reason, bool mismatch) {
   wake_all();
 }
 
+std::string ThreadHub::heard_failure() {
+  if (world_->aborted.load()) return world_->abort_reason();
+  for (int rank = 0; rank < size(); ++rank) {
+    if (world_->ended[world_ranks_[rank]].load()) return "rank " + std::to_string(rank) + " ended without joining";
+  }
+  return "";
+}
+
 void ThreadHub::throw_lost(int rank, const char* verb) {
   std::string reason = world_->abort_reason();
   if (reason.empty()) {

@@ -158,6 +158,8 @@ class ThreadHub {
 
   /// Throws if the group is broken.
   void check(int rank, const char* verb);
+  /// Says why a rank of this group makes no more calls; "" if all go on. Any thread.
+  std::string heard_failure();
   bool broken() const { return (arrivals_.load() & kBroken) != 0; }
 
  private:

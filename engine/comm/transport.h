@@ -21,6 +21,9 @@ class Transport {
   virtual int size() const = 0;
   /// True if other threads of the program may send and receive meanwhile.
   virtual bool any_thread() const = 0;
+  /// A rank that sends nothing more, as far as is known; -1 if there is none. Does not wait. Called by any thread where
+  /// any_thread says so.
+  virtual int lost() { return -1; }
   /// Begins to send, or to receive at most, `bytes` (0 to kPieceBytes). The memory is in use until test says so.
   virtual void* send(const void* data, size_t bytes, int peer, int tag) = 0;
   virtual void* receive(void* data, size_t bytes, int peer, int tag) = 0;

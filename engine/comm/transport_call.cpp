@@ -189,8 +189,14 @@ bool TransportCall::done(Part& part) {
   return true;
 }
 
+/// A rank that has parted, as notes say that have come by now, and never makes this call; -1 if there is none.
+int TransportCall::gone() {
+  group_->hub->poll();
+  return group_->hub->gone(*group_->world, group_->tag, call_.number);
+}
+
 bool TransportCall::ready() {
-  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); });
+  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); }) || gone() >= 0;
 }
 
 void TransportCall::wait() {
@@ -215,9 +221,7 @@ void TransportCall::pause(WaitingTime& time) {
     sched_yield();
     return;
   }
-  group_->hub->poll();
-  const int rank = group_->hub->gone(*group_->world, group_->tag, call_.number);
-  if (rank >= 0) {
+  if (const int rank = gone(); rank >= 0) {
     throw CommError("rank " + std::to_string(rank) + " ended without joining " + call_.verb() + " (call " +
                     std::to_string(call_.number) + " of this group)\n  have  rank " + std::to_string(group_->rank) +
                     " of this group: " + call_.describe() + how_ranks_part());

@@ -44,6 +44,7 @@ class TransportCall {
   void receive(void* data, size_t bytes, int peer);
   /// CommError when a rank is silent for too long or has parted, ValueError when it makes another call.
   void wait();
+  /// As Pollable::ready says.
   bool ready();
   bool broken() const { return !group_->broken().empty(); }
 
@@ -60,6 +61,7 @@ class TransportCall {
   };
   Part& add(bool sends, char* data, size_t bytes, int peer);
   bool done(Part& part);
+  int gone();
   static Head head_of(const Part& part);
   void take(Part& part);
   [[noreturn]] void refuse(Part& found);

@@ -34,7 +34,8 @@ void TransportHub::take_tag(int tag) {
   next_tag_ = tag + 1;
 }
 
-void TransportHub::part(const TransportWorld& world) {
+void TransportHub::part(TransportWorld& world) {
+  const std::scoped_lock lock(world.mutex, mutex_);
   auto next = world.calls.begin();
   do {
     Note note{world.id, world.absence, static_cast<uint64_t>(transport_->rank()), 0, {}};
@@ -59,6 +60,7 @@ void TransportHub::pass_on(const Note& note, int from) {
 }
 
 void TransportHub::poll() {
+  const std::lock_guard lock(mutex_);
   for (Neighbour& neighbour : neighbours_) {
     while (transport_->test(neighbour.request)) {
       take(*neighbour.note);
@@ -69,7 +71,18 @@ void TransportHub::poll() {
   std::erase_if(sending_, [this](Sending& one) { return transport_->test(one.request); });
 }
 
-int TransportHub::gone(const TransportWorld& world, int tag, uint64_t number) const {
+int TransportHub::parted(const TransportWorld& world) {
+  poll();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto parted = parted_.find({world.id, world.absence});
+    if (parted != parted_.end() && !parted->second.empty()) return static_cast<int>(parted->second.begin()->first);
+  }
+  return transport_->lost();
+}
+
+int TransportHub::gone(const TransportWorld& world, int tag, uint64_t number) {
+  const std::lock_guard lock(mutex_);
   const auto parted = parted_.find({world.id, world.absence});
   if (parted == parted_.end()) return -1;
   for (const auto& [rank, calls] : parted->second) {

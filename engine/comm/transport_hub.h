@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,9 @@ namespace moonhalo {
 /// The state that the groups split from one world share.
 struct TransportWorld {
   uint64_t id = 0;
-  uint64_t absence = 0;               ///< how often ranks have parted and come back
-  std::map<int, uint64_t> calls;      ///< by group's tag: calls begun
+  std::atomic<uint64_t> absence = 0;  ///< how often ranks have parted and come back
+  std::map<int, uint64_t> calls;      ///< by group's tag: calls begun. Changed under `mutex`
+  std::mutex mutex;
   std::map<int, std::string> broken;  ///< by group's tag: how its ranks have parted ways
   std::string aborted;
   GroupList groups;
@@ -41,11 +44,13 @@ class TransportHub {
   static constexpr int kTellTags = 16384;
 
   /// This rank makes no more calls in this world until its ranks come back.
-  void part(const TransportWorld& world);
-  /// Takes notes that have come, and passes them on.
+  void part(TransportWorld& world);
+  /// Takes notes that have come, and passes them on. Any thread.
   void poll();
   /// A rank that has parted and never makes call `number` of the group; -1 if there is none.
-  int gone(const TransportWorld& world, int tag, uint64_t number) const;
+  int gone(const TransportWorld& world, int tag, uint64_t number);
+  /// A rank that has parted from this world, or was lost; -1 if there is none. Any thread.
+  int parted(const TransportWorld& world);
 
  private:
   static constexpr size_t kGroups = 60;
@@ -69,6 +74,7 @@ class TransportHub {
   int next_tag_ = 1;
   std::vector<Neighbour> neighbours_;
   std::deque<Sending> sending_;
+  std::mutex mutex_;  // of notes
   // By world, absence and rank: calls of groups by tag.
   std::map<std::array<uint64_t, 2>, std::map<uint64_t, std::map<uint64_t, uint64_t>>> parted_;
 };

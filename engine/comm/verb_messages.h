@@ -23,7 +23,6 @@ namespace moonhalo {
 /// Up to this size of all ranks' data together, an all_reduce is one all-gather.
 inline constexpr size_t kGatherBytes = 64 * 1024;
 
-inline int64_t sum(at::IntArrayRef counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 inline char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
 inline const char* const_bytes_of(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());

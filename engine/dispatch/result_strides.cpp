@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -50,8 +51,9 @@ torch::jit::Stack results_without_memory(const c10::OperatorHandle& op, const to
   const at::DisableRecordFunctionGuard unprofiled;
   try {
     op.callBoxed(call);
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     // No kernel without data, shapes that depend on values, or arguments that the call itself refuses and says why.
+    // Kernels without data that PyTorch has in Python raise errors of their own.
     call.clear();
   }
   return call;

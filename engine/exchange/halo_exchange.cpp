@@ -11,6 +11,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/halo_options.h"
+#include "moonhalo/engine/exchange/regions.h"
 
 namespace moonhalo {
 namespace {
@@ -101,63 +102,75 @@ void HaloExchange::each_part(const PeerBuffer& buffer, const Give& give) {
   }
 }
 
-void HaloExchange::pack(const PeerBuffer& buffer, const at::Tensor& flat) const {
+// One behind the other, so that they are packed, and travel on, together.
+at::Tensor HaloExchange::lay_out(std::vector<PeerBuffer>& peers) const {
+  int64_t numel = 0;
+  for (const PeerBuffer& buffer : peers) numel += buffer.numel;
+  const at::Tensor all = at::empty({numel}, tensor_options_);
   int64_t at = 0;
-  for (const Part& part : buffer.parts) {
-    flat.narrow(0, at, part.copy->numel).view(part.copy->length).copy_(outgoing(part));
-    at += part.copy->numel;
+  for (PeerBuffer& buffer : peers) {
+    buffer.data = all.narrow(0, at, buffer.numel);
+    at += buffer.numel;
   }
+  return all;
 }
 
+void HaloExchange::pack(const std::vector<PeerBuffer>& peers) const {
+  std::vector<RegionCopy> copies;
+  for (const PeerBuffer& buffer : peers)
+    each_part(buffer, [&](const Part& part, const at::Tensor& data) { copies.push_back({outgoing(part), data}); });
+  copy_regions(copies);
+}
+
+// On the host a lone region travels from its place, or to it, where the communicator can take it there.
+Message HaloExchange::outgoing_message(PeerBuffer& buffer, const Communicator& group) const {
+  if (buffer.parts.size() == 1) {
+    const at::Tensor data = outgoing(buffer.parts[0]);
+    return {buffer.peer, group.takes_strided() ? data : data.contiguous()};
+  }
+  buffer.data = at::empty({buffer.numel}, tensor_options_);
+  pack({buffer});
+  return {buffer.peer, buffer.data};
+}
+Message HaloExchange::incoming_message(PeerBuffer& buffer, const Communicator& group) const {
+  const Part& first = buffer.parts[0];
+  const bool lone = buffer.parts.size() == 1;
+  if (lone && !requests_[first.request].back) {
+    const at::Tensor place = IntervalMap::target_part(requests_[first.request].result, *first.copy);
+    if (group.takes_strided() || place.is_contiguous()) return {buffer.peer, place};
+  }
+  buffer.data = lone ? at::empty(first.copy->length, tensor_options_) : at::empty({buffer.numel}, tensor_options_);
+  return {buffer.peer, buffer.data};
+}
+
+// On a device all regions for all peers are packed by one launch.
 void HaloExchange::send_p2p(Communicator& group) {
+  const bool together = !tensor_options_.device().is_cpu();
+  std::vector<PeerBuffer> leaving = buffers(/*incoming=*/false);
+  if (together) {
+    lay_out(incoming_);
+    lay_out(leaving);
+    pack(leaving);
+  }
   std::vector<Message> sends, receives;
-  for (PeerBuffer& buffer : incoming_) {
-    const Part& first = buffer.parts[0];
-    const bool lone = buffer.parts.size() == 1;
-    at::Tensor place;
-    if (lone && !requests_[first.request].back)
-      place = IntervalMap::target_part(requests_[first.request].result, *first.copy);
-    if (!place.defined() || !(group.takes_strided() || place.is_contiguous())) {
-      buffer.data = lone ? at::empty(first.copy->length, tensor_options_) : at::empty({buffer.numel}, tensor_options_);
-      place = buffer.data;
-    }
-    receives.push_back({buffer.peer, place});
-  }
-  for (const PeerBuffer& buffer : buffers(/*incoming=*/false)) {
-    at::Tensor data;
-    if (buffer.parts.size() == 1) {
-      data = outgoing(buffer.parts[0]);
-      if (!group.takes_strided()) data = data.contiguous();
-    } else {
-      data = at::empty({buffer.numel}, tensor_options_);
-      pack(buffer, data);
-    }
-    sends.push_back({buffer.peer, std::move(data)});
-  }
+  for (PeerBuffer& buffer : incoming_)
+    receives.push_back(together ? Message{buffer.peer, buffer.data} : incoming_message(buffer, group));
+  for (PeerBuffer& buffer : leaving)
+    sends.push_back(together ? Message{buffer.peer, buffer.data} : outgoing_message(buffer, group));
   started_ = Clock::now();
   work_ = group.exchange_async(std::move(sends), std::move(receives));
 }
 
 void HaloExchange::send_all_to_all(Communicator& group) {
   std::vector<int64_t> send_counts(group.size(), 0), receive_counts(group.size(), 0);
-  const std::vector<PeerBuffer> sends = buffers(/*incoming=*/false);
-  int64_t sent = 0, received = 0;
-  for (const PeerBuffer& buffer : sends) sent += send_counts[buffer.peer] = buffer.numel;
-  for (const PeerBuffer& buffer : incoming_) received += receive_counts[buffer.peer] = buffer.numel;
-  const at::Tensor in = at::empty({sent}, tensor_options_);
-  at::Tensor out = at::empty({received}, tensor_options_);
-  int64_t at = 0;
-  for (const PeerBuffer& buffer : sends) {
-    pack(buffer, in.narrow(0, at, buffer.numel));
-    at += buffer.numel;
-  }
+  std::vector<PeerBuffer> leaving = buffers(/*incoming=*/false);
+  for (const PeerBuffer& buffer : leaving) send_counts[buffer.peer] = buffer.numel;
+  for (const PeerBuffer& buffer : incoming_) receive_counts[buffer.peer] = buffer.numel;
+  const at::Tensor in = lay_out(leaving);
+  at::Tensor out = lay_out(incoming_);
+  pack(leaving);
   started_ = Clock::now();
   group.all_to_all(in, send_counts, out, receive_counts);
-  at = 0;
-  for (PeerBuffer& buffer : incoming_) {
-    buffer.data = out.narrow(0, at, buffer.numel);
-    at += buffer.numel;
-  }
 }
 
 bool HaloExchange::moves() const {
@@ -240,8 +253,11 @@ void HaloExchange::arrive() {
   HaloTimes& times = halo_times();
   const Clock::time_point now = Clock::now();
   ++times.exchanges;
-  times.under_way += seconds(now - started_);
-  times.waited += seconds(now - waiting);
+  // The clock of the host tells nothing of a device, which computes on while the host waits.
+  if (tensor_options_.device().is_cpu()) {
+    times.under_way += seconds(now - started_);
+    times.waited += seconds(now - waiting);
+  }
   note_halo("finish");
   keep_arrived();
 }
@@ -251,13 +267,22 @@ void HaloExchange::wait() {
 }
 
 at::Tensor HaloExchange::gathered(size_t request) {
+  if (!unpacked_) unpack();
+  return requests_[request].result;
+}
+
+// Puts in its place what arrived for all gathers.
+void HaloExchange::unpack() {
+  std::vector<RegionCopy> copies;
   for (const PeerBuffer& buffer : incoming_) {
     if (!buffer.data.defined()) continue;
     each_part(buffer, [&](const Part& part, const at::Tensor& data) {
-      if (part.request == request) IntervalMap::target_part(requests_[request].result, *part.copy).copy_(data);
+      const Request& request = requests_[part.request];
+      if (!request.back) copies.push_back({data, IntervalMap::target_part(request.result, *part.copy)});
     });
   }
-  return requests_[request].result;
+  copy_regions(copies);
+  unpacked_ = true;
 }
 
 at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
@@ -281,8 +306,9 @@ at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
       if (map.local_.size() > 1 || arrivals) result = result.clone(at::MemoryFormat::Contiguous);
     }
   }
+  std::vector<RegionSum> sums;
   const auto add = [&](const Copy& copy, const at::Tensor& part) {
-    IntervalMap::region(result, copy.source, copy.length).add_(copy.flips.empty() ? part : part.flip(copy.flips));
+    sums.push_back({copy.source, copy.flips.empty() ? part : part.flip(copy.flips)});
   };
   for (auto copy = map.local_.begin(); copy != map.local_.end(); ++copy) {
     if (copy != whole) add(*copy, IntervalMap::target_part(grad, *copy));
@@ -293,6 +319,7 @@ at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
       if (part.request == request) add(*part.copy, data);
     });
   }
+  add_regions(result, sums);
   return result;
 }
 

@@ -81,8 +81,10 @@ class HaloExchange {
   static bool halo_overlaps();
   std::vector<PeerBuffer> buffers(bool incoming) const;
   at::Tensor outgoing(const Part& part) const;
-  at::Tensor packed(const PeerBuffer& buffer) const;
-  void pack(const PeerBuffer& buffer, const at::Tensor& flat) const;
+  at::Tensor lay_out(std::vector<PeerBuffer>& peers) const;
+  void pack(const std::vector<PeerBuffer>& peers) const;
+  Message outgoing_message(PeerBuffer& buffer, const Communicator& group) const;
+  Message incoming_message(PeerBuffer& buffer, const Communicator& group) const;
   template <typename Give>
   static void each_part(const PeerBuffer& buffer, const Give& give);
   void send_p2p(Communicator& group);
@@ -90,12 +92,13 @@ class HaloExchange {
   void take_kept();
   void keep_arrived();
   void arrive();
+  void unpack();
 
   std::vector<Request> requests_;
   std::vector<PeerBuffer> incoming_;
   at::TensorOptions tensor_options_;
   WorkPtr work_;
-  bool under_way_ = false;
+  bool under_way_ = false, unpacked_ = false;
   std::chrono::steady_clock::time_point started_;
 };
 

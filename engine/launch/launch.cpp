@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/device_link.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/rendezvous.h"
 
@@ -103,6 +104,40 @@ std::optional<Launch> from_open_mpi(const Environment& env) {
                 env.quote({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})};
 }
 
+// The rank and size that PMI gives, or nothing.
+std::optional<std::pair<int, int>> pmi_numbers(const Environment& env) {
+  if (!env.all({"PMI_RANK", "PMI_SIZE"})) return std::nullopt;
+  return std::pair{env.number("PMI_RANK"), env.number("PMI_SIZE")};
+}
+
+// A task that starts an mpirun of its own has Flux's variables and other numbers of PMI.
+std::optional<Launch> from_flux(const Environment& env) {
+  if (!env.all({"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}) || env.number("FLUX_JOB_SIZE") == 1) return std::nullopt;
+  const std::pair own{env.number("FLUX_TASK_RANK"), env.number("FLUX_JOB_SIZE")};
+  const auto pmi = pmi_numbers(env);
+  if (pmi && *pmi != own) return std::nullopt;
+  return Launch{Launch::kFlux,
+                own.first,
+                own.second,
+                env.number_or({"FLUX_TASK_LOCAL_ID"}, -1),
+                /*local_size=*/-1,
+                /*joins_mpi=*/pmi.has_value() || env.text("PMIX_RANK") != nullptr,
+                env.quote({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_JOB_ID", "PMI_RANK", "PMIX_RANK"})};
+}
+
+// PALS gives ranks, and its PMI how many there are.
+std::optional<Launch> from_pals(const Environment& env) {
+  const auto pmi = pmi_numbers(env);
+  if (!pmi || env.text("PALS_RANKID") == nullptr || env.number("PALS_RANKID") != pmi->first) return std::nullopt;
+  return Launch{Launch::kPals,
+                pmi->first,
+                pmi->second,
+                env.number_or({"PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"}, -1),
+                env.number_or({"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"}, -1),
+                /*joins_mpi=*/true,
+                env.quote({"PALS_RANKID", "PMI_SIZE", "PALS_APID"})};
+}
+
 std::optional<Launch> from_pmi(const Environment& env) {
   for (const auto& [rank, size] :
        {std::pair{"PMI_RANK", "PMI_SIZE"}, std::pair{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}}) {
@@ -138,22 +173,56 @@ std::optional<Launch> from_slurm(const Environment& env) {
                 env.quote({"SLURM_PROCID", size, step, "PMIX_RANK"})};
 }
 
-std::string disbelieved(const Environment& env) {
-  std::string text;
-  const std::string torchrun = env.quote({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"});
-  if (!torchrun.empty()) text += "; not torchrun, which sets four variables: only " + torchrun;
-  const std::string slurm = env.quote({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"});
-  if (!slurm.empty()) text += "; not Slurm, whose steps have an id and more than one task: only " + slurm;
-  return text;
+constexpr auto kLaunchers = {from_torchrun, from_open_mpi, from_flux, from_pals, from_pmi, from_slurm};
+
+// Lists variables that belong to no whole launch.
+std::vector<std::string> incomplete(const Environment& env) {
+  std::vector<std::string> texts;
+  const auto add = [&](const char* why, std::initializer_list<const char*> variables) {
+    if (const std::string set = env.quote(variables); !set.empty()) texts.push_back(why + set);
+  };
+  if (!from_torchrun(env))
+    add("not torchrun, which sets four variables: only ", {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"});
+  if (!from_slurm(env))
+    add("not Slurm, whose steps have an id and more than one task: only ",
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"});
+  if (!from_flux(env))
+    add("not Flux, whose jobs have several tasks with the numbers of PMI: only ", {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"});
+  if (!from_pals(env)) add("not PALS, whose rank is that of PMI: only ", {"PALS_RANKID"});
+  return texts;
 }
 
-/// The backend that make_world takes for "".
+// Other launchers that give other numbers: an outer one, or variables that were left over.
+std::string disbelieved(const Environment& env, const Launch& believed) {
+  std::vector<std::string> texts;
+  for (const auto& from : kLaunchers) {
+    try {
+      const std::optional<Launch> other = from(env);
+      if (!other || other->kind == believed.kind) continue;
+      if (other->rank == believed.rank && other->size == believed.size) continue;
+      texts.push_back(std::string(name(other->kind)) + ", rank " + std::to_string(other->rank) + " of " +
+                      std::to_string(other->size) + " (" + other->why + ")");
+    } catch (const c10::ValueError& error) {
+      const std::string text = error.what_without_backtrace();
+      texts.push_back(text.substr(0, text.find('\n')));
+    }
+  }
+  if (believed.size == 1) {
+    for (const std::string& text : incomplete(env)) texts.push_back(text);
+    if (env.text("PMIX_RANK") != nullptr)
+      texts.push_back(env.quote({"PMIX_RANK"}) + ", which does not tell how many ranks there are");
+  }
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : "; ") + text;
+  return all;
+}
+
+}  // namespace
+
 std::string fitting_backend(const Launch& launch) {
   if (launch.size == 1) return "threads";
   return launch.joins_mpi ? "mpi" : "tcp";
 }
-
-}  // namespace
 
 const char* name(Launch::Kind kind) {
   switch (kind) {
@@ -163,6 +232,10 @@ const char* name(Launch::Kind kind) {
       return "torchrun";
     case Launch::kOpenMpi:
       return "openmpi";
+    case Launch::kFlux:
+      return "flux";
+    case Launch::kPals:
+      return "pals";
     case Launch::kPmi:
       return "pmi";
     case Launch::kSlurm:
@@ -173,34 +246,25 @@ const char* name(Launch::Kind kind) {
 
 Launch detect_launch(const std::function<const char*(const char*)>& getenv) {
   const Environment env(getenv);
-  for (const auto& from : {from_torchrun, from_open_mpi, from_pmi, from_slurm}) {
-    const std::optional<Launch> launch = from(env);
+  for (const auto& from : kLaunchers) {
+    std::optional<Launch> launch = from(env);
     if (!launch) continue;
     TORCH_CHECK_VALUE(launch->rank < launch->size, "launch: rank ", launch->rank, " of ", launch->size,
                       " does not exist\n  have  ", launch->why, "\n  fix   ranks count from 0 to size - 1");
+    launch->not_believed = disbelieved(env, *launch);
     return *launch;
   }
+  TORCH_CHECK_VALUE(env.number_or({"PMIX_RANK"}, 0) == 0, "launch: PMIx gives this process a rank, and no variable tells how "
+                    "many there are\n  have  ", env.quote({"PMIX_RANK", "PMIX_NAMESPACE"}),
+                    "\n  fix   start the program with mpirun or srun, or with torchrun's four variables");
   Launch single;
-  single.why = "no launcher's variables are set" + disbelieved(env);
+  single.why = "no launcher's variables are set";
+  single.not_believed = disbelieved(env, single);
   return single;
 }
 
 Launch detect_launch() {
   return detect_launch([](const char* variable) -> const char* { return std::getenv(variable); });
-}
-
-std::string describe(const Launch& launch) {
-  std::ostringstream text;
-  text << "launcher    " << name(launch.kind) << "\n"
-       << "rank        " << launch.rank << " of " << launch.size << "\n";
-  if (launch.local_rank >= 0) {
-    text << "local rank  " << launch.local_rank;
-    if (launch.local_size > 0) text << " of " << launch.local_size;
-    text << "\n";
-  }
-  text << "because     " << launch.why << "\n";
-  if (launch.size > 1) text << "joined by   " << fitting_backend(launch) << "\n";
-  return text.str();
 }
 
 namespace {
@@ -223,17 +287,16 @@ CommunicatorPtr make_whole_mpi_world(const Launch& launch) {
 }  // namespace
 
 CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
-  const std::string chosen = backend.empty() ? fitting_backend(launch) : backend;
+  const bool fits = backend.empty() || is_device_link(backend);
+  const std::string chosen = fits ? fitting_backend(launch) : backend;
   if (chosen == "fake") return make_fake_communicator(launch.rank, launch.size);
   if (chosen == "mpi") return make_whole_mpi_world(launch);
   if (chosen == "tcp") return make_tcp_world(launch);
-  TORCH_CHECK_NOT_IMPLEMENTED(chosen != "nccl", "world: backend \"nccl\" is not built yet", "\n  have  backend \"nccl\"",
-                              "\n  fix   use \"threads\" on one machine, \"mpi\" or \"tcp\"");
   static const std::map<std::string, std::string, std::less<>> kElsewhere = {
       {"openmpi", "mpi"}, {"mpich", "mpi"}, {"MPI", "mpi"}, {"NCCL", "nccl"}, {"gloo", "tcp"}};
   TORCH_CHECK_VALUE(chosen == "threads", "world: unknown backend \"", chosen, "\"",
-                    did_you_mean(chosen, {"threads", "mpi", "tcp", "nccl", "fake"}, kElsewhere),
-                    "\n  have  backend \"", chosen, "\"\n  fix   use \"threads\", \"mpi\", \"tcp\", \"nccl\" or \"fake\"");
+                    did_you_mean(chosen, {"threads", "mpi", "tcp", "nccl", "staged", "fake"}, kElsewhere),
+                    "\n  have  backend \"", chosen, "\"\n  fix   use \"threads\", \"mpi\", \"tcp\", \"nccl\", \"staged\" or \"fake\"");
   TORCH_CHECK_VALUE(launch.size == 1, "world: backend \"threads\" cannot reach the other ", launch.size - 1,
                     " processes\n  have  ", launch.why, "\n  fix   leave --backend out, or start one process with --ranks ",
                     launch.size);

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/socket_transport.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
@@ -90,12 +91,10 @@ struct Contact {
 };
 
 std::string this_machine() {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   file >> boot;
-  return std::string(host) + "/" + boot;
+  return this_host() + "/" + boot;
 }
 
 /// The addresses of this machine, or the one that MOONHALO_ADDRESS gives.

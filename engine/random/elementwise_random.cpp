@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // ElementwiseRandom (random.h): random operators on plain tensors, carried out as those of a mesh of one rank.
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <map>
+#include <string>
+
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/communicator_device.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -14,21 +19,27 @@
 namespace moonhalo {
 namespace {
 
-const MeshPtr& mesh_of_one() {
-  static const RankLocal<MeshPtr> mesh;
-  if (!*mesh)
-    *mesh = std::make_shared<DeviceMesh>(make_self_communicator(), "cpu", std::vector<int64_t>{1},
-                                         std::vector<std::string>{"self"});
-  return *mesh;
+const MeshPtr& mesh_of_one(c10::Device device) {
+  static const RankLocal<std::map<std::string, MeshPtr>> meshes;
+  MeshPtr& mesh = (*meshes)[device.str()];
+  if (!mesh) {
+    CommunicatorPtr alone = make_self_communicator();
+    if (!device.is_cpu()) alone = make_device_communicator(std::move(alone), device);
+    mesh = std::make_shared<DeviceMesh>(std::move(alone), c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+                                        std::vector<int64_t>{1}, std::vector<std::string>{"self"});
+  }
+  return mesh;
 }
 
-bool is_plain_cpu(const at::Tensor& tensor) {
-  return !is_deferred(tensor) && !is_shard_tensor(tensor) && tensor.layout() == at::kStrided && tensor.is_cpu() &&
-         !tensor.is_quantized();
+bool is_plain(const at::Tensor& tensor) {
+  return !is_deferred(tensor) && !is_shard_tensor(tensor) && tensor.layout() == at::kStrided &&
+         (tensor.is_cpu() || at::isAccelerator(tensor.device().type())) && !tensor.is_quantized();
 }
 
 // The ShardTensor whose block is `tensor` itself, below autograd.
-at::Tensor wrapped(const at::Tensor& tensor) { return wrap(tensor, replicated(mesh_of_one(), tensor.sizes())); }
+at::Tensor wrapped(const at::Tensor& tensor) {
+  return wrap(tensor, replicated(mesh_of_one(tensor.device()), tensor.sizes()));
+}
 
 void carry_out(const c10::OperatorHandle& op, Stack& stack, size_t base) {
   const auto& arguments = op.schema().arguments();
@@ -52,8 +63,9 @@ void carry_out(const c10::OperatorHandle& op, Stack& stack, size_t base) {
     c10::IValue& value = stack[base + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor tensor = value.toTensor();
-    value = differentiable && tensor.requires_grad() ? from_local(tensor, replicated(mesh_of_one(), tensor.sizes()))
-                                                     : wrapped(tensor);
+    value = differentiable && tensor.requires_grad()
+                ? from_local(tensor, replicated(mesh_of_one(tensor.device()), tensor.sizes()))
+                : wrapped(tensor);
   }
   op.callBoxed(stack);
   for (size_t r = base; r < stack.size(); ++r) {
@@ -71,7 +83,7 @@ void random_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const size_t base = stack->size() - op.schema().arguments().size();
   for (size_t i = base; i < stack->size(); ++i) {
     const c10::IValue& value = (*stack)[i];
-    if (value.isTensor() && value.toTensor().defined() && !is_plain_cpu(value.toTensor())) {
+    if (value.isTensor() && value.toTensor().defined() && !is_plain(value.toTensor())) {
       op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRandomKey), stack);
       return;
     }
@@ -89,10 +101,9 @@ at::Tensor& rrelu_in_place(at::Tensor& self, at::Tensor& noise, const at::Scalar
 // A permutation is no matter of elements; it is drawn from this rank's generator instead of the process's.
 at::Tensor& permuted(int64_t n, std::optional<at::Generator> generator, at::Tensor& out) {
   const c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKeySet({kRandomKey}));
-  if (!generator || !generator->defined()) {
-    if (out.is_cpu()) generator = default_generator();
-  }
-  return at::randperm_out(out, n, generator);
+  if (!generator || !generator->defined()) generator = default_generator();
+  if (out.is_cpu() || !generator->device().is_cpu()) return at::randperm_out(out, n, generator);
+  return out.resize_({n}).copy_(at::randperm(n, generator, at::kLong));
 }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) { library.fallback(torch::CppFunction::makeFallthrough()); }

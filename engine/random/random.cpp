@@ -3,11 +3,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <array>
 #include <mutex>
 
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/random/fill_kernel.h"
 
 namespace moonhalo {
 namespace {
@@ -19,6 +21,29 @@ at::Generator& generator_of_this_thread() {
   if (!generator.defined())
     generator = at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
   return generator;
+}
+
+std::array<FillKernel, c10::COMPILE_TIME_MAX_DEVICE_TYPES>& kernels() {
+  static std::array<FillKernel, c10::COMPILE_TIME_MAX_DEVICE_TYPES> all{};
+  return all;
+}
+
+// Its data is that of the block's parts, contiguous or not.
+random_fill::Launch launch_of(const at::Tensor& parts, bool is_complex, const ShardSpec& spec) {
+  random_fill::Launch launch{};
+  launch.to = parts.mutable_data_ptr();
+  launch.dims = static_cast<int>(spec.ndim());
+  launch.parts = is_complex ? 2 : 1;
+  launch.elements = parts.numel() / launch.parts;
+  uint64_t stride = 1;
+  for (int d = launch.dims - 1; d >= 0; --d) {
+    launch.shape[d] = parts.size(d);
+    launch.stride[d] = parts.stride(d);
+    launch.offset[d] = spec.offsets()[d];
+    launch.global_stride[d] = stride;
+    stride *= static_cast<uint64_t>(spec.global_shape()[d]);
+  }
+  return launch;
 }
 
 const RankLocal<std::optional<uint64_t>> replayed_key_of_rank;
@@ -36,6 +61,8 @@ void manual_seed(uint64_t seed) {
 
 uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) {
   at::Generator source = generator && generator->defined() ? *generator : default_generator();
+  TORCH_CHECK_VALUE(source.device().is_cpu(), "random: a generator of ", source.device(), "\n  have  ", source.device(),
+                    "\n  fix   give a generator of the CPU, also for tensors of devices: numbers depend on its seed alone");
   auto* cpu = at::check_generator<at::CPUGeneratorImpl>(source);
   const std::lock_guard lock(source.mutex());
   return cpu->random64();
@@ -46,6 +73,25 @@ ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
   LastDraw& last = *last_draw_of_rank;
   last = {last.count + 1, key_};
   if (CallScope* scope = CallScope::innermost()) scope->depends_on(key_);
+}
+
+void register_fill_kernel(c10::DeviceType type, FillKernel kernel) { kernels()[static_cast<size_t>(type)] = kernel; }
+
+void ElementRandom::fill(const at::Tensor& block, const ShardSpec& spec, const Distribution& distribution) const {
+  const FillKernel kernel = kernels()[static_cast<size_t>(block.device().type())];
+  if (kernel != nullptr && block.dim() <= random_fill::kMostDims) {
+    if (block.numel() == 0) return;
+    const at::Tensor parts = block.is_complex() ? at::view_as_real(block) : block;
+    random_fill::Launch launch = launch_of(parts, block.is_complex(), spec);
+    launch.key = key_;
+    launch.distribution = distribution;
+    return kernel(launch, parts.scalar_type(), block.device());
+  }
+  if (distribution.kind == Distribution::kInteger) {
+    fill(block, spec, [&](Draws& draws) { return draw_integer(distribution, draws); });
+  } else {
+    fill(block, spec, [&](Draws& draws) { return draw(distribution, draws); });
+  }
 }
 
 const LastDraw& last_draw() { return *last_draw_of_rank; }

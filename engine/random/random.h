@@ -7,12 +7,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <type_traits>
 
+#include "moonhalo/engine/random/kernels/distribution.h"
+#include "moonhalo/engine/random/kernels/draws.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -24,10 +23,10 @@ at::Generator default_generator();
 /// Restarts default_generator() of this thread (this rank).
 void manual_seed(uint64_t seed);
 
-/// While one lives on a thread, random operators on plain CPU tensors give the numbers that they would give on
-/// ShardTensors: by seed, operator and element, from default_generator() when they are given none. So a program draws
-/// the same on plain tensors, on one rank and on many. Rank threads (run_ranks) and Lua have it on; elsewhere plain
-/// tensors draw from LibTorch's generators as ever. May be nested.
+/// While one lives on a thread, random operators on plain tensors of the CPU or a device give the numbers that they
+/// would give on ShardTensors: by seed, operator and element, from default_generator() when they are given none. So a
+/// program draws the same on plain tensors, on one rank and on many. Rank threads (run_ranks) and Lua have it on;
+/// elsewhere plain tensors draw from LibTorch's generators as ever. May be nested.
 class ElementwiseRandom {
  public:
   ElementwiseRandom();
@@ -37,66 +36,6 @@ class ElementwiseRandom {
 
  private:
   bool before_;
-};
-
-/// Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011);
-/// `counter` is the lower and `block` the upper half of its counter.
-inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter, uint64_t block = 0) {
-  constexpr uint64_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
-                               static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32)};
-  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = kMultiply0 * c[0], product1 = kMultiply1 * c[2];
-    c = {static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(product1),
-         static_cast<uint32_t>(product0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(product0)};
-    k0 += kWeyl0;
-    k1 += kWeyl1;
-  }
-  return c;
-}
-
-/// The numbers of one element, as many as are asked for: its words are philox(key, element, 0), (.., 1), ..., so no two
-/// elements of an operator share any, however many a rejection loop takes.
-class Draws {
- public:
-  Draws(uint64_t key, uint64_t element) : key_(key), element_(element) {}
-
-  uint64_t bits() {
-    if (next_ == 4) {
-      words_ = philox(key_, element_, block_++);
-      next_ = 0;
-    }
-    const uint64_t high = words_[next_], low = words_[next_ + 1];
-    next_ += 2;
-    return high << 32 | low;
-  }
-  /// In [0, 1), a multiple of 2^-digits (at most 53): a type with that many digits holds it exactly.
-  double uniform(int digits = 53) { return static_cast<double>(bits() >> (64 - digits) << (53 - digits)) * 0x1p-53; }
-  /// In (0, 1], for logarithms.
-  double uniform_above_zero() { return 1 - uniform(); }
-  /// Standard normal (Box and Muller 1958).
-  double normal() {
-    const double radius = std::sqrt(-2 * std::log(uniform_above_zero()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
-  }
-  /// In [0, range), each equally likely; 0 stands for 2^64 (Lemire 2019, "Fast random integer generation in an
-  /// interval").
-  uint64_t below(uint64_t range) {
-    if (range == 0) return bits();
-    unsigned __int128 product = static_cast<unsigned __int128>(bits()) * range;
-    if (static_cast<uint64_t>(product) < range) {
-      const uint64_t uneven = (0 - range) % range;
-      while (static_cast<uint64_t>(product) < uneven) product = static_cast<unsigned __int128>(bits()) * range;
-    }
-    return static_cast<uint64_t>(product >> 64);
-  }
-
- private:
-  uint64_t key_, element_, block_ = 0;
-  std::array<uint32_t, 4> words_{};
-  int next_ = 4;
 };
 
 /// One random operator's numbers: element i of the global tensor always gets draws(i), whatever the cut and however
@@ -111,6 +50,9 @@ class ElementRandom {
   /// For operators that draw in parts, or again.
   uint64_t key() const { return key_; }
 
+  /// Fills this rank's block of `spec` with numbers of `distribution`: one launch where the block's device has a kernel
+  /// (fill_kernel.h), else made by the host.
+  void fill(const at::Tensor& block, const ShardSpec& spec, const Distribution& distribution) const;
   /// Writes value(draws of the element) into every element of this rank's block of `spec`; `value` gives a double or an
   /// int64_t. A complex element gets two, real part first.
   template <typename Value>

@@ -14,6 +14,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device_link.h"
 #include "moonhalo/engine/comm/fake_part.h"
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/uncounted.h"
@@ -45,22 +46,25 @@ void check_usable(Communicator& world, c10::Device wanted, const std::vector<int
   world.all_reduce(devices, ReduceOp::kMin);
   const int64_t count = *devices.const_data_ptr<int64_t>();
   std::string type = c10::DeviceTypeName(wanted.type());
-  TORCH_CHECK_VALUE(count > std::max<int64_t>(wanted.index(), 0), "init_device_mesh: no ", type, " device can be used here",
-                    "\n  have  device type \"", wanted.str(), "\", mesh shape ", shape_string(shape),
-                    count > 0 ? ", " + std::to_string(count) + " devices" : "",
-                    "\n  fix   use \"cpu\", or a build with ", type, " on a machine that has a GPU");
+  TORCH_CHECK_VALUE(count > 0, "init_device_mesh: no ", type, " device can be used here\n  have  device type \"", wanted.str(),
+                    "\", mesh shape ", shape_string(shape), "\n  fix   use \"cpu\", or a build with ", type,
+                    " on a machine that has a GPU");
+  const std::string name = c10::DeviceTypeName(wanted.type(), /*lower_case=*/true);
+  TORCH_CHECK_VALUE(wanted.index() < count, "init_device_mesh: there are ", count, " ", type, " devices here\n  have  device type \"",
+                    wanted.str(), "\", mesh shape ", shape_string(shape), "\n  fix   name one from ", name, ":0 to ", name, ":",
+                    count - 1);
 }
 
 // The ranks of `world` as a group that carries tensors of each rank's device, which becomes that of its thread.
 CommunicatorPtr group_on(Communicator& world, c10::Device wanted) {
   if (wanted.is_cpu()) return host_part(world);
-  const auto known = device_of(world);
-  if (known && known->type() == wanted.type() && (!wanted.has_index() || wanted == *known))
-    return world.shared_from_this();
+  const auto known = device_of(world);  // of a number that is named it says nothing: other ranks have others
+  if (known && known->type() == wanted.type() && !wanted.has_index()) return world.shared_from_this();
   const CommunicatorPtr host = host_part(world);
   const c10::Device device = device_of_rank(*host, wanted);
   use_device(device);
-  return make_device_communicator(host, device);
+  LinkChoice choice = choose_device_link(*host, device);
+  return make_device_communicator(host, device, choice.link, std::move(choice.why));
 }
 
 }  // namespace
@@ -189,8 +193,8 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   TORCH_CHECK_VALUE(!shape.empty(), "init_device_mesh: the mesh needs at least one dimension");
   int64_t product = 1;
   for (const int64_t extent : shape) {
-    TORCH_CHECK_VALUE(extent > 0, "init_device_mesh: every mesh dimension needs at least one rank, got ",
-                      shape_string(shape));
+    TORCH_CHECK_VALUE(extent > 0, "init_device_mesh: a mesh dimension has no rank\n  have  shape ", shape_string(shape),
+                      "\n  fix   give every dimension one rank or more");
     product *= extent;
   }
   TORCH_CHECK_VALUE(product == world.size(), "init_device_mesh: a mesh of shape ", shape_string(shape), " has ",
@@ -206,7 +210,7 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   const bool fake = world.is_fake();  // for planning: nothing is computed
   check_usable(world, *wanted, shape);
   if (hook_of_meshes() != nullptr) hook_of_meshes()();
-  return std::make_shared<DeviceMesh>(fake ? world.shared_from_this() : group_on(world, *wanted), device_type,
+  return std::make_shared<DeviceMesh>(fake ? world.shared_from_this() : group_on(world, *wanted), wanted->str(),
                                       std::move(shape), std::move(names), fake);
 }
 

@@ -198,11 +198,13 @@ void BoxSet::finish(const std::vector<Region>& received, Reading& reading, const
 }
 
 BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading ended) const {
-  TORCH_CHECK_VALUE(boxes.size() == mine_.size(), "boxes: ", boxes.size(), " stand for ", mine_.size());
+  TORCH_CHECK_VALUE(boxes.size() == mine_.size(), "boxes: the number of tensors that stand for boxes differs from theirs\n  have  ",
+                    boxes.size(), " tensors, ", mine_.size(), " boxes\n  fix   give one tensor for each box, in their order");
   for (size_t i = 0; i < boxes.size(); ++i) {
     TORCH_CHECK_VALUE(boxes[i].sizes() == mine_[i].sizes() && boxes[i].scalar_type() == mine_[i].scalar_type(),
                       "boxes: what stands for box ", i, " differs from it\n  have  ", boxes[i].toString(),
-                      shape_string(boxes[i].sizes()), " for ", mine_[i].toString(), shape_string(mine_[i].sizes()));
+                      shape_string(boxes[i].sizes()), " for ", mine_[i].toString(), shape_string(mine_[i].sizes()),
+                      "\n  fix   give tensors of the shapes and dtype of the boxes, or make another BoxSet");
   }
   const auto in_box = [&](const Region& region) { return part_of(boxes[region.box], region.in_box, region.length); };
   return start(from_boxes_, in_box, from_slab_, std::move(ended));

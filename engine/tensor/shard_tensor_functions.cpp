@@ -87,7 +87,9 @@ void check_target(const ShardSpec& from, const ShardSpec& to) {
                     from.to_string(), " and ", to.to_string(), "\n  fix   make the target spec for this tensor's shape");
   if (from.mesh() == to.mesh() || to.mesh()->group().is_fake()) return;
   const c10::Device here = device_of(*from.mesh()), there = device_of(*to.mesh());
-  TORCH_CHECK_NOT_IMPLEMENTED(here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
+  // "cuda" and "cuda:0" are one device on the first rank, and two on the next, so the names count.
+  const bool named_alike = from.mesh()->device_type() == to.mesh()->device_type() || from.mesh()->size() == 1;
+  TORCH_CHECK_NOT_IMPLEMENTED(named_alike && here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
                               " and ", to.to_string(), " on ", there,
                               "\n  fix   distribute_tensor(full_tensor(x), mesh, placements), or from_local of blocks that were moved");
 }

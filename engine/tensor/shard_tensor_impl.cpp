@@ -114,9 +114,9 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
 }
 
 const at::Storage& ShardTensorImpl::storage() const {
-  TORCH_CHECK_TYPE(false, "storage: a ShardTensor has no storage of its own; what asks for one (torch::save) needs a plain ",
-                   "tensor\n  have  ", spec_->to_string(),
-                   "\n  fix   give it full_tensor(x) or this rank's to_local(x)");
+  TORCH_CHECK_TYPE(false, "storage: a ShardTensor has no storage of its own; what asks for one (torch::save, a backward pass on another ",
+                   "stream than its forward pass) needs a plain tensor\n  have  ", spec_->to_string(),
+                   "\n  fix   give it full_tensor(x) or this rank's to_local(x); use one stream for both passes");
 }
 
 void refuse_foreign_impl() {

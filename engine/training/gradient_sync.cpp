@@ -48,7 +48,8 @@ std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters
   std::set<const void*> seen;
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor& grad = parameter.grad();
-    if (!is_shard_tensor(grad) || !seen.insert(grad.unsafeGetTensorImpl()).second) continue;
+    if (!is_shard_tensor(grad) || !spec(grad)->has_partial() || !seen.insert(grad.unsafeGetTensorImpl()).second)
+      continue;
     const SpecPtr leaf = is_shard_tensor(parameter) ? spec(parameter) : nullptr;
     const bool one_mesh = leaf && leaf->mesh() == spec(grad)->mesh();
     for (int64_t m = 0; m < spec(grad)->mesh()->ndim(); ++m) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/comm/communicator_device.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -13,10 +14,12 @@ namespace {
 
 std::optional<Plan> plan_clone(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
-// Decided from the mesh, so on every rank alike.
+// Decided from the mesh's name, so on every rank alike, but where that has no number: there each rank names its own
+// device, as x.to(y) and backward passes of casts do.
 void check_stays(const OpCall& call) {
   const c10::Device from = device_of(*call.mesh()), to = call.value("device").toDevice();
-  TORCH_CHECK_NOT_IMPLEMENTED(to.is_meta() || (to.type() == from.type() && (!to.has_index() || to.index() == from.index() || from.is_cpu())),
+  const bool stays = to.type() == from.type() && (from.is_cpu() || !to.has_index() || to == from);
+  TORCH_CHECK_NOT_IMPLEMENTED(to.is_meta() || stays,
                               "to: ShardTensors stay on the device of their mesh\n  have  ", call.spec("self")->to_string(), " on ", from,
                               ", wanted on ", to, "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
                               "over a mesh of the other device");
@@ -68,7 +71,12 @@ std::optional<Plan> plan_item(const OpCall& call) {
   TORCH_CHECK_VALUE(self->global_numel() == 1, "item: a tensor with ", self->global_numel(),
                     " elements is not one number\n  have  ", self->to_string(),
                     "\n  fix   select one element, or use full_tensor()");
-  return unary_plan(call, replicated(call.mesh(), self->global_shape()), {nullptr});
+  Plan plan = unary_plan(call, replicated(call.mesh(), self->global_shape()), {nullptr});
+  plan.run = [mesh = call.mesh()](LocalCall& call) {
+    call.run();
+    check_arrived(mesh->group());
+  };
+  return plan;
 }
 
 // Every rank compares its blocks; they are equal (or close) where all ranks say so.

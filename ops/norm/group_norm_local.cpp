@@ -142,23 +142,39 @@ class RowsOfChannels {
   const int64_t samples_, channels_, points_;
 };
 
-// Anywhere else.
-// Sums of the.
-// owned channels [..., c] per group [..., groups]. No product with zeros: a group's NaN is its own.
+// Anywhere else. No table of channels: on a device that would be made by further launches.
+
+// The groups of the owned channels, and the channels of those groups that other ranks own.
+struct WholeGroups {
+  explicit WholeGroups(const GroupShape& shape)
+      : size(Owned(shape).size),
+        first(Owned(shape).group(0)),
+        count((Owned(shape).begin + shape.spec->local_shape()[1] + size - 1) / size - first),
+        before(Owned(shape).begin - first * size),
+        after(count * size - before - shape.spec->local_shape()[1]) {}
+  int64_t size, first, count, before, after;
+};
+
+at::Tensor padded(const at::Tensor& values, int64_t before, int64_t after) {
+  return before == 0 && after == 0 ? values : at::constant_pad_nd(values, {before, after});
+}
+
+// Sums of the owned channels [..., c] per group [..., groups]. No product with zeros: a group's NaN is its own.
 at::Tensor per_group(const GroupShape& shape, const at::Tensor& values) {
-  const Owned owned(shape);
-  const int64_t end = owned.begin + values.size(-1);
-  const int64_t first = owned.begin / owned.size, last = (end + owned.size - 1) / owned.size;
-  const at::Tensor whole = at::constant_pad_nd(values, {owned.begin - first * owned.size, last * owned.size - end});
-  return at::constant_pad_nd(whole.unflatten(-1, {last - first, owned.size}).sum(-1), {first, shape.groups - last});
+  const WholeGroups groups(shape);
+  const at::Tensor sums =
+      padded(values, groups.before, groups.after).unflatten(-1, {groups.count, groups.size}).sum(-1);
+  return padded(sums, groups.first, shape.groups - groups.first - groups.count);
 }
 
 // [n, groups] spread over the owned channels: [n, c, 1].
 at::Tensor spread(const GroupShape& shape, const at::Tensor& values) {
-  const Owned owned(shape);
-  const at::Tensor channel =
-      at::arange(owned.begin, owned.begin + shape.spec->local_shape()[1], values.options().dtype(at::kLong));
-  return values.index_select(1, channel.floor_divide(owned.size)).unsqueeze(2);
+  const WholeGroups groups(shape);
+  return values.narrow(1, groups.first, groups.count)
+      .unsqueeze(2)
+      .expand({-1, -1, groups.size})
+      .reshape({values.size(0), groups.count * groups.size, 1})
+      .narrow(1, groups.before, shape.spec->local_shape()[1]);
 }
 
 at::Tensor times_weight(const at::Tensor& values, const at::Tensor& weight) {

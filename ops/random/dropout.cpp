@@ -43,7 +43,7 @@ std::optional<Plan> plan_rrelu(const OpCall& call) {
     at::Tensor result;
     if (call.value(at_training).toBool()) {
       const ElementRandom random(generator_of(call, at_generator));
-      random.fill(noise, *spec, [=](Draws& d) { return lower + (upper - lower) * d.uniform(); });
+      random.fill(noise, *spec, {.kind = Distribution::kUniform, .a = lower, .b = upper - lower, .last = upper});
       noise.masked_fill_(self.gt(0), 1);
       result = self * noise;
     } else {

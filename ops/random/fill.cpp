@@ -37,7 +37,7 @@ void check_floating(std::string_view op, at::ScalarType dtype, bool complex) {
 
 void fill_coins(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, double p) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, "bernoulli: the probability ", p, " is not in [0, 1]");
-  random.fill(block, spec, [p](Draws& d) { return d.uniform() < p ? 1.0 : 0.0; });
+  random.fill(block, spec, {.kind = Distribution::kCoin, .a = p});
 }
 
 std::optional<Plan> plan_broadcast(const OpCall& call, BroadcastRun run) {
@@ -71,7 +71,7 @@ void fill_uniform(const ElementRandom& random, const ShardSpec& spec, const at::
   TORCH_CHECK_VALUE(std::isfinite(high - low), "uniform_: the range [", low, ", ", high, ") is not finite");
   const int digits = digits_of(block.scalar_type());
   const double last = std::max(low, last_before(high, digits));
-  random.fill(block, spec, [=](Draws& d) { return std::min(last, low + (high - low) * d.uniform(digits)); });
+  random.fill(block, spec, {.kind = Distribution::kUniform, .a = low, .b = high - low, .last = last, .digits = digits});
 }
 
 void fill_normal(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
@@ -79,41 +79,39 @@ void fill_normal(const ElementRandom& random, const ShardSpec& spec, const at::T
   check_floating("normal_", block.scalar_type(), true);
   TORCH_CHECK_VALUE(std >= 0, "normal_: the standard deviation ", std, " is negative");
   if (block.is_complex()) {  // a variance of std^2 in all, half of it in each part
-    random.fill(block, spec, [=](Draws& d) { return std / std::numbers::sqrt2 * d.normal(); });
+    random.fill(block, spec, {.kind = Distribution::kNormal, .b = std / std::numbers::sqrt2});
     block.add_(mean);
     return;
   }
-  random.fill(block, spec, [=](Draws& d) { return mean + std * d.normal(); });
+  random.fill(block, spec, {.kind = Distribution::kNormal, .a = mean, .b = std});
 }
 
 void fill_log_normal(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
   const double mean = a[0].toDouble(), std = a[1].toDouble();
   check_floating("log_normal_", block.scalar_type());
   TORCH_CHECK_VALUE(std > 0, "log_normal_: the standard deviation ", std, " is not positive");
-  random.fill(block, spec, [=](Draws& d) { return std::exp(mean + std * d.normal()); });
+  random.fill(block, spec, {.kind = Distribution::kLogNormal, .a = mean, .b = std});
 }
 
 void fill_exponential(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
   const double rate = a[0].toDouble();
   check_floating("exponential_", block.scalar_type());
   TORCH_CHECK_VALUE(rate > 0, "exponential_: the rate ", rate, " is not positive");
-  random.fill(block, spec, [=](Draws& d) { return -std::log(d.uniform_above_zero()) / rate; });
+  random.fill(block, spec, {.kind = Distribution::kExponential, .a = rate});
 }
 
 void fill_cauchy(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
   const double median = a[0].toDouble(), width = a[1].toDouble();
   check_floating("cauchy_", block.scalar_type());
   TORCH_CHECK_VALUE(width > 0, "cauchy_: the width ", width, " is not positive");
-  random.fill(block, spec, [=](Draws& d) { return median + width * std::tan(std::numbers::pi * (d.uniform() - 0.5)); });
+  random.fill(block, spec, {.kind = Distribution::kCauchy, .a = median, .b = width});
 }
 
 void fill_geometric(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
   const double p = a[0].toDouble();
   TORCH_CHECK_VALUE(p > 0 && p < 1, "geometric_: the probability ", p, " is not between 0 and 1");
   TORCH_CHECK_TYPE(!block.is_complex() && block.scalar_type() != at::kBool, "geometric_: gives no ", block.scalar_type(), " values");
-  const double scale = 1 / std::log1p(-p);
-  random.fill(block, spec,
-              [=](Draws& d) { return std::max(1.0, std::ceil(std::log(d.uniform_above_zero()) * scale)); });
+  random.fill(block, spec, {.kind = Distribution::kGeometric, .a = 1 / std::log1p(-p)});
 }
 
 void fill_one_chance(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
@@ -131,9 +129,9 @@ void check_chances(const at::Tensor& p) {
 // Ones where a uniform number is below `p`, which lies as the block does.
 void fill_chances(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, const at::Tensor& p) {
   check_chances(p);
-  const at::Tensor u = at::empty(block.sizes(), at::kDouble);
-  random.fill(u, spec, [](Draws& d) { return d.uniform(); });
-  block.copy_(u.to(p.device()).lt(p.to(at::kDouble)));
+  const at::Tensor u = at::empty(block.sizes(), p.options().dtype(at::kDouble));
+  random.fill(u, spec, {.kind = Distribution::kUniform, .b = 1, .last = 1});
+  block.copy_(u.lt(p.to(at::kDouble)));
 }
 
 void fill_many_chances(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
@@ -167,7 +165,7 @@ uint64_t end_of(at::ScalarType dtype) {
 void fill_integers(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, int64_t low,
                    uint64_t end) {
   const uint64_t range = end - static_cast<uint64_t>(low);
-  random.fill(block, spec, [=](Draws& d) { return static_cast<int64_t>(static_cast<uint64_t>(low) + d.below(range)); });
+  random.fill(block, spec, {.kind = Distribution::kInteger, .low = low, .range = range});
 }
 
 void check_range(at::ScalarType dtype, int64_t low, int64_t high) {
@@ -297,7 +295,7 @@ std::optional<Plan> plan_normal(const OpCall& call) {
     TORCH_CHECK_VALUE(std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
                     "normal: a standard deviation is negative");
     const at::Tensor block = at::empty(result->local_shape(), like.options());
-    ElementRandom(generator_of(call, at_generator)).fill(block, *result, [](Draws& d) { return d.normal(); });
+    ElementRandom(generator_of(call, at_generator)).fill(block, *result, {.kind = Distribution::kNormal, .b = 1});
     std.isTensor() ? block.mul_(std.toTensor()) : block.mul_(std.toDouble());
     mean.isTensor() ? block.add_(mean.toTensor()) : block.add_(mean.toDouble());
     call.give(block);

@@ -7,6 +7,7 @@
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/dispatch/divided_work.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 
 namespace moonhalo::scripting {
 
@@ -130,7 +131,8 @@ std::optional<int64_t> mesh_dim(lua_State* lua, int index) {
   if (is_nil(lua, index)) return std::nullopt;
   if (lua_type(lua, index) == LUA_TSTRING) return mesh(lua)->mesh_dim(check_string(lua, index));
   const int64_t dim = check_int(lua, index);
-  TORCH_CHECK_VALUE(dim >= 0 && dim < mesh(lua)->ndim(), mesh(lua)->to_string(), ": no mesh dimension ", dim);
+  TORCH_CHECK_VALUE(dim >= 0 && dim < mesh(lua)->ndim(), mesh(lua)->to_string(), ": no mesh dimension ", dim, "\n  have  ",
+                    mesh(lua)->ndim(), " dimensions\n  fix   name one, or give a number from 0 to ", mesh(lua)->ndim() - 1);
   return dim;
 }
 
@@ -140,7 +142,7 @@ int make_mesh(lua_State* lua) {
   Communicator& world = *context(lua).world;
   const c10::Device own = context(lua).device;
   std::string device = is_nil(lua, 1) ? own.str() : check_string(lua, 1);
-  if (!own.is_cpu() && device == own.str()) device = shared_device_name(world, own);
+  if (!own.is_cpu()) device = shared_device_name(world, own, std::move(device));
   push_object(lua, init_device_mesh(world, device, check_int_list(lua, 2),
                                     is_nil(lua, 3) ? std::vector<std::string>{} : check_string_list(lua, 3)));
   return 1;
@@ -213,6 +215,12 @@ int mesh_device_type(lua_State* lua) {
   return 1;
 }
 
+/// mesh.device: where this rank's blocks lie.
+int mesh_device(lua_State* lua) {
+  push(lua, device_of(*mesh(lua)));
+  return 1;
+}
+
 int mesh_string(lua_State* lua) {
   push(lua, mesh(lua)->to_string());
   return 1;
@@ -239,8 +247,8 @@ int world_size(lua_State* lua) {
   return 1;
 }
 
-/// mh.backend(): "threads", "mpi", "tcp", "nccl", or "fake": no other rank is there, and what others would send is made
-/// up.
+/// mh.backend(): "threads", "mpi", "tcp", "transport", or "fake": no other rank is there, and what others would send is
+/// made up.
 int backend(lua_State* lua) {
   push(lua, context(lua).world->backend());
   return 1;
@@ -295,8 +303,9 @@ void push_halo_times(lua_State* lua, const HaloTimes& times) {
 
 /// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =
 /// {["aten::mm"] = {calls, bytes, gathered}}, halo = {exchanges, seconds, waited, hidden}} of this rank so far: seconds
-/// that exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing.
-/// Bytes of a script's own redistribute, and of gradients that return to their leaves, belong to no operator.
+/// that exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing (0
+/// on devices, which the host's clock tells nothing of). Bytes of a script's own redistribute, and of gradients that
+/// return to their leaves, belong to no operator.
 int comm_stats(lua_State* lua) {
   const Options options(lua, 1, "comm_stats", {"reset"});
   Communicator& world = *context(lua).world;
@@ -341,6 +350,7 @@ const luaL_Reg kMeshGetters[] = {{"shape", guard<mesh_shape>},
                                  {"ndim", guard<mesh_ndim>},
                                  {"rank", guard<mesh_rank>},
                                  {"device_type", guard<mesh_device_type>},
+                                 {"device", guard<mesh_device>},
                                  {nullptr, nullptr}};
 const luaL_Reg kMeshMeta[] = {{"__index", guard<mesh_index>},
                               {"__tostring", guard<mesh_string>},

@@ -46,17 +46,24 @@ int from_block(lua_State* lua) {
 }
 
 /// mh.scatter_tensor(source, mesh, placements[, {src, dtype, decode, halo}]): collective over the mesh. `source` is a
-/// dataset or a selection, or a tensor that rank src holds.
+/// dataset or a selection, or a tensor that rank src holds. With `halo` a second result: this rank's block with so many
+/// rows more on both sides of every cut dim, none beyond the domain; a plain tensor.
 int scatter(lua_State* lua) {
   const Options options(lua, 4, "scatter_tensor", {"src", "dtype", "decode", "halo"});
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
   const auto placements = check_placements(lua, 3);
   if (const auto selection = to_selection(lua, 1)) {
-    push(lua, scatter_tensor(*selection, mesh, placements,
-                             {.dtype = options.get_dtype("dtype"),
-                              .decode = options.get_bool("decode", false),
-                              .halo = options.get_int("halo", 0)}));
-    return 1;
+    const ScatterOptions how{.dtype = options.get_dtype("dtype"),
+                             .decode = options.get_bool("decode", false),
+                             .halo = options.get_int("halo", 0)};
+    if (how.halo == 0) {
+      push(lua, scatter_tensor(*selection, mesh, placements, how));
+      return 1;
+    }
+    const ScatteredHalo scattered = scatter_with_halo(*selection, mesh, placements, how);
+    push(lua, scattered.tensor);
+    push(lua, scattered.padded);
+    return 2;
   }
   if (!is_nil(lua, 1) && to_tensor(lua, 1) == nullptr)
     argument_error(lua, 1, "a tensor, a dataset or a selection of one");

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/device_link.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/scripting/operators/annotations.h"
 #include "moonhalo/scripting/operators/operators.h"
@@ -28,7 +29,8 @@ int print_info() {
   std::printf("LibTorch   %s\n", TORCH_VERSION);
   std::printf("Lua        %s.%s\n", LUA_VERSION_MAJOR "." LUA_VERSION_MINOR, LUA_VERSION_RELEASE);
   std::printf("HDF5       %u.%u.%u\n", major, minor, release);
-  std::printf("backends   threads%s fake\n", has_mpi() ? " mpi" : "");
+  std::printf("backends   threads tcp%s fake\n", has_mpi() ? " mpi" : "");
+  std::printf("devices by %s\n", describe_device_links().c_str());
   std::printf("devices    cpu (%u cores, %d LibTorch threads)", std::thread::hardware_concurrency(),
               at::get_num_threads());
   if (at::globalContext().hasCUDA()) {

@@ -14,6 +14,8 @@
 #include <system_error>
 #include <thread>
 
+#include "moonhalo/engine/comm/device_link.h"
+#include "moonhalo/engine/comm/device_watch.h"
 #include "moonhalo/engine/comm/ending.h"
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -153,6 +155,7 @@ void Session::check_log() const {
 
 void Session::run_rank(CommunicatorPtr world, bool threads) {
   Communicator& communicator = *world;
+  set_device_link(is_device_link(options_.backend) ? options_.backend : "");
   if (options_.timeout) communicator.set_timeout(*options_.timeout);
   const auto state = new_state(make_context(std::move(world), threads));
   lua_State* lua = state.get();
@@ -267,11 +270,24 @@ void check_time_limit() {
   }
 }
 
+/// The ranks of this process wait for a device that never answers.
+void end_with_hung_device(const std::string& why) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "moonhalo: %s\n", why.c_str());
+  std::fflush(stderr);
+  std::_Exit(kRankLost);
+}
+
 int Session::run() {
   launch_ = detect_launch();
   const DefaultTimeLimit limit(options_.timeout);
   check_time_limit();
-  const std::string& backend = options_.backend;
+  const bool of_devices = is_device_link(options_.backend);
+  if (of_devices && options_.device == "cpu")
+    throw UsageError("--backend " + options_.backend + ": it is for tensors of devices\n  have  --device cpu" +
+                     "\n  fix   add --device cuda, or leave --backend out");
+  const std::string backend = of_devices ? "" : options_.backend;
+  set_hung_device_hook(end_with_hung_device);
   start_ = draw_start(launch_.rank == 0 ? options_.log_file : "");
   if (launch_.size == 1) check_log();
   if (backend == "fake") {
@@ -313,8 +329,10 @@ void add_ranks_option(CLI::App& app, int& ranks, const std::string& description)
 
 void add_rank_options(CLI::App& app, SessionOptions& options) {
   add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
-  app.add_option("--backend", options.backend, "How ranks communicate (default: what the launcher gives, else threads)")
-      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "fake"}));
+  app.add_option(
+         "--backend", options.backend,
+         "How ranks communicate (default: what the launcher gives, else threads; nccl or staged: how devices do)")
+      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "staged", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
 }
 

@@ -14,7 +14,8 @@
 namespace moonhalo::testing::fake {
 namespace {
 
-std::atomic<int64_t> launches{0}, host_waits{0}, events{0};
+thread_local Counts counted;
+thread_local std::map<std::string, int64_t> launched;
 std::atomic<bool> lost_of_pool{false}, lost_of_default{false}, lost_of_host{false};
 thread_local int inside = 0;
 
@@ -44,6 +45,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device of, bool) const override { return stream_of_pool(index(of)); }
   c10::Stream getNewStream(c10::Device of, int) const override { return stream_of_pool(index(of)); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return handle_of(stream); }
   bool queryStream(const c10::Stream& stream) const override { return finished(stream); }
   void synchronizeStream(const c10::Stream& stream) const override {
     if (host_waits_here()) finish(stream);
@@ -53,7 +55,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
-    count(Counted::kEvent);
+    count_event();
     if (*event == nullptr) *event = new Event;
     static_cast<Event*>(*event)->record(stream);
   }
@@ -73,7 +75,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
  private:
   static int index(c10::Device of) { return of.has_index() ? of.index() : current_device(); }
   static bool host_waits_here() {
-    count(Counted::kHostWait);
+    count_host_wait();
     return !lost_of_host;
   }
 };
@@ -109,11 +111,25 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 InsideDevice::InsideDevice() { ++inside; }
 InsideDevice::~InsideDevice() { --inside; }
 
-void count(Counted what) {
+void count_launch(const std::string& name) {
   if (inside > 0) return;
-  ++(what == Counted::kLaunch ? launches : what == Counted::kHostWait ? host_waits : events);
+  ++counted.launches;
+  ++launched[name];
 }
-Counts counts() { return {launches, host_waits, events}; }
+void count_host_copy(size_t bytes) {
+  if (inside > 0) return;
+  ++counted.host_copies;
+  counted.host_bytes += static_cast<int64_t>(bytes);
+}
+void count_host_wait() { counted.host_waits += inside == 0; }
+void count_event() { counted.events += inside == 0; }
+
+Counts Counts::operator-(const Counts& before) const {
+  return {launches - before.launches, host_copies - before.host_copies, host_bytes - before.host_bytes,
+          host_waits - before.host_waits, events - before.events};
+}
+Counts counts() { return counted; }
+const std::map<std::string, int64_t>& launches_by_operator() { return launched; }
 
 void lose(const Lost& waits) {
   lost_of_pool = waits.of_pool_streams;
@@ -131,6 +147,7 @@ void install() {
     at::RegisterPrivateUse1HooksInterface(new Hooks);
     c10::impl::registerDeviceGuard(c10::kPrivateUse1, new Guard);
     register_operators();
+    register_kernels();
   });
 }
 

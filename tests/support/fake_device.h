@@ -4,6 +4,8 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "tests/support/fake_streams.h"
 
@@ -21,13 +23,18 @@ namespace moonhalo::testing::fake {
 void install();
 c10::Device device(int index);
 
-/// Counts what all threads together have asked of the devices.
+/// Counts what a thread has asked of the devices.
 struct Counts {
-  int64_t launches = 0;    ///< operators and copies
-  int64_t host_waits = 0;  ///< the host waited for a stream: item(), copies to the host, synchronize()
-  int64_t events = 0;      ///< recorded
+  int64_t launches = 0;     ///< operators, and copies on a device or between two
+  int64_t host_copies = 0;  ///< copies to the host and from it
+  int64_t host_bytes = 0;   ///< what they carried
+  int64_t host_waits = 0;   ///< the host waited for a stream: item(), copies to the host, synchronize()
+  int64_t events = 0;       ///< recorded
+  Counts operator-(const Counts& before) const;
 };
 Counts counts();
+/// The launches by the operators' names.
+const std::map<std::string, int64_t>& launches_by_operator();
 
 /// Mistakes that a test may plant: the kinds of waiting that get lost.
 struct Lost {
@@ -37,9 +44,11 @@ struct Lost {
 };
 void lose(const Lost& waits);
 
-/// For fake_*.cpp: counts, unless a kernel runs on this thread.
-enum class Counted { kLaunch, kHostWait, kEvent };
-void count(Counted what);
+/// For fake_*.cpp: count, unless a kernel runs on this thread.
+void count_launch(const std::string& name);
+void count_host_copy(size_t bytes);
+void count_host_wait();
+void count_event();
 /// While one lives on a thread, nothing is counted and no wait is lost: the device itself is at work.
 class InsideDevice {
  public:
@@ -48,5 +57,6 @@ class InsideDevice {
   InsideDevice(const InsideDevice&) = delete;
 };
 void register_operators();
+void register_kernels();
 
 }  // namespace moonhalo::testing::fake

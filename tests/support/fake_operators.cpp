@@ -37,7 +37,6 @@ at::Tensor as_kernels_see(const at::Tensor& tensor) {
 c10::Stream stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
 
 void enqueue_copy(const c10::Stream& stream, at::Tensor from, at::Tensor to) {
-  count(Counted::kLaunch);
   enqueue(stream, [from = std::move(from), to = std::move(to)] {
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor(to).copy_(from);
@@ -57,10 +56,15 @@ void copy_between_devices(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (from.numel() == 0) return to;
   if (from._is_zerotensor()) return at::Tensor(to).zero_();
+  if (to.is_cpu() || from.is_cpu()) {
+    count_host_copy(to.nbytes());
+  } else {
+    count_launch("aten::copy_");
+  }
   if (to.is_cpu()) {
     enqueue_copy(stream_of(from), as_kernels_see(from), to);
     if (non_blocking && is_pinned(to.const_data_ptr())) return to;
-    count(Counted::kHostWait);
+    count_host_wait();
     finish(stream_of(from));
   } else if (from.is_cpu()) {
     const bool waits = non_blocking && is_pinned(from.const_data_ptr());
@@ -115,7 +119,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar item(const at::Tensor& self) {
-  count(Counted::kHostWait);
+  count_host_wait();
+  count_host_copy(self.itemsize());
   finish(stream_of(self));
   return as_kernels_see(self).item();
 }
@@ -138,7 +143,7 @@ void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack
 // Generators of the devices are CPU generators, which CPU kernels take.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   refuse_host_tensors(op.operator_name().name, *stack, op.schema().arguments().size());
-  count(Counted::kLaunch);
+  count_launch(op.operator_name().name);
   const InsideDevice inside;
   at::native::cpu_fallback(op, stack);
 }
@@ -150,7 +155,7 @@ at::Tensor on(const c10::Device& where, const at::Tensor& tensor) {
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
-  count(Counted::kLaunch);
+  count_launch("aten::convolution");
   const InsideDevice inside;
   const auto added = bias && bias->defined() ? std::optional(bias->cpu()) : std::nullopt;
   return at::convolution(x.cpu(), weight.cpu(), added, stride, padding, dilation, transposed, output_padding, groups)
@@ -162,7 +167,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
                                                                     at::IntArrayRef padding, at::IntArrayRef dilation,
                                                                     bool transposed, at::IntArrayRef output_padding,
                                                                     int64_t groups, std::array<bool, 3> wanted) {
-  count(Counted::kLaunch);
+  count_launch("aten::convolution_backward");
   const InsideDevice inside;
   const int64_t channels = grad.size(1);
   const auto [of_x, of_weight, of_bias] =
@@ -177,7 +182,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor& x, c
                                                           const std::optional<at::Tensor>& running_mean,
                                                           const std::optional<at::Tensor>& running_var, bool training,
                                                           double momentum, double eps) {
-  count(Counted::kLaunch);
+  count_launch("aten::native_batch_norm");
   const InsideDevice inside;
   const auto host = [](const std::optional<at::Tensor>& t) {
     return t && t->defined() ? std::optional(t->cpu()) : std::nullopt;

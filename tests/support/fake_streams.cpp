@@ -56,6 +56,11 @@ class Queue {
     }
   }
 
+  void hurry() {
+    const std::lock_guard lock(mutex_);
+    hurried_ = added_count_;
+    hurry_.notify_one();
+  }
   uint64_t added() {
     const std::lock_guard lock(mutex_);
     return added_count_;
@@ -72,16 +77,16 @@ class Queue {
         added_.wait(lock, [this] { return !work_.empty(); });
         asleep_ = false;
         until = added_count_;
+        hurry_.wait_for(lock, std::chrono::microseconds(lateness_us), [&] { return hurried_ >= until; });
       }
-      std::this_thread::sleep_for(std::chrono::microseconds(lateness_us));
       run_until(until);
     }
   }
 
   std::mutex mutex_;
-  std::condition_variable added_, ran_;
+  std::condition_variable added_, ran_, hurry_;
   std::deque<std::function<void()>> work_;
-  uint64_t added_count_ = 0;
+  uint64_t added_count_ = 0, hurried_ = 0;
   std::atomic<uint64_t> done_{0};
   bool asleep_ = false, runs_ = false;
   std::thread thread_;
@@ -118,6 +123,8 @@ std::chrono::microseconds set_lateness(std::chrono::microseconds time) {
 
 void enqueue(const c10::Stream& stream, std::function<void()> work) { queue(stream).add(std::move(work)); }
 
+void hurry(const c10::Stream& stream) { queue(stream).hurry(); }
+
 void finish(const c10::Stream& stream) {
   Queue& all = queue(stream);
   all.run_until(all.added());
@@ -145,6 +152,14 @@ c10::Stream exchange_stream(const c10::Stream& stream) {
 c10::Stream stream_of_pool(int device) {
   static std::array<std::atomic<int>, kDevices> next{};
   return stream_at(device, 1 + next[device]++ % (kStreams - 1));
+}
+
+void* handle_of(const c10::Stream& stream) {
+  return reinterpret_cast<void*>(1 + stream.device_index() * kStreams + stream.id());
+}
+c10::Stream stream_of_handle(void* handle) {
+  const auto number = reinterpret_cast<intptr_t>(handle) - 1;
+  return stream_at(static_cast<int>(number / kStreams), number % kStreams);
 }
 
 struct Event::Place {

@@ -18,6 +18,8 @@ std::chrono::microseconds set_lateness(std::chrono::microseconds time);
 
 /// Runs `work` on the stream, after all that was given to it before.
 void enqueue(const c10::Stream& stream, std::function<void()> work);
+/// Begins with all that was given to the stream so far, as if it were waited for.
+void hurry(const c10::Stream& stream);
 /// Until all that was given to the stream so far has run.
 void finish(const c10::Stream& stream);
 void finish_device(int device);
@@ -30,6 +32,9 @@ c10::Stream current_stream(int device);
 c10::Stream exchange_stream(const c10::Stream& stream);
 c10::Stream stream_of_pool(int device);
 c10::Stream default_stream(int device);
+/// A stream as libraries of the device are given it.
+void* handle_of(const c10::Stream& stream);
+c10::Stream stream_of_handle(void* handle);
 
 /// A place in a stream. Every record is a new place.
 class Event {

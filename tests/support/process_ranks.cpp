@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of tests as processes under mpirun (see run_test_ranks).
+// Ranks of tests as processes (see run_test_ranks).
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace moonhalo::testing {
 namespace {
 
-// This process's rank among those of mpirun, for the whole program.
+// This process's rank among those of its launcher, for the whole program.
 struct Processes {
   CommunicatorPtr world;
   int ran = 0, left_out = 0;
@@ -30,9 +30,15 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
   }
 };
 
-class UnderMpirun : public ::testing::Environment {
+// "mpi" or "tcp"; else the ranks are threads.
+std::string asked() {
+  const char* value = std::getenv("MOONHALO_TEST_RANKS");
+  return value != nullptr ? value : "";
+}
+
+class AsProcesses : public ::testing::Environment {
   void SetUp() override {
-    processes = new Processes{.world = make_world("mpi", detect_launch())};
+    processes = new Processes{.world = make_world(asked(), detect_launch())};
     processes->world->set_timeout(std::chrono::seconds(60));
     if (processes->world->rank() == 0) return;
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
@@ -51,13 +57,8 @@ class UnderMpirun : public ::testing::Environment {
   }
 };
 
-bool asked() {
-  const char* value = std::getenv("MOONHALO_TEST_RANKS");
-  return value != nullptr && std::string(value) == "mpi";
-}
-
 [[maybe_unused]] const auto* const environment =
-    asked() ? ::testing::AddGlobalTestEnvironment(new UnderMpirun) : nullptr;
+    !asked().empty() ? ::testing::AddGlobalTestEnvironment(new AsProcesses) : nullptr;
 
 }  // namespace
 

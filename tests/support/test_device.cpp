@@ -14,6 +14,7 @@
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/placements.h"
 
 namespace moonhalo::testing {
@@ -66,9 +67,12 @@ const std::string& test_device() {
   static const std::string device = [] {
     const char* const named = std::getenv("MOONHALO_TEST_DEVICE");
     const std::string device = named == nullptr || *named == 0 ? "cpu" : named;
-    TORCH_CHECK_VALUE(device == "cpu" || device == "fake", "MOONHALO_TEST_DEVICE=", device, " is neither cpu nor fake");
-    if (device == "fake") fake::install();
-    return device;
+    TORCH_CHECK_VALUE(device == "cpu" || device == "fake" || device == "fake_nccl", "MOONHALO_TEST_DEVICE=", device,
+                      " is neither cpu, fake nor fake_nccl");
+    if (device == "cpu") return device;
+    fake::install();
+    if (device == "fake_nccl") set_nccl_api(&fake::nccl());
+    return std::string("fake");
   }();
   return device;
 }

@@ -11,7 +11,8 @@
 namespace moonhalo::testing {
 
 /// The devices that tests of ranks compute on: "cpu", or that which MOONHALO_TEST_DEVICE names, "fake"
-/// (support/fake_device.h). on_mesh, shard_of and the oracle ask for it, and tests through them.
+/// (support/fake_device.h), also as "fake_nccl": messages go by the double of NCCL (support/fake_nccl.h). on_mesh,
+/// shard_of and the oracle ask for it, and tests through them.
 const std::string& test_device();
 
 /// `tensor` where this rank's blocks lie.

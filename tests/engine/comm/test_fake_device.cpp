@@ -14,6 +14,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/sharding/mesh.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo {
@@ -91,6 +92,33 @@ TEST_F(FakeDevice, CountsLaunchesHostWaitsAndEvents) {
   EXPECT_EQ(fake::counts().events - before.events, 1);
 }
 
+// Plain tensors ask a device for what LibTorch alone asks for, also while blocks are about.
+TEST_F(FakeDevice, S08_PlainTensorsAskForNothingMoreBesideAMesh) {
+  const at::Tensor x = make_tensor({2, 3, 9, 9}, 1), w = make_tensor({4, 3, 3, 3}, 2);
+  const auto cost = [&](int device) {
+    const at::Tensor a = on_fake(x, device), b = on_fake(w, device);
+    const fake::Counts before = fake::counts();
+    const at::Tensor y = at::conv2d(a, b, {}, 1, 1).softmax(1).transpose(2, 3).contiguous();
+    const double sum = at::cat({y, y}, 2).sum().item<double>();
+    const fake::Counts after = fake::counts();
+    EXPECT_NEAR(sum, 2 * 2 * 9 * 9, 1e-9);
+    return std::vector<int64_t>{after.launches - before.launches, after.host_waits - before.host_waits,
+                                after.events - before.events};
+  };
+  const std::vector<int64_t> alone = cost(0);
+  std::vector<int64_t> beside;
+
+  run_ranks(2, [&](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {2});
+    const at::Tensor blocks = shard_of(x, mesh, {shard(2, {4, 5})});
+    world.barrier();
+    if (world.rank() == 0) beside = cost(0);
+    world.barrier();
+  });
+
+  EXPECT_EQ(beside, alone);
+}
+
 // y = factor x on one stream, a copy of y on another; what the host gets of it. Another factor in every call, since
 // memory may hold what the last one left there.
 struct Steps {
@@ -153,18 +181,33 @@ std::string convolution_on_blocks() {
 
 TEST_F(FakeDevice, S16_X06_BlocksOfAConvolutionAreRight) { EXPECT_EQ(convolution_on_blocks(), ""); }
 
-TEST_F(FakeDevice, FindsWhatTheStagedLinkMayNotLeaveOut) {
-  const auto without = [](const fake::Lost& waits) {
-    fake::lose(waits);
-    const std::string found = convolution_on_blocks();
-    fake::lose({});
-    return found;
-  };
+std::string convolution_without(const fake::Lost& waits) {
+  fake::lose(waits);
+  const std::string found = convolution_on_blocks();
+  fake::lose({});
+  return found;
+}
 
-  EXPECT_NE(without({.of_pool_streams = true}), "") << "messages do not wait for what is computed";
-  EXPECT_NE(without({.of_default_streams = true}), "") << "what is computed does not wait for messages";
-  EXPECT_NE(without({.of_the_host = true}), "") << "messages leave before they are on the host";
+TEST_F(FakeDevice, FindsWhatTheStagedLinkMayNotLeaveOut) {
+  EXPECT_NE(convolution_without({.of_pool_streams = true}), "") << "messages do not wait for what is computed";
+  EXPECT_NE(convolution_without({.of_default_streams = true}), "") << "what is computed does not wait for messages";
+  EXPECT_NE(convolution_without({.of_the_host = true}), "") << "messages leave before they are on the host";
   EXPECT_EQ(convolution_on_blocks(), "");
+}
+
+// No rank's host waits for messages by NCCL, so only streams keep them in order.
+TEST_F(FakeDevice, S16_X06_FindsWhatTheNcclLinkMayNotLeaveOut) {
+  const fake::WithNccl here;
+  fake::plant({});
+  fake::set_lateness(std::chrono::milliseconds(300));  // that long a rank that ends waits for its device
+
+  EXPECT_EQ(convolution_on_blocks(), "");
+  EXPECT_GT(fake::nccl_counts().groups, 0);
+  EXPECT_NE(convolution_without({.of_default_streams = true}), "") << "what is computed does not wait for messages";
+  fake::read_at_once(true);
+  EXPECT_EQ(convolution_on_blocks(), "");
+  EXPECT_NE(convolution_without({.of_pool_streams = true}), "") << "messages do not wait for what is computed";
+  fake::read_at_once(false);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
+#include "tests/support/socket_ranks.h"
 #include "tests/support/verbs.h"
 
 namespace moonhalo {
@@ -22,43 +23,15 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::on_ranks;
+using testing::on_socket_ranks;
+using testing::on_socket_transports;
 using testing::verb_cases;
-
-/// sockets[a][b] is the end of rank a of the connection between a and b.
-std::vector<std::vector<int>> all_pairs(int ranks) {
-  std::vector<std::vector<int>> sockets(ranks, std::vector<int>(ranks, -1));
-  for (int a = 0; a < ranks; ++a) {
-    for (int b = a + 1; b < ranks; ++b) {
-      int ends[2];
-      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-      sockets[a][b] = ends[0];
-      sockets[b][a] = ends[1];
-    }
-  }
-  return sockets;
-}
-
-void with_transports(int ranks, const std::function<void(Communicator& threads, TransportPtr& mine)>& body) {
-  const auto sockets = all_pairs(ranks);
-  on_ranks(ranks, [&](Communicator& threads) {
-    TransportPtr mine = make_socket_transport(threads.rank(), sockets[threads.rank()]);
-    body(threads, mine);
-  });
-}
-
-void with_world(int ranks, const std::function<void(Communicator& threads, CommunicatorPtr& world)>& body) {
-  with_transports(ranks, [&](Communicator& threads, TransportPtr& mine) {
-    CommunicatorPtr world = make_transport_communicators(std::move(mine), 1)[0];
-    world->set_timeout(20s);
-    body(threads, world);
-  });
-}
 
 class SocketCommunicator : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(SocketCommunicator, PassesTheCase) {
   for (const int ranks : {1, 2, 3, 5}) {
-    with_world(ranks, [](Communicator&, CommunicatorPtr& world) { verb_cases()[GetParam()].check(*world); });
+    on_socket_ranks(ranks, [](Communicator&, CommunicatorPtr& world) { verb_cases()[GetParam()].check(*world); });
   }
 }
 
@@ -75,7 +48,7 @@ std::string finish(Transport& transport, void* request) {
 // More than sockets hold: every rank sends before it receives, and in another order than it was sent.
 TEST(SocketTransport, MessagesOfAnySizeComeInAnyOrderOfTags) {
   const int64_t large = 3 << 20;
-  with_transports(3, [&](Communicator& threads, TransportPtr& mine) {
+  on_socket_transports(3, [&](Communicator& threads, TransportPtr& mine) {
     const int rank = mine->rank(), size = mine->size();
     std::vector<at::Tensor> sent;
     std::vector<void*> sends;
@@ -103,7 +76,7 @@ TEST(SocketTransport, MessagesOfAnySizeComeInAnyOrderOfTags) {
 
 TEST(SocketTransport, AWithdrawnReceiveTakesNothing) {
   const int64_t large = 1 << 20;
-  with_transports(2, [&](Communicator& threads, TransportPtr& mine) {
+  on_socket_transports(2, [&](Communicator& threads, TransportPtr& mine) {
     const at::Tensor data = at::arange(large, at::kInt);
     if (mine->rank() == 0) {
       void* send = mine->send(data.const_data_ptr(), data.nbytes(), 1, 4);
@@ -128,7 +101,7 @@ TEST(SocketTransport, AWithdrawnReceiveTakesNothing) {
 }
 
 TEST(SocketTransport, MessagesThatAreTooLongAreErrors) {
-  with_transports(2, [](Communicator& threads, TransportPtr& mine) {
+  on_socket_transports(2, [](Communicator& threads, TransportPtr& mine) {
     int64_t numbers[2] = {1, 2};
     if (mine->rank() == 0) {
       EXPECT_EQ(finish(*mine, mine->send(numbers, sizeof(numbers), 1, 1)), "");
@@ -142,7 +115,7 @@ TEST(SocketTransport, MessagesThatAreTooLongAreErrors) {
 
 // The last message of such a rank still arrives.
 TEST(SocketTransport, ARankThatIsGoneFailsWhatWaitsForIt) {
-  with_transports(3, [](Communicator& threads, TransportPtr& mine) {
+  on_socket_transports(3, [](Communicator& threads, TransportPtr& mine) {
     int64_t number = 7;
     if (mine->rank() == 2) {
       for (const int peer : {0, 1}) EXPECT_EQ(finish(*mine, mine->send(&number, sizeof(number), peer, 1)), "");
@@ -166,7 +139,7 @@ TEST(SocketTransport, ARankThatIsGoneFailsWhatWaitsForIt) {
 }
 
 TEST(SocketWorld, X22_EndsWithARankThatFails) {
-  with_world(3, [](Communicator& threads, CommunicatorPtr& world) {
+  on_socket_ranks(3, [](Communicator& threads, CommunicatorPtr& world) {
     world->set_timeout(10min);
     EXPECT_STREQ(world->backend(), "tcp");
     if (world->rank() == 1) {

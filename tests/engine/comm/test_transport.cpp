@@ -15,6 +15,7 @@
 
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/pollable.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
@@ -210,6 +211,18 @@ TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
     }
     worlds[1]->all_reduce(data);
     EXPECT_EQ(data.template item<int>(), 25);
+  });
+}
+
+TEST(TransportErrors, WorkThatNoRankWillEndAnyMoreIsReady) {
+  with_worlds(2, 2, [](auto& worlds) {
+    if (worlds[0]->rank() == 1) dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+    at::Tensor never = at::zeros({5});
+    const WorkPtr work = worlds[0]->rank() == 0 ? worlds[0]->exchange_async({}, {{1, never}}) : nullptr;
+    worlds[1]->barrier();  // the note has been sent
+    if (work == nullptr) return;
+    EXPECT_TRUE(is_ready(*work));
+    EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("rank 1 ended without joining exchange"));
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +49,8 @@ TEST_F(MeshDevice, TooFewDevicesAreAnErrorOnEveryRank) {
     const std::string text = message_of([&] { init_device_mesh(world, "fake", {9}); });
     EXPECT_THAT(text, AllOf(HasSubstr("9 ranks for 8 devices"), HasSubstr("\n  have  "), HasSubstr("\n  fix   ")));
     refused += !text.empty();
-    EXPECT_THAT(message_of([&] { init_device_mesh(world, "fake:8", {9}); }), HasSubstr("no FAKE device"));
+    EXPECT_THAT(message_of([&] { init_device_mesh(world, "fake:8", {9}); }),
+                AllOf(HasSubstr("there are 8 FAKE devices"), HasSubstr("\n  have  "), HasSubstr("fake:0 to fake:7")));
     world.barrier();
   });
   EXPECT_EQ(refused, 9);
@@ -80,6 +82,27 @@ TEST_F(MeshDevice, CollectivesOfABackwardPassStayOnTheRanksThread) {
 
     EXPECT_GT(gradient_of_a_mean(mesh), 0);
     EXPECT_FALSE(c10::AutogradState::get_tls_state().get_multithreading_enabled());
+  });
+}
+
+// Autograd marks tensors that cross from one stream to another, by their storage.
+TEST_F(MeshDevice, D2_ABackwardPassOnAnotherStreamIsRightOrRefused) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {2});
+    const c10::Stream beside = fake::stream_of_pool(world.rank());
+    const at::Tensor block = make_tensor({3, 2}, 1).to(device_of(*mesh));
+    const at::Tensor x = from_local(block, mesh, {shard(0)}).requires_grad_(true);
+    at::Tensor y;
+    {
+      const c10::StreamGuard on(beside);
+      y = (x * x).exp();
+    }
+    const std::string refused = message_of([&] { y.sum().backward(); });
+    if (refused.empty()) {
+      EXPECT_EQ(difference(to_local(x.grad()).cpu(), 2 * block.cpu() * (block.cpu() * block.cpu()).exp(), 1e-12), "");
+    } else {
+      EXPECT_THAT(refused, AllOf(HasSubstr("on another stream than its forward pass"), HasSubstr("\n  fix   ")));
+    }
   });
 }
 
@@ -132,6 +155,55 @@ TEST_F(MeshDevice, AShardTensorStaysOnTheDeviceOfItsMesh) {
     EXPECT_THAT(message_of([&] { redistribute(x, host, {replicate()}); }), HasSubstr("different devices"));
     EXPECT_THAT(message_of([&] { y.to(at::Device("fake")); }), HasSubstr("stay on the device of their mesh"));
     world.barrier();
+  });
+}
+
+// On the first rank both are one device; it is told no less.
+TEST_F(MeshDevice, MeshesOfOneDeviceAndOfEachRanksOwnDiffer) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr own = init_device_mesh(world, "fake", {2}), shared = init_device_mesh(world, "fake:0", {2});
+    const at::Tensor x = from_local(at::ones({2, 3}, device_of(*own)), own, {shard(0)});
+    const at::Tensor y = from_local(at::ones({2, 3}, device_of(*shared)), shared, {shard(0)});
+
+    EXPECT_THAT(message_of([&] { redistribute(x, shared, {replicate()}); }), HasSubstr("different devices"));
+    EXPECT_THAT(message_of([&] { y.to(fake::device(world.rank() + 1)); }), HasSubstr("stay on the device"));
+    EXPECT_EQ(to_local(y.to(fake::device(0), at::kDouble)).device(), fake::device(0));
+    EXPECT_EQ(to_local(x.to(device_of(*own), at::kDouble)).device(), device_of(*own));
+    world.barrier();
+  });
+}
+
+TEST_F(MeshDevice, SmallerGroupsKeepTheDevicesOfTheirRanks) {
+  on_ranks(4, [](Communicator& world) {
+    init_device_mesh(world, "fake:5", {4});  // shared, so no rank's own
+    const MeshPtr whole = init_device_mesh(world, "fake", {4});
+    const CommunicatorPtr pair = world.split(world.rank() / 2, -world.rank());
+
+    EXPECT_EQ(device_of(*init_device_mesh(*pair, "fake", {2})), device_of(*whole));
+    EXPECT_EQ(device_of(*whole), fake::device(world.rank()));
+  });
+}
+
+// Each rank sees devices of its own, under the numbers that others give to theirs.
+thread_local int seen_by = 0;
+
+TEST_F(MeshDevice, RanksThatSeeOtherDevicesAreNotCountedTogether) {
+  set_device_address([](c10::Device device) { return std::to_string(seen_by) + "." + std::to_string(device.index()); });
+  on_ranks(9, [](Communicator& world) {
+    seen_by = world.rank();
+    const MeshPtr mesh = init_device_mesh(world, "fake", {9});
+    EXPECT_EQ(device_of(*mesh), fake::device(0));
+    EXPECT_NE(place_of_device(device_of(*mesh)).find(std::to_string(seen_by) + ".0"), std::string::npos);
+  });
+  set_device_address(nullptr);
+}
+
+TEST_F(MeshDevice, TheOneCpuMayBeNumbered) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr numbered = init_device_mesh(world, "cpu:0", {2}), plain = init_device_mesh(world, "cpu", {2});
+    const at::Tensor x = from_local(at::ones({2, 3}), numbered, {shard(0)});
+
+    EXPECT_EQ(difference(full_tensor(redistribute(x, plain, {replicate()})), at::ones({4, 3}), 0), "");
   });
 }
 

@@ -54,11 +54,6 @@ const std::map<std::string, Call> kRefused = {
        grid_sample(rows(mesh, {1, 2, 9, 5}, 2), rows(mesh, {1, 9, 5, 2}, 1),
                    {.max_displacement = std::vector<double>{3, 3}});
      }},
-    {"scaled_dot_product_attention",
-     [](const MeshPtr& mesh) {
-       const at::Tensor x = rows(mesh, {1, 2, 9, 4}, 2);
-       at::scaled_dot_product_attention(x, x, x);
-     }},
 };
 
 TEST(DeviceRefusals, NameTheOperatorOnEveryRank) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets the order in which ranks' numbers are added.
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+/// mh.set_reduction(how): "ordered" adds the numbers of ranks in rank order, which gives the same bits on every
+/// backend; "fast" (the default) leaves the order of sums, averages and products on devices to NCCL. All other backends
+/// are always ordered. Collective over all ranks; returns what was set before.
+int set_reduction(lua_State* lua) {
+  const std::string how = check_string(lua, 1);
+  TORCH_CHECK_VALUE(how == "ordered" || how == "fast", "set_reduction: unknown name \"", how, "\"\n  have  \"", how,
+                    "\"\n  fix   use \"ordered\" or \"fast\"");
+  {
+    const Uncounted check;
+    check_same_on_all_ranks(*context(lua).world, "set_reduction", "orders", how);
+  }
+  push(lua, set_ordered_reductions(how == "ordered") ? "ordered" : "fast");
+  return 1;
+}
+
+const luaL_Reg kFunctions[] = {{"set_reduction", guard<set_reduction>}, {nullptr, nullptr}};
+
+const Binding binding{"reduction", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+
+}  // namespace
+}  // namespace moonhalo::scripting
