@@ -9,26 +9,30 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
 # -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of these options.)
-add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
-# Without OpenMP LibTorch's at::parallel_for, which is code in its headers, is a plain loop.
-add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
-add_link_options(-fopenmp)
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 if(MOONHALO_SANITIZE)
   # GCC's warning is wrong about std::function under sanitizers (its own <regex> sets it off).
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MOONHALO_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
-                      $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+                      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${MOONHALO_SANITIZE})
 endif()
 
 find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)
-  add_compile_options(
-    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${CMAKE_DISABLE_PRECOMPILE_HEADERS}>>>:-fpch-preprocess>)
   # Without the cache of inodes ccache reads the precompiled header's 420 MB anew for every file, half a second each.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;CCACHE_INODECACHE=true;${MOONHALO_CCACHE}"
-  )
+  set(ccache_settings CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_INODECACHE=true)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # Clang preprocesses all that its precompiled header holds, which takes longer than compiling: keys come from the
+    # compiler's own list of headers instead.
+    list(APPEND ccache_settings CCACHE_DEPEND=true)
+    if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
+      add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
+    endif()
+  elseif(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;${ccache_settings};${MOONHALO_CCACHE}")
 endif()
 find_program(MOONHALO_MOLD mold)
 if(MOONHALO_MOLD)

@@ -51,6 +51,10 @@ if(NOT TARGET moonhalo::torch)
                "${MOONHALO_TORCH_DIR}/include;${MOONHALO_TORCH_DIR}/include/torch/csrc/api/include"
                INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
                "${MOONHALO_TORCH_DIR}/include;${MOONHALO_TORCH_DIR}/include/torch/csrc/api/include")
+  # Clang 18 and later write the constraints of templates into their names, as GCC 14 does; LibTorch's are without.
+  target_compile_options(
+    moonhalo::torch
+    INTERFACE "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
   set(torch_libraries torch_cpu c10)
   if(MOONHALO_CUDA)
     list(APPEND torch_libraries torch_cuda c10_cuda)

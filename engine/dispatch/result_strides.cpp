@@ -40,9 +40,20 @@ c10::IValue without_memory(const c10::IValue& value) {
   return value;
 }
 
+// Asked first, because LibTorch's answer for an operator without such a kernel is an error, which takes ten times as
+// long to make and catch as all else of a first call.
+bool has_kernel_without_memory(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasKernelForDispatchKey(DispatchKey::Meta) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
 // Runs the operator on tensors of these strides; empty if LibTorch cannot tell.
 torch::jit::Stack results_without_memory(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                          size_t arguments) {
+  if (!has_kernel_without_memory(op)) return {};
   torch::jit::Stack call;
   for (const c10::IValue& value : at::ArrayRef(stack).slice(stack.size() - arguments))
     call.push_back(without_memory(value));
@@ -52,8 +63,8 @@ torch::jit::Stack results_without_memory(const c10::OperatorHandle& op, const to
   try {
     op.callBoxed(call);
   } catch (const std::exception&) {
-    // No kernel without data, shapes that depend on values, or arguments that the call itself refuses and says why.
-    // Kernels without data that PyTorch has in Python raise errors of their own.
+    // Parts without such a kernel, shapes that depend on values, or arguments that the call itself refuses and says
+    // why.
     call.clear();
   }
   return call;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
@@ -10,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/random/kernels/distribution.h"
 #include "moonhalo/engine/random/kernels/draws.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -111,7 +111,7 @@ void ElementRandom::fill(const at::Tensor& block, const ShardSpec& spec, const V
   const auto write = [&]<typename Scalar>(const at::Tensor& target, Scalar*) {
     auto* data = target.mutable_data_ptr<Scalar>();
     const OwnedElements owned(spec);
-    at::parallel_for(0, owned.count(), 16384, [&](int64_t begin, int64_t end) {
+    parallel_for(0, owned.count(), 16384, [&](int64_t begin, int64_t end) {
       owned.visit(begin, end, [&](int64_t position, uint64_t index) {
         Draws draws(key_, index);
         data[position] = static_cast<Scalar>(value(draws));

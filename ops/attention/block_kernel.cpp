@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/random/random.h"
 
 namespace moonhalo {
@@ -100,7 +101,7 @@ at::Tensor noise_of(const AttentionCall& call, at::IntArrayRef shape, at::Scalar
   const int64_t lines = shape[0] * shape[1], rows = shape[2], keys = shape[3];
   const double kept = 1 - call.dropout_p, factor = kept > 0 ? 1 / kept : 0;
   const auto fill = [&]<typename Scalar>(Scalar* data) {
-    at::parallel_for(0, lines * rows, 64, [&](int64_t begin, int64_t end) {
+    parallel_for(0, lines * rows, 64, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t first = (call.lines[i / rows] * call.queries + query + i % rows) * call.keys + key;
         for (int64_t k = 0; k < keys; ++k) {

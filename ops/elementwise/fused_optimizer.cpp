@@ -92,7 +92,6 @@ std::optional<Plan> plan_unscale(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch fused optimizers";
 constexpr auto* kSupports = "any cut of every tensor; states of a parameter's own cut do not move";
 
 const Register rules{

@@ -4,12 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/ops/neighborhood/kernels/cuda.h"
@@ -115,7 +115,7 @@ template <typename Work>
 void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes, const Work& work) {
   const int64_t slabs = (p.slabs - first + step - 1) / step;
   if (slabs <= 0) return;
-  at::parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
     const at::Tensor scratch = at::empty({scratch_bytes}, at::kByte);
     for (int64_t i = begin; i < end; ++i) work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
   });
@@ -308,7 +308,7 @@ std::pair<at::Tensor, at::Tensor> sums_for(const Problem& p, const Kernels& kern
 }
 
 void store_sums(const Problem& p, const Kernels& kernels) {
-  at::parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, p.units(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) kernels.store_sums(p, unit);
   });
 }

@@ -2,11 +2,11 @@
 #include "moonhalo/ops/norm/group_norm_local.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <type_traits>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/ops/support/kernels/rows.h"
 
 namespace moonhalo {
@@ -32,7 +32,7 @@ class RowsOfChannels {
   template <typename Work>
   void each(const Work& work) const {
     const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(points_, 1));
-    at::parallel_for(0, samples_ * channels_, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, samples_ * channels_, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) work(r * points_, r / channels_, r % channels_);
     });
   }

@@ -3,13 +3,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
+
+#include "moonhalo/engine/base/parallel.h"
 
 namespace moonhalo {
 namespace {
@@ -225,7 +226,7 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
     using T = scalar_t;
     std::vector<std::optional<Cloud<T>>> clouds(batch);
     const T* all = points.const_data_ptr<T>();
-    at::parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) clouds[b].emplace(all + b * count * features, count, features, divided);
     });
     const T* asked = query.const_data_ptr<T>();
@@ -237,7 +238,7 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
     const auto heap_of = [&](int64_t q) { return Heap<T>{distances + q * most, indices + q * most, held + q, most}; };
     const int64_t tile =
         std::max<int64_t>(1, kTileBytes / (kLeaf * static_cast<int64_t>(sizeof(T)) * std::max<int64_t>(1, features)));
-    at::parallel_for(0, batch * queries, 64, [&](int64_t begin, int64_t end) {
+    parallel_for(0, batch * queries, 64, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin / queries; b * queries < end; ++b) {
         const Cloud<T>& cloud = *clouds[b];
         const int64_t low = std::max(begin, b * queries), high = std::min(end, (b + 1) * queries);
@@ -282,7 +283,7 @@ void NeighborLists::finish() {
   AT_DISPATCH_FLOATING_TYPES(distances_.scalar_type(), "neighbors", [&] {
     scalar_t* distances = distances_.mutable_data_ptr<scalar_t>();
     int64_t *indices = indices_.mutable_data_ptr<int64_t>(), *held = held_.mutable_data_ptr<int64_t>();
-    at::parallel_for(0, lists, 256, [&](int64_t begin, int64_t end) {
+    parallel_for(0, lists, 256, [&](int64_t begin, int64_t end) {
       for (int64_t q = begin; q < end; ++q) {
         Heap<scalar_t> heap{distances + q * most, indices + q * most, held + q, most};
         heap.sort();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/ops/random/fill.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -91,7 +92,7 @@ at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at:
   const double* from = given.const_data_ptr<double>();
   double* to = block.mutable_data_ptr<double>();
   const OwnedElements owned(spec);
-  at::parallel_for(0, owned.count(), 4096, [&](int64_t begin, int64_t end) {
+  parallel_for(0, owned.count(), 4096, [&](int64_t begin, int64_t end) {
     owned.visit(begin, end, [&](int64_t position, uint64_t index) {
       Draws draws = random.draws(index);
       to[position] = value(from[position], draws);

@@ -5,12 +5,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 
@@ -262,7 +262,7 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const st
     const Part<scalar_t> part(sampler, input.sizes(), begin);
     const scalar_t *values = input.const_data_ptr<scalar_t>(), *at = grid.const_data_ptr<scalar_t>();
     scalar_t* to = result.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, shape[0] * points, 256, [&](int64_t first, int64_t last) {
+    parallel_for(0, shape[0] * points, 256, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t image = i / points * channels;
         part.for_each_pixel(at + i * dims, [&](int64_t offset, scalar_t weight, const scalar_t*) {
@@ -292,7 +292,7 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, 
     scalar_t *to = wanted[0] ? for_input.mutable_data_ptr<scalar_t>() : nullptr,
              *slope_to = wanted[1] ? for_grid.mutable_data_ptr<scalar_t>() : nullptr;
     // Points of one image may share pixels, so images are what threads divide.
-    at::parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first * points; i < last * points; ++i) {
         const int64_t image = i / points * channels;
         part.for_each_pixel(at + i * dims, [&](int64_t offset, scalar_t weight, const scalar_t* slopes) {

@@ -3,7 +3,6 @@
 // sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples
 // the dims that are not cut, cut dims are resampled here, from the owned rows and the few borrowed ones.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
@@ -181,7 +181,7 @@ struct Taps {
   void each_slab(const at::Tensor& x, int64_t slab, const Work& work) const {
     const int64_t slabs = c10::multiply_integers(x.sizes().slice(0, dim));
     const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(slab, 1));
-    at::parallel_for(0, slabs, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, slabs, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) work(i);
     });
   }

@@ -18,7 +18,8 @@ static void expect_alike(const host* h) {
 static void errors_of_open(const host* h) {
   mh_session* session = NULL;
   mh_options options = options_for(h);
-  mh_transport nothing = {0};
+  mh_transport nothing;
+  memset(&nothing, 0, sizeof(nothing));
   EXPECT_ERROR(mh_open(NULL, &session), MH_USAGE, "no options");
   EXPECT_ERROR(mh_open(&options, NULL), MH_USAGE, "no place for the session");
   options.script = NULL;

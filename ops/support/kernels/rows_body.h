@@ -54,13 +54,13 @@ void moments(const T* x, int64_t n, double& mean, double& m2) {
     const T* chunk = x + begin;
     const int64_t count = n - begin < kChunk ? n - begin : kChunk;
     const double own = sum_of<T, kBytes>(
-                           count, [&](int64_t i) [[gnu::always_inline]] { return L::load(chunk + i); },
+                           count, [&](int64_t i) __attribute__((always_inline)) { return L::load(chunk + i); },
                            [&](int64_t i) { return chunk[i]; }) /
                        static_cast<double>(count);
     const T middle = static_cast<T>(own);
     m2 += sum_of<T, kBytes>(
         count,
-        [&](int64_t i) [[gnu::always_inline]] {
+        [&](int64_t i) __attribute__((always_inline)) {
           const typename L::Vector off = L::load(chunk + i) - middle;
           return off * off;
         },
@@ -79,9 +79,10 @@ void products(const T* g, const T* x, T mean, int64_t n, double& sum, double& pr
     const T *gs = g + begin, *xs = x + begin;
     const int64_t count = n - begin < kChunk ? n - begin : kChunk;
     sum += sum_of<T, kBytes>(
-        count, [&](int64_t i) [[gnu::always_inline]] { return L::load(gs + i); }, [&](int64_t i) { return gs[i]; });
+        count, [&](int64_t i) __attribute__((always_inline)) { return L::load(gs + i); },
+        [&](int64_t i) { return gs[i]; });
     product += sum_of<T, kBytes>(
-        count, [&](int64_t i) [[gnu::always_inline]] { return L::load(gs + i) * (L::load(xs + i) - mean); },
+        count, [&](int64_t i) __attribute__((always_inline)) { return L::load(gs + i) * (L::load(xs + i) - mean); },
         [&](int64_t i) { return gs[i] * (xs[i] - mean); });
   }
 }

@@ -112,7 +112,7 @@ const std::vector<Program1> kTwiceDifferentiable = {
      }},
     {"std_and_norm",
      [](X x) {
-       return List{x.std({2, 3}), x.var({0}), at::norm(x, 2, {2}), x.norm()};
+       return List{x.std({2, 3}), x.var(at::IntArrayRef{0}), at::norm(x, 2, {2}), x.norm()};
      }},
     {"prod_and_cumulatives",
      [](X x) {

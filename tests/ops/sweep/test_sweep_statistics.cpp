@@ -17,7 +17,7 @@ const Tensor whole = make_tensor({5, 4, 3}, 6, at::kLong), line = make_tensor({1
 const Tensor gaps = at::where(a.gt(0.5), at::full({}, NAN, at::kDouble), a);
 const Tensor zeros = at::where(a.gt(0.3), at::zeros({}, at::kDouble), a);
 const Tensor steps = at::linspace(-0.9, 0.9, 6, at::kDouble);
-const Allowed kForward{.backward = false}, kFloat{.tolerance = 1e-5};
+const Allowed kForward{.backward = false};
 
 TEST(SweepReduceStatistics, S20_Order) {
   std::vector<Row> rows;
