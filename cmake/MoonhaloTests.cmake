@@ -188,7 +188,7 @@ endforeach()
 file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
 moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
 foreach(kind files plans configs checkpoints)
-  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 1 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
+  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.5 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()

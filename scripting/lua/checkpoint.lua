@@ -7,6 +7,7 @@
 
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
+local sorted = require "moonhalo.internal.sorted_keys"
 local values = require "moonhalo.internal.checkpoint_values"
 local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
@@ -16,7 +17,6 @@ local parts = require "moonhalo.internal.state_parts"
 local check_saved = require("moonhalo.nn.state").check_saved
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
-local sorted = values.sorted
 local checkpoint = {}
 
 local kFormat = 2  -- 1: written by rank 0, states of optimizers by position

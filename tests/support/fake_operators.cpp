@@ -152,14 +152,22 @@ at::Tensor on(const c10::Device& where, const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(where) : tensor;
 }
 
+// oneDNN's kernels for AMX read memory that was never written in some convolutions of 2-byte types with a stride
+// (ops/window/conv_kernels.cpp); a device's own do not.
+at::Tensor for_convolution(const at::Tensor& tensor) {
+  const at::Tensor on_host = tensor.cpu();
+  return at::isReducedFloatingType(tensor.scalar_type()) ? on_host.to(at::kFloat) : on_host;
+}
+
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
   count_launch("aten::convolution");
   const InsideDevice inside;
-  const auto added = bias && bias->defined() ? std::optional(bias->cpu()) : std::nullopt;
-  return at::convolution(x.cpu(), weight.cpu(), added, stride, padding, dilation, transposed, output_padding, groups)
-      .to(x.device());
+  const auto added = bias && bias->defined() ? std::optional(for_convolution(*bias)) : std::nullopt;
+  return at::convolution(for_convolution(x), for_convolution(weight), added, stride, padding, dilation, transposed,
+                         output_padding, groups)
+      .to(x.options());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& grad, const at::Tensor& x,
@@ -170,10 +178,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
   count_launch("aten::convolution_backward");
   const InsideDevice inside;
   const int64_t channels = grad.size(1);
-  const auto [of_x, of_weight, of_bias] =
-      at::convolution_backward(grad.cpu(), x.cpu(), weight.cpu(), at::IntArrayRef(channels), stride, padding, dilation,
-                               transposed, output_padding, groups, wanted);
-  return {on(x.device(), of_x), on(x.device(), of_weight), on(x.device(), of_bias)};
+  const auto [of_x, of_weight, of_bias] = at::convolution_backward(
+      for_convolution(grad), for_convolution(x), for_convolution(weight), at::IntArrayRef(channels), stride, padding,
+      dilation, transposed, output_padding, groups, wanted);
+  const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(x.options()) : made; };
+  return {there(of_x), there(of_weight), there(of_bias)};
 }
 
 // Its running statistics change, though its schema does not say so.

@@ -5,7 +5,7 @@
 local mh = require "moonhalo"
 local calendar = require "moonhalo.data.calendar"
 local Field = require "moonhalo.data.field"
-local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local sorted = require "moonhalo.internal.sorted_keys"
 local text = require "moonhalo.data.text"
 
 local fail = mh.fail

@@ -7,7 +7,7 @@ local BatchCut = require "moonhalo.data.batch_cut"
 local BatchPlan = require "moonhalo.data.batch_plan"
 local Order = require "moonhalo.data.order"
 local text = require "moonhalo.data.text"
-local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local Loader = {}

@@ -7,7 +7,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local Sources = require "moonhalo.data.sources"
 local text = require "moonhalo.data.text"
-local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local statistics = {}

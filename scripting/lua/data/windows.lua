@@ -8,7 +8,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
-local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local sorted = require "moonhalo.internal.sorted_keys"
 local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional

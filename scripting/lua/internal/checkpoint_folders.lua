@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local values = require "moonhalo.internal.checkpoint_values"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail, warn, files, cfiles = mh.fail, mh._plans.warn, mh._files, mh._checkpoint_files
 local folders = {}
@@ -65,7 +66,7 @@ function folders.files_of(path, key)
     end
     found[path .. "/" .. name] = true
   end
-  return values.sorted(found)
+  return sorted_keys(found)
 end
 
 function folders.finish(path, text)

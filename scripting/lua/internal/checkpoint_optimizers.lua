@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local stages = require "moonhalo.internal.checkpoint_stages"
 local values = require "moonhalo.internal.checkpoint_values"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail, identity = mh.fail, mh._checkpoint_files.identity
 local optimizers = {}
@@ -36,7 +37,7 @@ function optimizers.pack(optimizer, modules, tensors)
   local dict, names, state = optimizer:state_dict(), names_of(optimizer, modules), {}
   for i, of_parameter in ipairs(dict.state) do
     state[names[i]] = {}
-    for _, field in ipairs(values.sorted(of_parameter)) do
+    for _, field in ipairs(sorted_keys(of_parameter)) do
       state[names[i]][field] = values.pack(of_parameter[field], field .. "/" .. names[i], tensors, 3)
     end
   end
@@ -101,7 +102,7 @@ function optimizers.by_position(optimizer, modules, value, options)
   if pipe then
     for name in pipe:_whole_model():state_dict() do left[name] = nil end  -- of other stages
   end
-  local more = values.sorted(left)
+  local more = sorted_keys(left)
   if options.strict ~= false and #missing + #more > 0 then
     local problem = #missing > 0 and ("no state of '%s'%s"):format(table.concat(missing, "', '"), mh.did_you_mean(missing[1], more))
       or ("the optimizer has no '%s'"):format(table.concat(more, "', '"))

@@ -6,7 +6,7 @@
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
 local parts = require "moonhalo.internal.state_parts"
-local values = require "moonhalo.internal.checkpoint_values"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
 local per_rank = {}
@@ -70,7 +70,7 @@ end
 local function write_own(folder, text, tensors, async)
   mh.files.make_folder(folder .. ".partial")
   local writer = cfiles.own_writer(folder)
-  for _, key in ipairs(values.sorted(tensors)) do
+  for _, key in ipairs(sorted_keys(tensors)) do
     local blocks, notes = parts.blocks_of(tensors[key])
     writer:add(key, blocks, {[kNote] = mh.json.encode(notes)})
   end
@@ -181,7 +181,7 @@ function per_rank.list(who, folder)
       table.insert(by_save[key].lists, one.numbers)
     end
   end
-  for _, key in ipairs(values.sorted(by_save)) do
+  for _, key in ipairs(sorted_keys(by_save)) do
     local save = by_save[key]
     local newest = #save.lists == save.ranks and newest_of_all(save.lists)
     if newest then

@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local pipelines = require "moonhalo.internal.pipeline"
 local values = require "moonhalo.internal.checkpoint_values"
 local state = require "moonhalo.nn.state"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail, files = mh.fail, mh._files
 local stages = {}
@@ -83,7 +84,7 @@ function stages.pack_optimizer(pipe, optimizer, tensors)
   for i, of_parameter in ipairs(dict.state) do
     if not elsewhere[i] then
       own[names[i]] = {}
-      for _, field in ipairs(values.sorted(of_parameter)) do
+      for _, field in ipairs(sorted_keys(of_parameter)) do
         own[names[i]][field] = values.pack(of_parameter[field], field .. "/" .. names[i], mine, 3)
       end
     end

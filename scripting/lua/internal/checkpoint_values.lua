@@ -2,18 +2,12 @@
 -- The values of a checkpoint as JSON and back: a tensor is {"$tensor": name}, a number that JSON lacks {"$number": "inf"}.
 
 local mh = require "moonhalo"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local values = {}
 
 local kDeepest = 90  -- checkpoint.json holds some levels more
-
-function values.sorted(table_)
-  local keys = {}
-  for key in pairs(table_) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
 
 function values.is_entry_name(key) return type(key) == "string" and key:match("^[%w_-]+$") ~= nil end
 
@@ -37,7 +31,7 @@ function values.pack(value, path, tensors, depth)
     for i, element in ipairs(value) do packed[i] = values.pack(element, path .. "." .. i, tensors, depth + 1) end
     return packed
   end
-  for _, key in ipairs(values.sorted(value)) do
+  for _, key in ipairs(sorted_keys(value)) do
     if type(key) ~= "string" then fail("checkpoint.save: '" .. path .. "' has the key " .. tostring(key) .. ", which is no text") end
     if key:sub(1, 1) == "$" then fail("checkpoint.save: '" .. path .. "' has the key '" .. key .. "', but $ is the checkpoint's own") end
     packed[key] = values.pack(value[key], path == "" and key or path .. "." .. key, tensors, depth + 1)
@@ -63,7 +57,7 @@ end
 --- Calls visit(a, b) for what stands at the same places of two trees of tables, in an order that all ranks share.
 function values.walk_both(a, b, visit)
   if type(a) ~= "table" then return visit(a, b) end
-  for _, key in ipairs(values.sorted(a)) do values.walk_both(a[key], b[key], visit) end
+  for _, key in ipairs(sorted_keys(a)) do values.walk_both(a[key], b[key], visit) end
 end
 
 --- A copy of the tree `value` with read(tensor, like) for those tensors that `names` knows; `like`: the tensor that stands
@@ -75,7 +69,7 @@ function values.replace_tensors(value, now, read, names)
   end
   if type(value) ~= "table" then return value end
   local result, beside = {}, type(now) == "table"
-  for _, key in ipairs(values.sorted(value)) do
+  for _, key in ipairs(sorted_keys(value)) do
     result[key] = values.replace_tensors(value[key], beside and now[key] or nil, read, names)
   end
   return result

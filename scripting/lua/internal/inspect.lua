@@ -4,16 +4,10 @@
 
 local mh = require "moonhalo"
 local layouts = require "moonhalo.data.layouts"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 local plot = mh.plot
 
 local kMost = 1200  -- pixels of a picture along a dim
-
-local function sorted_names(table_of)
-  local names = {}
-  for name in pairs(table_of) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
 
 local function print_layout(file)
   local layout
@@ -25,7 +19,7 @@ local function print_layout(file)
     print(("layout %s: mh.data cannot open it: %s"):format(layout and layout.name or "unknown", (tostring(head):match("[^\n]*"))))
     return
   end
-  local names = sorted_names(head.fields)
+  local names = sorted_keys(head.fields)
   local text = ("layout %s: %d %s"):format(layout.name, #names, #names == 1 and "field" or "fields")
   if #names > 0 then text = text .. " (" .. table.concat(names, ", ", 1, math.min(#names, 8)) .. (#names > 8 and ", ...)" or ")") end
   if head.axis then text = text .. (", %d steps of %s"):format(head.steps or 0, head.axis) end

@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local parallelize = require "moonhalo.internal.parallelize"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 
@@ -20,13 +21,6 @@ local kStructures = {
   dit = {needs = {"Conv2d", "Linear"}, field = true, wide = true},
   mlp = {needs = {"Linear"}, tensor_parallel = true},
 }
-
-local function sorted_names(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
 
 local function is_a(module, kind)
   for _, one in ipairs(parallelize.kinds_of(module)) do
@@ -59,7 +53,7 @@ local function widens(first, second) return first[1] > first[2] and second[1] < 
 
 local function check(name, net)
   if not base.is_module(net) then fail("plan.zoo: wanted an nn.Module, got " .. type(net)) end
-  arguments.choice("plan.zoo", "structure", name, sorted_names(kStructures))
+  arguments.choice("plan.zoo", "structure", name, sorted_keys(kStructures))
   local have = {}
   for _, module in net:named_modules() do
     for _, kind in ipairs(parallelize.kinds_of(module)) do have[kind] = true end
@@ -67,7 +61,7 @@ local function check(name, net)
   for _, kind in ipairs(kStructures[name].needs) do
     if not have[kind] then
       fail(("plan.zoo: '%s' wants a %s, which this %s lacks\n  have  %s\n  fix   choose the structure that it has, or write a plan")
-        :format(name, kind, net:class_name(), table.concat(sorted_names(have), ", ")))
+        :format(name, kind, net:class_name(), table.concat(sorted_keys(have), ", ")))
     end
   end
 end

@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local values = require "moonhalo.internal.checkpoint_values"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
 local parts = {}
@@ -31,7 +32,7 @@ end
 --- Lists of tensors by entry, with sums made of Partial ones. Collective over their meshes.
 function parts.summed(tensors)
   local made = {}
-  for _, key in ipairs(values.sorted(tensors)) do
+  for _, key in ipairs(sorted_keys(tensors)) do
     made[key] = {}
     for i, pair in ipairs(tensors[key]) do
       local tensor, placements, partial = pair[2], nil, false
@@ -283,7 +284,7 @@ function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state
   optimizer:load_state_dict(state)
   local names, of_optimizer = by_name.names(optimizer, {{"model", module}}), {}
   for i, fields in ipairs(optimizer:state_dict().state) do
-    for _, field in ipairs(values.sorted(fields)) do
+    for _, field in ipairs(sorted_keys(fields)) do
       if mh.is_tensor(fields[field]) then of_optimizer[#of_optimizer + 1] = {field .. "/" .. names[i], fields[field]} end
     end
   end

@@ -8,6 +8,7 @@
 --     function serve() return trainers:serve() end                 -- trainers, once: until the solvers finish
 
 local mh = require "moonhalo"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local kOptions = {ranks = "integer", every = "integer", fields = "table", weights = "table", learn = "function"}
@@ -18,9 +19,7 @@ local Trainers = {}
 Trainers.__index = Trainers
 
 local function check_options(options)
-  local known = {}
-  for name in pairs(kOptions) do known[#known + 1] = name end
-  table.sort(known)
+  local known = sorted_keys(kOptions)
   for name in pairs(options) do
     if not kOptions[name] then fail(("host.trainers: no option '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), known))) end
   end

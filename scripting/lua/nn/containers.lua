@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local Module, is_module, fail = base.Module, base.is_module, mh.fail
 local containers = {}
@@ -78,10 +79,7 @@ function containers.ModuleList:forward() fail("ModuleList: it is a list, call it
 --- Modules by name, `nn.ModuleDict{encoder = a, decoder = b}` (names are sorted) or added one by one, `dict.name = m`.
 containers.ModuleDict = Module:extend("ModuleDict")
 function containers.ModuleDict:init(modules)
-  local names = {}
-  for name in pairs(modules or {}) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do self:register_module(name, modules[name]) end
+  for _, name in ipairs(sorted_keys(modules or {})) do self:register_module(name, modules[name]) end
 end
 function containers.ModuleDict:length() return #self._modules end
 function containers.ModuleDict:keys()

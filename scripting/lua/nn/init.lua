@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local init = {}
@@ -61,9 +62,8 @@ local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d 
 --- The factor that keeps variances through a nonlinearity; `parameter` is leaky_relu's slope (default 0.01).
 function init.calculate_gain(nonlinearity, parameter)
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (parameter or 0.01) ^ 2)) end
-  local known = {"leaky_relu"}
-  for name in pairs(kGain) do known[#known + 1] = name end
-  table.sort(known)
+  local known = sorted_keys(kGain)
+  known[#known + 1] = "leaky_relu"
   return kGain[arguments.choice("calculate_gain", "nonlinearity", nonlinearity, known)]
 end
 

@@ -2,6 +2,7 @@
 -- Scales, ticks and colour maps of mh.plot.
 
 local mh = require "moonhalo"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local axis = {}
 
@@ -108,12 +109,7 @@ local kAnchors = {
   gray = {"#111111", "#f7f7f7"},
 }
 
-function axis.colormap_names()
-  local names = {}
-  for name in pairs(kAnchors) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
+function axis.colormap_names() return sorted_keys(kAnchors) end
 
 local function rgb_of(text)
   local color = {}

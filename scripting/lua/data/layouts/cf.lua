@@ -4,7 +4,7 @@
 
 local mh = require "moonhalo"
 local calendar = require "moonhalo.data.calendar"
-local sorted = require("moonhalo.internal.checkpoint_values").sorted
+local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 
