@@ -75,6 +75,25 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   set_tests_properties(embed.cxx embed.session PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
+# A host with a Lua of its own: compiled as C it is refused, as C++ both use it.
+if(TARGET embed_host)
+  pkg_check_modules(PLAIN_LUA IMPORTED_TARGET lua5.4)
+  foreach(kind plain shared)
+    set(lua_of_plain PkgConfig::PLAIN_LUA)
+    set(outcome_of_plain refused)
+    set(lua_of_shared PkgConfig::MOONHALO_LUA)
+    set(outcome_of_shared works)
+    if(TARGET ${lua_of_${kind}})
+      add_executable(embed_${kind}_lua tests/embed/plain_lua/main.c)
+      set_target_properties(embed_${kind}_lua PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON)
+      target_compile_options(embed_${kind}_lua PRIVATE ${host_warnings})
+      target_link_libraries(embed_${kind}_lua PRIVATE ${lua_of_${kind}} moonhalo::c)
+      add_test(NAME embed.${kind}_lua COMMAND embed_${kind}_lua "${PROJECT_SOURCE_DIR}/tests/embed/host.lua" ${outcome_of_${kind}})
+      set_tests_properties(embed.${kind}_lua PROPERTIES TIMEOUT 60 ENVIRONMENT "${test_environment}")
+    endif()
+  endforeach()
+endif()
+
 # The same host under the address sanitizer: its own files and those of scripting/embed are compiled with it, which watches what they
 # read and write. LibTorch and the rest of Moonhalo are as they are, but all their memory comes from the sanitizer's malloc, which finds
 # what is freed twice or never.
@@ -92,7 +111,7 @@ if(MOONHALO_HAS_ASAN)
   set_target_properties(embed_host_asan PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
   target_compile_options(embed_host_asan PRIVATE -O1 -g1 -fsanitize=address)
   target_link_options(embed_host_asan PRIVATE -fsanitize=address)
-  target_link_libraries(embed_host_asan PRIVATE moonhalo MPI::MPI_C m)
+  target_link_libraries(embed_host_asan PRIVATE moonhalo PkgConfig::MOONHALO_LUA PkgConfig::MOONHALO_HDF5 MPI::MPI_C m)
   # Ranks that look for each other by PMIx lose a few bytes. A request for 8 TB is to be refused, not to end the host.
   # Tables of thread-local memory are left to glibc, whose blocks GCC 12's runtime takes for others.
   string(CONCAT asan_options "ASAN_OPTIONS=detect_stack_use_after_return=1:leak_check_at_exit=0:allocator_may_return_null=1:"
@@ -155,11 +174,15 @@ elseif(TARGET embed_host)
   set_tests_properties(embed.mpich PROPERTIES TIMEOUT 10 LABELS ranks SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
 
-# The solvers of examples/embed, built against the installed package.
+# Programs in C, C++ and Fortran against the installed package; those of examples/embed with MPICH too.
 if(MOONHALO_INSTALL AND MPI_CXX_FOUND AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  add_test(NAME embed.package COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_embed.py" "${CMAKE_COMMAND}"
-                                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
-  set_tests_properties(embed.package PROPERTIES TIMEOUT 600 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  set(script_of_package check_embed)
+  set(script_of_solvers check_solvers)
+  foreach(name package solvers)
+    add_test(NAME embed.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
+                                        "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
+    set_tests_properties(embed.${name} PROPERTIES TIMEOUT 1200 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  endforeach()
 endif()
 
 if(Python3_Interpreter_FOUND)

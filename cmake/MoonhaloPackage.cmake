@@ -21,8 +21,8 @@ endforeach()
 list(LENGTH public_headers public_header_count)
 message(STATUS "${public_header_count} public headers")
 install(EXPORT moonhaloTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
-install(TARGETS moonhalo_c moonhalo_fortran EXPORT moonhaloCTargets)
-install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
+install(TARGETS moonhalo_c moonhalo_fortran moonhalo_fortran_mpi EXPORT moonhaloCTargets)
+install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c scripting/embed/moonhalo_fortran_mpi.c DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
 # For projects without CMake, the C interface alone. Relative to where it lies, so that an install can move.
 file(RELATIVE_PATH prefix_from_pc "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 file(CONFIGURE OUTPUT generated/moonhalo.pc @ONLY CONTENT

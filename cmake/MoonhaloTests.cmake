@@ -471,11 +471,12 @@ endif()
 
 # A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
 if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
+  string(REGEX MATCH "openmpi|mpich|$" mpi_name "${MPI_CXX_INCLUDE_DIRS}")
   add_test(
     NAME package
     COMMAND
       "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}/tests/package"
-      "-DGENERATOR=${CMAKE_GENERATOR}" "-DCXX=${CMAKE_CXX_COMPILER}" -P
+      "-DGENERATOR=${CMAKE_GENERATOR}" "-DCXX=${CMAKE_CXX_COMPILER}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DMPI_NAME=${mpi_name}" -P
       "${PROJECT_SOURCE_DIR}/tests/package/build_and_run.cmake")
-  set_tests_properties(package PROPERTIES TIMEOUT 300 LABELS package)
+  set_tests_properties(package PROPERTIES TIMEOUT 600 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()

@@ -2,12 +2,10 @@
 #include "moonhalo/io/attributes.h"
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <sstream>
 
 #include "moonhalo/io/h5_text.h"
 #include "moonhalo/io/h5_types.h"
@@ -266,24 +264,5 @@ std::vector<std::string> dimension_names(hid_t dataset, const std::string& name,
 }
 
 }  // namespace h5
-
-std::string to_string(const AttributeValue& value) {
-  std::ostringstream out;
-  const auto list = [&](const auto& values) { out << '[' << c10::Join(", ", values) << ']'; };
-  std::visit(
-      [&](const auto& held) {
-        using T = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          out << (held ? "true" : "false");
-        } else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double> ||
-                             std::is_same_v<T, std::string>) {
-          out << held;
-        } else {
-          list(held);
-        }
-      },
-      value);
-  return out.str();
-}
 
 }  // namespace moonhalo::io

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "moonhalo/io/attribute_value.h"
 #include "moonhalo/io/h5.h"
 
 namespace moonhalo::io {
-
-/// An attribute's value. One element is a number or string, several are a list; an empty attribute
-/// is an empty list of strings. 64-bit unsigned numbers past the signed range become floating
-/// point.
-using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
-                                    std::vector<std::string>>;
-using Attributes = std::map<std::string, AttributeValue>;
 
 /// Reading and writing attributes of one open HDF5 object (a dataset or group).
 namespace h5 {
@@ -41,8 +32,5 @@ void check_attributes(const Attributes& attrs, hid_t type, const Where& where);
 std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim, const Where& where);
 
 }  // namespace h5
-
-/// Writes the value for people: `K`, `3.5`, `[1, 2]`.
-std::string to_string(const AttributeValue& value);
 
 }  // namespace moonhalo::io

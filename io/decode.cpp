@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "moonhalo/io/attributes.h"
 #include "moonhalo/io/h5_types.h"
 
 namespace moonhalo::io {

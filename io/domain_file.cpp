@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/attributes.h"
 #include "moonhalo/io/catalog.h"
 #include "moonhalo/io/conversion.h"
 #include "moonhalo/io/file_state.h"

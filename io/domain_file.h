@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "moonhalo/io/attributes.h"
+#include "moonhalo/io/attribute_value.h"
 #include "moonhalo/io/slices.h"
 
 /// HDF5 and NetCDF-4 files: named datasets with dimensions, units and other attributes, read and

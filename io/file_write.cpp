@@ -3,6 +3,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/attributes.h"
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/write_together.h"
 #include "moonhalo/io/writer.h"

@@ -5,15 +5,9 @@
 
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/array_map.h"
+#include "moonhalo/io/block_halo.h"
 
 namespace moonhalo::io {
-
-/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border;
-/// empty: none.
-struct BlockHalo {
-  std::vector<int64_t> lo = {};
-  std::vector<int64_t> hi = {};
-};
 
 /// `owned` rows of a dim that is cut, with their halo.
 Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, int64_t extent);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/h5.h"
 
 namespace moonhalo::io {
 

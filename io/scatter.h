@@ -8,8 +8,8 @@
 
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/block_halo.h"
 #include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/io_plan.h"
 
 namespace moonhalo::io {
 

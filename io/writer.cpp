@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/attributes.h"
 #include "moonhalo/io/h5_types.h"
 #include "moonhalo/io/reach.h"
 #include "moonhalo/io/scales.h"

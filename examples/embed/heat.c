@@ -4,15 +4,16 @@
     * the solver's array is handed over once, ghosts and all, without a copy
     * a network trains in situ on what the solver computes, then advances the same array
     * errors are codes, the same on all ranks
+    * any MPI will do
 
        mpirun -n 4 heat_c surrogate.lua [LEAPS]          LEAPS of training, 1200 if not given
 
-   heat.f90 is the same in Fortran; in_transit.c trains on other ranks than those that solve. */
+   heat.cpp and heat.f90 are the same in C++ and in Fortran; in_transit.c trains on other ranks than those that solve. */
 #include "heat_blocks.h"
 
 int main(int argc, char** argv) {
   mh_session* session;
-  mh_options options = MH_OPTIONS;
+  mh_transport transport;
   mh_block block;
   solver s;
   double loss = 0;
@@ -21,10 +22,7 @@ int main(int argc, char** argv) {
 
   MPI_Init(&argc, &argv);
   s = start_solver(MPI_COMM_WORLD);
-  options.script = argc > 1 ? argv[1] : "surrogate.lua";
-  options.mpi_comm = &s.comm;
-  options.settings = "lr=1e-2";
-  check(mh_open(&options, &session));
+  session = open_session(&s.comm, argc > 1 ? argv[1] : "surrogate.lua", "lr=1e-2", &transport);
   block = block_of(&s);
   check(mh_field(session, "u", &block));
 
@@ -37,9 +35,10 @@ int main(int argc, char** argv) {
     check(mh_call(session, "learn", 0, NULL, 1, &loss));
   }
 
-  if (s.rank == 0) printf("final training loss                %.12e\n", loss);
+  if (s.rank == 0) printf("final training loss                %.16e\n", loss);
   use_network(session, &s);
   check(mh_close(session));
+  mh_mpi_transport_free(&transport);
   end_solver(&s);
   MPI_Finalize();
   return 0;

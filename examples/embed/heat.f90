@@ -96,15 +96,17 @@ end module heat_solver
 program heat
   use heat_solver
   use moonhalo
+  use, intrinsic :: iso_c_binding, only: c_loc
   implicit none
   integer, parameter :: used = 10
   type(solver) :: s
   type(mh_session) :: session
   real(real64), allocatable, target, asynchronous :: u(:, :)
   real(real64), allocatable :: truth(:, :)
+  type(mh_transport), target :: transport
   real(real64) :: loss(1), norms(2), change
   character(1000) :: script, number
-  integer :: leap, leaps, i
+  integer :: leap, leaps, i, stat
 
   call MPI_Init()
   s = start_solver()
@@ -116,7 +118,12 @@ program heat
     read (number, *) leaps
   end if
   allocate(u(0:s%owned(1) + 1, 0:s%owned(2) + 1), source=0.0_real64)
-  call mh_open(session, trim(script), s%comm, settings='lr=1e-2')
+  call mh_open(session, trim(script), s%comm, settings='lr=1e-2', stat=stat)
+  if (stat == MH_UNSUPPORTED) then  ! another MPI than the one that Moonhalo was built with
+    if (mh_mpi_transport(s%comm%MPI_VAL, transport) /= 0) error stop 'no communicator for the session'
+    call mh_open(session, trim(script), transport=c_loc(transport), settings='lr=1e-2', stat=stat)
+  end if
+  if (stat /= MH_OK) error stop mh_error()
   call mh_field(session, 'u', u, ghosts=[1, 1], begin=s%begin, global=whole)
 
   ! In situ: at every leap of two steps the network sees where the solver was and where it got to.
@@ -146,10 +153,11 @@ program heat
   call mh_call(session, 'measure', out=norms)
 
   if (s%rank == 0) then
-    print '(a, es19.12)', 'final training loss               ', loss
-    print '(a, es19.12)', 'the field changed by (rms)        ', change
-    print '(a, es19.12)', 'network against solver (rms)      ', norms(2)
+    print '(a, es23.16)', 'final training loss               ', loss
+    print '(a, es23.16)', 'the field changed by (rms)        ', change
+    print '(a, es23.16)', 'network against solver (rms)      ', norms(2)
   end if
   call mh_close(session)
+  i = mh_mpi_transport_free(transport)
   call MPI_Finalize()
 end program heat

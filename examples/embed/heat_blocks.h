@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A plain solver of the heat equation u' = div grad u on a rectangle whose edge is held at 0 (explicit Euler,
    five-point stencil), with an MPI of its own: uneven 2-D blocks, one ghost cell on every side. It knows nothing of
-   tensors; only the last two functions know of sessions. For heat.c and in_transit.c. */
+   tensors; only the last three functions know of sessions. For heat.c, heat.cpp and in_transit.c. */
 #ifndef HEAT_BLOCKS_H
 #define HEAT_BLOCKS_H
 
 #include <math.h>
 #include <moonhalo/moonhalo_c.h>
+#include <moonhalo/moonhalo_mpi.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,8 +110,29 @@ static void step(solver* s) {
     memcpy(at(s->now, s, i, 0), at(s->next, s, i, 0), sizeof(double) * (size_t)s->owned[1]);
 }
 
+/* A session over these ranks. With another MPI than the one that Moonhalo was built with, which it refuses, over that
+   MPI's functions, which `transport` holds: it must be there until the session ends, and is freed after that. */
+static inline mh_session* open_session(const MPI_Comm* comm, const char* script, const char* settings,
+                                       mh_transport* transport) {
+  mh_session* session;
+  mh_options options = MH_OPTIONS;
+  mh_status status;
+  memset(transport, 0, sizeof(*transport));
+  options.script = script;
+  options.settings = settings;
+  options.mpi_comm = comm;
+  status = mh_open(&options, &session);
+  if (status == MH_UNSUPPORTED && mh_mpi_transport(*comm, transport) == MPI_SUCCESS) {
+    options.mpi_comm = NULL;
+    options.transport = transport;
+    status = mh_open(&options, &session);
+  }
+  check(status);
+  return session;
+}
+
 /* The whole block with its ghosts; the script sees what is owned. */
-static mh_block block_of(const solver* s) {
+static inline mh_block block_of(const solver* s) {
   mh_block block;
   int d;
   memset(&block, 0, sizeof(block));
@@ -129,7 +151,7 @@ static mh_block block_of(const solver* s) {
 }
 
 /* Use: one field advanced by the solver, then the same by the network in the solver's array. */
-static void use_network(mh_session* session, solver* s) {
+static inline void use_network(mh_session* session, solver* s) {
   const size_t bytes = sizeof(double) * (size_t)((s->owned[0] + 2) * s->pitch);
   double *truth = (double*)malloc(bytes), norms[2], change;
   int i;
@@ -145,8 +167,8 @@ static void use_network(mh_session* session, solver* s) {
   memcpy(s->now, truth, bytes);
   check(mh_call(session, "measure", 0, NULL, 2, norms));
   if (s->rank == 0) {
-    printf("the field changed by (rms)         %.12e\n", change);
-    printf("network against solver (rms)       %.12e\n", norms[1]);
+    printf("the field changed by (rms)         %.16e\n", change);
+    printf("network against solver (rms)       %.16e\n", norms[1]);
   }
   free(truth);
 }

@@ -47,7 +47,7 @@ static void solve(mh_session* session, MPI_Comm comm, int sets) {
 
 int main(int argc, char** argv) {
   mh_session* session;
-  mh_options options = MH_OPTIONS;
+  mh_transport transport;
   const int trainers = argc > 2 ? atoi(argv[2]) : 1, sets = argc > 3 ? atoi(argv[3]) : 60;
   char settings[60];
   int rank, ranks, trains;
@@ -59,16 +59,14 @@ int main(int argc, char** argv) {
   trains = rank >= ranks - trainers;
   MPI_Comm_split(world, trains, rank, &part); /* the solver's own */
   snprintf(settings, sizeof(settings), "trainers=%d", trainers);
-  options.script = argc > 1 ? argv[1] : "surrogate.lua";
-  options.mpi_comm = &world;
-  options.settings = settings;
-  check(mh_open(&options, &session));
+  session = open_session(&world, argc > 1 ? argv[1] : "surrogate.lua", settings, &transport);
   if (trains) {
     train(session);
   } else {
     solve(session, part, sets);
   }
   check(mh_close(session));
+  mh_mpi_transport_free(&transport);
   MPI_Comm_free(&part);
   MPI_Finalize();
   return 0;

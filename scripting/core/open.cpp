@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <dlfcn.h>
 
 #include <filesystem>
 #include <string>
@@ -18,8 +19,38 @@
 
 namespace moonhalo::scripting {
 
+namespace {
+
+/// Raises an error, and notes it where that is a C++ exception.
+int raise_and_note(lua_State* lua) {
+  try {
+    return lua_error(lua);
+  } catch (...) {  // of any type: it is Lua's own
+    *static_cast<bool*>(lua_touserdata(lua, 1)) = true;
+    throw;
+  }
+}
+
+/// Lua compiled as C jumps over C++ functions: nothing that they hold is let go. A program that is linked with it gives
+/// it to all its libraries.
+void check_errors_are_exceptions(lua_State* lua) {
+  bool thrown = false;
+  lua_pushcfunction(lua, raise_and_note);
+  lua_pushlightuserdata(lua, &thrown);
+  lua_pcall(lua, 1, 0, 0);
+  lua_pop(lua, 1);
+  Dl_info library{};
+  const bool known = dladdr(reinterpret_cast<const void*>(&lua_error), &library) != 0 && library.dli_fname != nullptr;
+  TORCH_CHECK_NOT_IMPLEMENTED(thrown, "moonhalo: this program's Lua is compiled as C, so its errors would leave C++ functions without an end\n  have  ",
+                              known ? library.dli_fname : "no name of its library",
+                              "\n  fix   link the program with liblua5.4-c++ in its place, which has the same functions");
+}
+
+}  // namespace
+
 void open_moonhalo(lua_State* lua, Context context) {
   luaL_checkstack(lua, 20, "open_moonhalo");
+  check_errors_are_exceptions(lua);
   const int top = lua_gettop(lua);
   auto state = std::make_shared<StateData>();
   state->context = std::move(context);

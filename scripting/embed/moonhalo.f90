@@ -14,7 +14,7 @@ module moonhalo
   implicit none
   private
   public :: mh_session, mh_box_list, mh_transport, mh_open, mh_close, mh_field, mh_unregister, mh_add_box, mh_boxes, mh_call, &
-    mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error
+    mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error, mh_mpi_transport, mh_mpi_transport_free
 
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
@@ -41,6 +41,21 @@ module moonhalo
     type(c_funptr) :: isend = c_null_funptr, irecv = c_null_funptr, test = c_null_funptr, cancel = c_null_funptr
     integer(c_int) :: any_thread = 0                 !< 1: other threads may talk meanwhile
   end type mh_transport
+
+  !> Functions of the program's MPI, for one that Moonhalo was not built with: they return 0 for success. `comm`: an
+  !> integer handle; of mpi_f08 comm%MPI_VAL. It is duplicated. Free a transport after its session has been closed. Both
+  !> are collective, and linked by moonhalo::fortran_mpi, whose C file the program's MPI compiles.
+  interface
+    integer(c_int) function mh_mpi_transport(comm, transport) bind(c, name='moonhalo_mpi_transport')
+      import
+      integer(c_int), intent(in) :: comm
+      type(mh_transport), intent(out) :: transport
+    end function mh_mpi_transport
+    integer(c_int) function mh_mpi_transport_free(transport) bind(c, name='moonhalo_mpi_transport_free')
+      import
+      type(mh_transport), intent(inout) :: transport
+    end function mh_mpi_transport_free
+  end interface
 
   interface
     integer(c_int) function c_open(script, comm, transport, settings, timeout, session) bind(c, name='moonhalo_open')

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the wheel of `pip install .` (PEP 517): CMake makes the library and the module for the PyTorch of the environment that pip
-installs into. MOONHALO_BUILD=<a build folder> takes one that is built already, or goes on with it."""
+installs into. MOONHALO_BUILD=<a build folder> goes on with that one; where it has the module already, it is taken as it is: another
+process may be building there, and two at once spoil each other's files."""
 import base64
 import hashlib
 import os
@@ -35,6 +36,8 @@ def _folder(torch):
 def _build():
     given = os.environ.get("MOONHALO_BUILD")
     folder = Path(given).resolve() if given else _folder(_torch())
+    if given and list((folder / "python/moonhalo").glob("_moonhalo.*")):
+        return folder
     if not given or not (folder / "build.ninja").exists():  # again where PyTorch is in another place by now
         subprocess.run(["cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DMOONHALO_TESTS=OFF",
                         f"-DMOONHALO_TORCH={_torch()}"], check=True)

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what a simulation code pays for a script (moonhalo_c.h), on one rank: an mh_call of an empty function
 // against a bare lua_pcall of the same, in turns; and registering a field, whose time and memory must not grow with the
-// field. Then, on two ranks that are threads, the step of a solver whose network trains on the other rank, against the
-// same step without a network, in turns.
+// field. Then, on two ranks that are threads, a step whose stencil reads over the border of the blocks, by mh_call and
+// in C++ in turns: messages, bytes and time; and the step of a solver whose network trains on the other rank, against
+// the same step without a network, in turns.
 //   bench_embed        prints medians of CPU time, and the bytes that LibTorch allocated
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -19,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/host_block.h"
 #include "moonhalo/scripting/embed/host_session.h"
 #include "moonhalo/scripting/embed/moonhalo_c.h"
 #include "tests/support/live_bytes.h"
@@ -83,6 +87,81 @@ void bench_field(mh_session* session, int64_t rows) {
   check(mh_field(session, "u", nullptr));
 }
 
+// ---- An exchange in a step ----------------------------------------------------------------------------------------
+
+double number(moonhalo::scripting::HostSession& session, const char* function) {
+  double out = 0;
+  const auto outcome = session.call(function, {}, {&out, 1});
+  TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+  return out;
+}
+
+constexpr const char* kExchangeScript = R"lua(
+local mh = require "moonhalo"
+local fields = mh.host.fields
+local kernel = mh.ones({1, 1, 3, 3}, {dtype = "float64"})
+function smooth() return mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), kernel, nil, {padding = 1}):square():sum() end
+)lua";
+
+/// Messages and bytes that a rank has sent in a step, and its milliseconds.
+struct Step {
+  int64_t messages, bytes;
+  double wall;
+};
+
+/// `world`: where `step` sends. Its turns are as long as those of the other ranks.
+Step measure(moonhalo::Communicator& world, const std::function<double()>& step) {
+  const int steps = 20;
+  const moonhalo::CommStats::Count before = world.stats().total();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < steps; ++i) step();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  const moonhalo::CommStats::Count after = world.stats().total();
+  return {(after.messages - before.messages) / steps, (after.bytes - before.bytes) / steps, time.count() / steps};
+}
+
+Step median(std::vector<Step>& steps) {
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.wall < b.wall; });
+  return steps[steps.size() / 2];
+}
+
+void bench_exchange(const std::string& script, int64_t rows) {
+  moonhalo::run_ranks(2, [&](moonhalo::Communicator& world) {
+    std::vector<double> memory((rows + 2) * (rows + 2), 0.5);
+    moonhalo::Block block{memory.data(), at::kDouble, {rows + 2, rows + 2}};
+    block.ghost_low = block.ghost_high = {1, 1};
+    block.begin = {rows * world.rank(), 0};
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()));
+    auto outcome = session.open(script, "");
+    TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+    outcome = session.field(
+        "u", [&] { return block; }, false);
+    TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+    const moonhalo::CommunicatorPtr own = world.split(0, world.rank());
+    const at::Tensor field = moonhalo::as_shard_tensor(block, moonhalo::init_device_mesh(*own, "cpu", {2}));
+    const at::Tensor kernel = at::ones({1, 1, 3, 3}, at::kDouble);
+    double in_c = 0, in_cpp = 0;
+    std::vector<Step> c, cpp;
+    for (int round = 0; round < kRounds; ++round) {
+      c.push_back(measure(*session.world(), [&] { return in_c = number(session, "smooth"); }));
+      cpp.push_back(measure(*own, [&] {
+        const at::Tensor image = field.unsqueeze(0).unsqueeze(0);
+        return in_cpp = at::conv2d(image, kernel, {}, 1, 1).square().sum().item<double>();
+      }));
+    }
+    TORCH_CHECK(in_c == in_cpp, "they differ: ", in_c, " and ", in_cpp);
+    const Step ours = median(c), theirs = median(cpp);
+    if (world.rank() != 0) return;
+    std::printf(
+        "a step of %4lld^2 cells  %6.3f ms by mh_call, %.3f in C++, ratio %.3f; %lld and %lld messages of %lld and "
+        "%lld "
+        "bytes\n",
+        static_cast<long long>(rows), ours.wall, theirs.wall, ours.wall / theirs.wall,
+        static_cast<long long>(ours.messages), static_cast<long long>(theirs.messages),
+        static_cast<long long>(ours.bytes), static_cast<long long>(theirs.bytes));
+  });
+}
+
 // ---- Trainers on a rank of their own ------------------------------------------------------------------------------
 
 constexpr int64_t kWide = 1026;  // of the solver's block, with ghosts
@@ -121,13 +200,6 @@ double now_on(clockid_t clock) {
   timespec time{};
   clock_gettime(clock, &time);
   return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
-}
-
-double number(moonhalo::scripting::HostSession& session, const char* function) {
-  double out = 0;
-  const auto outcome = session.call(function, {}, {&out, 1});
-  TORCH_CHECK(outcome.status == MH_OK, outcome.text);
-  return out;
 }
 
 /// Milliseconds of CPU and of the wall clock that a step takes.
@@ -207,7 +279,9 @@ int main() {
       std::filesystem::temp_directory_path() / ("bench_embed_" + std::to_string(getpid()) + ".lua");
   const std::string script_of_trainers = script + ".trainers.lua";
   std::ofstream(script) << "function nothing() end\nfunction half(x) return x / 2 end\n";
+  const std::string script_of_exchange = script + ".exchange.lua";
   std::ofstream(script_of_trainers) << kTrainersScript;
+  std::ofstream(script_of_exchange) << kExchangeScript;
   mh_session* session = nullptr;
   mh_options options = MH_OPTIONS;
   options.script = script.c_str();
@@ -218,6 +292,8 @@ int main() {
   bench_field(session, 64);
   bench_field(session, 64 * 512);
   check(mh_close(session));
+  for (const int64_t rows : {64, 512}) bench_exchange(script_of_exchange, rows);
+  std::filesystem::remove(script_of_exchange);
   for (const int every : {10, 50}) bench_trainers(script_of_trainers, every);
   std::filesystem::remove(script_of_trainers);
 }

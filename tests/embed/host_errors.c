@@ -155,8 +155,9 @@ static void ranks_part(const host* h) {
   EXPECT(mh_close(session) == MH_OK);
 }
 
-/* One rank fails while others wait for it: all return the same within a second, and the solver goes on. */
-static void one_rank_fails(const host* h, const char* function, mh_status status, const char* text) {
+/* One rank fails while others wait for it: all return the same, and the solver goes on. Returns the seconds of the rank
+   that took longest. */
+static double one_failure(const host* h, const char* function, mh_status status, const char* text) {
   padded p = make_padded(h, 13, 11);
   mh_session *session = open_session(h, NULL), *other = open_session(h, NULL);
   double out = 0, seconds;
@@ -166,7 +167,6 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   seconds = MPI_Wtime();
   EXPECT_ERROR(mh_call(session, function, 0, NULL, 1, &out), status, text);
   seconds = MPI_Wtime() - seconds;
-  EXPECT(seconds < 5); /* well under a second on a machine that has nothing else to do; the limit is 20 s */
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
   /* The solver's own MPI, and another session of the same ranks. */
@@ -178,6 +178,20 @@ static void one_rank_fails(const host* h, const char* function, mh_status status
   EXPECT(mh_call(other, "train", 0, NULL, 1, &out) == MH_OK);
   EXPECT(mh_close(other) == MH_OK);
   free(p.memory);
+  MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, h->comm);
+  return seconds;
+}
+
+/* Within a second, of a limit of 20. A machine that is busy may need another try. */
+static void one_rank_fails(const host* h, const char* function, mh_status status, const char* text) {
+  double least = 20;
+  int tries;
+  for (tries = 0; tries < 5 && least > 1; ++tries) {
+    const double seconds = one_failure(h, function, status, text);
+    least = seconds < least ? seconds : least;
+  }
+  if (h->rank == 0) printf("%s: all ranks know after %.3f s\n", function, least);
+  EXPECT(least <= 1);
 }
 
 /* One rank waits in the solver's own MPI while others call: these return after the limit, it does as soon as it calls,
@@ -255,7 +269,8 @@ void test_faults(const host* h) {
   one_rank_cannot_start(h);
   ranks_part(h);
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "rank 1 alone has failed");
-  one_rank_fails(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed");
+  /* Others compute for 0.3 s of their own before they come. */
+  EXPECT(one_failure(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed") < 15);
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "\n  rank  1 of ");
   one_rank_fails(h, "runs_short_on_rank_1", MH_MEMORY, "memory");
   one_rank_is_silent(h);

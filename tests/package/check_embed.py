@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Installs Moonhalo into a new folder, builds the solvers of examples/embed and a project in C against it, and runs these under
-mpirun: their numbers must agree to 12 digits over numbers of ranks and languages (X15).
+"""Installs Moonhalo into a new folder, and builds and runs against it a project in C, one in Fortran, one without CMake and the
+programs of docs/embedding*.md (X15).
 usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
 
 import math
@@ -9,12 +9,10 @@ import shutil
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 DIGITS = 1e-12
-RANKS = (1, 2, 3, 4)
-LEAPS = 100
-SETS = 20
 
 
 def run(*command, **options):
@@ -31,9 +29,9 @@ def numbers(output):
     return [float(word) for word in words if "e" in word.lower() and word[0].isdigit()]
 
 
-def build(cmake, source, folder, prefix):
-    run(cmake, "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
-    run(cmake, "--build", folder)
+def build(cmake, source, folder, prefix, *flags, targets=("all",)):
+    run(cmake, "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release", *flags)
+    run(cmake, "--build", folder, "--target", *targets)
 
 
 def check_fortran(cmake, source, work, prefix, mpiexec):
@@ -99,8 +97,7 @@ def check_pages(cmake, source, work, prefix, mpiexec):
 
 
 def main(cmake, build_folder, source, mpiexec):
-    work = Path(build_folder).resolve() / "embed_test"
-    shutil.rmtree(work, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix="embed_test_", dir=Path(build_folder).resolve()))
     prefix = work / "prefix"
     run(cmake, "--install", build_folder, "--prefix", prefix)
     build(cmake, Path(source) / "tests/package/c", work / "c", prefix)
@@ -108,30 +105,10 @@ def main(cmake, build_folder, source, mpiexec):
     check_pkg_config(Path(source), work, prefix)
     check_pages(cmake, Path(source), work, prefix, mpiexec)
 
-    build(cmake, Path(source) / "examples/embed", work / "examples", prefix)
-    script = Path(source) / "examples/embed/surrogate.lua"
-    languages = [name for name in ("heat_c", "heat_fortran") if (work / "examples" / name).exists()]
-    if "heat_fortran" in languages:
+    if shutil.which("gfortran"):
         check_fortran(cmake, Path(source), work, prefix, mpiexec)
     else:
         print("skipped: Fortran, because there is no compiler for it (Debian: gfortran)")
-    expected = None
-    for language in languages:
-        for ranks in RANKS:
-            found = numbers(run(mpiexec, "-n", ranks, work / "examples" / language, script, LEAPS))
-            print(f"{language} on {ranks} ranks: " + " ".join(f"{number:.12e}" for number in found), flush=True)
-            expected = expected or found
-            if len(found) != 3 or not all(math.isclose(a, b, rel_tol=DIGITS) for a, b in zip(found, expected)):
-                sys.exit("these differ from the first")
-    if expected[2] > 0.5 * expected[1]:
-        sys.exit("the network learned nothing")
-    # How many snapshots are learned from depends on the machine, so the figures do too.
-    for ranks, trainers in ((2, 1), (4, 2), (5, 1)):
-        output = run(mpiexec, "-n", ranks, work / "examples/in_transit", script, trainers, SETS)
-        changed, differs = numbers(output)
-        print(f"in_transit on {ranks} ranks, {trainers} of which train: changed {changed:.6e}, network differs {differs:.6e}", flush=True)
-        if output.count("trained on") != trainers or differs > 0.5 * changed:
-            sys.exit(f"the network learned nothing in transit:\n{output}")
     shutil.rmtree(work)
 
 

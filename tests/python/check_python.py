@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -26,9 +27,7 @@ program = Path(source) / "tests/python/ranks.py"
 run("threads", python, program, Path(build) / "python")
 if mpiexec:
     run("mpi", mpiexec, "-n", 3, python, program, Path(build) / "python", "mpi")
-work = Path(build) / "python_test"
-shutil.rmtree(work, ignore_errors=True)
-work.mkdir()
+work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 # The program of the page: three ranks print one loss, the first also the shape of its block.
 (work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])
 said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(Path(build) / "python"))

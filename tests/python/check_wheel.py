@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Which build a wheel is made from, where a machine has several versions of Python and PyTorch.  usage: check_wheel.py SOURCE_FOLDER"""
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -23,9 +24,24 @@ def commands_for(version, work):
     return folder
 
 
+def builds_again(folder):
+    """Whether anything is built in a folder that has the module."""
+    commands = []
+    (folder / "python/moonhalo").mkdir(parents=True)
+    (folder / "python/moonhalo/_moonhalo.so").write_text("")
+    build_wheel.subprocess.run = lambda command, check: commands.append(command)
+    os.environ["MOONHALO_BUILD"] = str(folder)
+    taken = build_wheel._build()
+    del os.environ["MOONHALO_BUILD"]
+    check(f"{taken} is {folder}", taken == folder.resolve())
+    return commands
+
+
 with tempfile.TemporaryDirectory() as name:
     work = Path(name)
     build_wheel.SOURCE = work
+    again = builds_again(work / "finished")
+    check(f"a finished build is taken as it is: {again}", not again)
     folders = [commands_for(version, work) for version in ("2.10.0+cpu", "2.11.0")]
     check(f"{folders} differ", folders[0] != folders[1] and all(f"cp{sys.version_info[0]}{sys.version_info[1]}" in str(one) for one in folders))
     # A module for another Python is not taken.

@@ -23,6 +23,8 @@ LUA_ROOM = "scripting/lua"
 UMBRELLA = "engine/moonhalo.h"
 # Headers that must not be among those that the umbrella includes, which are installed: how the engine holds and dispatches tensors.
 PRIVATE = re.compile(r".*_impl\.h|engine/dispatch/dispatch\.h|ops/support/.*|scripting/.*")
+# Nor headers of libraries that a host may have another build of.
+OTHERS_HEADER = re.compile(r"\s*#include <((?:hdf5|H5\w+|lua|lauxlib|lualib|mpi)\.(?:h|hpp))>")
 TOP = ("engine", "ops", "io", "scripting")
 MAX_CIRCLE = 3
 README_LINES, README_WIDTH = 40, 120
@@ -109,6 +111,9 @@ def check_public(root, problems):
         name = unread.pop()
         if not (root / name).is_file():
             continue
+        for number, line in enumerate((root / name).read_text(encoding="utf-8").splitlines(), 1):
+            if match := OTHERS_HEADER.match(line):
+                problems.append(f"{name}:{number}: {match[1]} would be included by hosts that have another; leave it to the sources")
         for number, header in includes_of(root / name):
             other = header.removeprefix("moonhalo/")
             if PRIVATE.fullmatch(other):

@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
@@ -47,6 +50,68 @@ TEST(X15_HostBlock, IsTheFieldInPlace) {
     EXPECT_TRUE(at::equal(full_tensor(field), 2 * full));
     EXPECT_TRUE(at::equal(solver.interior(), solver.part(2 * full)));
     EXPECT_EQ((solver.memory == -1).sum().item<int64_t>(), solver.memory.numel() - solver.interior().numel());
+  });
+}
+
+/// Strides of a block of h x w cells with c numbers each, ghosts included, as [cell row, cell column, number].
+struct Layout {
+  const char* name;
+  std::vector<int64_t> (*stride)(int64_t h, int64_t w, int64_t c);
+};
+
+const Layout layouts[] = {
+    {"PETSc's DMDA with dof",
+     [](int64_t, int64_t w, int64_t c) {
+       return std::vector<int64_t>{w * c, c, 1};
+     }},
+    {"AMReX's FArrayBox",
+     [](int64_t h, int64_t w, int64_t) {
+       return std::vector<int64_t>{w, 1, h * w};
+     }},
+    {"Kokkos' LayoutLeft",
+     [](int64_t h, int64_t w, int64_t) {
+       return std::vector<int64_t>{1, h, h * w};
+     }},
+    {"Kokkos' LayoutStride",
+     [](int64_t, int64_t w, int64_t c) {
+       return std::vector<int64_t>{(w + 2) * c, c, 1};
+     }},
+    {"Fortran's u(c, i, j)",
+     [](int64_t h, int64_t, int64_t c) {
+       return std::vector<int64_t>{c, h * c, 1};
+     }},
+};
+
+TEST(X15_HostBlock, LayoutsOfOtherCodesAreStrides) {
+  const at::Tensor full = at::arange(7 * 5 * 3, at::kDouble).reshape({7, 5, 3});
+  on_mesh({2, 2}, [&](const MeshPtr& mesh) {
+    for (const Layout& layout : layouts) {
+      const int64_t row = mesh->coordinate(0), column = mesh->coordinate(1);
+      const std::vector<int64_t> begin = {row * 4, column * 3, 0}, owned = {row == 0 ? 4 : 3, column == 0 ? 3 : 2, 3};
+      const int64_t h = owned[0] + 2, w = owned[1] + 2;
+      std::vector<double> memory((h + 2) * (w + 2) * 3, -1);
+      const std::vector<int64_t> stride = layout.stride(h, w, 3);
+      const auto place = [&](int64_t i, int64_t j, int64_t c) -> double& {
+        return memory[(i + 1) * stride[0] + (j + 1) * stride[1] + c * stride[2]];
+      };
+      for (int64_t i = 0; i < owned[0]; ++i) {
+        for (int64_t j = 0; j < owned[1]; ++j) {
+          for (int64_t c = 0; c < 3; ++c) place(i, j, c) = full[begin[0] + i][begin[1] + j][c].item<double>();
+        }
+      }
+
+      at::Tensor field = as_shard_tensor(
+          {memory.data(), at::kDouble, {h, w, 3}, stride, {1, 1, 0}, {1, 1, 0}, begin, {7, 5, 3}}, mesh);
+      EXPECT_TRUE(at::equal(full_tensor(field), full)) << layout.name;
+      field.add_(0.5);
+
+      EXPECT_EQ(to_local(field).data_ptr(), &place(0, 0, 0)) << layout.name;
+      EXPECT_EQ(place(owned[0] - 1, 0, 2), full[begin[0] + owned[0] - 1][begin[1]][2].item<double>() + 0.5)
+          << layout.name;
+      EXPECT_EQ(std::count(memory.begin(), memory.end(), -1.0),
+                static_cast<int64_t>(memory.size()) - owned[0] * owned[1] * 3)
+          << layout.name;
+    }
   });
 }
 
