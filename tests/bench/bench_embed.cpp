@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -89,6 +88,17 @@ void bench_field(mh_session* session, int64_t rows) {
 
 // ---- An exchange in a step ----------------------------------------------------------------------------------------
 
+double now_on(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+void call_nothing(moonhalo::scripting::HostSession& session) {
+  const auto outcome = session.call("nothing", {}, {});
+  TORCH_CHECK(outcome.status == MH_OK, outcome.text);
+}
+
 double number(moonhalo::scripting::HostSession& session, const char* function) {
   double out = 0;
   const auto outcome = session.call(function, {}, {&out, 1});
@@ -100,28 +110,29 @@ constexpr const char* kExchangeScript = R"lua(
 local mh = require "moonhalo"
 local fields = mh.host.fields
 local kernel = mh.ones({1, 1, 3, 3}, {dtype = "float64"})
+function nothing() end
 function smooth() return mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), kernel, nil, {padding = 1}):square():sum() end
 )lua";
 
-/// Messages and bytes that a rank has sent in a step, and its milliseconds.
+/// Messages and bytes that a rank has sent in a step, and its milliseconds of CPU.
 struct Step {
   int64_t messages, bytes;
-  double wall;
+  double cpu;
 };
 
 /// `world`: where `step` sends. Its turns are as long as those of the other ranks.
 Step measure(moonhalo::Communicator& world, const std::function<double()>& step) {
   const int steps = 20;
   const moonhalo::CommStats::Count before = world.stats().total();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = now_on(CLOCK_THREAD_CPUTIME_ID);
   for (int i = 0; i < steps; ++i) step();
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  const double cpu = (now_on(CLOCK_THREAD_CPUTIME_ID) - begin) / steps;
   const moonhalo::CommStats::Count after = world.stats().total();
-  return {(after.messages - before.messages) / steps, (after.bytes - before.bytes) / steps, time.count() / steps};
+  return {(after.messages - before.messages) / steps, (after.bytes - before.bytes) / steps, cpu};
 }
 
 Step median(std::vector<Step>& steps) {
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.wall < b.wall; });
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.cpu < b.cpu; });
   return steps[steps.size() / 2];
 }
 
@@ -141,22 +152,23 @@ void bench_exchange(const std::string& script, int64_t rows) {
     const at::Tensor field = moonhalo::as_shard_tensor(block, moonhalo::init_device_mesh(*own, "cpu", {2}));
     const at::Tensor kernel = at::ones({1, 1, 3, 3}, at::kDouble);
     double in_c = 0, in_cpp = 0;
-    std::vector<Step> c, cpp;
+    std::vector<Step> c, cpp, empty;
     for (int round = 0; round < kRounds; ++round) {
       c.push_back(measure(*session.world(), [&] { return in_c = number(session, "smooth"); }));
+      empty.push_back(measure(*session.world(), [&] { return call_nothing(session), 0.0; }));
       cpp.push_back(measure(*own, [&] {
         const at::Tensor image = field.unsqueeze(0).unsqueeze(0);
         return in_cpp = at::conv2d(image, kernel, {}, 1, 1).square().sum().item<double>();
       }));
     }
     TORCH_CHECK(in_c == in_cpp, "they differ: ", in_c, " and ", in_cpp);
-    const Step ours = median(c), theirs = median(cpp);
+    const Step ours = median(c), theirs = median(cpp), nothing = median(empty);
     if (world.rank() != 0) return;
     std::printf(
-        "a step of %4lld^2 cells  %6.3f ms by mh_call, %.3f in C++, ratio %.3f; %lld and %lld messages of %lld and "
-        "%lld "
-        "bytes\n",
-        static_cast<long long>(rows), ours.wall, theirs.wall, ours.wall / theirs.wall,
+        "a step of %4lld^2 cells  %6.3f ms of CPU by mh_call, %.3f an empty one, %.3f in C++, ratio %.3f; %lld and "
+        "%lld messages "
+        "of %lld and %lld bytes\n",
+        static_cast<long long>(rows), ours.cpu, nothing.cpu, theirs.cpu, ours.cpu / theirs.cpu,
         static_cast<long long>(ours.messages), static_cast<long long>(theirs.messages),
         static_cast<long long>(ours.bytes), static_cast<long long>(theirs.bytes));
   });
@@ -195,12 +207,6 @@ class Heat {
  private:
   std::vector<double> now_ = std::vector<double>(kWide * kWide, 1.0), next_ = now_;
 };
-
-double now_on(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
-}
 
 /// Milliseconds of CPU and of the wall clock that a step takes.
 struct StepTime {
