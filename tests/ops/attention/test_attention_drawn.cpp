@@ -66,7 +66,8 @@ TEST(AttentionRing, X07_DrawnCalls) {
       if (boolean) mask = mask.gt(-0.3);
       Placements held(mesh.size(), replicate());
       if (draw.percent(60)) held.back() = shard(2 + draw.below(2));
-      inputs.push_back({mask, held, mask_grad});
+      // LibTorch gives the gradient of a mask without elements as zeros or, from 2.15, not at all.
+      inputs.push_back({mask, held, mask_grad && mask.numel() > 0});
     }
     std::string text = "draw " + std::to_string(i) + (causal ? " causal" : "") + (groups > 1 ? " groups" : "");
     for (const Input& input : inputs) {

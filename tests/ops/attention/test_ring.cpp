@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include <limits>
 
@@ -170,7 +171,8 @@ TEST(AttentionRing, X07_Masks) {
       }
     }
   }
-  // LibTorch takes a mask beside is_causal where its fused kernel does.
+  // LibTorch takes a mask beside is_causal where its fused kernel does; from 2.15 it refuses it.
+  if (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15) return;
   for (const Way& way : kAlike)
     check(way, {.name = "causal and masked", .causal = true, .mask = make_tensor({9, 9}, 50), .mask_grad = false});
 }
