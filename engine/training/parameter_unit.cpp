@@ -39,10 +39,11 @@ struct UnitPasses {
         unit->reshard();
     }
   }
-  // The units that enclose this one still need their parameters.
+  // The units that enclose this one still need their parameters, and so do those within it: one that gives its result
+  // as the outer one's is reached before that.
   void close_others(const ParameterUnit* unit) {
     std::erase_if(open, [&](const ParameterUnitPtr& other) {
-      if (unit != nullptr && (other.get() == unit || other->encloses(*unit))) return false;
+      if (unit != nullptr && (other.get() == unit || other->encloses(*unit) || unit->encloses(*other))) return false;
       if (other->options_.reshard_after_backward) other->reshard();
       other->reducer_->flush();
       return true;
@@ -52,6 +53,12 @@ struct UnitPasses {
     if (ends.waits()) return;  // within another: a segment that was computed again
     close_others(nullptr);
     ended(kBackward);
+  }
+  // This unit and those within it are no longer under way.
+  void left(const ParameterUnit* unit) {
+    const auto self =
+        std::find_if(under_way.begin(), under_way.end(), [&](const auto& one) { return one.get() == unit; });
+    under_way.erase(self, under_way.end());
   }
   // A backward pass that threw was not ended.
   void forget_failed() {
@@ -181,20 +188,22 @@ void ParameterUnit::reach() {
 
 void ParameterUnit::before_forward() {
   UnitPasses& passes = *passes_of_rank;
-  // An earlier forward that threw has not left.
-  const auto self = std::find(passes.under_way.begin(), passes.under_way.end(), shared_from_this());
-  passes.under_way.erase(self, passes.under_way.end());
+  passes.left(this);  // of an earlier forward that threw before its end was told
   outer_.assign(passes.under_way.begin(), passes.under_way.end());
   passes.under_way.push_back(shared_from_this());
-  finish();
-  cast();
-  reach();
+  try {
+    finish();
+    cast();
+    reach();
+  } catch (...) {
+    forward_failed();
+    throw;
+  }
 }
 
 void ParameterUnit::after_forward(at::TensorList results) {
   UnitPasses& passes = *passes_of_rank;
-  const auto self = std::find(passes.under_way.begin(), passes.under_way.end(), shared_from_this());
-  passes.under_way.erase(self, passes.under_way.end());
+  passes.left(this);
   const bool within_backward = BackwardEnds::under_way();  // a segment that is computed again: its backward follows
   if (!within_backward && options_.reshard_after_forward) reshard();
   for (Entry& entry : entries_) {
@@ -208,6 +217,13 @@ void ParameterUnit::after_forward(at::TensorList results) {
       if (const ParameterUnitPtr alive = unit.lock()) alive->reach();
     });
   }
+}
+
+void ParameterUnit::forward_failed() {
+  UnitPasses& passes = *passes_of_rank;
+  passes.left(this);
+  // The order stays that of the last pass. What travels is received by the pass that comes next.
+  if (passes.under_way.empty()) passes.last[UnitPasses::kForward].reset();
 }
 
 }  // namespace moonhalo

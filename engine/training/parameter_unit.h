@@ -42,13 +42,20 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   void before_forward();
   /// Frees, if asked for, and hooks on to the results that need gradients.
   void after_forward(at::TensorList results);
+  /// In the place of after_forward where a forward threw.
+  void forward_failed();
   /// A forward between the two: `at::Tensor y = unit->call([&] { return block->forward(x); });`
   template <typename Forward>
   auto call(const Forward& forward) {
     before_forward();
-    auto result = forward();
-    after_forward({result});
-    return result;
+    try {
+      auto result = forward();
+      after_forward({result});
+      return result;
+    } catch (...) {
+      forward_failed();
+      throw;
+    }
   }
   /// Frees what is gathered.
   void reshard();

@@ -80,6 +80,12 @@ int after_forward(lua_State* lua) {
   return 0;
 }
 
+/// unit:forward_failed()
+int forward_failed(lua_State* lua) {
+  check_object<ParameterUnit>(lua, 1)->forward_failed();
+  return 0;
+}
+
 /// unit:cast_of(parameter): the same object where there is no cast.
 int cast_of(lua_State* lua) {
   const at::Tensor& parameter = check_tensor(lua, 2);
@@ -128,6 +134,7 @@ const luaL_Reg kInternals[] = {{"store_parameter", guard<store>},
                                {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
                                  {"after_forward", guard<after_forward>},
+                                 {"forward_failed", guard<forward_failed>},
                                  {"cast_of", guard<cast_of>},
                                  {"reshard", guard<reshard>},
                                  {nullptr, nullptr}};

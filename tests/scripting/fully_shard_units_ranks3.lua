@@ -171,6 +171,7 @@ local kUnits = 4  -- three blocks and what stands around them
 
 function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
   -- Per unit: forward, backward and the sum of gradients, or less.
+  local again = {3, 2, 0}
   for i, expected in ipairs {{1, 2}, {1, 1}, {1, 0}} do
     for prefetch = 0, 2 do
       local given = {prefetch = prefetch}
@@ -182,8 +183,72 @@ function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
         local x, loss = mine(), nil
         testing.assert_equal(messages_of(function() loss = net(x):square():mean() end), expected[1] * kUnits * (ranks - 1))
         testing.assert_equal(messages_of(function() loss:backward() end), expected[2] * kUnits * (ranks - 1))
+        -- Sums of an earlier pass are put aside, not sent again.
+        testing.assert_equal(messages_of(function() net(x):square():mean():backward() end), again[i] * kUnits * (ranks - 1))
         opt:step()
       end
+    end
+  end
+end
+
+--- Two layers; `reached(way, width)` is called while the unit's forward and backward are under way.
+local Wide = nn.Module:extend("Wide")
+function Wide:init(width, reached) self.width, self.reached, self.first, self.second = width, reached, nn.Linear(4, width), nn.Linear(width, 4) end
+function Wide:forward(x)
+  local h = self.first(x)
+  self.reached("forward", self.width)
+  h:register_hook(function() self.reached("backward", self.width) end)
+  return self.second(h)
+end
+
+function tests.test_V15_a_forward_that_failed_is_not_under_way_for_other_modules()
+  local failed, net = new("fully_shard", kSettings[1]), new("fully_shard", kSettings[1], false)
+  failed.blocks[1]:register_forward_hook(function() error("stop here") end)
+  testing.assert_error(function() failed(mine()) end, "stop here")
+  local function step() return messages_of(function() net(mine()):square():mean():backward() end) end
+  net:zero_grad()
+  local first = step()
+  net:zero_grad()
+  testing.assert_equal({first, step()}, {3 * kUnits * (ranks - 1), 3 * kUnits * (ranks - 1)})
+end
+
+function tests.test_V15_the_units_that_come_next_are_on_their_way_while_one_computes()
+  local kMade, kCalled = {9, 15, 6}, {15, 6, 9}  -- widths, which tell units apart by their bytes
+  for prefetch = 0, 2 do
+    local seen, start
+    local function sent() return mh.comm_stats().by_kind.exchange.bytes end
+    local function reached(way, width) seen[#seen + 1] = ("%s %d: %d"):format(way, width, sent() - start) end
+    local net, made, gathered, summed = nn.Sequential(), {}, {}, {}
+    for _, width in ipairs(kMade) do
+      made[width] = mh.fully_shard(Wide(width, reached):double(), {mesh = mesh, min_numel = 1, prefetch = prefetch})
+      net:append(made[width])
+      local own, all = 0, 0
+      for _, p in ipairs(made[width]:parameters()) do own, all = own + p:to_local():numel(), all + p:numel() end
+      gathered[width], summed[width] = 8 * own * (ranks - 1), 8 * (all - own)
+    end
+    function net:forward(x)
+      for _, width in ipairs(kCalled) do x = made[width](x) end
+      return x
+    end
+    mh.fully_shard(net, {mesh = mesh, prefetch = prefetch})
+    --- Bytes sent by the time that the unit at `place` computes: its own and the next ones', and the sums of those before.
+    local function expected(way, order, ahead, place)
+      local bytes = 0
+      for i = 1, math.min(#order, place + ahead) do bytes = bytes + gathered[order[i]] end
+      for i = 1, way == "backward" and place - 1 or 0 do bytes = bytes + summed[order[i]] end
+      return ("%s %d: %d"):format(way, order[place], bytes)
+    end
+    for step = 1, 3 do
+      local ahead, wanted, back = step == 1 and 0 or prefetch, {}, {kCalled[3], kCalled[2], kCalled[1]}
+      seen, start = {}, sent()
+      local y = net(mine())
+      start = sent()
+      y:square():mean():backward()
+      for place = 1, 3 do
+        wanted[place], wanted[3 + place] = expected("forward", kCalled, ahead, place), expected("backward", back, ahead, place)
+      end
+      testing.assert_equal(seen, wanted)
+      net:zero_grad()
     end
   end
 end

@@ -94,7 +94,7 @@ function tests.test_what_is_no_module()
   testing.assert_error(function() mh.plan.repr_params{} end, "plan.repr_params: wanted an nn.Module, got table")
 end
 
-function tests.test_experts_are_refused_with_a_remedy()
+function tests.test_V15_experts_are_refused_with_a_remedy()
   testing.assert_error(function() mh.expert_parallel(MLP(), mesh) end,
     "expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo")
 end

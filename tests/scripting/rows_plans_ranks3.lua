@@ -186,20 +186,26 @@ end
 -- ---- Gradients -------------------------------------------------------------------------------------------------------
 
 --- Trains on 301 rows, so many that gradients of replicated weights stay sums until they are read. Gives the values after
---- three steps, the gradients of the first and the least number of Partial gradients that a step met.
+--- three steps, the gradients of the first, the least number of Partial gradients that a step met, and the messages of
+--- their sums.
 local function train(net, x, make, sync)
-  local opt, first, least = make(net:parameters()), nil, math.huge
+  local opt, first, least, messages = make(net:parameters()), nil, math.huge, 0
+  local function counted(fn, ...)
+    local before = mh.comm_stats().messages
+    fn(...)
+    messages = messages + mh.comm_stats().messages - before
+  end
   for step = 1, 3 do
     opt:zero_grad()
     local y = net(x)
     local loss = (y * y + y:sin()):mean()
     loss:backward()
-    if sync then mh.finish_grad_sync(net) end
+    if sync then counted(mh.finish_grad_sync, net) end
     if x:is_shard_tensor() then least = math.min(least, partial_gradients(net)) end
     if step == 1 and (sync or not x:is_shard_tensor()) then first = gradients(net) end
-    opt:step()
+    counted(opt.step, opt)
   end
-  return values(net), first, least
+  return values(net), first, least, messages
 end
 
 local kOptimizers = {
@@ -212,11 +218,12 @@ for _, one in ipairs(kOptimizers) do
     local function divided() return mh.parallelize_module(nn.Sequential(mlp(), nn.LayerNorm(6):double()), mesh, {}) end
     local expected, expected_gradients = train(nn.Sequential(mlp(), nn.LayerNorm(6):double()), batch(301), one[2])
 
-    local implicit, _, met = train(divided(), cut(), one[2], false)
-    local explicit, synced, left = train(divided(), cut(), one[2], true)
+    local implicit, _, met, messages = train(divided(), cut(), one[2], false)
+    local explicit, synced, left, of_sync = train(divided(), cut(), one[2], true)
 
     testing.assert_equal(met, 6)   -- all, at every step
     testing.assert_equal(left, 0)  -- V11: none after the reduction
+    testing.assert_equal(messages, of_sync)  -- V20: step sums all at once, too
     testing.assert_all_close(synced, expected_gradients)
     testing.assert_all_close(explicit, expected)
     testing.assert_all_close(implicit, expected)

@@ -167,6 +167,15 @@ local function cast_for_forward(module, unit, dtype)
 end
 
 local function gather_around_forward(module, unit)
+  local function leave(_, problem)
+    if problem ~= nil then unit:forward_failed() end
+  end
+  forward.replace(module, function(inner)
+    return function(...)
+      local _ <close> = setmetatable({}, {__close = leave})
+      return inner(...)
+    end
+  end)
   module:register_forward_pre_hook(function() unit:before_forward() end)
   module:register_forward_hook(function(_, _, output) unit:after_forward(add_tensors(output, {})) end)
 end

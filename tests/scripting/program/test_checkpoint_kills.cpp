@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // X16: runs that are killed while they save. fork() copies this process, so that a kill costs milliseconds and not the
 // loading of LibTorch. MOONHALO_KILLS=500 kills more often, MOONHALO_KILL_SEED=N at the moments of an earlier run.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +62,7 @@ struct CheckpointKills : ::testing::TestWithParam<Saves> {};
 TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   const testing::Folder folder;
   const State state = new_state();
+  at::set_num_threads(1);  // a copy of this process has none of OpenMP's threads, and would wait for them
   const std::string path = folder / "ck", first = options_of(GetParam()) + kSave;
   const bool own = GetParam() >= Saves::kOwnFolder;
   io::exchange_checkpoints_in_one_step(GetParam() != Saves::kInTwoSteps);
