@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "moonhalo/io/stream_copy.h"
+#include "moonhalo/engine/base/stream_copy.h"
 
 namespace moonhalo::io {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
@@ -17,7 +18,6 @@
 #include "moonhalo/io/reader.h"
 #include "moonhalo/io/run_plan.h"
 #include "moonhalo/io/scatter.h"
-#include "moonhalo/io/stream_copy.h"
 
 namespace moonhalo::io {
 namespace {

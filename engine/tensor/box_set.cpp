@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/box.h"
+#include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/interval_map.h"
@@ -178,13 +179,48 @@ void each(const std::vector<Region>& regions, std::map<int, at::Tensor>& flat, c
 
 }  // namespace
 
+namespace {
+
+/// Rows of a region, one after another.
+void stream_rows(char*& to, const char* from, const at::Tensor& region, int64_t dim) {
+  const auto element = static_cast<int64_t>(region.element_size());
+  if (dim == region.dim() - 1) {
+    const int64_t bytes = region.size(dim) * element;
+    stream_copy(to, from, static_cast<size_t>(bytes));
+    to += bytes;
+    return;
+  }
+  for (int64_t i = 0; i < region.size(dim); ++i)
+    stream_rows(to, from + i * region.stride(dim) * element, region, dim + 1);
+}
+
+/// Where rows are long and many; nothing else is worth it.
+bool can_stream(const at::Tensor& region) {
+  constexpr int64_t kLeast = int64_t{1} << 20, kRow = 1024;
+  return region.is_cpu() && static_cast<int64_t>(region.nbytes()) >= kLeast && region.dim() > 0 &&
+         region.stride(-1) == 1 && region.size(-1) * static_cast<int64_t>(region.element_size()) >= kRow &&
+         !region.is_conj() && !region.is_neg();
+}
+
+void pack(at::Tensor flat, const at::Tensor& region, bool later) {
+  if (!later || !can_stream(region)) {
+    flat.copy_(region);
+    return;
+  }
+  char* to = static_cast<char*>(flat.mutable_data_ptr());
+  stream_rows(to, static_cast<const char*>(region.const_data_ptr()), region, 0);
+  finish_stream();
+}
+
+}  // namespace
+
 // All that goes between two ranks is one message. Both list its regions in the order of the owner's boxes.
 BoxSet::Reading BoxSet::start(const std::vector<Region>& sent, const Give& give, const std::vector<Region>& received,
-                              Reading ended) const {
+                              Reading ended, bool later) const {
   Reading reading = ended.work != nullptr
                         ? std::move(ended)
                         : Reading{nullptr, buffers(received, staged_.options()), buffers(sent, staged_.options())};
-  each(sent, reading.leaving, [&](const Region& region, at::Tensor flat) { flat.copy_(give(region)); });
+  each(sent, reading.leaving, [&](const Region& region, const at::Tensor& flat) { pack(flat, give(region), later); });
   std::vector<Message> sends, receives;
   for (const auto& [peer, data] : reading.leaving) sends.push_back({peer, data});
   for (const auto& [peer, data] : reading.arriving) receives.push_back({peer, data});
@@ -197,7 +233,7 @@ void BoxSet::finish(const std::vector<Region>& received, Reading& reading, const
   each(received, reading.arriving, [&](const Region& region, const at::Tensor& flat) { place(region).copy_(flat); });
 }
 
-BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading ended) const {
+BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading ended, bool later) const {
   TORCH_CHECK_VALUE(boxes.size() == mine_.size(), "boxes: the number of tensors that stand for boxes differs from theirs\n  have  ",
                     boxes.size(), " tensors, ", mine_.size(), " boxes\n  fix   give one tensor for each box, in their order");
   for (size_t i = 0; i < boxes.size(); ++i) {
@@ -207,7 +243,7 @@ BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading
                       "\n  fix   give tensors of the shapes and dtype of the boxes, or make another BoxSet");
   }
   const auto in_box = [&](const Region& region) { return part_of(boxes[region.box], region.in_box, region.length); };
-  return start(from_boxes_, in_box, from_slab_, std::move(ended));
+  return start(from_boxes_, in_box, from_slab_, std::move(ended), later);
 }
 
 void BoxSet::finish_read(Reading& reading) {

@@ -40,8 +40,9 @@ class BoxSet {
     WorkPtr work;
     std::map<int, at::Tensor> arriving, leaving;  ///< by peer
   };
-  /// The memory of `ended`, a reading of this set that has ended, serves again.
-  Reading start_read(const std::vector<at::Tensor>& boxes, Reading ended = {}) const;
+  /// The memory of `ended`, a reading of this set that has ended, serves again. `later`: others will read what leaves
+  /// this rank at their own pace, so it is written past the caches.
+  Reading start_read(const std::vector<at::Tensor>& boxes, Reading ended = {}, bool later = false) const;
   void finish_read(Reading& reading);
 
  private:
@@ -51,8 +52,8 @@ class BoxSet {
     size_t box = 0;
   };
   using Give = std::function<at::Tensor(const Region&)>;  // the region in place
-  Reading start(const std::vector<Region>& sent, const Give& give, const std::vector<Region>& received,
-                Reading ended) const;
+  Reading start(const std::vector<Region>& sent, const Give& give, const std::vector<Region>& received, Reading ended,
+                bool later = false) const;
   static void finish(const std::vector<Region>& received, Reading& reading, const Give& place);
 
   std::vector<at::Tensor> mine_;    // owned parts, in place

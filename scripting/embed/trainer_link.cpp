@@ -134,7 +134,7 @@ void TrainerLink::request(Communicator& solvers, const std::vector<at::Tensor>& 
   for (size_t i = 0; i < fields.size(); ++i) {
     std::vector<at::Tensor> mine;
     if (!block_of(fields[i]).empty()) mine.push_back(to_local(fields[i]));
-    readings_[i] = sets_[i].start_read(mine, std::move(readings_[i]));
+    readings_[i] = sets_[i].start_read(mine, std::move(readings_[i]), /*later=*/true);
   }
   arriving_ = at::empty({bytes_of(weights)}, at::kByte);
   reply_ = all_->exchange_async({}, {{solvers_ + all_->rank() % trainers_, arriving_}});

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <vector>
 
+#include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/io/cell_layout.h"
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/lent_blocks.h"
 #include "moonhalo/io/scatter.h"
-#include "moonhalo/io/stream_copy.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"

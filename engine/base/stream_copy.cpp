@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/io/stream_copy.h"
+#include "moonhalo/engine/base/stream_copy.h"
 
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace moonhalo::io {
+namespace moonhalo {
 
 #ifdef __SSE2__
 
@@ -46,4 +46,4 @@ void finish_stream() {}
 
 #endif
 
-}  // namespace moonhalo::io
+}  // namespace moonhalo
