@@ -6,7 +6,9 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/parallel.h"
@@ -52,6 +54,19 @@ neighborhood::cuda::Element element_of(at::ScalarType type) {
     default:
       return Element::kBFloat16;
   }
+}
+
+using DeviceKernels = std::array<NeighborhoodDeviceKernels, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)>;
+DeviceKernels& all_device_kernels() {
+  static DeviceKernels kernels = [] {
+    DeviceKernels known;
+    known[static_cast<size_t>(c10::kCUDA)] = {neighborhood::cuda::forward, neighborhood::cuda::backward};
+    return known;
+  }();
+  return kernels;
+}
+const NeighborhoodDeviceKernels& device_kernels(c10::Device device) {
+  return all_device_kernels()[static_cast<size_t>(device.type())];
 }
 
 at::Tensor features_adjacent(const at::Tensor& tensor) {
@@ -128,6 +143,11 @@ std::vector<int64_t> per_dim(std::vector<int64_t> values, int64_t count, int64_t
 
 }  // namespace
 
+NeighborhoodDeviceKernels register_neighborhood_kernels(c10::DeviceType type,
+                                                        const NeighborhoodDeviceKernels& kernels) {
+  return std::exchange(all_device_kernels()[static_cast<size_t>(type)], kernels);
+}
+
 NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key, at::IntArrayRef value,
                                     const Neighborhood& neighborhood, std::optional<double> scale,
                                     const std::string& blocks) {
@@ -192,7 +212,7 @@ NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query, const Ne
   const at::ScalarType type = query.type;
   TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ", key.type, ", value ",
                    value.type, "\n  fix   convert them to one type");
-  TORCH_CHECK_NOT_IMPLEMENTED(query.device.is_cuda() || !at::isAccelerator(query.device.type()), "neighborhood_attention: no kernels for ",
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::isAccelerator(query.device.type()) || device_kernels(query.device).forward, "neighborhood_attention: no kernels for ",
                               query.device, "\n  have  kernels for the CPU and for CUDA",
                               "\n  fix   move query, key and value to the CPU");
   const bool half = type == at::kHalf && !query.device.is_cpu();
@@ -284,7 +304,7 @@ void set_gradients(Problem& p, const at::Tensor& grad_output, const at::Tensor& 
 
 void run_forward(Problem& p, const at::Tensor& query, const KernelSet& set) {
   const at::ScalarType type = query.scalar_type();
-  if (query.is_cuda()) return neighborhood::cuda::forward(p, element_of(type), query.get_device());
+  if (!query.is_cpu()) return device_kernels(query.device()).forward(p, element_of(type), query.get_device());
   const Kernels& kernels = kernels_for(set, type);
   choose_slabs(p, kernels.accumulator_bytes);
   for_slabs(p, 0, 1, kernels.scratch_bytes(p),
@@ -363,10 +383,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward(
     const KernelSet& set) {
   const at::ScalarType type = query.scalar_type();
   const auto run = [&](Problem& p) {
-    if (query.is_cuda()) {
+    if (!query.is_cpu()) {
       const at::Tensor delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
-      return neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(type),
-                                          query.get_device());
+      return device_kernels(query.device())
+          .backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(type), query.get_device());
     }
     const Kernels& kernels = kernels_for(set, type);
     const auto [key_sums, value_sums] = sums_for(p, kernels, logsumexp.options());
@@ -387,7 +407,7 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   Problem& p = problem_;
   p = problem_of(q, key_, value_, call);
   set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
-  if (query.is_cuda()) return add_on_gpu(p, logsumexp, call);
+  if (!query.is_cpu()) return add_on_device(p, logsumexp, call);
   const Kernels& kernels = kernels_for(set_, query.scalar_type());
   if (!grad_key_.defined()) {
     grad_key_ = empty_block(key_.sizes(), key_.options());
@@ -399,15 +419,15 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   run_backward(p, kernels, key_sums_, value_sums_);
 }
 
-// The GPU's kernels write whole sums.
-void NeighborhoodGradients::add_on_gpu(Problem& p, const at::Tensor& logsumexp, const NeighborhoodCall& call) {
+// The kernels of devices write whole sums.
+void NeighborhoodGradients::add_on_device(Problem& p, const at::Tensor& logsumexp, const NeighborhoodCall& call) {
   const at::Tensor of_key = at::empty_like(key_, at::MemoryFormat::Contiguous),
                    of_value = at::empty_like(value_, at::MemoryFormat::Contiguous),
                    delta = at::empty_like(logsumexp, at::MemoryFormat::Contiguous);
   p.grad_key = neighborhood_strided(of_key, call.spatial, 1);
   p.grad_value = neighborhood_strided(of_value, call.spatial, 1);
-  neighborhood::cuda::backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(key_.scalar_type()),
-                               key_.get_device());
+  device_kernels(key_.device())
+      .backward(p, neighborhood_strided(delta, call.spatial, 0), element_of(key_.scalar_type()), key_.get_device());
   grad_key_ = grad_key_.defined() ? grad_key_.add_(of_key) : of_key;
   grad_value_ = grad_value_.defined() ? grad_value_.add_(of_value) : of_value;
 }

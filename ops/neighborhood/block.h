@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "moonhalo/ops/neighborhood/kernels/cuda.h"
 #include "moonhalo/ops/neighborhood/kernels/kernels.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 
@@ -43,6 +44,16 @@ NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query, const Ne
                                       const NeighborhoodOperand& value, at::IntArrayRef window, at::IntArrayRef stride,
                                       at::IntArrayRef dilation, const c10::List<bool>& is_causal,
                                       std::optional<double> scale, const std::string& blocks = "");
+/// The kernels of a kind of device, as kernels/cuda.h declares them for CUDA.
+struct NeighborhoodDeviceKernels {
+  void (*forward)(const neighborhood::Problem& problem, neighborhood::cuda::Element element, int device) = nullptr;
+  void (*backward)(const neighborhood::Problem& problem, const neighborhood::Strided& delta,
+                   neighborhood::cuda::Element element, int device) = nullptr;
+};
+/// Sets the kernels of a kind of device, before they are used; CUDA's are known. Calls on devices without kernels are
+/// refused. Returns those that were set before.
+NeighborhoodDeviceKernels register_neighborhood_kernels(c10::DeviceType type, const NeighborhoodDeviceKernels& kernels);
+
 /// A further tensor of a derivative's call, and what it must be like: query, value, or logsumexp.
 struct NeighborhoodExtra {
   enum class Like { kQuery, kValue, kLogsumexp };
@@ -65,7 +76,7 @@ Interval keys_reached(const neighborhood::Axis& axis, const Interval& queries);
 neighborhood::Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t feature_dims);
 
 /// Output and logsumexp of the queries of a block. `key` and `value` hold the rows that the call's axes say; at least
-/// those that the windows reach. Plain tensors, all on the CPU (`kernels`) or on one GPU; no autograd.
+/// those that the windows reach. Plain tensors, all on the CPU (`kernels`) or on one device; no autograd.
 std::tuple<at::Tensor, at::Tensor> neighborhood_forward(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const NeighborhoodCall& call,
     const neighborhood::KernelSet& kernels = neighborhood::kernels_native());
@@ -96,7 +107,7 @@ class NeighborhoodGradients {
   std::tuple<at::Tensor, at::Tensor> finish();
 
  private:
-  void add_on_gpu(neighborhood::Problem& problem, const at::Tensor& logsumexp, const NeighborhoodCall& call);
+  void add_on_device(neighborhood::Problem& problem, const at::Tensor& logsumexp, const NeighborhoodCall& call);
 
   const neighborhood::KernelSet& set_;
   at::Tensor key_, value_;

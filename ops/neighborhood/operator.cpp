@@ -289,17 +289,16 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
       "value, int[1] window, int[1] stride, int[1] dilation, bool[1] is_causal, float? scale) -> "
       "(Tensor grad_grad_output, Tensor grad_grad_logsumexp, Tensor grad_query, Tensor grad_key, "
       "Tensor grad_value)");
-  library.impl("neighborhood_attention", c10::DispatchKey::CPU, &forward_local);
-  library.impl("neighborhood_attention", c10::DispatchKey::CUDA, &forward_local);
+  const char* const second = "neighborhood_attention_double_backward";
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::PrivateUse1}) {
+    library.impl("neighborhood_attention", key, &forward_local);
+    library.impl("neighborhood_attention_backward", key, &backward_local);
+    library.impl(second, key, &second_local);
+  }
   library.impl("neighborhood_attention", c10::DispatchKey::Meta, &forward_meta);
   library.impl("neighborhood_attention", c10::DispatchKey::Autograd, &forward_autograd);
-  library.impl("neighborhood_attention_backward", c10::DispatchKey::CPU, &backward_local);
-  library.impl("neighborhood_attention_backward", c10::DispatchKey::CUDA, &backward_local);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Meta, &backward_meta);
   library.impl("neighborhood_attention_backward", c10::DispatchKey::Autograd, &backward_autograd);
-  const char* const second = "neighborhood_attention_double_backward";
-  library.impl(second, c10::DispatchKey::CPU, &second_local);
-  library.impl(second, c10::DispatchKey::CUDA, &second_local);
   library.impl(second, c10::DispatchKey::Meta, &second_meta);
   library.impl(second, c10::DispatchKey::Autograd, &second_autograd);
 }

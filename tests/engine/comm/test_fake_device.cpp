@@ -10,10 +10,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <functional>
 #include <mutex>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/oracle.h"
 
@@ -157,12 +159,14 @@ TEST_F(FakeDevice, FindsMissingEventsAndBuffersThatWereDropped) {
   EXPECT_NE(difference(copied_beside(there, {.factor = 5, .waited_for = false}), 5 * x, 0), "");
 }
 
-// A convolution on three uneven blocks, its gradients and what comes of them; "" if all are those of one device.
-std::string convolution_on_blocks() {
-  const at::Tensor x = make_tensor({2, 3, 13, 9}, 1), w = make_tensor({4, 3, 5, 3}, 2);
-  const auto run = [](const at::Tensor& a, const at::Tensor& b) {
+using Program = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& w)>;
+
+// A program of a field that is cut in three uneven blocks, its gradients and what comes of them; "" if all are those of
+// one device. The plain program runs on the host.
+std::string program_on_blocks(const at::Tensor& x, const Placement& cut, const at::Tensor& w, const Program& program) {
+  const auto run = [&](const at::Tensor& a, const at::Tensor& b) {
     at::Tensor input = a.detach().requires_grad_(true);
-    const at::Tensor y = at::conv2d(input, b, {}, 1, {2, 1});
+    const at::Tensor y = program(input, b);
     (y * y).sum().backward();
     return std::make_pair(y.detach(), input.grad());
   };
@@ -171,7 +175,7 @@ std::string convolution_on_blocks() {
   std::string found;
   run_ranks(3, [&, y = y, grad = grad](Communicator& world) {
     const MeshPtr mesh = init_device_mesh(world, "fake", {3});
-    const auto [mine, my_grad] = run(shard_of(x, mesh, {shard(2, {4, 2, 7})}), shard_of(w, mesh, {}));
+    const auto [mine, my_grad] = run(shard_of(x, mesh, {cut}), shard_of(w, mesh, {}));
     const std::string text = difference(full_tensor(mine), y, 1e-10) + difference(full_tensor(my_grad), grad, 1e-10);
     const std::lock_guard lock(mutex);
     found += text;
@@ -179,13 +183,37 @@ std::string convolution_on_blocks() {
   return found;
 }
 
+std::string convolution_on_blocks() {
+  return program_on_blocks(make_tensor({2, 3, 13, 9}, 1), shard(2, {4, 2, 7}), make_tensor({4, 3, 5, 3}, 2),
+                           [](const at::Tensor& a, const at::Tensor& b) {
+                             return at::conv2d(a, b, {}, 1, {2, 1});
+                           });
+}
+
+// Queries, keys and values are one tensor and multiples of it.
+std::string attention_on_blocks() {
+  return program_on_blocks(make_tensor({1, 13, 4, 2, 4}, 1), shard(1, {4, 2, 7}), make_tensor({4}, 2),
+                           [](const at::Tensor& a, const at::Tensor& b) {
+                             return std::get<0>(neighborhood_attention(a, a * b, a * 0.5, {.window = {5, 3}}));
+                           });
+}
+
 TEST_F(FakeDevice, S16_X06_BlocksOfAConvolutionAreRight) { EXPECT_EQ(convolution_on_blocks(), ""); }
 
-std::string convolution_without(const fake::Lost& waits) {
+std::string found_without(const fake::Lost& waits, std::string (*on_blocks)()) {
   fake::lose(waits);
-  const std::string found = convolution_on_blocks();
+  const std::string found = on_blocks();
   fake::lose({});
   return found;
+}
+std::string convolution_without(const fake::Lost& waits) { return found_without(waits, convolution_on_blocks); }
+
+// Here CUDA's device code runs on fibers, on keys and values that came from other ranks (fake_neighborhood.cpp).
+TEST_F(FakeDevice, X04_BlocksOfNeighborhoodAttentionAreRight) {
+  EXPECT_EQ(attention_on_blocks(), "");
+  EXPECT_NE(found_without({.of_pool_streams = true}, attention_on_blocks), "");
+  EXPECT_NE(found_without({.of_default_streams = true}, attention_on_blocks), "");
+  EXPECT_EQ(attention_on_blocks(), "");
 }
 
 TEST_F(FakeDevice, FindsWhatTheStagedLinkMayNotLeaveOut) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "moonhalo/ops/neighborhood/block.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "moonhalo/ops/points/knn.h"
 #include "moonhalo/ops/window/grid_sample.h"
@@ -44,11 +45,6 @@ const std::map<std::string, Call> kRefused = {
        neighbor_offsets(rows(mesh, {9, 3}), rows(mesh, {7, 3}),
                         shard_of(at::zeros({9, 2}, at::kLong), mesh, {shard(0)}));
      }},
-    {"neighborhood_attention",
-     [](const MeshPtr& mesh) {
-       const at::Tensor x = rows(mesh, {1, 9, 2, 4}, 1);
-       neighborhood_attention(x, x, x, {.window = {3}});
-     }},
     {"grid_sample with max_displacement",
      [](const MeshPtr& mesh) {
        grid_sample(rows(mesh, {1, 2, 9, 5}, 2), rows(mesh, {1, 9, 5, 2}, 1),
@@ -76,6 +72,21 @@ TEST(DeviceRefusals, AreThoseOfTheTable) {
   EXPECT_EQ(names, testing::rows_of_device_table("refuses"));
 }
 
+// Devices of another kind than CUDA have no kernels of it, unless they are registered.
+TEST(DeviceRefusals, X04_NeighborhoodAttentionWithoutKernels) {
+  testing::fake::install();
+  const NeighborhoodDeviceKernels known = register_neighborhood_kernels(c10::kPrivateUse1, {});
+  testing::on_ranks(3, [&](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {3});
+    const at::Tensor x = rows(mesh, {1, 9, 2, 4}, 1);
+    const std::string text = message_of([&] { neighborhood_attention(x, x, x, {.window = {3}}); });
+    EXPECT_THAT(text, ::testing::StartsWith("neighborhood_attention: no kernels for fake"));
+    EXPECT_TRUE(testing::is_clear(text)) << text;
+    world.barrier();
+  });
+  register_neighborhood_kernels(c10::kPrivateUse1, known);
+}
+
 TEST(DeviceRefusals, TestsThatAreSkippedAreThere) {
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   std::set<std::string> names;
@@ -85,7 +96,9 @@ TEST(DeviceRefusals, TestsThatAreSkippedAreThere) {
     for (int t = 0; t < suite.total_test_count(); ++t)
       names.insert(std::string(suite.name()) + "." + suite.GetTestInfo(t)->name());
   }
-  for (const std::string& row : testing::rows_of_device_table("skip")) EXPECT_TRUE(names.contains(row)) << row;
+  for (const char* const word : {"skip", "long"}) {
+    for (const std::string& row : testing::rows_of_device_table(word)) EXPECT_TRUE(names.contains(row)) << row;
+  }
 }
 
 }  // namespace
