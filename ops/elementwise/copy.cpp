@@ -14,21 +14,13 @@ namespace {
 
 std::optional<Plan> plan_clone(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
-// Decided from the mesh's name, so on every rank alike, but where that has no number: there each rank names its own
-// device, as x.to(y) and backward passes of casts do.
-void check_stays(const OpCall& call) {
-  const c10::Device from = device_of(*call.mesh()), to = call.value("device").toDevice();
-  const bool stays = to.type() == from.type() && (from.is_cpu() || !to.has_index() || to == from);
-  TORCH_CHECK_NOT_IMPLEMENTED(to.is_meta() || stays,
-                              "to: ShardTensors stay on the device of their mesh\n  have  ", call.spec("self")->to_string(), " on ", from,
-                              ", wanted on ", to, "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
-                              "over a mesh of the other device");
-}
-
 // A cast of a sum is the sum of casts only between types that can hold the addends alike.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
-  if (call.given("device") && !call.mesh()->group().is_fake()) check_stays(call);
   const SpecPtr& self = call.spec("self");
+  if (call.given("device") && !call.mesh()->group().is_fake()) {
+    const c10::Device to = call.value("device").toDevice();
+    if (!to.is_meta()) check_stays(*self, to);
+  }
   const at::ScalarType from = call.tensor("self").dtype;
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
   const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };

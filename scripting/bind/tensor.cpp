@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
@@ -167,6 +168,7 @@ int to(lua_State* lua) {
   if (const auto device = given.get_device("device")) options = options.device(*device);
   std::optional<at::MemoryFormat> format;
   if (given.has("memory_format")) format = memory_format(given.get_string("memory_format", ""));
+  if (is_shard_tensor(self(lua)) && options.has_device()) check_all_stay(*spec(self(lua)), options.device());
   const at::Tensor result =
       self(lua).to(options, given.get_bool("non_blocking", false), given.get_bool("copy", false), format);
   if (result.is_same(self(lua))) {
@@ -184,7 +186,9 @@ int convert(lua_State* lua) {
 int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
 int to_cuda(lua_State* lua) {
   const int64_t index = is_nil(lua, 2) ? -1 : check_int(lua, 2);
-  return give(lua, self(lua).to(present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)))));
+  const c10::Device device = present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  if (is_shard_tensor(self(lua))) check_all_stay(*spec(self(lua)), device);
+  return give(lua, self(lua).to(device));
 }
 
 void open_tensor(lua_State* lua) {

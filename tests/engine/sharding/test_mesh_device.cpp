@@ -173,6 +173,24 @@ TEST_F(MeshDevice, MeshesOfOneDeviceAndOfEachRanksOwnDiffer) {
   });
 }
 
+// The first rank is there already and would go on alone.
+TEST_F(MeshDevice, ADeviceOfOneRankIsRefusedOnEveryRank) {
+  on_ranks(3, [](Communicator& world) {
+    const MeshPtr own = init_device_mesh(world, "fake", {3}), host = init_device_mesh(world, "cpu", {3});
+    const at::Tensor x = from_local(at::ones({2, 3}, device_of(*own)), own, {shard(0)});
+    const at::Tensor y = from_local(at::ones({2, 3}), host, {shard(0)});
+
+    EXPECT_THAT(message_of([&] { check_all_stay(*spec(x), fake::device(0)); }),
+                AllOf(HasSubstr("stay on the device of their mesh"),
+                      HasSubstr("wanted on fake:0, where the blocks of rank 1 do not lie"), HasSubstr("\n  fix   ")));
+    EXPECT_THAT(message_of([&] { check_all_stay(*spec(y), fake::device(0)); }), HasSubstr("on cpu, wanted on fake:0"));
+    check_all_stay(*spec(x), device_of(*own));
+    check_all_stay(*spec(x), c10::Device("fake"));
+    check_all_stay(*spec(y), c10::Device("cpu:0"));
+    world.barrier();
+  });
+}
+
 TEST_F(MeshDevice, SmallerGroupsKeepTheDevicesOfTheirRanks) {
   on_ranks(4, [](Communicator& world) {
     init_device_mesh(world, "fake:5", {4});  // shared, so no rank's own
