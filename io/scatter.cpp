@@ -48,8 +48,12 @@ SpecPtr spec_of(const io::Selection& source, const MeshPtr& mesh, const std::vec
   return make_spec(mesh, source.shape(), placements);
 }
 
+// By page-locked memory, from which the device takes it while the host goes on.
 at::Tensor on_device(const at::Tensor& block, const DeviceMesh& mesh) {
-  return lies_on(mesh, block) ? block : block.to(device_of(mesh));
+  if (lies_on(mesh, block)) return block;
+  const at::Tensor locked = at::empty(block.sizes(), block.options().pinned_memory(true));
+  locked.copy_(block);
+  return locked.to(device_of(mesh), /*non_blocking=*/true);
 }
 
 at::Tensor as_scattered(const at::Tensor& block, const SpecPtr& spec, const io::h5::Where& where) {

@@ -19,6 +19,7 @@
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
+#include "moonhalo/engine/dispatch/out_of_memory.h"
 #include "moonhalo/engine/dispatch/undivided.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/filled_ghosts.h"
@@ -191,13 +192,17 @@ WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, s
   return written;
 }
 
-void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) try {
   if (decision.plan.run) {
     LocalCall call(op, stack);
     decision.plan.run(call);
   } else {
     op.callBoxed(stack);
   }
+} catch (const c10::OutOfMemoryError& error) {
+  std::vector<SpecPtr> tensors = decision.plan.outputs;
+  for (const Decision::Move& move : decision.moves) tensors.push_back(move.wanted ? move.wanted : move.given);
+  throw_with_blocks(error, op.operator_name().name, tensors);
 }
 
 // LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank

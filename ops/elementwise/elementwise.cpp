@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "moonhalo/engine/dispatch/rules.h"
@@ -10,10 +11,17 @@ namespace {
 // derivatives of activations).
 std::optional<Plan> plan(const OpCall& call) { return find_rule({"moonhalo::pointwise", ""})->plan(call); }
 
-// Its second result is a buffer of the input's shape on the CPU only.
+// Its second result is a buffer that only the CPU's derivative reads; elsewhere it is empty, and the output stands for
+// it, since shapes of results are those of the rule.
 std::optional<Plan> plan_log_sigmoid(const OpCall& call) {
-  if (call.mesh()->device_type() != "cpu") return std::nullopt;
-  return plan(call);
+  std::optional<Plan> made = plan(call);
+  if (call.mesh()->device_type() == "cpu" || !made) return made;
+  made->run = [](LocalCall& local) {
+    local.run();
+    const at::Tensor output = local.result(0), buffer = local.result(1);
+    local.give(output, buffer.sizes() == output.sizes() ? buffer : output.detach());
+  };
+  return made;
 }
 
 constexpr auto* kSource = "broadcasting as in PyTorch";

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "moonhalo/engine/base/box_text.h"
+#include "moonhalo/engine/base/device_constant.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
@@ -83,7 +84,7 @@ struct LocalPool {
     for (size_t i = 0; i < count; ++i) {
       std::vector<int64_t> shape(count, 1);
       shape[i] = -1;
-      const at::Tensor rows_of_dim = at::tensor(divisors[i], at::kLong).to(options).view(shape);
+      const at::Tensor rows_of_dim = constant_on(options, divisors[i]).view(shape);
       result = result.defined() ? result * rows_of_dim : rows_of_dim;
     }
     return result;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "moonhalo/engine/base/device_constant.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/boundary_index.h"
 
@@ -162,7 +163,7 @@ at::Tensor StencilRows::adjoint(const at::Tensor& grad, const Interval& out) con
 at::Tensor StencilRows::stands_for(const Interval& beyond, const at::Tensor& like) const {
   std::vector<int64_t> sources;
   for (int64_t i = beyond.begin; i < beyond.end; ++i) sources.push_back(boundary_index(i, extent_, boundary_));
-  return at::tensor(sources, at::kLong).to(like.device());
+  return constant_on(like.options().dtype(at::kLong), sources);
 }
 
 at::Tensor StencilRows::apply_whole(const at::Tensor& x) const {

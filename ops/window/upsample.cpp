@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moonhalo/engine/base/device_constant.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
@@ -166,14 +167,14 @@ struct Taps {
   at::Tensor row_index(const at::Tensor& like, int64_t tap) const {
     std::vector<int64_t> index;
     for (size_t i = tap; i < rows.size(); i += taps) index.push_back(rows[i]);
-    return at::tensor(index, like.options().dtype(at::kLong));
+    return constant_on(like.options().dtype(at::kLong), index);
   }
   at::Tensor weight(const at::Tensor& like, int64_t tap) const {
     std::vector<double> values;
     for (size_t i = tap; i < weights.size(); i += taps) values.push_back(weights[i]);
     std::vector<int64_t> shape(like.dim(), 1);
     shape[dim] = -1;
-    return at::tensor(values, at::kDouble).to(like.options()).view(shape);
+    return constant_on(like.options(), values).view(shape);
   }
 
   // `work(slab)` for every index of the dims before `dim`; `slab` numbers have to be touched for each.

@@ -5,7 +5,9 @@
 #include "moonhalo/io/domain_file.h"
 #include "moonhalo/io/scatter.h"
 #include "tests/io/raw_file.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
 
 namespace moonhalo::io {
 namespace {
@@ -65,6 +67,27 @@ TEST(ScatterFromFile, S18EachRankReadsItsBlock) {
       });
     }
   }
+}
+
+TEST(ScatterFromFile, F4_BlocksReachDevicesByPageLockedMemory) {
+  fake::install();
+  const Folder folder;
+  const std::string path = folder / "device.h5";
+  const at::Tensor full = field({3, 9, 7});
+  RawFile(path).floats("u", full);
+  on_ranks(2, [&](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "fake", {2});
+    const File file = open(path);
+    const fake::Counts before = fake::counts();
+
+    const at::Tensor x = scatter_tensor(file["u"], mesh, {shard(1)});
+
+    const fake::Counts made = fake::counts() - before;
+    EXPECT_EQ(made.pageable, 0);
+    EXPECT_EQ(made.host_waits, 0);
+    EXPECT_EQ(made.host_bytes, to_local(x).nbytes());
+    EXPECT_TRUE(at::equal(full_tensor(x).cpu(), full));
+  });
 }
 
 TEST(ScatterFromFile, TakesSelectionsDtypesAndDecoding) {

@@ -121,12 +121,13 @@ void count_host_copy(size_t bytes) {
   ++counted.host_copies;
   counted.host_bytes += static_cast<int64_t>(bytes);
 }
+void count_pageable() { counted.pageable += inside == 0; }
 void count_host_wait() { counted.host_waits += inside == 0; }
 void count_event() { counted.events += inside == 0; }
 
 Counts Counts::operator-(const Counts& before) const {
   return {launches - before.launches, host_copies - before.host_copies, host_bytes - before.host_bytes,
-          host_waits - before.host_waits, events - before.events};
+          pageable - before.pageable, host_waits - before.host_waits,   events - before.events};
 }
 Counts counts() { return counted; }
 const std::map<std::string, int64_t>& launches_by_operator() { return launched; }

@@ -28,6 +28,7 @@ struct Counts {
   int64_t launches = 0;     ///< operators, and copies on a device or between two
   int64_t host_copies = 0;  ///< copies to the host and from it
   int64_t host_bytes = 0;   ///< what they carried
+  int64_t pageable = 0;     ///< those to a device whose memory of the host is not page-locked: it may wait for them
   int64_t host_waits = 0;   ///< the host waited for a stream: item(), copies to the host, synchronize()
   int64_t events = 0;       ///< recorded
   Counts operator-(const Counts& before) const;
@@ -47,6 +48,7 @@ void lose(const Lost& waits);
 /// For fake_*.cpp: count, unless a kernel runs on this thread.
 void count_launch(const std::string& name);
 void count_host_copy(size_t bytes);
+void count_pageable();
 void count_host_wait();
 void count_event();
 /// While one lives on a thread, nothing is counted and no wait is lost: the device itself is at work.

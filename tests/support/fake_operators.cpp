@@ -68,6 +68,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     finish(stream_of(from));
   } else if (from.is_cpu()) {
     const bool waits = non_blocking && is_pinned(from.const_data_ptr());
+    if (!is_pinned(from.const_data_ptr())) count_pageable();
     enqueue_copy(stream_of(to), waits ? from : from.clone(), as_kernels_see(to));
   } else if (from.device() == to.device()) {
     enqueue_copy(stream_of(to), as_kernels_see(from), as_kernels_see(to));
@@ -204,6 +205,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor& x, c
   return {on(x.device(), y), on(x.device(), save_mean), on(x.device(), save_invstd)};
 }
 
+// As CUDA's: the buffer is empty, and the derivative makes its own.
+std::tuple<at::Tensor, at::Tensor> log_sigmoid(const at::Tensor& x) {
+  count_launch("aten::log_sigmoid_forward");
+  const InsideDevice inside;
+  return {on(x.device(), std::get<0>(at::log_sigmoid_forward(x.cpu()))), at::empty({0}, x.options())};
+}
+
+at::Tensor log_sigmoid_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor&) {
+  count_launch("aten::log_sigmoid_backward");
+  const InsideDevice inside;
+  const at::Tensor host = x.cpu();
+  return on(x.device(), at::log_sigmoid_backward(grad.cpu(), host, std::get<1>(at::log_sigmoid_forward(host))));
+}
+
 }  // namespace
 
 void register_operators() {
@@ -228,6 +243,8 @@ void register_operators() {
   aten->impl("convolution_overrideable", &convolution);
   aten->impl("convolution_backward_overrideable", &convolution_backward);
   aten->impl("native_batch_norm", &batch_norm);
+  aten->impl("log_sigmoid_forward", &log_sigmoid);
+  aten->impl("log_sigmoid_backward", &log_sigmoid_backward);
   // Where LibTorch has other formulas for devices that it does not know, with other results for empty tensors.
   for (const char* const name : {"native_layer_norm", "native_group_norm"})
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
