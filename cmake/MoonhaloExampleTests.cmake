@@ -8,6 +8,17 @@ if(TARGET moonhalo_cli)
   add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
                                        "${PROJECT_SOURCE_DIR}")
   set_tests_properties(launch.parting PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  # X16: eight processes on how few cores there are, so with four times what an idle machine is to need: 3 s and 0.5 s.
+  set(times_launchers variables)
+  if(MOONHALO_TORCHRUN)
+    list(APPEND times_launchers torchrun)
+  endif()
+  foreach(launcher IN LISTS times_launchers)
+    add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh" "$<TARGET_FILE:moonhalo_cli>"
+                                                   "${PROJECT_SOURCE_DIR}" ${launcher} 12 2)
+    set_tests_properties(launch.times_${launcher} PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2
+                                                             ENVIRONMENT "${test_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
+  endforeach()
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN: the script
   # can run on plain tensors, which is then the reference
   function(moonhalo_add_losses_test name script steps tolerance ranks settings)
@@ -20,6 +31,9 @@ if(TARGET moonhalo_cli)
       set(launchers slurm)
       if(MOONHALO_TORCHRUN)
         string(APPEND launchers ,torchrun)
+      endif()
+      if(MOONHALO_MPICH_RUN)
+        string(APPEND launchers ,mpich)
       endif()
     endif()
     set(reference "")

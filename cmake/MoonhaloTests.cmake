@@ -129,10 +129,13 @@ endforeach()
 file(STRINGS tests/support/device_table.txt skipped REGEX "^skip ")
 list(TRANSFORM skipped REPLACE "^skip ([^:]+):.*$" "\\1")
 list(JOIN skipped ":" skipped)
+file(STRINGS tests/support/device_table.txt long REGEX "^long ")
+list(TRANSFORM long REPLACE "^long ([^:]+):.*$" "\\1")
+list(JOIN long ":" long)
 set(device_parts 6)
 foreach(part RANGE 1 ${device_parts})
   math(EXPR index "${part} - 1")
-  add_test(NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}" --gtest_brief=1)
+  add_test(NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}:${long}" --gtest_brief=1)
   set_tests_properties(
     device.ops_${part} PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
     "${test_environment};MOONHALO_TEST_DEVICE=fake;GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
@@ -143,8 +146,16 @@ add_test(NAME device.engine COMMAND test_engine "--gtest_filter=HaloExchange.*:A
 math(EXPR device_timeout "${test_timeout} * 2")
 add_test(NAME device.engine_nccl COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
                                          --gtest_brief=1)
-add_test(NAME device.ops_nccl COMMAND test_ops "--gtest_filter=Convolution.*:Reduce.*:Matmul.*:Softmax.*:Norm.*:Loss.*:-${skipped}" --gtest_brief=1)
-set_tests_properties(device.engine_nccl device.ops_nccl PROPERTIES TIMEOUT ${device_timeout} LABELS device ENVIRONMENT
+set(include_file "${PROJECT_BINARY_DIR}/generated/device_suites.cmake")
+file(
+  GENERATE
+  OUTPUT "${include_file}"
+  CONTENT
+    "set(ops_program \"$<TARGET_FILE:test_ops>\")\nset(fuzz_program \"$<TARGET_FILE:moonhalo_fuzz>\")\nset(skipped \"${skipped}\")\nset(long \"${long}\")
+set(timeout ${device_timeout})\nset(environment \"${test_environment}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/device_suites.cmake\")\n")
+set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
+set_tests_properties(device.engine_nccl PROPERTIES TIMEOUT ${device_timeout} LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake_nccl;TORCH_SHOW_CPP_STACKTRACES=0")
 set_tests_properties(device.engine PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake")

@@ -1,7 +1,7 @@
 # Finds LibTorch without its own CMake package and defines the imported target moonhalo::torch.
 #
 # MOONHALO_TORCH       a LibTorch folder or a site-packages/torch folder; empty: the one in .venv beside the sources
-# MOONHALO_CUDA        also import the CUDA libraries of LibTorch and NCCL, and moonhalo::cuda_headers: the headers of both
+# MOONHALO_CUDA        also import the CUDA libraries of LibTorch, and moonhalo::cuda_headers (NCCL is loaded when it is used, not linked)
 # sets MOONHALO_TORCH_DIR, MOONHALO_TORCH_VERSION, MOONHALO_NVIDIA_DIR (empty where there is none)
 
 set(MOONHALO_TORCH "" CACHE PATH "LibTorch folder, or the torch folder of a Python environment")
@@ -60,18 +60,16 @@ if(NOT TARGET moonhalo::torch)
     list(APPEND torch_libraries torch_cuda c10_cuda)
   endif()
   if(MOONHALO_CUDA)
-    # The wheel's CUDA headers and NCCL lie in sibling folders; a LibTorch folder goes with an installed CUDA toolkit.
-    file(GLOB nvidia_includes "${MOONHALO_NVIDIA_DIR}/cu1*/include" "${MOONHALO_NVIDIA_DIR}/nccl/include")
-    file(GLOB nvidia_libraries "${MOONHALO_NVIDIA_DIR}/cu1*/lib/libcudart.so.*"
-         "${MOONHALO_NVIDIA_DIR}/nccl/lib/libnccl.so.*")
+    # The wheel's CUDA headers lie in a sibling folder; a LibTorch folder goes with an installed CUDA toolkit.
+    file(GLOB nvidia_includes "${MOONHALO_NVIDIA_DIR}/cu1*/include")
+    file(GLOB nvidia_libraries "${MOONHALO_NVIDIA_DIR}/cu1*/lib/libcudart.so.*")
     if(NOT nvidia_libraries)
       find_package(CUDAToolkit REQUIRED)
-      find_library(MOONHALO_NCCL nccl REQUIRED)
       set(nvidia_includes ${CUDAToolkit_INCLUDE_DIRS})
-      set(nvidia_libraries CUDA::cudart "${MOONHALO_NCCL}")
+      set(nvidia_libraries CUDA::cudart)
     endif()
     target_link_libraries(moonhalo::torch INTERFACE ${nvidia_libraries})
-    # For the few sources that speak to CUDA or NCCL themselves.
+    # For the few sources that speak to CUDA themselves.
     add_library(moonhalo::cuda_headers INTERFACE IMPORTED GLOBAL)
     target_include_directories(moonhalo::cuda_headers SYSTEM INTERFACE ${nvidia_includes})
     # Symbols of ours may all come from torch_cpu: without this the linker may drop torch_cuda and its registrations.

@@ -25,7 +25,7 @@ foreach(suite IN LISTS suites)
   add_test("${folder}.${suite}" "${program}" "--gtest_filter=${suite}.*")
   set(suite_labels "${labels}")
   # On make-believe devices, whatever MOONHALO_TEST_DEVICE says.
-  if(suite MATCHES "^(Cases/)?(FakeDevice|StagedCommunicator|Nccl|Device(Communicator|Link))")
+  if(suite MATCHES "^(Cases/)?(FakeDevice|StagedCommunicator|Nccl|Device(Communicator|Link|Refusals)|ScriptOnDevices|MeshDevice)")
     list(APPEND suite_labels device)
   endif()
   set_tests_properties("${folder}.${suite}" PROPERTIES TIMEOUT "${timeout}" LABELS "${suite_labels}"

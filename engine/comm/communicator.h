@@ -68,7 +68,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// "threads" | "mpi" | "tcp" | "transport" | "nccl" | "fake"
+  /// "threads" | "mpi" | "tcp" | "transport" | "staged" | "nccl" | "fake"
   virtual const char* backend() const = 0;
   /// True if nothing is computed or sent: ranks are planned for, or looked at alone.
   bool is_fake() const;

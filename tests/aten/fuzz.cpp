@@ -19,6 +19,7 @@
 #include "tests/aten/pairs.h"
 #include "tests/aten/trial.h"
 #include "tests/support/apart.h"
+#include "tests/support/test_device.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -89,8 +90,11 @@ std::string dims_missing(const Sample& sample, const std::set<TensorDim>& answer
 // The operators that the options name; none: a message was printed.
 std::vector<Operator> chosen(const Options& options) {
   std::vector<Operator> operators;
+  const std::vector<std::string> untried =
+      test_device() == "cpu" ? std::vector<std::string>() : rows_of_device_table("untried");
   for (const Operator& op : callable_operators()) {
     if (options.outs && !op.out) continue;
+    if (std::find(untried.begin(), untried.end(), op.name) != untried.end()) continue;
     if (options.name.empty() || op.base == options.name || op.name == options.name ||
         op.name == "aten::" + options.name)
       operators.push_back(op);

@@ -3,6 +3,7 @@
 #   torchrun   the program of that name, which TORCHRUN gives
 #   variables  with the variables of torchrun alone: rank 0 serves the store
 #   slurm      with those of a step of Slurm
+#   mpich      MPICH's mpiexec, whose ranks meet over TCP, since the program is built with another MPI
 # START (a number): only so many of the ranks are started. Ends with the first status that is not 0; its standard output and
 # error are those of the ranks.
 set -euo pipefail
@@ -16,6 +17,10 @@ fi
 # Nobody listens there now.
 port=$((20000 + (RANDOM * 32768 + RANDOM) % 9000))
 while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+
+if [[ $launcher == mpich ]]; then
+  exec mpiexec.mpich -n "$ranks" env OMP_NUM_THREADS=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$@" --backend tcp
+fi
 
 pids=()
 for ((rank = 0; rank < ${START:-$ranks}; ++rank)); do

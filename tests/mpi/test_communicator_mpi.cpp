@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs under mpirun. Every rank runs every test; rank 0 prints all results, the others their failures.
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -12,10 +13,15 @@
 #include <thread>
 #include <type_traits>
 
+#include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/device_watch.h"
+#include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/mpi_communicator.h"
+#include "moonhalo/engine/comm/thread_support.h"
 #include "tests/mpi/world.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
@@ -120,6 +126,35 @@ TEST(MpiErrors, SilenceEndsInATimeoutThatNamesTheRank) {
     EXPECT_THAT(message_of([&] { part->barrier(); }), HasSubstr("barrier timed out"));
   }
   world->barrier();
+}
+
+// By the note of a rank whose call has failed: the others may be waiting for their devices, where no verb looks.
+TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
+  testing::fake::install();
+  const MPI_Comm everyone = MPI_COMM_WORLD;
+  const CommunicatorPtr group = make_mpi_communicator(&everyone);
+  auto& tells = dynamic_cast<TellsFailures&>(*group);
+  auto& parts = dynamic_cast<PartsForAWhile&>(*group);
+  ASSERT_TRUE(dynamic_cast<ThreadSupport&>(*group).any_thread());
+  group->barrier();
+  EXPECT_EQ(tells.heard_failure(), "");
+  world->barrier();
+
+  if (world->rank() == 1) {
+    parts.part();
+  } else {
+    DeviceWatch watch(group);
+    const auto never = std::make_shared<c10::Event>(c10::kPrivateUse1);
+    watch.begin({.kind = CommStats::kAllReduce}, never, 60s);
+    const auto begin = std::chrono::steady_clock::now();
+    while (!watch.failed() && std::chrono::steady_clock::now() - begin < 10s) std::this_thread::sleep_for(1ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+    EXPECT_THAT(message_of([&] { watch.check("all_reduce"); }), HasSubstr("rank 1 of the world has failed or ended"));
+  }
+  world->barrier();
+  parts.come_back();
+  group->barrier();
+  EXPECT_EQ(tells.heard_failure(), "");
 }
 
 // Where calls are not compared, messages still are.

@@ -94,9 +94,15 @@ bool is_expected_on_devices(const std::string& error, const std::function<void()
   const BackwardOnThisThread here;
   try {
     on_plain_tensors();
-  } catch (const c10::Error&) {
-    Expected::add("plain tensors of the device are refused too");
-    return true;
+  } catch (const c10::Error& refused_too) {
+    static const std::set<std::string> of_plain_tensors = listed("plain");
+    const std::string there = refused_too.what_without_backtrace();
+    for (const std::string& words : of_plain_tensors) {
+      if (there.find(words) == std::string::npos) continue;
+      Expected::add("plain tensors too: " + words);
+      return true;
+    }
+    Expected::add("not in the table, of plain tensors: " + there.substr(0, there.find('\n')));
   }
   return false;
 }

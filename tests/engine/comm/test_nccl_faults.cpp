@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <latch>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "moonhalo/engine/comm/communicator_device.h"
 #include "moonhalo/engine/comm/device_watch.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/sharding/mesh.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/oracle.h"
@@ -150,6 +152,46 @@ TEST_F(NcclFaults, B4_ARankThatFailsAloneEndsThoseWhoseDevicesWaitForIt) {
   EXPECT_EQ(first, "rank 2: the valve is stuck");
   EXPECT_THAT(texts[0], HasSubstr("the valve is stuck"));
   EXPECT_THAT(texts[1], HasSubstr("the valve is stuck"));
+}
+
+// Eight ranks, and how long it takes until the last of them has its error.
+TEST_F(NcclFaults, X16_ARankWhoseDeviceIsFullEndsAllRanksWithinASecond) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::string> texts(8);
+  std::vector<Clock::time_point> ends(8);
+  Clock::time_point begin;
+  const auto body = [&](Communicator& group) {
+    train(group, 2);
+    const int rank = group.rank();
+    if (rank == 2) {
+      begin = Clock::now();
+      at::empty({int64_t{1} << 50}, *device_of(group));
+    }
+    texts[rank] = message_of([&] { train(group, 1); });
+    ends[rank] = Clock::now();
+  };
+
+  EXPECT_THROW(fake::on_nccl_ranks(8, body, kLimit), c10::OutOfMemoryError);
+
+  for (const int rank : {0, 1, 3, 4, 5, 6, 7}) {
+    EXPECT_THAT(texts[rank], HasSubstr("fake device: out of memory"));
+    EXPECT_LT(ends[rank] - begin, std::chrono::seconds(1)) << "rank " << rank;
+  }
+}
+
+// The allocator knows nothing of cuts.
+TEST_F(NcclFaults, X16_ADeviceThatIsFullSaysHowItsTensorsAreCut) {
+  const fake::WithNccl here;
+  const std::string text = message_of([] {
+    testing::on_ranks(3, [](Communicator& world) {
+      const MeshPtr mesh = init_device_mesh(world, "fake", {3});
+      const at::Tensor x = testing::shard_of(testing::make_tensor({1, 6}, 1), mesh, {shard(1, {1, 4, 1})});
+      at::empty_like(x.expand({int64_t{1} << 44, 6}), at::MemoryFormat::Contiguous);
+    });
+  });
+
+  EXPECT_THAT(text, AllOf(HasSubstr("fake device: out of memory"), HasSubstr("\n  have  aten::empty_like of ["),
+                          HasSubstr("Shard(1, {1, 4, 1})"), HasSubstr("the largest block is rank 1's, of ")));
 }
 
 // Processes hear of each other by notes, or by sockets that have closed; here their ranks are threads.

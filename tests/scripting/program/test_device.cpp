@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/fake_nccl.h"
 
 namespace moonhalo::scripting {
 namespace {
@@ -74,6 +77,21 @@ TEST(ScriptOnDevices, ADeviceThatIsNamedIsNoneOfTheRun) {
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
+// The first rank has it, and would go on without the others.
+TEST(ScriptOnDevices, ADeviceOfOneRankIsRefusedOnEveryRank) {
+  const Result result = run_on("fake", 3,
+                               "local mesh = mh.init_device_mesh(nil, {3}, {'rows'})\n"
+                               "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
+                               "for _, call in ipairs {function() return x:to('fake:0') end,\n"
+                               "                       function() return x:to{device = 'fake:0'} end} do\n"
+                               "  local ok, err = pcall(call)\n"
+                               "  assert(not ok and tostring(err):find('where the blocks of rank 1 do not lie'), err)\n"
+                               "end\n"
+                               "assert(x:to(mh.device(), 'float64'):to('fake'):sum():item() == 12)\n");
+
+  EXPECT_EQ(result.status, kDone) << result.err;
+}
+
 TEST(ScriptOnDevices, ADividedModelStaysOnTheDevicesOfTheRun) {
   const std::string script =
       "local config = mh.ComputeConfig {plan_ngpus = mh.world_size()}\n"
@@ -131,6 +149,36 @@ TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
   EXPECT_EQ(on_cpu.status, kDone) << on_cpu.err;
   EXPECT_EQ(on_devices.status, kDone) << on_devices.err;
   EXPECT_EQ(on_devices.out, on_cpu.out);
+}
+
+// The host of rank 1 waits for its device for ever, where nothing can throw.
+TEST(ScriptOnDevicesDeathTest, X16_ADeviceThatCannotBeAbortedEndsTheProgram) {
+  namespace fake = moonhalo::testing::fake;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program is started anew, up to the call that is to end it
+  const auto path = std::filesystem::temp_directory_path() / ("moonhalo_hung_" + std::to_string(getpid()) + ".lua");
+  setenv("MOONHALO_HUNG_SCRIPT", path.c_str(), /*overwrite=*/0);
+  const std::string script = std::getenv("MOONHALO_HUNG_SCRIPT");
+  std::ofstream(script) << "local mh = require 'moonhalo'\n"
+                           "local mesh = mh.init_device_mesh(nil, {3}, {'rows'})\n"
+                           "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
+                           "for _ = 1, 20 do assert(x:sum():item() == 12) end\n";
+  const auto end_alone = [&] {
+    fake::install();
+    const fake::WithNccl here;
+    fake::plant({.rank = 1, .group_at = 4, .async_error = true, .abort_hangs = true});
+    std::vector<std::string> words = {"moonhalo", "run", script, "--ranks", "3", "--device", "fake"};
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    std::_Exit(10 + command_line(static_cast<int>(argv.size()), argv.data()));
+  };
+  const auto begin = std::chrono::steady_clock::now();
+
+  EXPECT_EXIT(end_alone(), ::testing::ExitedWithCode(kRankLost),
+              "the communicators of a device could not be aborted: rank 1: NCCL reports: remote process exited");
+
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  unsetenv("MOONHALO_HUNG_SCRIPT");
+  std::filesystem::remove(script);
 }
 
 TEST(ScriptOnDevices, MoreRanksThanDevicesEndBeforeTheScript) {
