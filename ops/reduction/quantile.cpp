@@ -49,7 +49,8 @@ Tensor quantile(const Tensor& self, const Tensor& given, Dim dim, bool keepdim, 
   const Tensor q = is_shard_tensor(given) ? full_tensor(given) : given;
   TORCH_CHECK(self.numel() > 0, ignores_nan ? "nanquantile" : "quantile", "() input tensor must be non-empty");
   // LibTorch's own checks of the other arguments.
-  of_plain(at::zeros(at::DimVector(self.dim(), 1), at::dtype(self.scalar_type())), q, dim, keepdim, how, ignores_nan);
+  of_plain(at::zeros(at::DimVector(self.dim(), 1), at::dtype(self.scalar_type()).device(self.device())), q, dim,
+           keepdim, how, ignores_nan);
   const Tensor rows = !dim ? self.flatten() : self.dim() == 0 ? self.unsqueeze(0) : self.movedim(*dim, -1);
   const Tensor sorted = std::get<0>(rows.sort(-1));
   Tensor result = of_rows(sorted, ranks_of(rows, q.reshape(-1), ignores_nan), how);  // [..., quantiles]
@@ -62,7 +63,7 @@ Tensor quantile(const Tensor& self, const Tensor& given, Dim dim, bool keepdim, 
 
 Tensor number(double q, const Tensor& self) {
   TORCH_CHECK(q >= 0 && q <= 1, "quantile() q must be in the range [0, 1] but got ", q);
-  return at::scalar_tensor(q, at::dtype(self.scalar_type()));
+  return at::scalar_tensor(q, at::dtype(self.scalar_type()).device(self.device()));
 }
 
 template <bool kIgnoresNan>

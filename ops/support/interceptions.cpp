@@ -17,6 +17,9 @@ const std::vector<Interception>& interceptions() {
        kAboveAutograd, kOneCheck, "made of operators that merge or pad cut dims, or read memory"},
       {"scaled_dot_product_attention", kAboveAutograd, kOneCheck,
        "keys of a cut sequence go round instead of being gathered"},
+      {"quantile quantile.scalar quantile.out quantile.scalar_out nanquantile nanquantile.scalar nanquantile.out "
+       "nanquantile.scalar_out",
+       kAboveAutograd, kOneCheck, "reads ranks from memory"},
       {"stft stft.center _pad_circular fill_diagonal_", kAboveAutograd, kOneCheck,
        "made of reads and writes of memory by strides"},
       {"conv_tbc_backward", kAboveAutograd, kOneCheck, "its kernel reads the memory of whole tensors"},

@@ -91,7 +91,7 @@ std::string dims_missing(const Sample& sample, const std::set<TensorDim>& answer
 std::vector<Operator> chosen(const Options& options) {
   std::vector<Operator> operators;
   const std::vector<std::string> untried =
-      test_device() == "cpu" ? std::vector<std::string>() : rows_of_device_table("untried");
+      is_on_devices() ? rows_of_device_table("untried") : std::vector<std::string>();
   for (const Operator& op : callable_operators()) {
     if (options.outs && !op.out) continue;
     if (std::find(untried.begin(), untried.end(), op.name) != untried.end()) continue;

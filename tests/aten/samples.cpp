@@ -14,6 +14,7 @@
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "tests/aten/notation.h"
+#include "tests/support/test_device.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -81,15 +82,18 @@ void flatten(const IValue& value, List& into) {
 }
 
 // A world of one rank in this thread, for random operators: their numbers do not depend on how many ranks there are.
-const MeshPtr& mesh_of_one() {
+const MeshPtr& mesh_of_one(c10::DeviceType type) {
   static thread_local const CommunicatorPtr world = make_world("threads", Launch{});
-  static thread_local const MeshPtr mesh = init_device_mesh(*world, "cpu", {1});
+  static thread_local std::map<c10::DeviceType, MeshPtr> meshes;
+  MeshPtr& mesh = meshes[type];
+  if (!mesh) mesh = init_device_mesh(*world, type == at::kCPU ? "cpu" : test_device(), {1});
   return mesh;
 }
 
 List on_one_rank(const List& tensors) {
   List result;
-  for (const at::Tensor& t : tensors) result.push_back(from_local(t, replicated(mesh_of_one(), t.sizes())));
+  for (const at::Tensor& t : tensors)
+    result.push_back(from_local(t, replicated(mesh_of_one(t.device().type()), t.sizes())));
   return result;
 }
 

@@ -39,6 +39,11 @@ std::string without_rank(const std::string& error) {
   return error.compare(digits, 2, ": ") == 0 ? error.substr(digits + 2) : error;
 }
 
+std::string named_device() {
+  const char* const named = std::getenv("MOONHALO_TEST_DEVICE");
+  return named == nullptr || *named == 0 ? "cpu" : named;
+}
+
 // Prints at the end of the program how often which errors were expected.
 class Expected final : public ::testing::Environment {
  public:
@@ -65,8 +70,7 @@ class Expected final : public ::testing::Environment {
 
 const std::string& test_device() {
   static const std::string device = [] {
-    const char* const named = std::getenv("MOONHALO_TEST_DEVICE");
-    const std::string device = named == nullptr || *named == 0 ? "cpu" : named;
+    const std::string device = named_device();
     TORCH_CHECK_VALUE(device == "cpu" || device == "fake" || device == "fake_nccl", "MOONHALO_TEST_DEVICE=", device,
                       " is neither cpu, fake nor fake_nccl");
     if (device == "cpu") return device;
@@ -77,10 +81,12 @@ const std::string& test_device() {
   return device;
 }
 
+bool is_on_devices() { return named_device() != "cpu"; }
+
 at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh) { return tensor.to(device_of(mesh)); }
 
 bool is_expected_on_devices(const std::string& error, const std::function<void()>& on_plain_tensors) {
-  if (test_device() == "cpu") return false;
+  if (!is_on_devices()) return false;
   const std::string text = without_rank(error);
   static const std::set<std::string> refused = listed("refuses");
   if (const std::string op = text.substr(0, text.find(": ")); is_clear(text) && refused.contains(op)) {
@@ -109,7 +115,7 @@ bool is_expected_on_devices(const std::string& error, const std::function<void()
 
 bool is_gathered_on_devices(const std::string& op) {
   static const std::set<std::string> gathered = listed("gathers");
-  return test_device() != "cpu" && gathered.contains(op);
+  return is_on_devices() && gathered.contains(op);
 }
 
 std::vector<std::string> rows_of_device_table(const std::string& word) {

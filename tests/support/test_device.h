@@ -14,6 +14,8 @@ namespace moonhalo::testing {
 /// (support/fake_device.h), also as "fake_nccl": messages go by the double of NCCL (support/fake_nccl.h). on_mesh,
 /// shard_of and the oracle ask for it, and tests through them.
 const std::string& test_device();
+/// True if it is not "cpu". Installs no devices, so a process that runs backwards and forks can ask.
+bool is_on_devices();
 
 /// `tensor` where this rank's blocks lie.
 at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh);
