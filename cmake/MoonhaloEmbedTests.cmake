@@ -117,7 +117,7 @@ if(MOONHALO_HAS_ASAN)
   string(CONCAT asan_options "ASAN_OPTIONS=detect_stack_use_after_return=1:leak_check_at_exit=0:allocator_may_return_null=1:"
                              "intercept_tls_get_addr=0")
   list(APPEND asan_options
-                   "LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/cmake/sanitizers/lsan.txt")
+                   "LSAN_OPTIONS=print_suppressions=0:suppressions='${PROJECT_SOURCE_DIR}/cmake/sanitizers/lsan.txt'")
   foreach(case sessions:1 sessions:3 transport_sessions:2 fields:3 errors:2 faults:2 beside:2 trainers:3 ensemble:2)
     string(REPLACE ":" ";" case ${case})
     list(GET case 0 name)

@@ -10,7 +10,7 @@ if(MOONHALO_SANITIZE)
   set(suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(APPEND test_environment "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"
        "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-       "TSAN_OPTIONS=suppressions=${suppressions}/tsan.txt:ignore_noninstrumented_modules=1:halt_on_error=1")
+       "TSAN_OPTIONS=suppressions='${suppressions}/tsan.txt':ignore_noninstrumented_modules=1:halt_on_error=1")
 endif()
 # `if (rank == 0) EXPECT_EQ(...)` is fine: GoogleTest's macros hold a complete if and else.
 # They compile a fifth sooner than with -O2, and what they test is the library.
