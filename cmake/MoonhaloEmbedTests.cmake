@@ -195,6 +195,6 @@ if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   add_test(NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
                                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${moonhalo_no_python}"
                                      "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
-  set_tests_properties(embed.python PROPERTIES TIMEOUT 600 LABELS ranks PROCESSORS 2 SKIP_RETURN_CODE 77 ENVIRONMENT
+  set_tests_properties(embed.python PROPERTIES TIMEOUT 600 LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
                                                "${mpi_environment}")
 endif()

@@ -7,7 +7,7 @@ if(TARGET moonhalo_cli)
   # X16, X22: ranks over TCP of which one fails, ends, is killed or stopped, or never comes.
   add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
                                        "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(launch.parting PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  set_tests_properties(launch.parting PROPERTIES TIMEOUT 120 LABELS ranks ENVIRONMENT "${test_environment}")
   # X16: eight processes on how few cores there are, so with four times what an idle machine is to need: 3 s and 0.5 s.
   set(times_launchers variables)
   if(MOONHALO_TORCHRUN)

@@ -195,11 +195,11 @@ foreach(part RANGE 1 ${pairs_parts})
   set_tests_properties(aten.pairs_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
-# Damaged files, plans, settings and checkpoints: what was found once, then for a minute the same drawn ones in every run.
+# Damaged files, plans, settings and checkpoints: what was found once, then for a quarter of a minute the same drawn ones in every run.
 file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
 moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
 foreach(kind files plans configs checkpoints)
-  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.5 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
+  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.25 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
@@ -257,7 +257,7 @@ if(mpi_tests AND MPI_CXX_FOUND)
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=2
                      -DHOW=${how} "-DTEXT=${late_text_${how}}" -DSTATUS=${late_status_${how}} -P
                      "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
-    set_tests_properties(mpi.${how} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(mpi.${how} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks ENVIRONMENT
                                                "${mpi_environment};MOONHALO_TIMEOUT_S=1")
   endforeach()
 endif()
@@ -325,7 +325,7 @@ if(TARGET moonhalo_cli AND TARGET test_mpi)
   endforeach()
 endif()
 
-# How runs end, and how long ranks wait (X16): NAME;SCRIPT;OPTIONS;ARGUMENTS;STATUS;SECONDS;TEXT;BACKENDS
+# How runs end, and how long ranks wait (X16), most of the time idle: NAME;SCRIPT;OPTIONS;ARGUMENTS;STATUS;SECONDS;TEXT;BACKENDS
 if(TARGET moonhalo_cli)
   foreach(
     case
@@ -362,7 +362,7 @@ if(TARGET moonhalo_cli)
                        "-DOPTIONS=${rank_options} ${options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
                        "-DARGUMENTS=${arguments}" -DSTATUS=${status} -DSECONDS=${seconds} "-DTEXT=${text}" -P
                        "${PROJECT_SOURCE_DIR}/tests/mpi/ending_script.cmake")
-      set_tests_properties(endings.${name}_${backend} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+      set_tests_properties(endings.${name}_${backend} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks ENVIRONMENT
                                                                  "${mpi_environment}")
     endforeach()
   endforeach()
@@ -416,7 +416,7 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   function(moonhalo_add_faults_test name)
     add_test(NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
                                          $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
-    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults PROCESSORS 2)
+    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults)
   endfunction()
 
   set(faults_parts 6)

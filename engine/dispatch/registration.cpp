@@ -6,7 +6,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/dispatch/dispatch.h"
@@ -62,14 +64,49 @@ TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
   library.impl("transpose_", &in_place<&transpose_two, int64_t, int64_t>);
 }
 
+// The operators to look at: those that were registered since the last look, and those that it was the first to see, as
+// kernels may be registered after their operator.
+class NewOperators {
+ public:
+  void add(const c10::OperatorName& name) {
+    const std::lock_guard lock(mutex_);
+    fresh_.push_back(name);
+  }
+  std::vector<c10::OperatorName> take() {
+    const std::lock_guard lock(mutex_);
+    std::vector<c10::OperatorName> taken = std::exchange(seen_once_, std::move(fresh_));
+    fresh_.clear();
+    taken.insert(taken.end(), seen_once_.begin(), seen_once_.end());
+    return taken;
+  }
+
+ private:
+  std::mutex mutex_;  // taken under the dispatcher's own
+  std::vector<c10::OperatorName> fresh_, seen_once_;
+};
+
+class Listener final : public c10::OpRegistrationListener {
+ public:
+  explicit Listener(NewOperators& operators) : operators_(operators) {}
+  void onOperatorRegistered(const c10::OperatorHandle& op) override { operators_.add(op.operator_name()); }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
+
+ private:
+  NewOperators& operators_;
+};
+
 // Routes the operators that have a kernel for every backend to the fallback.
 void claim_operators() {
-  static std::mutex mutex;
+  auto& dispatcher = c10::Dispatcher::singleton();
   // Never destroyed: operators may run until the process ends.
   static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
+  static auto* operators = new NewOperators;
+  static auto* listening =
+      new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Listener>(*operators)));
+  (void)listening;
+  static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
+  for (const c10::OperatorName& name : operators->take()) {
     const auto op = dispatcher.findOp(name);
     if (!op || !must_be_claimed(*op)) continue;
     handles->push_back(dispatcher.registerImpl(name, kShardKey,

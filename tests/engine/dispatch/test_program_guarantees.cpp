@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include <iterator>
 #include <set>
@@ -121,6 +122,29 @@ TEST(Rows, S08_EveryOperatorOfShardsComesToUs) {
     if (line != std::string::npos) claimed += is_ours(table.substr(table.find(key, line) + key.size()), folder);
   }
   EXPECT_GT(claimed, 2000);
+}
+
+Tensor twice(const Tensor& x) { return x + x; }
+
+// Of a library that is loaded between two meshes.
+TEST(Rows, S08_OperatorsOfLaterLibrariesComeToUs) {
+  on_mesh({2}, [](const MeshPtr&) {});
+  torch::Library library(torch::Library::DEF, "moonhalo_later", std::nullopt, __FILE__, __LINE__);
+  library.def("twice(Tensor x) -> Tensor");
+  torch::Library kernels(torch::Library::IMPL, "moonhalo_later", c10::DispatchKey::CompositeExplicitAutograd, __FILE__,
+                         __LINE__);
+  kernels.impl("twice", &twice);
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo_later::twice", "");
+  EXPECT_FALSE(op.hasKernelForDispatchKey(kShardKey));
+
+  on_mesh(
+      {2},
+      [&](const MeshPtr& mesh) {
+        const Tensor x = shard_of(make_tensor({5}, 1), mesh, {shard(0)});
+        EXPECT_NE(message_of([&] { op.typed<Tensor(const Tensor&)>().call(x); }).find("moonhalo_later::twice: no rule"),
+                  std::string::npos);
+      },
+      Fallback::kError);
 }
 
 TEST(Rows, S08_PlainTensorsGiveTheSameBitsBeforeAndAfterShards) {
