@@ -16,7 +16,7 @@ if(TARGET moonhalo_cli)
   foreach(launcher IN LISTS times_launchers)
     add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh" "$<TARGET_FILE:moonhalo_cli>"
                                                    "${PROJECT_SOURCE_DIR}" ${launcher} 12 2)
-    set_tests_properties(launch.times_${launcher} PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2
+    set_tests_properties(launch.times_${launcher} PROPERTIES TIMEOUT 120 LABELS ranks RUN_SERIAL ON
                                                              ENVIRONMENT "${test_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endforeach()
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN: the script

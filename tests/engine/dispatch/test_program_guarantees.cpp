@@ -126,7 +126,7 @@ TEST(Rows, S08_EveryOperatorOfShardsComesToUs) {
 
 Tensor twice(const Tensor& x) { return x + x; }
 
-// Of a library that is loaded between two meshes.
+// The library is loaded between two meshes.
 TEST(Rows, S08_OperatorsOfLaterLibrariesComeToUs) {
   on_mesh({2}, [](const MeshPtr&) {});
   torch::Library library(torch::Library::DEF, "moonhalo_later", std::nullopt, __FILE__, __LINE__);

@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
+#include "tests/support/dual_level.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -17,19 +18,6 @@ using ::testing::HasSubstr;
 using torch::autograd::grad;
 
 // Forward mode
-
-// A level belongs to the process, so the ranks, being threads of it, share one.
-class DualLevel {
- public:
-  DualLevel() : level_(torch::autograd::forward_ad::enter_dual_level()) {}
-  ~DualLevel() { torch::autograd::forward_ad::exit_dual_level(level_); }
-  DualLevel(const DualLevel&) = delete;
-  DualLevel& operator=(const DualLevel&) = delete;
-  int64_t index() const { return static_cast<int64_t>(level_); }
-
- private:
-  uint64_t level_;
-};
 
 // The results of `run` at t[0] and their derivatives along t[1].
 List derivatives(const std::function<List(X)>& run, const List& t, int64_t level) {

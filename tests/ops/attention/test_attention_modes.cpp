@@ -16,6 +16,7 @@
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/ops/attention/specs.h"
 
+#include "tests/support/dual_level.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/oracle.h"
 
@@ -254,8 +255,8 @@ TEST(AttentionModes, X07_CheckpointsOfDropout) {
 TEST(AttentionModes, X07_ForwardMode) {
   const Tensors plain = three({1, 2, 9, 4});
   const at::Tensor tangent = make_tensor({1, 2, 9, 4}, 5);
-  // A level belongs to the process, so the ranks share one.
-  const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
+  const DualLevel dual_level;
+  const int64_t level = dual_level.index();
   const auto derivative = [&](const Tensors& t, const at::Tensor& along, bool masked, bool causal) {
     const at::Tensor dual = at::_make_dual(t[1], along, level);
     // A mask with a gradient keeps the plain call off the fused kernel, which has no such derivative.
@@ -275,7 +276,6 @@ TEST(AttentionModes, X07_ForwardMode) {
       });
     }
   }
-  torch::autograd::forward_ad::exit_dual_level(level);
 }
 
 // Elements that all ranks send, forward and backward: what must travel, and no more. Gathered, keys and values would be

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "tests/support/dual_level.h"
 #include "tests/support/held.h"
 #include "tests/support/oracle.h"
 
@@ -143,8 +144,8 @@ TEST(Stencil, OnlyHalosTravelAndTheCutStays) {
 }
 
 TEST(Stencil, ForwardModeIsTheStencilOfTheTangent) {
-  // A level belongs to the process, so the ranks share one.
-  const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
+  const DualLevel dual_level;
+  const int64_t level = dual_level.index();
   on_mesh({2}, [level](const MeshPtr& mesh) {
     const std::vector<Placement> rows = {shard(0, {3, 6})};
     const at::Tensor x = shard_of(make_tensor({9}, 1), mesh, rows), t = shard_of(make_tensor({9}, 2), mesh, rows);
@@ -154,7 +155,6 @@ TEST(Stencil, ForwardModeIsTheStencilOfTheTangent) {
 
     EXPECT_EQ(difference(full_tensor(std::get<1>(at::_unpack_dual(y, level))), plain, 1e-12), "");
   });
-  torch::autograd::forward_ad::exit_dual_level(level);
 }
 
 TEST(Stencil, RefusesWhatHasNoMeaning) {
