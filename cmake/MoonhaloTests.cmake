@@ -416,7 +416,7 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   function(moonhalo_add_faults_test name)
     add_test(NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
                                          $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
-    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults)
+    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults PROCESSORS 2 RESOURCE_LOCK faults)
   endfunction()
 
   set(faults_parts 6)

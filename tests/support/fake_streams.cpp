@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -18,6 +19,10 @@ namespace {
 constexpr int kStreams = 9;
 
 std::atomic<int64_t> lateness_us{1000};
+
+// At the end of the process nothing more is run, as LibTorch takes its kernels away.
+std::atomic<bool> ending{false};
+constexpr auto kLongestEnd = std::chrono::seconds(2);
 
 // A thread that waits runs all that is queued before, one after the other; else the thread of the queue does, later.
 class Queue {
@@ -47,13 +52,22 @@ class Queue {
       std::function<void()> next = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
-      next();
+      if (!ending) next();
       next = nullptr;
       lock.lock();
       runs_ = false;
       ++done_;
       ran_.notify_all();
     }
+  }
+
+  // Drops what waits, and waits for what runs, but not for a kernel that never ends.
+  void end() {
+    std::deque<std::function<void()>> dropped;  // whose tensors may enqueue when they go
+    std::unique_lock lock(mutex_);
+    done_ += work_.size();
+    dropped.swap(work_);
+    ran_.wait_for(lock, kLongestEnd, [this] { return !runs_; });
   }
 
   void hurry() {
@@ -92,14 +106,28 @@ class Queue {
   std::thread thread_;
 };
 
-// Lives as long as the process: its threads are never joined.
+struct Place {
+  std::once_flag made;
+  std::atomic<Queue*> queue = nullptr;
+};
+using Places = std::array<Place, kDevices * kStreams>;
+
+// They live as long as the process: their threads are never joined.
+Places& places() {
+  static auto* all = [] {
+    std::atexit([] {
+      ending = true;
+      for (Place& place : places()) {
+        if (Queue* const made = place.queue) made->end();
+      }
+    });
+    return new Places;
+  }();
+  return *all;
+}
+
 Queue& queue(int device, int64_t stream) {
-  struct Place {
-    std::once_flag made;
-    Queue* queue = nullptr;
-  };
-  static auto* places = new std::array<Place, kDevices * kStreams>;
-  Place& place = (*places)[device * kStreams + stream];
+  Place& place = places()[device * kStreams + stream];
   std::call_once(place.made, [&] { place.queue = new Queue; });
   return *place.queue;
 }
