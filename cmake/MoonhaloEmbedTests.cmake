@@ -94,6 +94,16 @@ if(TARGET embed_host)
   endforeach()
 endif()
 
+# A host without MPI, one of whose processes is killed.
+if(TARGET embed_host)
+  add_executable(embed_lost_rank tests/embed/lost_rank/main.c)
+  set_target_properties(embed_lost_rank PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON)
+  target_compile_options(embed_lost_rank PRIVATE ${host_warnings})
+  target_link_libraries(embed_lost_rank PRIVATE moonhalo::c)
+  add_test(NAME embed.lost_rank COMMAND embed_lost_rank "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
+  set_tests_properties(embed.lost_rank PROPERTIES TIMEOUT 60 LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+endif()
+
 # The same host under the address sanitizer: its own files and those of scripting/embed are compiled with it, which watches what they
 # read and write. LibTorch and the rest of Moonhalo are as they are, but all their memory comes from the sanitizer's malloc, which finds
 # what is freed twice or never.

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/embed/c_transport.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "moonhalo/scripting/embed/outcome.h"
 
 namespace moonhalo::scripting {
 namespace {
 
-void check(int status, const char* function) {
+/// A message of the caller's, and the rank that it comes from or goes to, which errors name.
+struct Pending {
+  void* request;
+  int peer;
+};
+
+void check(int status, const char* function, int peer) {
   if (status == 0) return;
-  throw CommError("transport: " + std::string(function) + " failed\n  have  status " + std::to_string(status) +
-                  " from the program's own function\n  fix   0 means success; look whether its MPI has been finalised");
+  throw CommError("transport: " + std::string(function) + " failed, for a message with rank " + std::to_string(peer) +
+                  "\n  have  status " + std::to_string(status) +
+                  " from the program's own function\n  fix   0 means success; look whether that rank still runs, and "
+                  "whether its MPI has been finalised");
 }
 
 class CallersTransport final : public Transport {
@@ -22,21 +32,29 @@ class CallersTransport final : public Transport {
   int size() const override { return size_; }
   bool any_thread() const override { return given_.any_thread != 0; }
   void* send(const void* data, size_t bytes, int peer, int tag) override {
-    void* request = nullptr;
-    check(given_.isend(given_.context, data, bytes, peer, tag, &request), "isend");
-    return request;
+    auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
+    check(given_.isend(given_.context, data, bytes, peer, tag, &pending->request), "isend", peer);
+    return pending.release();
   }
   void* receive(void* data, size_t bytes, int peer, int tag) override {
-    void* request = nullptr;
-    check(given_.irecv(given_.context, data, bytes, peer, tag, &request), "irecv");
-    return request;
+    auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
+    check(given_.irecv(given_.context, data, bytes, peer, tag, &pending->request), "irecv", peer);
+    return pending.release();
   }
   bool test(void*& request) override {
+    auto* const pending = static_cast<Pending*>(request);
     int done = 0;
-    check(given_.test(given_.context, &request, &done), "test");
-    return done != 0;
+    check(given_.test(given_.context, &pending->request, &done), "test", pending->peer);
+    if (done == 0) return false;
+    delete pending;
+    request = nullptr;
+    return true;
   }
-  void cancel(void*& request) override { check(given_.cancel(given_.context, &request), "cancel"); }
+  void cancel(void*& request) override {
+    const std::unique_ptr<Pending> pending(static_cast<Pending*>(std::exchange(request, nullptr)));
+    if (!pending) return;  // its receive could not begin
+    check(given_.cancel(given_.context, &pending->request), "cancel", pending->peer);
+  }
 
  private:
   mh_transport given_;

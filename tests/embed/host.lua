@@ -95,6 +95,11 @@ function runs_short_on_rank_1()
   return fields.u:sum()
 end
 
+function is_killed_on_rank_1()
+  if mh.rank() == 1 then os.execute("kill -9 $PPID") end
+  return fields.u:sum()
+end
+
 -- ---- Ensembles ---------------------------------------------------------------------------------------------------
 
 --- One step for all members, then the loss, the spread around their mean, and the weights.
