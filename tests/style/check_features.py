@@ -12,7 +12,7 @@ GROUPS = "VPNDSX"
 # In names ids may be glued: test_V02_V05_..., V17TwoMeshDims, P05P06Styles.
 ID = re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=[{GROUPS}]\d\d))([{GROUPS}]\d\d)(?![0-9a-z])")
 ROW = re.compile(rf"^\| ([{GROUPS}]\d\d) \|(.*)\|(.*)\|(.*)\|$")
-SUFFIXES = {".cpp", ".h", ".lua", ".cmake"}
+SUFFIXES = {".c", ".cpp", ".h", ".lua", ".cmake"}
 EXTRA = "cmake/Moonhalo*Tests.cmake"
 
 
