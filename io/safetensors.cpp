@@ -23,6 +23,10 @@ namespace moonhalo::io {
 
 namespace {
 
+// Large data begins with a page: between memory and pages of a file that lie otherwise, copies take longer.
+constexpr int64_t kLargeData = 1 << 20;
+constexpr size_t kPage = 4096;
+
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 using Json = nlohmann::ordered_json;
@@ -229,7 +233,8 @@ std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std
         {"data_offsets", {tensor.begin, tensor.end}}};
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
+  const size_t alignment = offset >= kLargeData ? kPage : sizeof(uint64_t), begin = sizeof(uint64_t) + text.size();
+  text.append((alignment - begin % alignment) % alignment, ' ');
   const uint64_t length = text.size();
   text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   for (StoredTensor& tensor : tensors) {

@@ -203,9 +203,15 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
     HostSession& host = checked(session, "mh_field");
     if (name == nullptr || *name == '\0') return host.refuse("mh_field", "no name");
     if (block == nullptr) return host.field(name, nullptr, false);
-    const bool filled = block->size == sizeof(mh_block) && block->ghosts_filled != 0;
-    return host.field(
-        name, [block] { return to_block(*block); }, filled);
+    const bool known = block->size == sizeof(mh_block);
+    Outcome outcome = host.field(
+        name, [block] { return to_block(*block); }, known && block->ghosts_filled != 0);
+    if (outcome.text.rfind("boxes: ", 0) == 0) {
+      outcome.text.insert(0, "mh_field('" + std::string(name) + "'): ");
+      if (known && block->order == MH_FIRST_FASTEST)
+        outcome.text += "\n  note  dim 0 here is the array's last, and what Fortran counts from 1 counts from 0";
+    }
+    return outcome;
   });
 }
 

@@ -83,7 +83,7 @@ static void errors_of_fields(const host* h, mh_session* session) {
   bad = p.block;
   bad.global[0] = 14;
   bad.global[1] = 11;
-  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "boxes: nobody owns rows 13 to 14 of dim 0");
+  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "mh_field('u'): boxes: nobody owns rows 13 to 14 of dim 0");
   bad.global[0] = 12;
   EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "reaches beyond the field along dim 0");
   expect_alike(h);
