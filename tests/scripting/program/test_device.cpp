@@ -42,54 +42,51 @@ const std::string kTraining =
     "local said = string.format('%.12f %.12f', y:item(), w.grad:sum():item())\n"
     "if mh.rank() == 0 then print(said) end\n";
 
-TEST(ScriptOnDevices, TheDeviceOfTheRunIsThatOfItsMeshes) {
-  const Result result = run_on("fake", 3,
-                               "local mesh = mh.init_device_mesh(mh.device(), {3}, {'rows'})\n"
-                               "assert(mh.device() == 'fake:' .. mh.rank(), mh.device())\n"
-                               "assert(mh.ones({2}).device == mh.device())\n"
-                               "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
-                               "assert(x:sum():item() == 12)\n"
-                               "assert(mh.init_device_mesh(nil, {3}).device_type == 'fake')\n");
-
+void expect_done(const std::string& device, int ranks, const std::string& script) {
+  const Result result = run_on(device, ranks, script);
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
-TEST(ScriptOnDevices, ADeviceThatIsNamedIsShared) {
-  const Result result = run_on("fake:2", 3,
-                               "local mesh = mh.init_device_mesh(mh.device(), {3}, {'rows'})\n"
-                               "assert(mh.device() == 'fake:2')\n"
-                               "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
-                               "assert(x:sum():item() == 12)\n");
+TEST(ScriptOnDevices, TheDeviceOfTheRunIsThatOfItsMeshes) {
+  expect_done("fake", 3,
+              "local mesh = mh.init_device_mesh(mh.device(), {3}, {'rows'})\n"
+              "assert(mh.device() == 'fake:' .. mh.rank(), mh.device())\n"
+              "assert(mh.ones({2}).device == mh.device())\n"
+              "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
+              "assert(x:sum():item() == 12)\n"
+              "assert(mh.init_device_mesh(nil, {3}).device_type == 'fake')\n");
+}
 
-  EXPECT_EQ(result.status, kDone) << result.err;
+TEST(ScriptOnDevices, ADeviceThatIsNamedIsShared) {
+  expect_done("fake:2", 3,
+              "local mesh = mh.init_device_mesh(mh.device(), {3}, {'rows'})\n"
+              "assert(mh.device() == 'fake:2')\n"
+              "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
+              "assert(x:sum():item() == 12)\n");
 }
 
 // The text is the device of the first rank alone: no rank takes it for its own.
 TEST(ScriptOnDevices, ADeviceThatIsNamedIsNoneOfTheRun) {
-  const Result result = run_on("fake", 3,
-                               "local mesh = mh.init_device_mesh('fake:0', {3}, {'rows'})\n"
-                               "assert(mesh.device_type == 'fake:0')\n"
-                               "local x = mh.from_local(mh.ones({2, 2}, {device = 'fake:0'}), mesh, {mh.Shard(0)})\n"
-                               "assert(x:sum():item() == 12)\n"
-                               "assert(mh.init_device_mesh(mh.device(), {3}).device_type == 'fake')\n"
-                               "assert(mh.init_device_mesh('cpu:0', {3}).device_type == 'cpu')\n");
-
-  EXPECT_EQ(result.status, kDone) << result.err;
+  expect_done("fake", 3,
+              "local mesh = mh.init_device_mesh('fake:0', {3}, {'rows'})\n"
+              "assert(mesh.device_type == 'fake:0')\n"
+              "local x = mh.from_local(mh.ones({2, 2}, {device = 'fake:0'}), mesh, {mh.Shard(0)})\n"
+              "assert(x:sum():item() == 12)\n"
+              "assert(mh.init_device_mesh(mh.device(), {3}).device_type == 'fake')\n"
+              "assert(mh.init_device_mesh('cpu:0', {3}).device_type == 'cpu')\n");
 }
 
 // The first rank has it, and would go on without the others.
 TEST(ScriptOnDevices, ADeviceOfOneRankIsRefusedOnEveryRank) {
-  const Result result = run_on("fake", 3,
-                               "local mesh = mh.init_device_mesh(nil, {3}, {'rows'})\n"
-                               "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
-                               "for _, call in ipairs {function() return x:to('fake:0') end,\n"
-                               "                       function() return x:to{device = 'fake:0'} end} do\n"
-                               "  local ok, err = pcall(call)\n"
-                               "  assert(not ok and tostring(err):find('where the blocks of rank 1 do not lie'), err)\n"
-                               "end\n"
-                               "assert(x:to(mh.device(), 'float64'):to('fake'):sum():item() == 12)\n");
-
-  EXPECT_EQ(result.status, kDone) << result.err;
+  expect_done("fake", 3,
+              "local mesh = mh.init_device_mesh(nil, {3}, {'rows'})\n"
+              "local x = mh.from_local(mh.ones({2, 2}), mesh, {mh.Shard(0)})\n"
+              "for _, call in ipairs {function() return x:to('fake:0') end,\n"
+              "                       function() return x:to{device = 'fake:0'} end} do\n"
+              "  local ok, err = pcall(call)\n"
+              "  assert(not ok and tostring(err):find('where the blocks of rank 1 do not lie'), err)\n"
+              "end\n"
+              "assert(x:to(mh.device(), 'float64'):to('fake'):sum():item() == 12)\n");
 }
 
 TEST(ScriptOnDevices, ADividedModelStaysOnTheDevicesOfTheRun) {
