@@ -140,11 +140,12 @@ foreach(part RANGE 1 ${device_parts})
     device.ops_${part} PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
     "${test_environment};MOONHALO_TEST_DEVICE=fake;GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
 endforeach()
-add_test(NAME device.engine COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
+set(device_engine HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*)
+add_test(NAME device.engine COMMAND test_engine "--gtest_filter=${device_engine}"
                                     --gtest_brief=1)
 # And with the double of NCCL between the ranks.
 math(EXPR device_timeout "${test_timeout} * 2")
-add_test(NAME device.engine_nccl COMMAND test_engine "--gtest_filter=HaloExchange.*:Autograd.*:Rows.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*"
+add_test(NAME device.engine_nccl COMMAND test_engine "--gtest_filter=${device_engine}"
                                          --gtest_brief=1)
 set(include_file "${PROJECT_BINARY_DIR}/generated/device_suites.cmake")
 file(
@@ -290,7 +291,7 @@ if(MPI_CXX_FOUND)
 endif()
 
 # Blocks on make-believe devices whose ranks are processes: memory of the host, then MPI or TCP between them.
-set(device_process_engine HaloExchange.*:Rows.*:Autograd.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*)
+set(device_process_engine ${device_engine})
 set(device_process_ops Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
 foreach(folder engine ops)
   if(MPI_CXX_FOUND)

@@ -66,16 +66,16 @@ TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
 
 // The operators to look at: those that were registered since the last look, and those that it was the first to see, as
 // kernels may be registered after their operator.
-class NewOperators {
+class NewOperators final : public c10::OpRegistrationListener {
  public:
-  void add(const c10::OperatorName& name) {
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
     const std::lock_guard lock(mutex_);
-    fresh_.push_back(name);
+    fresh_.push_back(op.operator_name());
   }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
   std::vector<c10::OperatorName> take() {
     const std::lock_guard lock(mutex_);
-    std::vector<c10::OperatorName> taken = std::exchange(seen_once_, std::move(fresh_));
-    fresh_.clear();
+    std::vector<c10::OperatorName> taken = std::exchange(seen_once_, std::exchange(fresh_, {}));
     taken.insert(taken.end(), seen_once_.begin(), seen_once_.end());
     return taken;
   }
@@ -85,28 +85,25 @@ class NewOperators {
   std::vector<c10::OperatorName> fresh_, seen_once_;
 };
 
-class Listener final : public c10::OpRegistrationListener {
- public:
-  explicit Listener(NewOperators& operators) : operators_(operators) {}
-  void onOperatorRegistered(const c10::OperatorHandle& op) override { operators_.add(op.operator_name()); }
-  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
-
- private:
-  NewOperators& operators_;
-};
+// The dispatcher keeps it as long as it is there itself.
+NewOperators& listen_for_operators() {
+  auto listener = std::make_unique<NewOperators>();
+  NewOperators& operators = *listener;
+  static auto* listening =
+      new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::move(listener)));
+  (void)listening;
+  return operators;
+}
 
 // Routes the operators that have a kernel for every backend to the fallback.
 void claim_operators() {
   auto& dispatcher = c10::Dispatcher::singleton();
   // Never destroyed: operators may run until the process ends.
   static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
-  static auto* operators = new NewOperators;
-  static auto* listening =
-      new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Listener>(*operators)));
-  (void)listening;
+  static NewOperators& operators = listen_for_operators();
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  for (const c10::OperatorName& name : operators->take()) {
+  for (const c10::OperatorName& name : operators.take()) {
     const auto op = dispatcher.findOp(name);
     if (!op || !must_be_claimed(*op)) continue;
     handles->push_back(dispatcher.registerImpl(name, kShardKey,

@@ -177,10 +177,6 @@ void each(const std::vector<Region>& regions, std::map<int, at::Tensor>& flat, c
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// Rows of a region, one after another.
 void stream_rows(char*& to, const char* from, const at::Tensor& region, int64_t dim) {
   const auto element = static_cast<int64_t>(region.element_size());

@@ -220,8 +220,8 @@ bool make_outs(Sample& sample, int64_t pieces, std::string* problem) {
     try {
       torch::jit::Stack stack = sample.arguments;
       sample.op.handle.callBoxed(stack);
-    } catch (const c10::Error& error) {
-      *problem = error.what_without_backtrace();                              // a backtrace takes longer than the call
+    } catch (const std::exception& error) {
+      *problem = message_of(error);
       if (problem->find("Could not run") != std::string::npos) return false;  // no other dtype will help
       continue;
     }
@@ -284,11 +284,8 @@ bool try_out(Sample& sample, std::string* problem) {
     for (size_t i = 0; i < once.size(); ++i)
       sample.random |= sample.values && !difference(once[i], again[i], 0).empty();
     sample.tolerance = tolerance_for(sample, once);
-  } catch (const c10::Error& error) {
-    *problem = error.what_without_backtrace();
-    return false;
   } catch (const std::exception& error) {
-    *problem = error.what();
+    *problem = message_of(error);
     return false;
   }
   return true;

@@ -226,13 +226,16 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
   return out.str();
 }
 
+std::string message_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
 std::string message_of(const std::function<void()>& call) {
   try {
     call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    return error.what();
+    return message_of(error);
   }
   return "";
 }

@@ -65,6 +65,8 @@ at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vect
 /// "" when equal within the tolerance (NaN equals NaN), else what differs.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance);
 
+/// The error's text without a backtrace, whose names take longer to find than a small call takes.
+std::string message_of(const std::exception& error);
 /// The message of the exception that `call` throws ("" when it throws none), without a backtrace.
 std::string message_of(const std::function<void()>& call);
 
