@@ -39,9 +39,21 @@ if(MOONHALO_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# moonhalo_add_precompiled_header(TARGET HEADER [LIBRARIES]): for targets with the flags of moonhalo_common.
+function(moonhalo_add_precompiled_header target header)
+  file(CONFIGURE OUTPUT generated/${target}.cpp CONTENT "// Compiles ${header}.\n")
+  add_library(${target} OBJECT "${PROJECT_BINARY_DIR}/generated/${target}.cpp")
+  target_link_libraries(${target} PRIVATE moonhalo_common ${ARGN})
+  target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/${header}")
+endfunction()
+
+# moonhalo_use_common(TARGET [PRECOMPILED])
 function(moonhalo_use_common target)
   target_link_libraries(${target} PRIVATE moonhalo_common)
-  target_precompile_headers(${target} REUSE_FROM moonhalo_pch)
+  if(NOT ARGN)
+    set(ARGN moonhalo_pch)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${ARGN})
 endfunction()
 
 function(moonhalo_add_objects target)

@@ -20,9 +20,12 @@ if(MOONHALO_SANITIZE)
   set(test_timeout 600)
 endif()
 
+moonhalo_add_precompiled_header(moonhalo_test_pch pch_tests.h GTest::gtest GTest::gmock)
+
 file(GLOB support_files CONFIGURE_DEPENDS tests/support/*.cpp)
 if(support_files)
-  moonhalo_add_objects(moonhalo_test_support ${support_files})
+  add_library(moonhalo_test_support OBJECT ${support_files})
+  moonhalo_use_common(moonhalo_test_support moonhalo_test_pch)
   set(device_table "${PROJECT_SOURCE_DIR}/tests/support/device_table.txt")
   set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLE=\"${device_table}\"")
   target_link_libraries(moonhalo_test_support PRIVATE GTest::gtest GTest::gmock)
@@ -62,7 +65,7 @@ function(moonhalo_add_test_program folder)
     target_link_libraries(${target} PRIVATE moonhalo_common)
     target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
   else()
-    moonhalo_use_common(${target})
+    moonhalo_use_common(${target} moonhalo_test_pch)
   endif()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
                                           PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_CODECS

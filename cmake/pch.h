@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one precompiled header of the project: what almost every file needs and what is slow to parse.
-// GCC instantiates again, in every file, what the headers in here leave pending (3 s with ATen): add nothing lightly.
+// The precompiled header of the project (pch_tests.h: with what tests add): what almost every file needs and what is
+// slow to parse. GCC instantiates again, in every file, what the headers in here leave pending (3 s with ATen): add
+// nothing lightly.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -5,6 +5,15 @@
 
 namespace moonhalo {
 
+// What needs templates of the library is compiled here once: four hundred files include the header.
+Box::Box(std::initializer_list<Interval> dims) : dims_(dims) {}
+
+void Box::push_back(const Interval& rows) { dims_.push_back(rows); }
+
+bool Box::operator==(const Box& other) const { return dims_ == other.dims_; }
+
+bool Box::operator<(const Box& other) const { return dims_ < other.dims_; }
+
 int64_t Box::numel() const {
   int64_t numel = 1;
   for (const Interval& rows : dims_) numel *= rows.size();

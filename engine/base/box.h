@@ -32,12 +32,12 @@ struct Interval {
 class Box {
  public:
   Box() = default;
-  Box(std::initializer_list<Interval> dims) : dims_(dims) {}
+  Box(std::initializer_list<Interval> dims);
 
   int64_t ndim() const { return static_cast<int64_t>(dims_.size()); }
   Interval& operator[](int64_t dim) { return dims_[dim]; }
   const Interval& operator[](int64_t dim) const { return dims_[dim]; }
-  void push_back(const Interval& rows) { dims_.push_back(rows); }
+  void push_back(const Interval& rows);
   auto begin() const { return dims_.begin(); }
   auto end() const { return dims_.end(); }
 
@@ -47,7 +47,9 @@ class Box {
   std::vector<int64_t> shape() const;
   /// The elements of both, of boxes of the same number of dims.
   Box intersect(const Box& other) const;
-  auto operator<=>(const Box&) const = default;
+  bool operator==(const Box& other) const;
+  /// Of the first dim that differs, and so on; for maps.
+  bool operator<(const Box& other) const;
 
  private:
   std::vector<Interval> dims_;

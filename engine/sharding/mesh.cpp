@@ -127,6 +127,7 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
                          : group_->split(static_cast<int>(color), static_cast<int>(key));
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
+  cached->is_slice_ = true;
   cached->root_ = root();
   cached->specs_->macs_per_byte = specs_->macs_per_byte;
   for (size_t i = 0; i < dims.size(); ++i) cached->root_dims_[i] = root_dims_[dims[i]];
@@ -134,8 +135,8 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
 }
 
 std::shared_ptr<DeviceMesh> DeviceMesh::root() const {
-  if (!root_) return std::const_pointer_cast<DeviceMesh>(shared_from_this());
-  auto whole = root_->lock();
+  if (!is_slice_) return std::const_pointer_cast<DeviceMesh>(shared_from_this());
+  auto whole = root_.lock();
   TORCH_CHECK_VALUE(whole != nullptr, to_string(), ": the mesh that this is a slice of is gone",
                     "\n  fix   keep the mesh that init_device_mesh made for as long as its slices are used");
   return whole;

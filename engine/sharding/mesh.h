@@ -3,10 +3,7 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -81,7 +78,8 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   std::vector<CommunicatorPtr> groups_;
   bool fake_groups_;
   std::map<std::vector<std::string>, std::shared_ptr<DeviceMesh>> slices_;
-  std::optional<std::weak_ptr<DeviceMesh>> root_;  // of a slice; not owned, since it owns its slices
+  bool is_slice_ = false;
+  std::weak_ptr<DeviceMesh> root_;  // of a slice; not owned, since it owns its slices
   std::vector<int64_t> root_dims_;
   std::unique_ptr<SpecTable> specs_;
   mutable std::vector<int64_t> members_;  // what tells the ranks apart in every mesh of one world; asked for once
