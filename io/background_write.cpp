@@ -4,13 +4,13 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <map>
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/io/checkpoint_folder.h"
 #include "moonhalo/io/new_file.h"
 #include "moonhalo/io/positioned_file.h"
@@ -40,12 +40,14 @@ BackgroundWrite::~BackgroundWrite() {
 }
 
 void BackgroundWrite::add(int64_t file, int64_t offset, const char* data, int64_t bytes) {
-  std::memcpy(static_cast<char*>(buffer_.mutable_data_ptr()) + filled_, data, static_cast<size_t>(bytes));
+  // Past the caches, as memcpy does with what is larger than they are; these are pieces of it.
+  stream_copy(static_cast<char*>(buffer_.mutable_data_ptr()) + filled_, data, static_cast<size_t>(bytes));
   runs_.push_back({file, offset, filled_, bytes});
   filled_ += bytes;
 }
 
 void BackgroundWrite::start(std::string text, bool names) {
+  finish_stream();
   text_ = std::move(text);
   names_ = names;
   thread_ = std::thread([this] {

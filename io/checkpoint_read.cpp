@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/io/file_shares.h"
+#include "moonhalo/io/lent_blocks.h"
 
 namespace moonhalo::io {
 namespace {
@@ -24,6 +26,7 @@ constexpr const char* kWho = "checkpoint.load";
 constexpr int64_t kShortestReadRun = 4 << 10;  // reading ahead serves the ranks that read between
 constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is exchanged
 constexpr int64_t kLoneBytes = 1 << 20;        // goes from place to place alone, where more would be packed
+constexpr int64_t kPieceBytes = 256 << 10;     // read at once by threads: stays in a core's cache
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
@@ -37,6 +40,11 @@ bool takes_bytes(const at::Tensor& target, const StoredTensor& tensor) {
 void mark_written(const at::Tensor& target) {
   if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
   if (is_shard_tensor(target)) block_was_written(shard_impl(target)->local());
+}
+
+/// True if the ranks put what they read straight into each other's blocks. The same answer on every rank.
+bool lends(const SpecPtr& spec, const at::Tensor& block, const StoredTensor& tensor) {
+  return LentBlocks::possible(spec->mesh()->group()) && block.is_cpu() && block.scalar_type() == tensor.dtype;
 }
 
 bool same_box(const Box& one, const Box& other) { return (one.empty() && other.empty()) || one == other; }
@@ -142,10 +150,12 @@ void CheckpointReader::add_shared(Shared shared) {
   for (const Box& box : shared.boxes) {
     bytes = std::max(bytes, box.numel() * static_cast<int64_t>(c10::elementSize(shared.tensor->dtype)));
   }
-  const bool joins =
-      shared_.empty() || (shared_[0].spec->mesh() == shared.spec->mesh() &&
-                          shared_[0].tensor->dtype == shared.tensor->dtype && shared_bytes_ + bytes <= kSharedBytes);
-  if (!joins || bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes) flush();
+  const bool lent = lends(shared.spec, shared.block, *shared.tensor);
+  const bool joins = shared_.empty() || (shared_[0].spec->mesh() == shared.spec->mesh() && lent_ == lent &&
+                                         shared_[0].tensor->dtype == shared.tensor->dtype &&
+                                         (lent || shared_bytes_ + bytes <= kSharedBytes));
+  if (!joins || (!lent && (bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes))) flush();
+  lent_ = lent;
   shared_.push_back(std::move(shared));
   shared_bytes_ += bytes;
 }
@@ -163,6 +173,35 @@ void CheckpointReader::flush() {
   const std::vector<Shared> all = std::exchange(shared_, {});
   shared_bytes_ = scratch_used_ = 0;
   if (all.empty()) return;
+  lent_ ? put_in_place(all) : exchange(all);
+}
+
+void CheckpointReader::put_in_place(const std::vector<Shared>& all) {
+  const MeshPtr& mesh = all[0].spec->mesh();
+  std::vector<at::Tensor> places;
+  for (const Shared& one : all) {
+    places.push_back(takes_bytes(one.block, *one.tensor) ? one.block
+                                                         : empty_block(one.block.sizes(), one.tensor->dtype));
+  }
+  const LentBlocks blocks(mesh->group(), places);
+  const at::Tensor data = scratch({kPieceBytes}, at::kByte);
+  for (size_t i = 0; i < all.size() && !failed_; ++i) {
+    const Shared& one = all[i];
+    const Extent extent = extent_of(*one.spec, *one.tensor);
+    for (const Box& piece : pieces_of(one.boxes[mesh->rank()], extent.element_bytes, kPieceBytes)) {
+      read(*one.file, *one.tensor, extent, piece, data.mutable_data_ptr());
+      if (failed_) break;
+      blocks.put(i, data.const_data_ptr(), piece, [&](int64_t rank) { return block_box(*one.spec, rank); });
+    }
+  }
+  finish_stream();
+  mesh->group().barrier();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!places[i].is_same(all[i].block)) all[i].block.copy_(places[i]);
+  }
+}
+
+void CheckpointReader::exchange(const std::vector<Shared>& all) {
   HaloExchange exchange;
   std::deque<IntervalMap> maps;
   for (const Shared& one : all) {
@@ -200,7 +239,8 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
     const at::Tensor whole = empty_block(stored.shape, stored.dtype);
     read_copies(from, stored, &world_, whole);
     target.copy_(whole);
-  } else if (spec(target)->is_replicate() && to_local(target).is_cpu()) {
+  } else if (spec(target)->is_replicate() && to_local(target).is_cpu() &&
+             !lends(spec(target), to_local(target), stored)) {
     read_copies(from, stored, &spec(target)->mesh()->group(), to_local(target));
   } else {
     read_block(from, stored, target);

@@ -74,6 +74,8 @@ class CheckpointReader {
     std::vector<Box> boxes;
   };
   void add_shared(Shared shared);
+  void exchange(const std::vector<Shared>& all);
+  void put_in_place(const std::vector<Shared>& all);
   /// Memory until the next flush(): touching new memory costs more than reading.
   at::Tensor scratch(const std::vector<int64_t>& shape, at::ScalarType dtype);
   void read_copies(File& file, const StoredTensor& tensor, Communicator* group, const at::Tensor& target);
@@ -85,6 +87,7 @@ class CheckpointReader {
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
   std::vector<Shared> shared_;
   int64_t shared_bytes_ = 0;
+  bool lent_ = false;  ///< they go straight into each other's blocks
   at::Tensor scratch_;
   int64_t scratch_used_ = 0;
   std::exception_ptr failed_;

@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
+#include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo::io {
@@ -15,21 +17,26 @@ class LentBlocks {
  public:
   /// True if the ranks of a group can do so. The same answer on every rank.
   static bool possible(const Communicator& group);
-  /// Lends this rank's block to the others. Collective over the group.
-  LentBlocks(Communicator& group, const at::Tensor& mine);
-  /// By rank. What is written there is seen after the next collective call.
-  const std::vector<at::Tensor>& all() const { return blocks_; }
+  /// Lends these blocks of this rank's, contiguous ones of the CPU, to the others; as many on every rank. Collective
+  /// over the group.
+  LentBlocks(Communicator& group, std::vector<at::Tensor> mine);
+  const at::Tensor& block(int64_t rank, size_t i) const { return blocks_[static_cast<size_t>(rank)][i]; }
+  /// Copies the elements `rows` of an array, dense at `data`, into block `i` of every rank that holds any of them;
+  /// `box_of` says which elements a rank's block has. They are seen after finish_stream() here and the next collective
+  /// call.
+  void put(size_t i, const void* data, const Box& rows, const std::function<Box(int64_t rank)>& box_of) const;
 
  private:
   class Loan {
    public:
-    explicit Loan(const at::Tensor& block);
+    explicit Loan(std::vector<at::Tensor> blocks);
     Loan(const Loan&) = delete;
     ~Loan();
     const int64_t number;
   };
   Loan loan_;
-  std::vector<at::Tensor> blocks_;
+  std::vector<std::vector<at::Tensor>> blocks_;  // by rank
+  size_t bytes_ = 0;                             // of all
 };
 
 }  // namespace moonhalo::io

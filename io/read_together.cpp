@@ -9,7 +9,6 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/io/cell_layout.h"
 #include "moonhalo/io/conversion.h"
 #include "moonhalo/io/file_shares.h"
 #include "moonhalo/io/io_stats.h"
@@ -23,7 +22,6 @@ namespace moonhalo::io {
 namespace {
 
 constexpr int64_t kPieceBytes = 256 << 10;  // of runs that are read at once: stays in a core's cache
-constexpr size_t kMuch = size_t{8} << 20;   // a block that does not stay in the caches
 
 /// Returns as one number what all ranks must hold alike: all that plans are made from.
 class Fingerprint {
@@ -175,7 +173,7 @@ class SharedRead {
 /// Ranks that are threads put what they read straight into all blocks that need it: nothing is copied twice, and no
 /// rank waits for another before the end.
 void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out) {
-  const LentBlocks blocks(mesh_->group(), out);
+  const LentBlocks blocks(mesh_->group(), {out});
   const auto element_size = static_cast<int64_t>(source_.dataset().info().element_size);
   fail_together(mesh_->group(), [&] {
     for (int64_t round = 0; round < plan_.rounds(); ++round) {
@@ -206,18 +204,7 @@ void SharedRead::put_rows(const at::Tensor& data, const Box& rows, const Convers
     values = at::empty(data.sizes(), conversion.dtype);
     conversion.apply(data.view(conversion.stored), values, where_);
   }
-  const auto* from = static_cast<const char*>(values.const_data_ptr());
-  const auto size = static_cast<size_t>(values.element_size());
-  for (int64_t rank = 0; rank < mesh_->size(); ++rank) {
-    const Box needs = plan_.needs(rank), part = needs.intersect(rows);
-    if (part.empty()) continue;
-    const at::Tensor& block = blocks.all()[static_cast<size_t>(rank)];
-    const DenseBox source{rows, size}, target{needs, size};
-    const StridedCopy copy = copy_between(source, target, part);
-    const char* first = from + source.offset(part);
-    char* place = static_cast<char*>(block.mutable_data_ptr()) + target.offset(part);
-    block.nbytes() > kMuch ? copy.stream(first, place) : copy.copy(first, place);
-  }
+  blocks.put(0, values.const_data_ptr(), rows, [&](int64_t rank) { return plan_.needs(rank); });
 }
 
 std::optional<IoPlan> shared_plan(const Selection& source, const SpecPtr& spec, const BlockHalo& halo) {

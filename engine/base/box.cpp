@@ -5,7 +5,7 @@
 
 namespace moonhalo {
 
-// What needs templates of the library is compiled here once: four hundred files include the header.
+// Compiled here once, because four hundred files include the header.
 Box::Box(std::initializer_list<Interval> dims) : dims_(dims) {}
 
 void Box::push_back(const Interval& rows) { dims_.push_back(rows); }

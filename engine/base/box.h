@@ -48,7 +48,7 @@ class Box {
   /// The elements of both, of boxes of the same number of dims.
   Box intersect(const Box& other) const;
   bool operator==(const Box& other) const;
-  /// Of the first dim that differs, and so on; for maps.
+  /// Orders by the first dim that differs; for maps.
   bool operator<(const Box& other) const;
 
  private:

@@ -129,9 +129,11 @@ at::ScalarType dtype_of(int dtype) {
   }
 }
 
+bool is_known(const mh_block& block) { return block.size == sizeof(mh_block); }
+
 /// The block in the script's order of dims.
 Block to_block(const mh_block& given) {
-  if (given.size != sizeof(mh_block)) {
+  if (!is_known(given)) {
     usage("mh_field: a block of an unknown size\n  have  size " + std::to_string(given.size) + ", this library's is " +
           std::to_string(sizeof(mh_block)) +
           "\n  fix   set block.size = sizeof(mh_block), with the header of this library");
@@ -159,6 +161,12 @@ Block to_block(const mh_block& given) {
           list(given.ghost_high),
           list(given.begin),
           unless_zero(given.global)};
+}
+
+/// Fortran's arrays are the engine's with their dims reversed.
+std::string note_on(const mh_block& block) {
+  if (!is_known(block) || block.order != MH_FIRST_FASTEST) return "";
+  return "\n  note  dim 0 here is the array's last, and what Fortran counts from 1 counts from 0";
 }
 
 /// Says what is wrong with the arguments of a call; "" if nothing is.
@@ -203,15 +211,9 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
     HostSession& host = checked(session, "mh_field");
     if (name == nullptr || *name == '\0') return host.refuse("mh_field", "no name");
     if (block == nullptr) return host.field(name, nullptr, false);
-    const bool known = block->size == sizeof(mh_block);
-    Outcome outcome = host.field(
-        name, [block] { return to_block(*block); }, known && block->ghosts_filled != 0);
-    if (outcome.text.rfind("boxes: ", 0) == 0) {
-      outcome.text.insert(0, "mh_field('" + std::string(name) + "'): ");
-      if (known && block->order == MH_FIRST_FASTEST)
-        outcome.text += "\n  note  dim 0 here is the array's last, and what Fortran counts from 1 counts from 0";
-    }
-    return outcome;
+    const bool filled = is_known(*block) && block->ghosts_filled != 0;
+    return host.field(
+        name, [block] { return to_block(*block); }, filled, note_on(*block));
   });
 }
 
@@ -222,11 +224,12 @@ mh_status mh_boxes(mh_session* session, const char* name, int count, const mh_bl
     if (count < 0 || (count > 0 && boxes == nullptr))
       return host.refuse("mh_boxes", "no boxes\n  have  a count of " + std::to_string(count) +
                                          (boxes == nullptr ? " and a null pointer" : ""));
-    return host.boxes(name, [&] {
+    const auto make = [&] {
       std::vector<Block> blocks;
       for (int i = 0; i < count; ++i) blocks.push_back(to_block(boxes[i]));
       return blocks;
-    });
+    };
+    return host.boxes(name, make, count == 0 ? "" : note_on(boxes[0]));
   });
 }
 

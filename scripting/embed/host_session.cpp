@@ -55,6 +55,16 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
+/// Adds to what the engine says of blocks the name of their field.
+template <typename Work>
+auto of_field(const char* function, const std::string& name, const std::string& note, const Work& work) {
+  try {
+    return work();
+  } catch (const c10::ValueError& error) {
+    throw HostError(MH_USAGE, function + ("('" + name) + "'): " + error.what_without_backtrace() + note);
+  }
+}
+
 /// At 1: what to run in Lua's protection.
 struct Run {
   c10::function_ref<void(lua_State*)> work;
@@ -193,11 +203,13 @@ std::vector<std::string> HostSession::functions(lua_State* lua) const {
   return names;
 }
 
-Outcome HostSession::field(const std::string& name, const std::function<Block()>& make, bool filled) {
-  return together("mh_field", [&] { register_field(name, make, filled); });
+Outcome HostSession::field(const std::string& name, const std::function<Block()>& make, bool filled,
+                           const std::string& note) {
+  return together("mh_field", [&] { register_field(name, make, filled, note); });
 }
 
-void HostSession::register_field(const std::string& name, const std::function<Block()>& make, bool filled) {
+void HostSession::register_field(const std::string& name, const std::function<Block()>& make, bool filled,
+                                 const std::string& note) {
   const Uncounted uncounted;
   check_same_on_all_ranks(*world_, "mh_field", "fields",
                           "'" + name + (make ? "'" : "' unregistered") + (filled ? " with filled ghosts" : ""));
@@ -212,7 +224,7 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   }
   Block block;
   fail_together(*world_, [&] { block = make(); });
-  BoxGrid grid = gather_grid(block, *world_);
+  BoxGrid grid = of_field("mh_field", name, note, [&] { return gather_grid(block, *world_); });
   const MeshPtr mesh = mesh_for(grid);
   std::iota(grid.place.begin(), grid.place.end(), int64_t{0});  // the mesh has its ranks in this order
   const SpecPtr spec = grid.spec_on(mesh);
@@ -236,16 +248,19 @@ void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
   });
 }
 
-Outcome HostSession::boxes(const std::string& name, const std::function<std::vector<Block>()>& make) {
+Outcome HostSession::boxes(const std::string& name, const std::function<std::vector<Block>()>& make,
+                           const std::string& note) {
   return together("mh_boxes", [&] {
     const Uncounted uncounted;
     check_same_on_all_ranks(*world_, "mh_boxes", "fields", "'" + name + "'");
     std::vector<Block> mine;
     fail_together(*world_, [&] { mine = make(); });
-    BoxSet set(std::move(mine), *world_, [this](int64_t ranks) {
-      BoxGrid grid{{}, {std::vector<int64_t>(ranks, 1)}, std::vector<int64_t>(ranks)};
-      std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
-      return mesh_for(grid);
+    BoxSet set = of_field("mh_boxes", name, note, [&] {
+      return BoxSet(std::move(mine), *world_, [this](int64_t ranks) {
+        BoxGrid grid{{}, {std::vector<int64_t>(ranks, 1)}, std::vector<int64_t>(ranks)};
+        std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
+        return mesh_for(grid);
+      });
     });
     set_new_origin(set.field(), tag_of(name));
     set_field(name, set.field());

@@ -37,10 +37,10 @@ class HostSession {
   /// Opens the Lua state and runs the script. Once, first. Collective, as all that return an Outcome.
   Outcome open(const std::string& script, const std::string& settings);
   /// `make` gives this rank's block, and may throw. Null: the name is unregistered. `filled`: the solver fills the
-  /// ghosts before it calls.
-  Outcome field(const std::string& name, const std::function<Block()>& make, bool filled);
-  /// A field that this rank holds in boxes, copied at each call; `make` as above.
-  Outcome boxes(const std::string& name, const std::function<std::vector<Block>()>& make);
+  /// ghosts before it calls. `note` ends the message where the ranks' blocks do not go together.
+  Outcome field(const std::string& name, const std::function<Block()>& make, bool filled, const std::string& note = "");
+  /// A field that this rank holds in boxes, copied at each call; the rest as above.
+  Outcome boxes(const std::string& name, const std::function<std::vector<Block>()>& make, const std::string& note = "");
   Outcome call(const std::string& function, std::span<const double> in, std::span<double> out);
   /// The same on a thread of its own, over copies of the fields; until the end nothing else can be done here.
   Outcome call_begin(const std::string& function, std::span<const double> in);
@@ -90,7 +90,8 @@ class HostSession {
   void open_state(const std::string& script, const std::string& settings);
   static void push_trainer_functions(lua_State* lua, HostSession* session);
   void set_field(const std::string& name, const at::Tensor& tensor);
-  void register_field(const std::string& name, const std::function<Block()>& make, bool filled);
+  void register_field(const std::string& name, const std::function<Block()>& make, bool filled,
+                      const std::string& note);
   Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
   void call_host(const char* function, const std::string& path);
   MeshPtr mesh_for(const BoxGrid& grid);

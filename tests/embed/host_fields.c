@@ -170,7 +170,7 @@ static void check_boxes(const host* h, mh_session* session) {
   EXPECT(memory[0][0] == -7 && memory[1][19] == -7 && memory[1][5] == -7);
   EXPECT(mh_report(session, report, sizeof(report)) == MH_OK && strstr(report, "copied from 2 boxes") != NULL);
   if (h->rank == 0) boxes[0].begin[0] = 2 * h->ranks;
-  EXPECT_ERROR(mh_boxes(session, "b", 2, boxes), MH_USAGE, "boxes: two boxes own the same elements");
+  EXPECT_ERROR(mh_boxes(session, "b", 2, boxes), MH_USAGE, "mh_boxes('b'): boxes: two boxes own the same elements");
   EXPECT_ERROR(mh_boxes(session, NULL, 2, boxes), MH_USAGE, "mh_boxes: no name");
   EXPECT_ERROR(mh_boxes(session, "b", 2, NULL), MH_USAGE, "mh_boxes: no boxes");
   EXPECT(mh_field(session, "b", NULL) == MH_OK);

@@ -8,8 +8,10 @@
 
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/io/cell_layout.h"
+#include "moonhalo/io/checkpoint_read.h"
 #include "moonhalo/io/io_stats.h"
 #include "moonhalo/io/lent_blocks.h"
+#include "moonhalo/io/safetensors.h"
 #include "moonhalo/io/scatter.h"
 #include "tests/io/raw_file.h"
 #include "tests/support/oracle.h"
@@ -60,18 +62,17 @@ TEST(PutInPlace, BlocksLiveAsLongAsARankMayWriteIntoThem) {
   on_ranks(3, [](Communicator& world) {
     at::Tensor mine = at::zeros({3}, at::kInt);
     ASSERT_TRUE(LentBlocks::possible(world));
-    auto blocks = std::make_unique<LentBlocks>(world, mine);
+    auto blocks = std::make_unique<LentBlocks>(world, std::vector{mine});
     world.barrier();
     if (world.rank() == 1) {
       mine.reset();
       blocks.reset();
     }
     world.barrier();
-    if (blocks) {
-      for (const at::Tensor& block : blocks->all()) block.mutable_data_ptr<int>()[world.rank()] = world.rank() + 1;
-    }
+    const int value = world.rank() + 1;
+    if (blocks) blocks->put(0, &value, {{world.rank(), value}}, [](int64_t) { return Box{{0, 3}}; });
     world.barrier();
-    if (blocks) EXPECT_TRUE(at::equal(blocks->all()[1], at::tensor({1, 0, 3}, at::kInt)));
+    if (blocks) EXPECT_TRUE(at::equal(blocks->block(1, 0), at::tensor({1, 0, 3}, at::kInt)));
     if (blocks) EXPECT_TRUE(at::equal(mine, at::tensor({1, 0, 3}, at::kInt)));
   });
   EXPECT_FALSE(LentBlocks::possible(*make_fake_communicator(0, 2)));
@@ -97,6 +98,39 @@ TEST(PutInPlace, S18LargeBlocks) {
         if (to_local(x).numel() > 0) EXPECT_GT(io_stats().exchanged, before);
       });
     }
+  }
+}
+
+/// Row S10: blocks that cut runs, copies, values that are cast, blocks that lie in memory with strides.
+TEST(PutInPlace, S10CheckpointsOfLargeTensors) {
+  const Folder folder;
+  const std::string path = folder / "state.safetensors";
+  std::vector<std::pair<std::string, at::Tensor>> whole;
+  for (const char* name : {"a", "b", "c"}) {
+    whole.emplace_back(name,
+                       make_tensor({40 + static_cast<int64_t>(whole.size()), 30, 1000}, whole.size(), at::kFloat));
+  }
+  save_safetensors(path, whole);
+  for (const Placed& cut : {Placed{{3}, {shard(2, {701, 299, 0})}}, Placed{{2, 2}, {shard(2, {990, 10}), replicate()}},
+                            Placed{{4}, {replicate()}}, Placed{{2}, {shard(1, {1, 29})}}}) {
+    on_mesh(cut.mesh, [&](const MeshPtr& mesh) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+        CheckpointReader reader(mesh->group());
+        reader.add("model", path, read_safetensors_text(path));
+        std::vector<at::Tensor> targets;
+        for (const auto& [name, tensor] : whole) {
+          const SpecPtr spec = make_spec(mesh, tensor.sizes().vec(), cut.placements);
+          const auto& shape = spec->local_shape();
+          const at::Tensor block = at::zeros({shape[2], shape[1], shape[0]}, dtype);
+          targets.push_back(from_local(name == std::string("b") ? block.permute({2, 1, 0}) : block.view(shape), spec));
+          reader.read_into("model", name, targets.back());
+        }
+        reader.finish();
+        for (size_t i = 0; i < targets.size(); ++i) {
+          EXPECT_TRUE(at::equal(full_tensor(targets[i]), whole[i].second.to(dtype))) << whole[i].first;
+        }
+      }
+    });
   }
 }
 
