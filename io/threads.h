@@ -9,6 +9,8 @@
 #include <exception>
 #include <mutex>
 
+#include "moonhalo/engine/base/parallel.h"
+
 namespace moonhalo::io {
 
 /// Runs work(i, own) for 0 <= i < count in LibTorch's threads (at::get_num_threads), each with an object of its own. Of
@@ -19,7 +21,7 @@ void in_threads(int64_t count, const Work& work) {
   std::mutex mutex;
   std::exception_ptr failure;
   const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread) {
       Own own;
       // Items are begun in order: those before one that fails all come to their end.

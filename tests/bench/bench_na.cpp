@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/ops/neighborhood/kernels/kernels.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/dense_neighborhood.h"
@@ -57,7 +58,7 @@ double fma_peak() {
   for (int round = 0; round < 5; ++round) {
     const double start = cpu_seconds();
     std::vector<double> done(at::get_num_threads());
-    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
+    mh::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) done[i] = mh::neighborhood::kernels_native().multiply_adds(20'000'000);
     });
     double total = 0;

@@ -164,6 +164,9 @@ def check(root):
     not_asked = "does not ask whether the file was written; look at what the call returns"
     check_lines(root, problems, LUA_FOLDERS, ".lua", FILE_CALLS, FILE_CALLS_ALLOWED, not_asked)
     check_lines(root, problems, CPP_FOLDERS, ".cpp", CPP_FILE_CALLS, CPP_FILE_CALLS_ALLOWED, not_asked)
+    for suffix in (".cpp", ".h"):
+        check_lines(root, problems, SOURCE_FOLDERS, suffix, re.compile("at::parallel_for"), {},
+                    "a plain loop where the compiler's OpenMP is not LibTorch's; use engine/base/parallel.h")
     return problems
 
 
