@@ -13,6 +13,7 @@
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/program/report.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {
@@ -62,7 +63,9 @@ Outcome attempt(const std::function<void()>& work) {
   } catch (const ScriptExit& exit) {
     return {MH_SCRIPT, "the script called os.exit(" + std::to_string(exit.status()) + ")"};
   } catch (const LuaError& error) {
-    return failure(MH_SCRIPT, error.what());
+    std::string place = place_in_script(error.what(), error.traceback());
+    if (!place.empty()) place = "\n" + place.substr(0, place.size() - 1);
+    return failure(MH_SCRIPT, error.what() + place);
   } catch (const CommError& error) {
     return {MH_RANK_LOST, error.what(), /*secondary=*/true};
   } catch (const c10::OutOfMemoryError& error) {

@@ -127,7 +127,7 @@ function parse_element(text, default, path, source)
 end
 
 local function set(target, defaults, key, text)
-  local source, path = ("from --set %s=%s"):format(key, text), ""
+  local source, path = ("from %s %s=%s"):format(rawget(mh, "host") and "the host's settings" or "--set", key, text), ""
   local parts = {}
   for part in key:gmatch("[^.]+") do parts[#parts + 1] = part end
   if #parts == 0 then fail("config: --set needs key=value, got '=" .. text .. "'") end

@@ -69,9 +69,13 @@ std::string ErrorReport::text(int64_t world_size) const {
     std::vector<int64_t>& same = ranks[entry->message];
     std::sort(same.begin(), same.end());
     if (world_size > 1) text << ranks_text(same) << ": ";
-    text << entry->message << "\n" << source_line(entry->message) << shown_traceback(entry->traceback);
+    text << entry->message << "\n" << place_in_script(entry->message, entry->traceback);
   }
   return text.str();
+}
+
+std::string place_in_script(const std::string& message, const std::string& traceback) {
+  return source_line(message) + shown_traceback(traceback);
 }
 
 std::string source_line(const std::string& message) {

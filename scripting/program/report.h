@@ -32,6 +32,10 @@ class ErrorReport {
   std::vector<Entry> entries_;
 };
 
+/// The line of the user's script that a message begins with, and the traceback's lines in the user's files; lines that
+/// end with "\n", none where nothing is known.
+std::string place_in_script(const std::string& message, const std::string& traceback);
+
 /// "  12 | local y = x .. 1" for a message that begins with "file:12: ", "" when the file cannot
 /// be read.
 std::string source_line(const std::string& message);

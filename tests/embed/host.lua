@@ -68,6 +68,11 @@ function bytes() return mh.comm_stats().bytes end
 
 function fails() error("the pressure is negative") end
 
+function fails_deep()
+  fails()
+  return 0
+end
+
 function fails_on_rank_1()
   if mh.rank() == 1 then error("rank 1 alone has failed") end
   return fields.u:sum()

@@ -35,6 +35,7 @@ static void errors_of_open(const host* h) {
   options = options_for(h);
   options.settings = "rl=3";
   EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "did you mean 'lr'?");
+  EXPECT(strstr(mh_error(), "from the host's settings rl=3") != NULL);
   expect_alike(h);
   options = options_for(h);
   options.settings = h->rank == 0 ? "lr=1" : "lr=2";
@@ -120,6 +121,9 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are wanted");
   EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is no number");
   EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:69: the pressure is negative");
+  EXPECT_ERROR(mh_call(session, "fails_deep", 0, NULL, 0, NULL), MH_SCRIPT,
+               "is negative\n  69 | function fails() error(\"the pressure is negative\") end\nstack traceback:\n\t");
+  EXPECT(strstr(mh_error(), "host.lua:72: in function 'fails_deep'") != NULL);
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "leaves", 0, NULL, 0, NULL), MH_SCRIPT, "the script called os.exit(5)");
   EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT, "no field 'uu' was registered; did you mean 'u'?");
@@ -246,7 +250,8 @@ static void one_rank_cannot_start(const host* h) {
   mh_session* session = NULL;
   mh_options options = options_for(h);
   options.settings = "failing_rank=1";
-  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "this rank cannot start\n  rank  1 of ");
+  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "this rank cannot start\n  6 | if mh.rank()");
+  EXPECT(strstr(mh_error(), "\n  rank  1 of ") != NULL);
   EXPECT(session == NULL);
   expect_alike(h);
 }
