@@ -29,11 +29,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr rlim_t kMemory = RLIM_INFINITY;
+#if defined(__SANITIZE_ADDRESS__)  // says GCC
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)  // asks Clang
+constexpr bool kSanitized = __has_feature(address_sanitizer);
 #else
-constexpr rlim_t kMemory = rlim_t{8} << 30;
+constexpr bool kSanitized = false;
 #endif
+constexpr rlim_t kMemory = kSanitized ? RLIM_INFINITY : rlim_t{8} << 30;
 constexpr int kPatienceMs = 20000;
 constexpr size_t kBatch = 500;
 
