@@ -196,6 +196,34 @@ TEST(FullyShard, V15UnitsGiveTheBitsOfCopies) {
   }
 }
 
+struct TwoDtypes : nn::Module {
+  nn::Linear single{5, 7}, twice{7, 3};
+  TwoDtypes() {
+    register_module("single", single);
+    register_module("twice", twice)->to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (at::Tensor& p : parameters()) p.copy_(make_tensor(p.sizes().vec(), ++seed));
+  }
+  at::Tensor forward(const at::Tensor& x) { return twice->forward(single->forward(x).to(at::kDouble)); }
+};
+
+TEST(FullyShard, V15AUnitOfTwoDtypesKeepsBoth) {
+  const at::Tensor x = make_tensor({6, 5}, 7).to(at::kFloat);
+  for (const int64_t ranks : {2, 3}) {
+    on_mesh({ranks}, [&](const MeshPtr& mesh) {
+      const auto net = std::make_shared<TwoDtypes>(), copied = std::make_shared<TwoDtypes>();
+      replicate(*copied, mesh);
+      const ParameterUnitPtr unit = fully_shard(*net, mesh, {.min_numel = 1});
+      const at::Tensor batch = distribute_tensor(x, mesh, {shard(0)});
+
+      const at::Tensor y = unit->call([&] { return net->forward(batch); });
+
+      EXPECT_TRUE(at::equal(full_tensor(y.detach()), full_tensor(copied->forward(batch).detach())));
+    });
+  }
+}
+
 TEST(FullyShard, RefusesParametersThatHaveGradients) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     nn::Linear net(3, 4);
