@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "moonhalo/io/checkpoint_folder.h"
 #include "moonhalo/io/checkpoint_read.h"
 #include "moonhalo/io/safetensors.h"
 #include "tests/io/raw_file.h"
@@ -38,6 +42,24 @@ TEST(CheckpointReader, X16_AnotherFileOnAnotherDiskIsFoundOut) {
                            ::testing::HasSubstr("layout = \"per_rank\"")));
     }
   });
+}
+
+/// Row X12: a save that was killed between its last two steps is a checkpoint, and the next save keeps it until its own
+/// is complete.
+TEST(CheckpointFolder, X12_WhatAKilledSaveLeftGetsItsName) {
+  for (const char* left : {".partial", ".replaced"}) {
+    const testing::Folder folder;
+    const std::string path = folder / "step";
+    std::filesystem::create_directory(path + left);
+    std::ofstream(path + left + "/" + kCheckpointFile) << "{}";
+    std::filesystem::create_directory(path + ".replaced");  // the rest of another one
+
+    settle_checkpoint("save", path);
+
+    EXPECT_TRUE(is_checkpoint("save", path)) << left;
+    EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+    EXPECT_FALSE(std::filesystem::exists(path + ".replaced"));
+  }
 }
 
 }  // namespace
