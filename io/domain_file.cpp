@@ -73,15 +73,38 @@ H5O_type_t known_type(const FileState::Access& file, const std::string& path) {
   }
 }
 
-/// Depth first; a group that links back to itself is not followed past 16 levels.
-void add_datasets(const FileState::Access& file, const std::string& group, int depth, const h5::Where& where,
-                  std::vector<std::string>& found) {
+/// The file of an object and its address there.
+using Place = std::pair<unsigned long, haddr_t>;
+
+std::optional<Place> place_of(const FileState::Access& file, const std::string& path) {
+  const h5::Scope scope;
+  H5O_info_t info;
+  if (H5Oget_info_by_name2(file.id, ("/" + path).c_str(), &info, H5O_INFO_BASIC, file.links) < 0) return std::nullopt;
+  return Place{info.fileno, info.addr};
+}
+
+/// Depth first. A group is not followed where it lies within itself, by a link to one above: `above` are those on the
+/// way. Nor past 16 levels.
+void add_datasets(const FileState::Access& file, const std::string& group, std::vector<std::optional<Place>>& above,
+                  const h5::Where& where, std::vector<std::string>& found) {
+  const std::optional<Place> place = place_of(file, group);
+  if (above.size() > 16 || (place && std::find(above.begin(), above.end(), place) != above.end())) return;
+  above.push_back(place);
   for (const auto& name : links(file, group, where)) {
     const std::string path = group.empty() ? name : group + "/" + name;
     const auto type = known_type(file, path);
     if (type == H5O_TYPE_DATASET) found.push_back(path);
-    if (type == H5O_TYPE_GROUP && depth < 16) add_datasets(file, path, depth + 1, where, found);
+    if (type == H5O_TYPE_GROUP) add_datasets(file, path, above, where, found);
   }
+  above.pop_back();
+}
+
+std::vector<std::string> all_datasets(const FileState::Access& file, const h5::Where& where) {
+  if (file.catalog) return file.catalog->paths();
+  std::vector<std::string> found;
+  std::vector<std::optional<Place>> above;
+  add_datasets(file, "", above, where, found);
+  return found;
 }
 
 /// "3 datasets: a, b, c"; of many only the first ones, of those that begin with `prefix` if there are any.
@@ -322,11 +345,7 @@ std::vector<std::string> File::keys(const std::string& group) const {
 
 std::vector<std::string> File::datasets() const {
   const h5::Where where{"keys", path()};
-  const auto access = state_->read(where);
-  if (access.catalog) return access.catalog->paths();
-  std::vector<std::string> found;
-  add_datasets(access, "", 0, where, found);
-  return found;
+  return all_datasets(state_->read(where), where);
 }
 
 bool File::has(const std::string& path) const {
@@ -347,9 +366,7 @@ Dataset File::operator[](const std::string& name) const {
   const auto access = state_->read(where);
   const auto type = path.empty() ? H5O_TYPE_GROUP : object_type(access, path);
   if (type != H5O_TYPE_DATASET) {
-    std::vector<std::string> names;
-    if (access.catalog) names = access.catalog->paths();
-    if (!access.catalog) add_datasets(access, "", 0, where, names);
+    const std::vector<std::string> names = all_datasets(access, where);
     const bool group = type == H5O_TYPE_GROUP;
     TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
                       group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",

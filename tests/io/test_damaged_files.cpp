@@ -232,5 +232,22 @@ TEST(DamagedFiles, HeapsThatHoldHdf5AreErrors) {
   }
 }
 
+/// HDF5 allows it: three ways back to the root, which would be 3^16 groups.
+TEST(DamagedFiles, GroupsThatLieWithinThemselvesAreListedOnce) {
+  const Folder folder;
+  const std::string path = folder / "loops.h5";
+  {
+    RawFile file(path);
+    file.floats("x", at::ones({2}));
+  }
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  H5Gclose(H5Gcreate2(file, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  for (const char* link : {"a", "b", "inner/c"}) H5Lcreate_hard(file, "/", file, link, H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/x", file, "inner/y", H5P_DEFAULT, H5P_DEFAULT);
+  H5Fclose(file);
+
+  EXPECT_EQ(open(path).datasets(), (std::vector<std::string>{"inner/y", "x"}));
+}
+
 }  // namespace
 }  // namespace moonhalo::io
