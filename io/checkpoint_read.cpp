@@ -26,7 +26,6 @@ constexpr const char* kWho = "checkpoint.load";
 constexpr int64_t kShortestReadRun = 4 << 10;  // reading ahead serves the ranks that read between
 constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is exchanged
 constexpr int64_t kLoneBytes = 1 << 20;        // goes from place to place alone, where more would be packed
-constexpr int64_t kPieceBytes = 256 << 10;     // read at once by threads: stays in a core's cache
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
@@ -150,12 +149,12 @@ void CheckpointReader::add_shared(Shared shared) {
   for (const Box& box : shared.boxes) {
     bytes = std::max(bytes, box.numel() * static_cast<int64_t>(c10::elementSize(shared.tensor->dtype)));
   }
-  const bool lent = lends(shared.spec, shared.block, *shared.tensor);
-  const bool joins = shared_.empty() || (shared_[0].spec->mesh() == shared.spec->mesh() && lent_ == lent &&
-                                         shared_[0].tensor->dtype == shared.tensor->dtype &&
-                                         (lent || shared_bytes_ + bytes <= kSharedBytes));
-  if (!joins || (!lent && (bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes))) flush();
-  lent_ = lent;
+  shared.lent = lends(shared.spec, shared.block, *shared.tensor);
+  const bool joins =
+      shared_.empty() ||
+      (shared_[0].spec->mesh() == shared.spec->mesh() && shared_[0].lent == shared.lent &&
+       shared_[0].tensor->dtype == shared.tensor->dtype && (shared.lent || shared_bytes_ + bytes <= kSharedBytes));
+  if (!joins || (!shared.lent && (bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes))) flush();
   shared_.push_back(std::move(shared));
   shared_bytes_ += bytes;
 }
@@ -173,7 +172,7 @@ void CheckpointReader::flush() {
   const std::vector<Shared> all = std::exchange(shared_, {});
   shared_bytes_ = scratch_used_ = 0;
   if (all.empty()) return;
-  lent_ ? put_in_place(all) : exchange(all);
+  all[0].lent ? put_in_place(all) : exchange(all);
 }
 
 void CheckpointReader::put_in_place(const std::vector<Shared>& all) {

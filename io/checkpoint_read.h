@@ -72,6 +72,7 @@ class CheckpointReader {
     SpecPtr spec;
     at::Tensor block;
     std::vector<Box> boxes;
+    bool lent = false;  ///< the ranks put it straight into each other's blocks
   };
   void add_shared(Shared shared);
   void exchange(const std::vector<Shared>& all);
@@ -87,7 +88,6 @@ class CheckpointReader {
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
   std::vector<Shared> shared_;
   int64_t shared_bytes_ = 0;
-  bool lent_ = false;  ///< they go straight into each other's blocks
   at::Tensor scratch_;
   int64_t scratch_used_ = 0;
   std::exception_ptr failed_;

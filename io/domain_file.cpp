@@ -32,18 +32,21 @@ h5::Where about(const char* op, const Dataset& dataset) {
   return {op, dataset.path(), in_quotes("dataset", dataset.name())};
 }
 
+std::optional<H5O_info_t> info_of(const FileState::Access& file, const std::string& path) {
+  if (!h5::link_exists(file.id, path, file.links)) return std::nullopt;
+  const h5::Scope scope;
+  H5O_info_t info;
+  if (H5Oget_info_by_name2(file.id, ("/" + path).c_str(), &info, H5O_INFO_BASIC, file.links) < 0) return std::nullopt;
+  return info;
+}
+
 H5O_type_t object_type(const FileState::Access& file, const std::string& path) {
   if (file.catalog) {
     if (file.catalog->find(path) || file.catalog->broken.contains(path)) return H5O_TYPE_DATASET;
     return file.catalog->groups.contains(path) ? H5O_TYPE_GROUP : H5O_TYPE_UNKNOWN;
   }
-  if (!h5::link_exists(file.id, path, file.links)) return H5O_TYPE_UNKNOWN;
-  const h5::Scope scope;
-  H5O_info_t info;
-  if (H5Oget_info_by_name2(file.id, ("/" + path).c_str(), &info, H5O_INFO_BASIC, file.links) < 0) {
-    return H5O_TYPE_UNKNOWN;
-  }
-  return info.type;
+  const auto info = info_of(file, path);
+  return info ? info->type : H5O_TYPE_UNKNOWN;
 }
 
 herr_t add_link(hid_t, const char* name, const H5L_info_t*, void* data) {
@@ -64,45 +67,38 @@ std::vector<std::string> links(const FileState::Access& file, const std::string&
   return names;
 }
 
-/// A link that leads too far is listed as a dataset: opening it says what is wrong.
-H5O_type_t known_type(const FileState::Access& file, const std::string& path) {
-  try {
-    return object_type(file, path);
-  } catch (const c10::ValueError&) {
-    return H5O_TYPE_DATASET;
-  }
-}
-
-/// The file of an object and its address there.
+/// An object's file, and its address there.
 using Place = std::pair<unsigned long, haddr_t>;
 
-std::optional<Place> place_of(const FileState::Access& file, const std::string& path) {
-  const h5::Scope scope;
-  H5O_info_t info;
-  if (H5Oget_info_by_name2(file.id, ("/" + path).c_str(), &info, H5O_INFO_BASIC, file.links) < 0) return std::nullopt;
-  return Place{info.fileno, info.addr};
-}
+Place place_of(const H5O_info_t& info) { return {info.fileno, info.addr}; }
 
 /// Depth first. A group is not followed where it lies within itself, by a link to one above: `above` are those on the
 /// way. Nor past 16 levels.
-void add_datasets(const FileState::Access& file, const std::string& group, std::vector<std::optional<Place>>& above,
+void add_datasets(const FileState::Access& file, const std::string& group, std::vector<Place>& above,
                   const h5::Where& where, std::vector<std::string>& found) {
-  const std::optional<Place> place = place_of(file, group);
-  if (above.size() > 16 || (place && std::find(above.begin(), above.end(), place) != above.end())) return;
-  above.push_back(place);
   for (const auto& name : links(file, group, where)) {
     const std::string path = group.empty() ? name : group + "/" + name;
-    const auto type = known_type(file, path);
-    if (type == H5O_TYPE_DATASET) found.push_back(path);
-    if (type == H5O_TYPE_GROUP) add_datasets(file, path, above, where, found);
+    std::optional<H5O_info_t> info;
+    try {
+      info = info_of(file, path);
+    } catch (const c10::ValueError&) {  // a link that leads too far: opening it says what is wrong
+      found.push_back(path);
+    }
+    if (!info) continue;
+    if (info->type == H5O_TYPE_DATASET) found.push_back(path);
+    if (info->type != H5O_TYPE_GROUP || above.size() > 16) continue;
+    if (std::find(above.begin(), above.end(), place_of(*info)) != above.end()) continue;
+    above.push_back(place_of(*info));
+    add_datasets(file, path, above, where, found);
+    above.pop_back();
   }
-  above.pop_back();
 }
 
 std::vector<std::string> all_datasets(const FileState::Access& file, const h5::Where& where) {
   if (file.catalog) return file.catalog->paths();
   std::vector<std::string> found;
-  std::vector<std::optional<Place>> above;
+  std::vector<Place> above;
+  if (const auto root = info_of(file, "")) above.push_back(place_of(*root));
   add_datasets(file, "", above, where, found);
   return found;
 }

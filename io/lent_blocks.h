@@ -11,6 +11,9 @@
 
 namespace moonhalo::io {
 
+/// Bytes that a rank reads before it puts them into lent blocks: they stay in a core's cache.
+constexpr int64_t kPieceBytes = 256 << 10;
+
 /// The blocks of ranks that are threads of one process, for each of them to write into. A block stays alive as long as
 /// any rank may write into it, also where its owner has left because of an error.
 class LentBlocks {

@@ -21,8 +21,6 @@
 namespace moonhalo::io {
 namespace {
 
-constexpr int64_t kPieceBytes = 256 << 10;  // of runs that are read at once: stays in a core's cache
-
 /// Returns as one number what all ranks must hold alike: all that plans are made from.
 class Fingerprint {
  public:

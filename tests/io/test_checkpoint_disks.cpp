@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// X16: ranks that see other disks than rank 0.
+// X16: ranks that see other disks than rank 0. X12: what a killed save left on the disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

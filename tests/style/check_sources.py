@@ -195,6 +195,7 @@ def self_test():
                            '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
                            'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
                            'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
+        "scripting/g.h": LICENSE + '\nat::parallel_for(0, n, 1, f);\nparallel_for(0, n, 1, f);  // at::parallel_for\n',
         "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
     }
     found = problems_in(files, check)
@@ -205,6 +206,7 @@ def self_test():
     wanted += [f"ops/e/p.cpp:{line}" for line in (2, 3, 4, 7, 8, 9, 10, 11, 12)]
     wanted += [f"examples/e.lua:{line}" for line in (1, 3, 5, 7, 8)]
     wanted += [f"scripting/f.cpp:{line}" for line in (2, 4, 6, 9, 11, 14, 15, 16)]
+    wanted += ["scripting/g.h:2"]
     assert found == wanted, f"self-test: found {found}"
 
 
