@@ -6,6 +6,7 @@ find_package(Python3 COMPONENTS Interpreter)
 
 # One thread per rank: the ranks of a test are threads themselves.
 set(test_environment OMP_NUM_THREADS=1)
+set(in_folder "${PROJECT_SOURCE_DIR}/tests/support/in_folder.sh")
 if(MOONHALO_SANITIZE)
   set(suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(APPEND test_environment "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"
@@ -285,7 +286,7 @@ if(MPI_CXX_FOUND)
   endforeach()
   foreach(name IN LISTS mpi_part_lua)
     if(TARGET moonhalo_cli)
-      add_test(NAME mpi.lua_${name} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
+      add_test(NAME mpi.lua_${name} COMMAND ${in_folder} ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
                                             tests/scripting/${name}.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
       set_tests_properties(mpi.lua_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                       "${mpi_environment}")
@@ -362,7 +363,7 @@ if(TARGET moonhalo_cli)
         set(rank_options "")
       endif()
       add_test(NAME endings.${name}_${backend}
-               COMMAND "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
+               COMMAND ${in_folder} "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
                        "-DOPTIONS=${rank_options} ${options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
                        "-DARGUMENTS=${arguments}" -DSTATUS=${status} -DSECONDS=${seconds} "-DTEXT=${text}" -P
                        "${PROJECT_SOURCE_DIR}/tests/mpi/ending_script.cmake")
@@ -381,8 +382,8 @@ if(TARGET moonhalo_cli)
     if(name MATCHES "_ranks([0-9]+)$")
       set(rank_options --ranks ${CMAKE_MATCH_1})
     endif()
-    add_test(NAME lua.${name} COMMAND moonhalo_cli test ${path} ${rank_options} WORKING_DIRECTORY
-                                      "${PROJECT_SOURCE_DIR}")
+    add_test(NAME lua.${name} COMMAND ${in_folder} $<TARGET_FILE:moonhalo_cli> test ${path} ${rank_options}
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(lua.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
   # V10: ranks that are pretended.

@@ -189,7 +189,8 @@ void ParameterUnit::reach() {
 void ParameterUnit::before_forward() {
   UnitPasses& passes = *passes_of_rank;
   passes.left(this);  // of an earlier forward that threw before its end was told
-  outer_.assign(passes.under_way.begin(), passes.under_way.end());
+  // A segment that runs again in backward does so outside of the forwards that it was in.
+  if (!BackwardEnds::under_way()) outer_.assign(passes.under_way.begin(), passes.under_way.end());
   passes.under_way.push_back(shared_from_this());
   try {
     finish();

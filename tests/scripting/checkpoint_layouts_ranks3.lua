@@ -186,6 +186,10 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
   local other = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 6)):double()
   unchanged({model = other, optimizer = mh.optim.SGD(other:parameters(), {lr = 1})}, "entry 'optimizer': load_state_dict: the state is that of 'Adam', the optimizer is SGD")
   unchanged({model = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 7)):double()}, "'2.weight' has shape [6, 200], the module's is [7, 200]")
+  local fewer, more = net_of {["0.weight"] = {S(1)}}, net_of {["0.weight"] = {S(1)}}
+  more:append(nn.LayerNorm(6):double())
+  unchanged({model = nn.Sequential(fewer[0], fewer[1])}, "entry 'model': Sequential: load_state_dict: unexpected keys: '2.bias', '2.weight'")
+  unchanged({model = more}, "entry 'model': Sequential: load_state_dict: missing keys: '3.weight', '3.bias'")
   unchanged({model = other:float()}, "'0.weight' is float64, the module's is float32; strict = false casts")
   other = other:double()
   local file = path .. "/model.safetensors"

@@ -27,11 +27,11 @@ function Block:forward(x) return self.frozen(x) + self.fc2(mh.gelu(self.fc1(self
 local Net = nn.Module:extend("Net")
 function Net:init()
   self.embed, self.blocks, self.head = nn.Linear(4, 6), nn.ModuleList{Block(), Block(), Block()}, nn.Linear(6, 2)
-  self.again, self.turn = false, 0
+  self.again, self.segments, self.turn = false, false, 0
 end
 function Net:forward(x)
   local h = self.embed(x)
-  for i = 0, 2 do h = self.blocks[i](h) end
+  for i = 0, 2 do h = self.segments and mh.checkpoint(self.blocks[i], h) or self.blocks[i](h) end
   if self.again then h = self.blocks[0](h) end
   return self.head(h)
 end
@@ -48,7 +48,6 @@ local function new(op, options, shares)
   return mh[op](net, given)
 end
 local function replicated() return new("replicate", {}) end
-
 --- This rank's samples: uneven, the last rank has none.
 local function mine(seed)
   mh.manual_seed(seed or 2)
@@ -187,6 +186,19 @@ function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
         testing.assert_equal(messages_of(function() net(x):square():mean():backward() end), again[i] * kUnits * (ranks - 1))
         opt:step()
       end
+    end
+  end
+end
+
+-- A segment that runs again gathers for its backward, too.
+function tests.test_V15_segments_are_gathered_as_often_as_other_units()
+  for i, backward in ipairs {2, 1} do
+    local net = new("fully_shard", kSettings[i], false)
+    net.segments = true
+    for _ = 1, 2 do  -- the second pass knows the order
+      net:zero_grad()
+      local y = net(mine())
+      testing.assert_equal(messages_of(function() y:square():mean():backward() end), backward * kUnits * (ranks - 1))
     end
   end
 end

@@ -1,17 +1,12 @@
 -- Rank 0 writes a checkpoint for longer than the time limit (arg[1] s); the others wait for it.
 local mh = require "moonhalo"
-local folder = os.getenv("TMPDIR") or "/tmp"
 local write = mh._files.write
 mh._files.write = function(...)
   os.execute("sleep " .. 2 * tonumber(arg[1]))
   return write(...)
 end
 io.stderr:write("all ranks work\n")
-local path = ("%s/moonhalo_slow_save_%d"):format(folder, os.time())
+local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_slow_save"
 mh.checkpoint.save(path, {x = mh.ones(3)})
 local sum = mh.checkpoint.load(path).x:sum():item()
-mh.barrier()
-if mh.rank() == 0 then
-  print("saved", sum)
-  os.execute("rm -r " .. path)
-end
+if mh.rank() == 0 then print("saved", sum) end
