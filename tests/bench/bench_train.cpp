@@ -27,6 +27,8 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -192,8 +194,12 @@ void times(mh::Communicator& world, int64_t width, int rounds) {
                   static_cast<long long>(tokens), world.size());
     }
     std::vector<double> processor(models.size(), std::numeric_limits<double>::max()), wall = processor;
+    std::vector<size_t> order(models.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::mt19937 random(1);  // the same on all ranks
     for (int round = 0; round <= rounds; ++round) {
-      for (size_t w = 0; w < models.size(); ++w) {
+      std::shuffle(order.begin(), order.end(), random);  // what runs first finds other caches
+      for (const size_t w : order) {
         const at::Tensor x = samples(mesh, ways()[w], tokens, width);
         world.barrier();
         const double begun = mh::bench::processor_time();
