@@ -64,7 +64,12 @@ double timed(mh::Communicator& world, const Body& body) {
 
 struct Plain {
   at::Tensor from = at::ones({kRows * kColumns}, at::kFloat), to = at::ones({kRows * kColumns}, at::kFloat);
-  void copy(int64_t bytes) { std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), bytes); }
+  void copy(int64_t bytes) {
+    const auto size = static_cast<int64_t>(from.nbytes());
+    for (; bytes > 0; bytes -= size) {  // a rank may be sent more than one tensor
+      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<size_t>(std::min(bytes, size)));
+    }
+  }
 };
 
 void measure(const std::vector<int64_t>& mesh_shape, const std::vector<Placements>& table, int rounds) {
