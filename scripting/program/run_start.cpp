@@ -15,9 +15,14 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// os.time() of several ranks: seconds since the script began, on top of one start for all. A seed taken at the head of
-/// a script is so the same on all ranks, wherever the clock's second ends. Upvalues: the start, this rank's clock at
-/// its beginning, os.time.
+/// A first reading within this time after the run began counts as the head of a script.
+constexpr std::chrono::minutes kHead{1};
+
+int64_t ticks() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+/// os.time() of several ranks: seconds since the first reading, on top of one start for all. A rank that comes later to
+/// the head of the script so reads the same there, and a seed taken from it is the same on all ranks, wherever the
+/// clock's second ends. Upvalues: the start, this rank's clock at its beginning, os.time, whether it was read.
 int shared_time(lua_State* lua) {
   if (!lua_isnoneornil(lua, 1)) {
     lua_pushvalue(lua, lua_upvalueindex(3));
@@ -25,19 +30,28 @@ int shared_time(lua_State* lua) {
     lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
     return lua_gettop(lua);
   }
-  const std::chrono::steady_clock::duration now = std::chrono::steady_clock::now().time_since_epoch();
-  const std::chrono::steady_clock::duration begin(lua_tointeger(lua, lua_upvalueindex(2)));
+  using Clock = std::chrono::steady_clock::duration;
+  const bool first = lua_toboolean(lua, lua_upvalueindex(4)) == 0;
+  Clock elapsed(ticks() - lua_tointeger(lua, lua_upvalueindex(2)));
+  if (first && elapsed < kHead) {
+    push(lua, ticks());
+    lua_replace(lua, lua_upvalueindex(2));
+    elapsed = Clock(0);
+  }
+  push(lua, true);
+  lua_replace(lua, lua_upvalueindex(4));
   push(lua,
-       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(now - begin).count());
+       lua_tointeger(lua, lua_upvalueindex(1)) + std::chrono::duration_cast<std::chrono::seconds>(elapsed).count());
   return 1;
 }
 
 void share_time(lua_State* lua, int64_t start) {
   lua_getglobal(lua, "os");
   push(lua, start);
-  push(lua, std::chrono::steady_clock::now().time_since_epoch().count());
+  push(lua, ticks());
   lua_getfield(lua, -3, "time");
-  lua_pushcclosure(lua, guard<shared_time>, 3);
+  push(lua, false);
+  lua_pushcclosure(lua, guard<shared_time>, 4);
   lua_setfield(lua, -2, "time");
   lua_pop(lua, 1);
 }

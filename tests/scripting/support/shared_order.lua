@@ -7,6 +7,11 @@ local run_log = require "moonhalo.internal.run_log"
 local t = require "moonhalo.testing"
 local same = require "support.same_on_all_ranks"
 
+-- The second in which a rank comes here is its own: ranks are late by more than one.
+local kLate = mh.clock() + 1.2 * mh.rank()
+while mh.clock() < kLate do end
+local kTimeAtHead = os.time()
+
 local tests = {}
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"x"})
@@ -113,8 +118,16 @@ function tests.test_random_numbers_of_lua_are_alike()
   t.assert_equal(x[row]:full_tensor():tolist(), {2 * row, 2 * row + 1})
   math.randomseed()
   same(tostring(math.random(1 << 40)))
-  math.randomseed(os.time())
+  same(tostring(kTimeAtHead))
+  math.randomseed(kTimeAtHead)
   same(tostring(math.random(1 << 40)))
+end
+
+function tests.test_the_clock_of_several_ranks_goes_on()
+  local later = mh.clock() + 1.1
+  while mh.clock() < later do end
+  assert(os.time() > kTimeAtHead)
+  t.assert_equal(os.time {year = 2026, month = 11, day = 24} - os.time {year = 2026, month = 11, day = 23}, 24 * 3600)
 end
 
 return tests
