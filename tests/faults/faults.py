@@ -6,7 +6,8 @@
     faults.py PROGRAM --kills N [--seed S]
 
 Status, the first line said and what is left on disk are compared; that all processes are gone in time is judged: five seconds after
-the fault, or after the limit where a case is about MOONHALO_TIMEOUT_S. A case that fails is tried once more."""
+the fault, or after the limit where a case is about MOONHALO_TIMEOUT_S, or after the work that a case still does. A case that fails is
+tried once more."""
 import argparse
 import concurrent.futures
 import os
@@ -95,7 +96,7 @@ class Faults:
         arguments = (["../script.lua"] if case.script else []) + list(case.options)
         run = running.Run(self.command(how, case.ranks, arguments), folder, case.ranks, {"MOONHALO_TIMEOUT_S": str(case.limit or 60)},
                           case.user or None, case.stdout or None)
-        limit, wrong = case.limit + GONE_WITHIN_S, ""
+        limit, wrong = case.limit + GONE_WITHIN_S + case.work, ""
         try:
             if not case.starts:
                 limit += running.START_LIMIT_S
