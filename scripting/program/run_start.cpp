@@ -45,15 +45,37 @@ int shared_time(lua_State* lua) {
   return 1;
 }
 
+/// os.date([format[, time]]), of the time that os.time() tells. Upvalues: os.date, os.time.
+int shared_date(lua_State* lua) {
+  if (lua_isnoneornil(lua, 2)) {
+    lua_settop(lua, 1);
+    if (lua_isnil(lua, 1)) {
+      push(lua, "%c");
+      lua_replace(lua, 1);
+    }
+    lua_pushvalue(lua, lua_upvalueindex(2));
+    lua_call(lua, 0, 1);
+  }
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_call(lua, lua_gettop(lua) - 1, LUA_MULTRET);
+  return lua_gettop(lua);
+}
+
 void share_time(lua_State* lua, int64_t start) {
   lua_getglobal(lua, "os");
+  const int os = lua_gettop(lua);
   push(lua, start);
   push(lua, ticks());
-  lua_getfield(lua, -3, "time");
+  lua_getfield(lua, os, "time");
   push(lua, false);
   lua_pushcclosure(lua, guard<shared_time>, 4);
-  lua_setfield(lua, -2, "time");
-  lua_pop(lua, 1);
+  lua_getfield(lua, os, "date");
+  lua_pushvalue(lua, -2);
+  lua_pushcclosure(lua, guard<shared_date>, 2);
+  lua_setfield(lua, os, "date");
+  lua_setfield(lua, os, "time");
+  lua_settop(lua, os - 1);
 }
 
 }  // namespace

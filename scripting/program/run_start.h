@@ -12,7 +12,7 @@ namespace moonhalo::scripting {
 /// The state that all ranks of a run share and other runs do not.
 struct RunStart {
   int64_t entropy = 0;    ///< for math.randomseed()
-  int64_t time = 0;       ///< seconds, as os.time()
+  int64_t time = 0;       ///< seconds, for os.time() and os.date()
   int64_t log_error = 0;  ///< errno of opening the log file, which rank 0 writes
 
   static RunStart draw();
