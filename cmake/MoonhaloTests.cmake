@@ -212,7 +212,7 @@ endforeach()
 # The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in minutes,
 # where the preset asan takes an hour or two.
 if(NOT MOONHALO_SANITIZE)
-  file(GLOB reader_files CONFIGURE_DEPENDS io/*.cpp)
+  file(GLOB reader_files CONFIGURE_DEPENDS io/*/*.cpp)
   set(layers_sanitized engine ops scripting)
   moonhalo_add_test_program(sanitized ${fuzz_files} ${reader_files} PROGRAM moonhalo_fuzz_sanitized SANITIZED)
   set_target_properties(moonhalo_fuzz_sanitized PROPERTIES EXCLUDE_FROM_ALL ON)

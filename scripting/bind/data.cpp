@@ -5,10 +5,10 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/file_version.h"
-#include "moonhalo/io/find_files.h"
-#include "moonhalo/io/frame_queue.h"
-#include "moonhalo/io/moments.h"
+#include "moonhalo/io/base/file_version.h"
+#include "moonhalo/io/fields/frame_queue.h"
+#include "moonhalo/io/fields/moments.h"
+#include "moonhalo/io/formats/find_files.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
 

@@ -8,9 +8,9 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/time_limit.h"
-#include "moonhalo/io/new_file.h"
-#include "moonhalo/io/png.h"
-#include "moonhalo/io/safetensors.h"
+#include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/base/png.h"
+#include "moonhalo/io/checkpoint/safetensors.h"
 #include "moonhalo/scripting/bind/named_tensors.h"
 #include "moonhalo/scripting/core/binding.h"
 

@@ -6,9 +6,9 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/io/io_stats.h"
-#include "moonhalo/io/reader.h"
-#include "moonhalo/io/strings.h"
+#include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/fields/reader.h"
+#include "moonhalo/io/fields/strings.h"
 
 namespace moonhalo::scripting {
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/fields/domain_file.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {

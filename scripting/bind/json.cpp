@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "moonhalo/io/new_file.h"
+#include "moonhalo/io/base/new_file.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {

@@ -8,7 +8,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/scatter.h"
+#include "moonhalo/io/fields/scatter.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/after_calls.h"

@@ -12,8 +12,8 @@
 #include <set>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/io/dataset_info.h"
-#include "moonhalo/io/domain_file.h"
+#include "moonhalo/io/fields/domain_file.h"
+#include "moonhalo/io/formats/dataset_info.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/values.h"

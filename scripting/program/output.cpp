@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "moonhalo/io/new_file.h"
+#include "moonhalo/io/base/new_file.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {

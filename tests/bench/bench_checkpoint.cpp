@@ -22,10 +22,10 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/moonhalo.h"
-#include "moonhalo/io/checkpoint_folder.h"
-#include "moonhalo/io/checkpoint_read.h"
-#include "moonhalo/io/checkpoint_write.h"
-#include "moonhalo/io/positioned_file.h"
+#include "moonhalo/io/base/positioned_file.h"
+#include "moonhalo/io/checkpoint/checkpoint_folder.h"
+#include "moonhalo/io/checkpoint/checkpoint_read.h"
+#include "moonhalo/io/checkpoint/checkpoint_write.h"
 #include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;

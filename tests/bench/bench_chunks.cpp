@@ -18,12 +18,12 @@
 
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/moonhalo.h"
-#include "moonhalo/io/io_plan.h"
-#include "moonhalo/io/io_stats.h"
-#include "moonhalo/io/scatter.h"
+#include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/fields/scatter.h"
+#include "moonhalo/io/shares/io_plan.h"
 #include "tests/bench/taking_turns.h"
 #include "tests/bench/waves.h"
-#include "tests/io/lzf_stream.h"
+#include "tests/io/support/lzf_stream.h"
 #include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;

@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "moonhalo/io/frame_queue.h"
-#include "moonhalo/io/moments.h"
+#include "moonhalo/io/fields/frame_queue.h"
+#include "moonhalo/io/fields/moments.h"
 #include "tests/bench/taking_turns.h"
 #include "tests/bench/waves.h"
 

@@ -19,8 +19,8 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/moonhalo.h"
-#include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/scatter.h"
+#include "moonhalo/io/fields/domain_file.h"
+#include "moonhalo/io/fields/scatter.h"
 #include "tests/support/process_memory.h"
 
 namespace mh = moonhalo;

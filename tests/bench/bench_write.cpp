@@ -14,8 +14,8 @@
 
 #include "moonhalo/engine/moonhalo.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/new_file.h"
+#include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/fields/domain_file.h"
 #include "tests/bench/taking_turns.h"
 #include "tests/bench/waves.h"
 

@@ -3,11 +3,11 @@
 
 #include <filesystem>
 
-#include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/safetensors.h"
+#include "moonhalo/io/checkpoint/safetensors.h"
+#include "moonhalo/io/fields/domain_file.h"
 #include "tests/fuzz/kinds.h"
 #include "tests/fuzz/other_formats.h"
-#include "tests/io/raw_file.h"
+#include "tests/io/support/raw_file.h"
 
 namespace moonhalo::testing {
 namespace {

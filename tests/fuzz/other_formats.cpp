@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "tests/io/classic_file.h"
-#include "tests/io/zarr_folder.h"
+#include "tests/io/support/classic_file.h"
+#include "tests/io/support/zarr_folder.h"
 
 namespace moonhalo::testing {
 namespace {

@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/io_stats.h"
-#include "moonhalo/io/read_together.h"
-#include "moonhalo/io/scatter.h"
-#include "tests/io/full_disk.h"
-#include "tests/io/raw_file.h"
+#include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/fields/domain_file.h"
+#include "moonhalo/io/fields/read_together.h"
+#include "moonhalo/io/fields/scatter.h"
+#include "tests/io/support/full_disk.h"
+#include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::io {

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/io/domain_file.h"
-#include "moonhalo/io/scatter.h"
-#include "tests/io/raw_file.h"
+#include "moonhalo/io/fields/domain_file.h"
+#include "moonhalo/io/fields/scatter.h"
+#include "tests/io/support/raw_file.h"
 #include "tests/support/process_memory.h"
 
 namespace moonhalo::io {

@@ -14,6 +14,7 @@ from checked import main, problems_in
 # Floors from the ground: a room may include its own and those of the floors below.
 FLOORS = {
     "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training"],
+    "io": ["base", "codecs", "formats", "shares", "checkpoint fields"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }
 # Rooms of ops/ include support/ and, these two, window/.

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Where frames lie: a frame is one step of a field, [channels, space...], and its place is {source, trajectory, step} as
--- io/frames.h has it.
+-- io/fields/frames.h has it.
 
 local mh = require "moonhalo"
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The folders of checkpoints; rank 0 calls these. How a save replaces an earlier one: io/checkpoint_folder.h.
+-- The folders of checkpoints; rank 0 calls these. How a save replaces an earlier one: io/checkpoint/checkpoint_folder.h.
 
 local mh = require "moonhalo"
 local values = require "moonhalo.internal.checkpoint_values"

@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <random>
 
-#include "moonhalo/io/checkpoint_folder.h"
-#include "tests/io/raw_file.h"
+#include "moonhalo/io/checkpoint/checkpoint_folder.h"
+#include "tests/io/support/raw_file.h"
 #include "tests/scripting/several_states.h"
 
 namespace moonhalo::scripting {

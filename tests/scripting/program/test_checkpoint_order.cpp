@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tests/io/raw_file.h"
+#include "tests/io/support/raw_file.h"
 #include "tests/scripting/several_states.h"
 
 namespace moonhalo::scripting {

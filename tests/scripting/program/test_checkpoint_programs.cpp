@@ -14,8 +14,8 @@
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/gradient_sync.h"
-#include "moonhalo/io/checkpoint.h"
-#include "tests/io/raw_file.h"
+#include "moonhalo/io/checkpoint/checkpoint.h"
+#include "tests/io/support/raw_file.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/oracle.h"
 

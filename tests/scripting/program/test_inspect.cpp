@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "moonhalo/scripting/program/session.h"
-#include "tests/io/classic_file.h"
-#include "tests/io/raw_file.h"
-#include "tests/io/zarr_folder.h"
+#include "tests/io/support/classic_file.h"
+#include "tests/io/support/raw_file.h"
+#include "tests/io/support/zarr_folder.h"
 #include "tests/scripting/run_program.h"
 
 namespace moonhalo::scripting {

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/base/png.h"
+
+#include <ATen/ATen.h>
+#include <png.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/io/base/h5_types.h"
+
+namespace moonhalo::io {
+void write_png(const std::string& path, const at::Tensor& image) {
+  TORCH_CHECK_TYPE(image.scalar_type() == at::kByte, "write_png: file \"", path,
+                   "\": the image is not uint8\n  have  dtype ",
+                   h5::dtype_name(image.scalar_type()),
+                   "\n  fix   scale it to 0 .. 255 and convert it to uint8");
+  TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.numel() > 0,
+                    "write_png: file \"", path, "\": the image is not [height, width, 3]\n  have  ",
+                    shape_string(image.sizes()),
+                    "\n  fix   give red, green and blue in the last dim");
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "write_png: file \"", path,
+                    "\": its folder does not exist\n  have  ", folder.string(),
+                    "\n  fix   make the folder first");
+  const at::Tensor pixels = image.to(at::kCPU).contiguous();
+
+  const std::string unfinished = path + ".unfinished";
+  std::FILE* file = std::fopen(unfinished.c_str(), "wb");
+  std::string problem = file ? "" : std::strerror(errno);
+  if (file) {
+    png_image header{};
+    header.version = PNG_IMAGE_VERSION;
+    header.width = static_cast<png_uint_32>(image.size(1));
+    header.height = static_cast<png_uint_32>(image.size(0));
+    header.format = PNG_FORMAT_RGB;
+    if (!png_image_write_to_stdio(&header, file, 0, pixels.const_data_ptr(), 0, nullptr)) {
+      problem = header.message;
+    }
+    if (std::fclose(file) != 0 && problem.empty()) problem = std::strerror(errno);
+    if (problem.empty() && std::rename(unfinished.c_str(), path.c_str()) != 0) {
+      problem = std::strerror(errno);
+    }
+    if (!problem.empty()) std::remove(unfinished.c_str());
+  }
+  TORCH_CHECK(problem.empty(), "write_png: file \"", path, "\": cannot write it\n  have  ", problem,
+              "\n  fix   free space or choose another folder");
+}
+
+}  // namespace moonhalo::io

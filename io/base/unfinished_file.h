@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "moonhalo/io/base/h5.h"
+
+namespace moonhalo::io {
+
+/// A file's lock (flock) while this process writes it: gone with the process, however that ends.
+class FileLock {
+ public:
+  FileLock() = default;
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileLock& operator=(FileLock&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~FileLock() { release(); }
+  void release() noexcept;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+struct UnfinishedFile {
+  std::string path;
+  FileLock lock;
+};
+
+/// Makes PATH.unfinished-HOST-RANDOM, empty and locked, and removes those of PATH that dead writers of this host left:
+/// no process holds their lock. Those of other hosts stay, since some network file systems lock within a host only.
+UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where);
+
+}  // namespace moonhalo::io

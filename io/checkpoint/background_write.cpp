@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/checkpoint/background_write.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/stream_copy.h"
+#include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/base/positioned_file.h"
+#include "moonhalo/io/checkpoint/checkpoint_folder.h"
+
+namespace moonhalo::io {
+namespace {
+
+constexpr const char* kWho = "checkpoint.save";
+constexpr const char* kUnfinished = "checkpoint.json.unfinished";
+
+/// Memory that this rank's last save used is kept for the next one: touching new memory costs more than copying.
+at::Tensor& spare_buffer() {
+  thread_local at::Tensor spare;
+  return spare;
+}
+
+}  // namespace
+
+BackgroundWrite::BackgroundWrite(std::string path, int rank, int ranks, std::vector<std::string> files, int64_t bytes)
+    : path_(std::move(path)), rank_(rank), ranks_(ranks), files_(std::move(files)) {
+  buffer_ = std::exchange(spare_buffer(), {});
+  if (!buffer_.defined() || buffer_.numel() < bytes) buffer_ = empty_block({bytes}, at::kByte);
+}
+
+BackgroundWrite::~BackgroundWrite() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundWrite::add(int64_t file, int64_t offset, const char* data, int64_t bytes) {
+  // Past the caches, as memcpy does with what is larger than they are; these are pieces of it.
+  stream_copy(static_cast<char*>(buffer_.mutable_data_ptr()) + filled_, data, static_cast<size_t>(bytes));
+  runs_.push_back({file, offset, filled_, bytes});
+  filled_ += bytes;
+}
+
+void BackgroundWrite::start(std::string text, bool names) {
+  finish_stream();
+  text_ = std::move(text);
+  names_ = names;
+  thread_ = std::thread([this] {
+    try {
+      write();
+    } catch (...) {  // join() throws it
+      problem_ = std::current_exception();
+    }
+    done_ = true;
+  });
+}
+
+void BackgroundWrite::write() {
+  std::map<int64_t, PositionedFile> files;
+  const auto* data = static_cast<const char*>(buffer_.const_data_ptr());
+  for (size_t i = 0; rank_ == 0 && i < files_.size(); ++i) {
+    files.emplace(i, PositionedFile::open_to_write(kWho, files_[i]));
+  }
+  for (const Run& run : runs_) {
+    auto file = files.find(run.file);
+    if (file == files.end()) {
+      file = files.emplace(run.file, PositionedFile::open_to_write(kWho, files_[run.file])).first;
+    }
+    file->second.write_at(data + run.position, run.bytes, run.offset);
+  }
+  for (auto& [i, file] : files) file.sync();
+  if (rank_ == 0) {
+    NewFile text(kWho, inside(kUnfinished));
+    text.write(text_.data(), text_.size());
+    text.finish();
+  }
+  PositionedFile::create(kWho, done_file(rank_), 0);
+  if (everybody_is_done()) complete();
+}
+
+bool BackgroundWrite::everybody_is_done() const {
+  std::error_code hidden;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!std::filesystem::exists(done_file(rank), hidden)) return false;
+  }
+  return true;
+}
+
+void BackgroundWrite::complete() {
+  // One of the threads that see that all are done can do this.
+  if (std::rename(inside(kUnfinished).c_str(), inside(kCheckpointFile).c_str()) != 0) return;
+  for (int rank = 0; rank < ranks_; ++rank) std::remove(done_file(rank).c_str());
+  names_ ? put_checkpoint_in_place(kWho, path_) : store_on_disk(kWho, path_ + ".partial");
+}
+
+void BackgroundWrite::join() {
+  if (thread_.joinable()) thread_.join();
+  spare_buffer() = buffer_;
+  if (problem_) std::rethrow_exception(problem_);
+}
+
+void BackgroundWrite::finish() {
+  if (std::filesystem::exists(inside(kUnfinished))) complete();
+}
+
+}  // namespace moonhalo::io

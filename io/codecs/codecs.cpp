@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/codecs/codecs.h"
+
+#include <c10/util/Exception.h>
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "moonhalo/io/codecs/crc32c.h"
+#include "moonhalo/io/codecs/decompressor.h"
+#include "moonhalo/io/codecs/lzf.h"
+#include "moonhalo/io/codecs/number_codecs.h"
+
+namespace moonhalo::io {
+namespace {
+
+constexpr size_t kSumBytes = 4;
+
+bool adds_sum(const Codec& codec) {
+  using Kind = Codec::Kind;
+  return codec.kind == Kind::kFletcher32 || codec.kind == Kind::kCrc32c || codec.kind == Kind::kCrc32 ||
+         codec.kind == Kind::kAdler32;
+}
+
+bool changes_numbers(const Codec& codec) {
+  return codec.kind == Codec::Kind::kDelta || codec.kind == Codec::Kind::kScaled;
+}
+
+bool compresses(const Codec& codec) {
+  return !adds_sum(codec) && !changes_numbers(codec) && codec.kind != Codec::Kind::kShuffle;
+}
+
+/// The size of what a codec that does not compress makes of `bytes`.
+size_t size_after(const Codec& codec, size_t bytes) {
+  if (changes_numbers(codec)) return bytes / given_bytes(codec) * made_bytes(codec);
+  return bytes + (adds_sum(codec) ? kSumBytes : 0);
+}
+
+bool is_of_hdf5(const Codec& codec) {
+  return codec.kind == Codec::Kind::kDeflate || codec.kind == Codec::Kind::kShuffle ||
+         codec.kind == Codec::Kind::kFletcher32;
+}
+
+/// Fletcher's sum of big-endian 16-bit words, as HDF5 keeps it.
+uint32_t fletcher32(const char* data, size_t bytes) {
+  const auto* in = reinterpret_cast<const unsigned char*>(data);
+  uint32_t low = 0, high = 0;
+  const auto fold = [](uint32_t sum) { return (sum & 0xffff) + (sum >> 16); };
+  for (size_t words = bytes / 2; words > 0;) {
+    const size_t block = std::min<size_t>(words, 360);  // the most that does not overflow
+    for (size_t i = 0; i < block; ++i, in += 2) {
+      low += static_cast<uint32_t>(in[0] << 8 | in[1]);
+      high += low;
+    }
+    words -= block;
+    low = fold(low);
+    high = fold(high);
+  }
+  if (bytes % 2) {
+    low += static_cast<uint32_t>(*in << 8);
+    high += low;
+    low = fold(low);
+    high = fold(high);
+  }
+  return fold(high) << 16 | fold(low);
+}
+
+/// Shuffled bytes: the first of all elements, then the second of all, ...
+template <bool kPart>
+void copy_byte(const char* in, char* out, size_t element, size_t byte, size_t size, size_t count) {
+  const size_t joined = element * size + byte, parted = byte * count + element;
+  out[kPart ? parted : joined] = in[kPart ? joined : parted];
+}
+
+// Loops of a size that the compiler knows are several times faster.
+template <bool kPart, size_t kSize>
+void regroup(const char* in, char* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t byte = 0; byte < kSize; ++byte) copy_byte<kPart>(in, out, i, byte, kSize, count);
+  }
+}
+
+/// Takes elements apart, or puts them together again. False where both are the same.
+template <bool kPart>
+bool regroup(const ChunkBuffer& from, ChunkBuffer& to, size_t element_size) {
+  const size_t count = element_size > 1 ? from.size / element_size : 0;
+  if (count <= 1) return false;
+  const char* in = from.bytes.get();
+  char* out = to.resize(from.size);
+  switch (element_size) {
+    case 2:
+      regroup<kPart, 2>(in, out, count);
+      break;
+    case 4:
+      regroup<kPart, 4>(in, out, count);
+      break;
+    case 8:
+      regroup<kPart, 8>(in, out, count);
+      break;
+    default:
+      for (size_t byte = 0; byte < element_size; ++byte) {
+        for (size_t i = 0; i < count; ++i) copy_byte<kPart>(in, out, i, byte, element_size, count);
+      }
+  }
+  const size_t whole = count * element_size;
+  std::memcpy(out + whole, in + whole, from.size - whole);
+  return true;
+}
+
+template <typename Word>
+void swap_words(char* data, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, data + i * sizeof(Word), sizeof(Word));
+    if constexpr (sizeof(Word) == 2) word = __builtin_bswap16(word);
+    if constexpr (sizeof(Word) == 4) word = __builtin_bswap32(word);
+    if constexpr (sizeof(Word) == 8) word = __builtin_bswap64(word);
+    std::memcpy(data + i * sizeof(Word), &word, sizeof(Word));
+  }
+}
+
+}  // namespace
+
+bool decodable(const std::vector<Codec>& codecs) {
+  return std::count_if(codecs.begin(), codecs.end(), compresses) <= 1;
+}
+
+bool encodable(const std::vector<Codec>& codecs) {
+  return decodable(codecs) && std::all_of(codecs.begin(), codecs.end(), is_of_hdf5);
+}
+
+char* ChunkBuffer::resize(size_t wanted) {
+  size = wanted;
+  if (room < wanted || !bytes) {
+    room = wanted;
+    bytes.reset(new char[wanted + kLzfSlack]);  // not zeroed
+  }
+  return bytes.get();
+}
+
+ChunkDecoder::ChunkDecoder() : decompressor_(std::make_unique<Decompressor>()) {}
+ChunkDecoder::~ChunkDecoder() = default;
+
+char* ChunkDecoder::stored(size_t bytes) { return data_.resize(bytes); }
+
+std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes) {
+  const auto done = [&](size_t i) { return (skipped >> i & 1) == 0; };
+  for (size_t i = codecs.size(); i-- > 0;) {
+    if (!done(i)) continue;
+    size_t before = bytes;  // the size that this codec was given, which is known before the one that compresses
+    for (size_t j = 0; j < i; ++j) {
+      if (done(j)) before = size_after(codecs[j], before);
+    }
+    std::string damage;
+    if (adds_sum(codecs[i])) {
+      damage = check_sum(codecs[i]);
+    } else if (changes_numbers(codecs[i])) {
+      damage = number_filter(codecs[i]);
+    } else if (codecs[i].kind == Codec::Kind::kShuffle) {
+      unshuffle(codecs[i].element_size);
+    } else {
+      damage = expand(codecs[i].kind, before);
+    }
+    if (!damage.empty()) return damage;
+  }
+  if (data_.size == bytes) return "";
+  return "its " + std::to_string(data_.size) + " stored bytes are all there is, not " + std::to_string(bytes);
+}
+
+std::string ChunkDecoder::expand(Codec::Kind kind, size_t bytes) {
+  std::string damage = decompressor_->expand(kind, data_.bytes.get(), data_.size, other_.resize(bytes), bytes);
+  if (damage.empty()) std::swap(data_, other_);
+  return damage;
+}
+
+std::string ChunkDecoder::check_sum(const Codec& codec) {
+  using Kind = Codec::Kind;
+  if (data_.size < kSumBytes) return "its " + std::to_string(data_.size) + " stored bytes are too few for a checksum";
+  data_.size -= kSumBytes;
+  char* const bytes = data_.bytes.get();
+  uint32_t kept = 0;
+  for (size_t i = 0; i < kSumBytes; ++i)
+    kept |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[(codec.in_front ? 0 : data_.size) + i])) << (8 * i);
+  if (codec.in_front) std::memmove(bytes, bytes + kSumBytes, data_.size);
+  const auto answer = [&](bool same, const char* name) {
+    return same ? std::string() : std::string("its ") + name + " checksum does not match its bytes";
+  };
+  if (codec.kind == Kind::kCrc32c) return answer(kept == crc32c(bytes, data_.size), "CRC-32C");
+  if (codec.kind == Kind::kCrc32) return answer(kept == libdeflate_crc32(0, bytes, data_.size), "CRC-32");
+  if (codec.kind == Kind::kAdler32) return answer(kept == libdeflate_adler32(1, bytes, data_.size), "Adler-32");
+  const uint32_t sum = fletcher32(bytes, data_.size);
+  // HDF5 before 1.6.3 kept the bytes of each half the other way round.
+  const uint32_t swapped = (sum & 0x00ff00ff) << 8 | (sum >> 8 & 0x00ff00ff);
+  return answer(kept == sum || kept == swapped, "Fletcher32");
+}
+
+std::string ChunkDecoder::number_filter(const Codec& codec) {
+  const size_t count = data_.size / made_bytes(codec);
+  if (data_.size % made_bytes(codec) != 0) return "its " + std::to_string(data_.size) + " bytes are no whole numbers";
+  undo_numbers(codec, data_.bytes.get(), count, other_.resize(count * given_bytes(codec)));
+  std::swap(data_, other_);
+  return "";
+}
+
+void ChunkDecoder::unshuffle(size_t element_size) {
+  if (regroup<false>(data_, other_, element_size)) std::swap(data_, other_);
+}
+
+void ChunkEncoder::Closer::operator()(libdeflate_compressor* compressor) const {
+  libdeflate_free_compressor(compressor);
+}
+
+uint32_t ChunkEncoder::encode(const std::vector<Codec>& codecs) {
+  uint32_t skipped = 0;
+  for (size_t i = 0; i < codecs.size(); ++i) {
+    switch (codecs[i].kind) {
+      case Codec::Kind::kDeflate:
+        if (!deflate(codecs[i].level)) skipped |= uint32_t{1} << i;
+        break;
+      case Codec::Kind::kFletcher32:
+        add_sum();
+        break;
+      case Codec::Kind::kShuffle:
+        shuffle(codecs[i].element_size);
+        break;
+      default:
+        TORCH_INTERNAL_ASSERT(false, "not encodable");
+    }
+  }
+  return skipped;
+}
+
+bool ChunkEncoder::deflate(int level) {
+  if (!deflater_ || level_ != level) deflater_.reset(libdeflate_alloc_compressor(level_ = level));
+  const size_t got =
+      libdeflate_zlib_compress(deflater_.get(), data_.bytes.get(), data_.size, other_.resize(data_.size), data_.size);
+  if (got == 0) return false;
+  other_.size = got;
+  std::swap(data_, other_);
+  return true;
+}
+
+void ChunkEncoder::add_sum() {
+  const uint32_t sum = fletcher32(data_.bytes.get(), data_.size);
+  char* out = other_.resize(data_.size + kSumBytes);
+  std::memcpy(out, data_.bytes.get(), data_.size);
+  for (size_t i = 0; i < kSumBytes; ++i) out[data_.size + i] = static_cast<char>(sum >> (8 * i));
+  std::swap(data_, other_);
+}
+
+void ChunkEncoder::shuffle(size_t element_size) {
+  if (regroup<true>(data_, other_, element_size)) std::swap(data_, other_);
+}
+
+void swap_bytes(char* data, size_t number_size, size_t count) {
+  if (number_size == 2) swap_words<uint16_t>(data, count);
+  if (number_size == 4) swap_words<uint32_t>(data, count);
+  if (number_size == 8) swap_words<uint64_t>(data, count);
+}
+
+}  // namespace moonhalo::io

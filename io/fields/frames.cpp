@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/fields/frames.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/io/base/file_version.h"
+
+namespace moonhalo::io {
+namespace {
+
+/// Files that stay open: enough for samples that jump about, far from what a process may have.
+constexpr size_t kOpenFiles = 32;
+
+int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
+
+/// The dataset was another one when its head was read.
+void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& wanted) {
+  TORCH_CHECK_VALUE(unchanged, "read: dataset \"", dataset.name(), "\" of file \"", dataset.path(),
+                    "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", wanted ", wanted,
+                    "\n  fix   leave files alone while they are read, and open them again");
+}
+
+void check_same_file(const FrameSource& source) {
+  if (source.version.empty()) return;
+  const std::string now = file_version(source.path);
+  TORCH_CHECK_VALUE(now == source.version, "read: file \"", source.path, "\" has changed since it was opened\n  have  ",
+                    now, ", wanted ", source.version, "\n  fix   leave files alone while they are read, and open them again");
+}
+
+}  // namespace
+
+FrameReader::FrameReader(std::vector<FrameSource> sources, Box rows, at::ScalarType dtype, int64_t cache_bytes)
+    : sources_(std::move(sources)), rows_(std::move(rows)), dtype_(dtype), cache_bytes_(cache_bytes) {}
+
+Dataset FrameReader::dataset(const FrameSource& source) {
+  const auto file =
+      std::find_if(files_.begin(), files_.end(), [&](const auto& one) { return one.first == source.path; });
+  if (file == files_.end()) {
+    files_.emplace_front(source.path, open(source.path));
+    if (files_.size() > kOpenFiles) {
+      std::erase_if(datasets_, [&](const auto& one) { return one.first.first == files_.back().first; });
+      files_.pop_back();
+    }
+  } else {
+    files_.splice(files_.begin(), files_, file);
+  }
+  const auto key = std::pair(source.path, source.dataset);
+  auto found = datasets_.find(key);
+  if (found == datasets_.end()) found = datasets_.emplace(key, files_.front().second[source.dataset]).first;
+  return found->second;
+}
+
+FrameReader::Steps FrameReader::steps_together(const Dataset& dataset, const FrameSource& source, int64_t step) const {
+  if (source.step_dim < 0) return {0, 1};
+  const auto dim = static_cast<size_t>(source.step_dim);
+  check_unchanged(dim < dataset.shape().size() && step < dataset.shape()[dim], dataset, "step " + std::to_string(step));
+  if (dataset.chunks().empty() || dataset.filters().empty()) return {step, 1};
+  const int64_t together = dataset.chunks()[dim], first = step / together * together;
+  int64_t frame = static_cast<int64_t>(c10::elementSize(dtype_)) * rows_.numel();
+  for (const int64_t channel : source.channel_dims) frame *= dataset.shape()[static_cast<size_t>(channel)];
+  if (frame * together > cache_bytes_) return {step, 1};
+  return {first, std::min(together, dataset.shape()[dim] - first)};
+}
+
+at::Tensor FrameReader::load(const Dataset& dataset, const FrameSource& source, int64_t sample,
+                             const Steps& steps) const {
+  std::vector<Slice> slices = whole(dataset.shape());
+  const auto fits = [&](int64_t dim, int64_t end) {
+    check_unchanged(dim < dataset.ndim() && end <= dataset.shape()[static_cast<size_t>(dim)], dataset,
+                    std::to_string(end) + " along dim " + std::to_string(dim));
+  };
+  std::vector<int64_t> order, shape = {steps.count, -1};
+  const auto kept = [&](int64_t dim) { return dim - (source.sample_dim >= 0 && source.sample_dim < dim); };
+  if (source.step_dim >= 0) {
+    fits(source.step_dim, steps.first + steps.count);
+    slices[static_cast<size_t>(source.step_dim)] = {steps.first, steps.count};
+    order.push_back(kept(source.step_dim));
+  }
+  if (source.sample_dim >= 0) {
+    fits(source.sample_dim, sample + 1);
+    slices[static_cast<size_t>(source.sample_dim)] = {sample, 1, 1, true};
+  }
+  for (const int64_t dim : source.channel_dims) order.push_back(kept(dim));
+  for (size_t i = 0; i < source.space_dims.size(); ++i) {
+    const Interval& rows = rows_[static_cast<int64_t>(i)];
+    fits(source.space_dims[i], rows.end);
+    slices[static_cast<size_t>(source.space_dims[i])] = {rows.begin, rows.size()};
+    order.push_back(kept(source.space_dims[i]));
+    shape.push_back(rows.size());
+  }
+  shape[1] = 1;
+  for (const int64_t dim : source.channel_dims) shape[1] *= dataset.shape()[static_cast<size_t>(dim)];
+  const at::Tensor read = Selection(dataset, slices).read({.dtype = dtype_, .decode = true});
+  return read.permute(order).reshape(shape);
+}
+
+void FrameReader::keep(const Key& key, const at::Tensor& frames) {
+  const int64_t bytes = bytes_of(frames);
+  if (bytes > cache_bytes_) return;
+  while (kept_bytes_ + bytes > cache_bytes_) {
+    const auto last = slabs_.find(uses_.back());
+    kept_bytes_ -= bytes_of(last->second.frames);
+    slabs_.erase(last);
+    uses_.pop_back();
+  }
+  uses_.push_front(key);
+  slabs_.emplace(key, Slab{frames, uses_.begin()});
+  kept_bytes_ += bytes;
+}
+
+void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
+  if (rows_.empty()) return;
+  const FrameSource& from = source(place.source);
+  check_same_file(from);
+  const Dataset data = dataset(from);
+  const Steps steps = steps_together(data, from, place.step);
+  const Key key{place.source, place.sample, steps.first};
+  const auto found = slabs_.find(key);
+  at::Tensor frames;
+  if (found != slabs_.end()) {
+    uses_.splice(uses_.begin(), uses_, found->second.use);
+    frames = found->second.frames;
+  } else {
+    frames = load(data, from, place.sample, steps);
+    check_same_file(from);
+    keep(key, frames);
+  }
+  out.copy_(frames.select(0, from.step_dim < 0 ? 0 : place.step - steps.first));
+}
+
+}  // namespace moonhalo::io

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/formats/chunk_source.h"
+
+#include <c10/util/Exception.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace moonhalo::io {
+
+uint64_t file_size(int descriptor, const h5::Where& where) {
+  struct stat file {};
+  TORCH_CHECK(fstat(descriptor, &file) == 0, where.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
+              "\n  fix   check the disk, or copy the file again");
+  return static_cast<uint64_t>(file.st_size);
+}
+
+std::string read_stored_bytes(int descriptor, uint64_t file_size, const StoredChunk& stored, char* out,
+                              const h5::Where& where) {
+  const std::string place = "its " + std::to_string(stored.bytes) + " bytes at " + std::to_string(stored.offset) +
+                            " reach beyond the end of the file";
+  if (stored.offset > file_size || stored.bytes > file_size - stored.offset)
+    return place + " at " + std::to_string(file_size);
+  for (uint64_t done = 0; done < stored.bytes;) {
+    const ssize_t got = pread(descriptor, out + done, stored.bytes - done, static_cast<off_t>(stored.offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    TORCH_CHECK(got >= 0, where.to_string(), ": cannot read a chunk\n  have  ", std::strerror(errno),
+                "\n  fix   check the disk, or copy the file again");
+    if (got == 0) return place;
+    done += static_cast<uint64_t>(got);
+  }
+  return "";
+}
+
+H5Chunks::H5Chunks(const ArrayMap& map, hid_t dataset, int descriptor, const h5::Where& where)
+    : map_(map), dataset_(dataset), descriptor_(descriptor), file_size_(io::file_size(descriptor, where)) {}
+
+std::vector<StoredChunk> H5Chunks::find(const std::vector<std::vector<int64_t>>& chunks, const h5::Where& where) const {
+  std::vector<StoredChunk> found;
+  for (const auto& chunk : chunks) found.push_back(find_chunk(dataset_, map_, chunk, where));
+  return found;
+}
+
+std::string H5Chunks::load(const std::vector<int64_t>&, const StoredChunk& stored, char* out,
+                           const h5::Where& where) const {
+  return read_stored_bytes(descriptor_, file_size_, stored, out, where);
+}
+
+}  // namespace moonhalo::io

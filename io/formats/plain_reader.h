@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moonhalo/io/base/h5.h"
+#include "moonhalo/io/base/slices.h"
+
+namespace moonhalo::io {
+
+/// An array whose elements lie in a file as they are, at fixed distances.
+struct PlainArray {
+  int descriptor;
+  uint64_t offset;  ///< of the first element
+  size_t element_size;
+  const std::vector<int64_t>& shape;
+  const std::vector<int64_t>& strides;  ///< bytes between neighbours along each dim; empty: row-major without gaps
+};
+
+/// Fills `out` with positioned reads, which need no lock; elements that lie together are read together. ValueError
+/// where the file ends too early.
+void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where);
+
+/// Returns the price of read_plain, in bytes that are copied in a row: short rows bring their neighbours with them, and
+/// each read costs as much as some bytes.
+double plain_read_cost(const PlainArray& array, const std::vector<Slice>& slices);
+
+}  // namespace moonhalo::io

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "moonhalo/io/formats/catalog.h"
+
+namespace moonhalo::io {
+
+/// True for a folder with the metadata of a Zarr group or array, of version 2 or 3.
+bool is_zarr(const std::string& path);
+
+/// Groups, arrays and attributes of a Zarr folder:
+///
+///     era5.zarr/zarr.json           group     (version 2: .zgroup, .zattrs)
+///     era5.zarr/t2m/zarr.json       array     (version 2: .zarray, .zattrs)
+///     era5.zarr/t2m/c/0/3/1         a chunk, or a shard of many (version 2: t2m/0.3.1)
+///
+/// An array that is opened by itself bears the name of its folder. Consolidated metadata only tell which arrays should
+/// be there: files of the arrays themselves are what counts. ValueError, naming the folder, for damaged metadata of the
+/// group that is opened; an array that is damaged is one of Catalog::broken, one of an unknown codec can be looked at.
+std::unique_ptr<Catalog> read_zarr(const std::string& path);
+
+}  // namespace moonhalo::io

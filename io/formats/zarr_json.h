@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "moonhalo/io/formats/catalog.h"
+
+namespace moonhalo::io {
+
+using Json = nlohmann::json;
+
+/// Metadata that are damaged, or none of Zarr. Says what is the case, and the remedy where there is another than to
+/// copy the files again.
+struct BrokenZarr : std::runtime_error {
+  explicit BrokenZarr(const std::string& have, const std::string& fix = "copy or download it again")
+      : std::runtime_error("damaged, cannot be opened\n  have  " + have + "\n  fix   " + fix) {}
+};
+
+/// The object that a metadata file holds; null where there is no file.
+Json read_json(const std::string& path);
+/// The value of a key, which must be there.
+const Json& need(const Json& object, const char* key);
+/// As above, as a text, or as sizes that are no less than `least`.
+std::string need_text(const Json& object, const char* key);
+std::vector<int64_t> need_sizes(const Json& object, const char* key, int64_t least);
+
+/// Python writes numbers that JSON does not have into attributes; read_json makes them texts that begin so.
+inline constexpr const char* kNotANumber = "\x01";
+/// NaN, Infinity and -Infinity by name, or as one of those texts; nothing for another text.
+std::optional<double> special_number(const std::string& text);
+
+/// Attributes of a JSON object; what is neither number, text nor a list of them is its JSON text.
+Catalog::AttributeMap attributes_of(const Json& object);
+std::string from_base64(const std::string& text);
+
+}  // namespace moonhalo::io

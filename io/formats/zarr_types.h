@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "moonhalo/io/formats/zarr_json.h"
+
+namespace moonhalo::io {
+
+struct ZarrType {
+  std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds it
+  std::string name;
+  size_t bytes = 0;  ///< of an element; 0 where they differ
+  bool swapped = false;
+};
+
+/// As numpy writes them: "<f4". A list is a compound.
+ZarrType zarr2_type(const Json& name);
+/// "float32", "bool", or an object with such a name. The codec "bytes" tells the order of bytes.
+ZarrType zarr3_type(const Json& name);
+
+/// One element as in memory: what stands in chunks that were never written.
+std::string fill_bytes(const Json& value, const ZarrType& type);
+/// The same as an attribute says it; nothing for types that no attribute holds.
+std::optional<Catalog::Attribute> fill_attribute(const std::string& fill, const ZarrType& type);
+
+}  // namespace moonhalo::io

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames read ahead (X21): any order of dims, many files, what is kept, failures; moments of frames (X20).
+#include "moonhalo/io/fields/frames.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/fields/frame_queue.h"
+#include "moonhalo/io/fields/moments.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::io {
+namespace {
+
+using moonhalo::testing::message_of;
+using ::testing::HasSubstr;
+
+/// Files of one dataset "x", removed in the end.
+class Frames : public ::testing::Test {
+ protected:
+  std::string write(const std::string& name, const at::Tensor& x, const WriteOptions& options = {}) {
+    std::string path = ::testing::TempDir() + "moonhalo_frames_" + name + ".h5";
+    File file = open(path, "w");
+    file.write("x", x, options);
+    file.close();
+    paths_.push_back(path);
+    return path;
+  }
+  void TearDown() override {
+    for (const auto& path : paths_) std::filesystem::remove(path);
+  }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
+at::Tensor numbers(at::IntArrayRef shape) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent;
+  return at::arange(count, at::kFloat).reshape(shape).mul(0.5);
+}
+
+at::Tensor frame_of(FrameReader& reader, const FramePlace& place, at::IntArrayRef shape) {
+  at::Tensor frame = at::full(shape, -1, reader.dtype());
+  reader.read(place, frame);
+  return frame;
+}
+
+TEST_F(Frames, X21_DimsComeInAnyOrder) {
+  // [level, longitude, step, latitude, trajectory]
+  const at::Tensor x = numbers({2, 5, 3, 4, 6});
+  const FrameSource source{.path = write("order", x),
+                           .dataset = "x",
+                           .step_dim = 2,
+                           .sample_dim = 4,
+                           .channel_dims = {0},
+                           .space_dims = {3, 1}};
+  FrameReader reader({source}, Box{{1, 4}, {2, 5}}, at::kDouble, 1 << 20);
+
+  const at::Tensor frame = frame_of(reader, {0, 5, 2}, {2, 3, 3});
+
+  EXPECT_TRUE(
+      at::equal(frame, x.select(4, 5).select(2, 2).permute({0, 2, 1}).slice(1, 1, 4).slice(2, 2, 5).to(at::kDouble)));
+}
+
+TEST_F(Frames, X21_ChunksOfSeveralStepsAreDecodedOnceWhileThereIsRoom) {
+  const at::Tensor x = numbers({10, 4, 4});
+  const FrameSource source{.path = write("chunks", x, {.chunks = {4, 4, 4}, .compression = 1}),
+                           .dataset = "x",
+                           .step_dim = 0,
+                           .sample_dim = -1,
+                           .channel_dims = {},
+                           .space_dims = {1, 2}};
+  const int64_t chunk = 4 * 16 * 4;
+  for (const auto& [room, decoded] : {std::pair(int64_t{3} * chunk, 3), {2 * chunk, 6}, {chunk, 6}, {int64_t{0}, 20}}) {
+    FrameReader reader({source}, Box{{0, 4}, {0, 4}}, at::kFloat, room);
+    const int64_t before = io_stats().chunks;
+    for (int round = 0; round < 2; ++round) {
+      for (int64_t step = 0; step < 10; ++step) {
+        EXPECT_TRUE(at::equal(frame_of(reader, {0, 0, step}, {1, 4, 4}), x.narrow(0, step, 1)));
+      }
+    }
+    EXPECT_EQ(io_stats().chunks - before, decoded) << room;
+  }
+}
+
+TEST_F(Frames, X21_MoreFilesThanStayOpen) {
+  std::vector<FrameSource> sources;
+  for (int i = 0; i < 70; ++i) {
+    sources.push_back({.path = write(std::to_string(i), numbers({2, 3}) + i),
+                       .dataset = "x",
+                       .step_dim = 0,
+                       .sample_dim = -1,
+                       .channel_dims = {},
+                       .space_dims = {1}});
+  }
+  FrameReader reader(sources, Box{{0, 3}}, at::kFloat, 0);
+  for (const int64_t source : {0, 69, 35, 0, 1, 69}) {
+    for (int64_t i = 0; i < 70; ++i) {
+      const int64_t at = (source + i) % 70;
+      EXPECT_TRUE(at::equal(frame_of(reader, {at, 0, 1}, {1, 3}), numbers({2, 3}).narrow(0, 1, 1) + at));
+    }
+  }
+}
+
+TEST_F(Frames, X21_BatchesComeInOrderAndFailuresAreThrownByWait) {
+  const at::Tensor x = numbers({6, 4});
+  const FrameSource source{.path = write("queue", x),
+                           .dataset = "x",
+                           .step_dim = 0,
+                           .sample_dim = -1,
+                           .channel_dims = {1},
+                           .space_dims = {}};
+  FrameSource absent = source;
+  absent.path += ".none";
+  const auto reader = std::make_shared<FrameReader>(std::vector{source, absent}, Box{}, at::kFloat, 1 << 20);
+  const at::Tensor mean = at::tensor({1.f, 2.f, 3.f, 4.f}), std = at::tensor({2.f, 4.f, 8.f, 16.f});
+  FrameQueue queue({{.name = "x", .reader = reader, .channels = 4, .mean = mean, .std = std}});
+
+  const auto first = queue.submit({{0, {{0, 0, 5}, {0, 0, 2}}}});
+  const auto bad = queue.submit({{0, {{1, 0, 0}}}});
+  const auto last = queue.submit({{0, {{0, 0, 0}}}, {0, {}}});
+
+  const auto frames = last->wait();
+  EXPECT_TRUE(at::equal(frames[0], (x.narrow(0, 0, 1) - mean) / std));
+  EXPECT_EQ(frames[1].sizes(), at::IntArrayRef({0, 4}));
+  EXPECT_THAT(message_of([&] { bad->wait(); }), HasSubstr(absent.path));
+  EXPECT_TRUE(at::equal(first->wait()[0], (at::stack({x[5], x[2]}) - mean) / std));
+}
+
+TEST_F(Frames, X21_AQueueThatIsDroppedDropsWhatHasNotBegun) {
+  const at::Tensor x = numbers({50, 40});
+  const FrameSource source{.path = write("dropped", x),
+                           .dataset = "x",
+                           .step_dim = 0,
+                           .sample_dim = -1,
+                           .channel_dims = {1},
+                           .space_dims = {}};
+  std::vector<FramePlace> all;
+  for (int64_t step = 0; step < 50; ++step) all.push_back({0, 0, step});
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::shared_ptr<FrameQueue::Ticket>> tickets;
+    {
+      FrameQueue queue({{.name = "x",
+                         .reader = std::make_shared<FrameReader>(std::vector{source}, Box{}, at::kFloat, 0),
+                         .channels = 40}});
+      for (int i = 0; i < 5; ++i) tickets.push_back(queue.submit({{0, all}}));
+    }
+    for (const auto& ticket : tickets) {
+      std::vector<at::Tensor> frames;
+      const std::string message = message_of([&] { frames = ticket->wait(); });
+      EXPECT_TRUE(message.empty() ? at::equal(frames[0], x)
+                                  : message == "loader: this batch was dropped before it was read")
+          << message;
+    }
+  }
+}
+
+TEST_F(Frames, X21_MissingValuesAndStepsThatAreGoneAreNamed) {
+  at::Tensor x = numbers({3, 2, 4});
+  x[1][1][2] = std::nan("");
+  const FrameSource source{.path = write("missing", x),
+                           .dataset = "x",
+                           .step_dim = 0,
+                           .sample_dim = -1,
+                           .channel_dims = {1},
+                           .space_dims = {2}};
+  const auto reader = std::make_shared<FrameReader>(std::vector{source}, Box{{1, 4}}, at::kFloat, 0);
+  FrameQueue queue({{.name = "u", .reader = reader, .channels = 2, .may_be_missing = false}});
+
+  EXPECT_THAT(message_of([&] {
+                queue.submit({{0, {{0, 0, 0}, {0, 0, 1}}}})->wait();
+              }),
+              HasSubstr("'u' has a missing value (NaN) at [2], channel 1\n  have  step 1"));
+  EXPECT_THAT(message_of([&] {
+                queue.submit({{0, {{0, 0, 3}}}})->wait();
+              }),
+              HasSubstr("has changed since it was opened\n  have  shape [3, 2, 4], wanted step 3"));
+  EXPECT_EQ(queue.submit({{0, {{0, 0, 2}}}})->wait().size(), 1u);
+}
+
+TEST_F(Frames, X20_MomentsAreThoseOfAllValuesThatAreThere) {
+  at::Tensor x = numbers({5, 3, 11}).sin().to(at::kDouble);
+  x[2][0][3] = x[0][1][10] = std::nan("");
+  const at::Tensor weights = at::arange(11, at::kDouble);
+  at::Tensor moments = no_moments(3);
+  for (int64_t i = 0; i < 5; ++i) merge_moments(moments, frame_moments(x[i].contiguous(), weights));
+
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    const at::Tensor there = x.select(1, channel).isnan().logical_not();
+    const at::Tensor v = x.select(1, channel).masked_select(there), w = weights.expand({5, 11}).masked_select(there);
+    const at::Tensor mean = (v * w).sum() / w.sum();
+    const at::Tensor expected =
+        at::stack({there.sum().to(at::kDouble), w.sum(), mean, ((v - mean).square() * w).sum(), v.min(), v.max()});
+    EXPECT_TRUE(at::allclose(moments[channel], expected, 1e-12, 1e-12)) << moments[channel] << expected;
+  }
+  const at::Tensor none = frame_moments(at::full({1, 4}, std::nan(""), at::kFloat), {});
+  EXPECT_TRUE(at::equal(none, no_moments(1)));
+}
+
+}  // namespace
+}  // namespace moonhalo::io
