@@ -1,7 +1,6 @@
 # Tests and benchmarks, one program per folder of tests/. No list to edit: new files are found.
 
 find_package(GTest REQUIRED)
-find_package(benchmark REQUIRED)
 find_package(Python3 COMPONENTS Interpreter)
 
 # One thread per rank: the ranks of a test are threads themselves.
@@ -26,15 +25,17 @@ endif()
 moonhalo_add_precompiled_header(moonhalo_test_pch pch_tests.h GTest::gtest GTest::gmock)
 target_compile_options(moonhalo_test_pch PRIVATE ${unoptimized})
 
+# moonhalo_add_optimized(NAME SOURCES...): those that compute much themselves, or are part of benchmarks too.
+function(moonhalo_add_optimized name)
+  moonhalo_add_objects(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE GTest::gtest GTest::gmock)
+  target_compile_options(${name} PRIVATE ${test_options})
+endfunction()
+
 file(GLOB support_files CONFIGURE_DEPENDS tests/support/*.cpp)
-if(support_files)
-  add_library(moonhalo_test_support OBJECT ${support_files})
-  moonhalo_use_common(moonhalo_test_support moonhalo_test_pch)
-  set(device_table "${PROJECT_SOURCE_DIR}/tests/support/device_table.txt")
-  set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLE=\"${device_table}\"")
-  target_link_libraries(moonhalo_test_support PRIVATE GTest::gtest GTest::gmock)
-  target_compile_options(moonhalo_test_support PRIVATE ${test_options} ${unoptimized})
-endif()
+moonhalo_add_optimized(moonhalo_test_support ${support_files})
+set(device_table "${PROJECT_SOURCE_DIR}/tests/support/device_table.txt")
+set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLE=\"${device_table}\"")
 
 # Calls of every operator of ATen, for the test program and for the fuzzer.
 file(GLOB aten_files CONFIGURE_DEPENDS tests/aten/*.cpp)
@@ -92,9 +93,7 @@ function(moonhalo_add_test_program folder)
                                           $<$<BOOL:${MPI_CXX_FOUND}>:MPI::MPI_CXX>)
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_options(${target} PRIVATE ${test_options})
-  if(TARGET moonhalo_test_support)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
-  endif()
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
@@ -107,12 +106,19 @@ foreach(folder IN LISTS test_folders)
   if(MOONHALO_CUDA)
     list(FILTER sources EXCLUDE REGEX "/test_[^/]*_absent\\.cpp$")
   endif()
-  if(MOONHALO_SANITIZE)
-    # Fibers (support/simt.h) are not for sanitizers.
-    list(FILTER sources EXCLUDE REGEX "/test_cuda_kernels\\.cpp$")
-  endif()
   if(folder STREQUAL aten)
     list(APPEND sources $<TARGET_OBJECTS:moonhalo_aten_calls>)
+  endif()
+  if(folder STREQUAL ops)
+    # Device code on fibers, which are not for sanitizers, and statistics of random numbers.
+    set(optimized ${sources})
+    list(FILTER optimized INCLUDE REGEX "/(test_cuda_kernels|test_random_quality)\\.cpp$")
+    list(REMOVE_ITEM sources ${optimized})
+    if(MOONHALO_SANITIZE)
+      list(FILTER optimized EXCLUDE REGEX "/test_cuda_kernels\\.cpp$")
+    endif()
+    moonhalo_add_optimized(moonhalo_optimized_tests ${optimized})
+    list(APPEND sources $<TARGET_OBJECTS:moonhalo_optimized_tests>)
   endif()
   if(sources)
     set(label quick)
@@ -440,44 +446,7 @@ endif()
 
 include(cmake/MoonhaloExampleTests.cmake)
 
-file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
-foreach(path IN LISTS bench_files)
-  get_filename_component(name "${path}" NAME_WLE)
-  moonhalo_add_program(${name} "${path}")
-  if(NOT name STREQUAL bench_dispatch)  # which counts the calls of malloc
-    moonhalo_use_tcmalloc(${name})
-  endif()
-  target_link_libraries(${name} PRIVATE benchmark::benchmark nlohmann_json::nlohmann_json)
-  if(TARGET moonhalo_test_support)
-    target_sources(${name} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
-    target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest)
-  endif()
-endforeach()
-
-# LibTorch first: else its inline functions are found in our library, and plain tensors seem to run code of ours.
-if(TARGET bench_dispatch)
-  target_link_options(
-    bench_dispatch PRIVATE "LINKER:--no-as-needed" "${MOONHALO_TORCH_DIR}/lib/libtorch_cpu.so"
-    "${MOONHALO_TORCH_DIR}/lib/libc10.so" "LINKER:--as-needed")
-endif()
-# The price of a cached call, in instructions: recorded with the flags of the default preset.
-if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
-  add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(bench.dispatch_instructions PROPERTIES TIMEOUT ${test_timeout} LABELS quick SKIP_RETURN_CODE 77
-                                                              ENVIRONMENT "${test_environment}")
-endif()
-
-# Counts of launches, copies, waits of the host.
-if(TARGET bench_device)
-  add_test(NAME bench.device_counts COMMAND bench_device --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(bench.device_counts PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT "${test_environment}")
-endif()
-
-# Four thread ranks need at most 1.25 of the memory of one process.
-if(TARGET bench_memory AND MOONHALO_TCMALLOC)
-  add_test(NAME bench.memory_of_thread_ranks COMMAND bench_memory --check 64 16)
-  set_tests_properties(bench.memory_of_thread_ranks PROPERTIES TIMEOUT ${test_timeout} ENVIRONMENT "${test_environment}")
-endif()
+include(cmake/MoonhaloBenchmarks.cmake)
 
 if(Python3_Interpreter_FOUND)
   add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
