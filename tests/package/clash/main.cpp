@@ -13,7 +13,7 @@
 #include <hdf5.h>
 #include <lua.hpp>
 
-#include "io/fields/scatter.h"
+#include "io/scatter.h"
 #include "ops/shape.h"
 
 #if defined(_HDF5_H) || defined(HDF5_H) || defined(_H5public_H) || defined(H5public_H)
