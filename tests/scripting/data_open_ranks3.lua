@@ -118,6 +118,27 @@ function tests.test_X18_calendars()
   testing.assert_equal(round("days since 1999-02-28", "all_leap", 1), "1999-02-29 00:00:00")
   testing.assert_equal(round("days since 1859-12-01", "360_day", 60), "1860-02-01 00:00:00")
   testing.assert_equal(round("seconds since 1969-12-31T23:59:00Z", "standard", 59.6), "1970-01-01 00:00:00")
+  -- The standard calendar is Julian before 1582-10-15: 1 January of year 1 is Julian day 1721423.5, that of 1970 2440587.5.
+  testing.assert_equal(round("days since 0001-01-01", "standard", 719164), "1970-01-01 00:00:00")
+  testing.assert_equal(round("days since 1-1-1 00:00:0.0", nil, 719164), "1970-01-01 00:00:00")
+  testing.assert_equal(round("days since 0001-01-01", "proleptic_gregorian", 719162), "1970-01-01 00:00:00")
+  testing.assert_equal(round("days since 1582-10-04", "gregorian", 1), "1582-10-15 00:00:00")
+  testing.assert_equal(round("days since 1582-10-15", "gregorian", -1), "1582-10-04 00:00:00")
+  testing.assert_equal(round("days since 1582-10-04", "proleptic_gregorian", 1), "1582-10-05 00:00:00")
+  testing.assert_equal(round("days since 1500-02-28", "standard", 1), "1500-02-29 00:00:00")
+  testing.assert_equal(round("days since 1850-01-01", "standard", -341972), "0913-09-13 00:00:00")
+  testing.assert_equal(round("days since 1900-02-28", "julian", 1), "1900-02-29 00:00:00")
+  local first, after = calendar.span("1582", "standard")
+  testing.assert_equal((after - first) / 86400, 355.0)
+  for _, name in ipairs{"standard", "proleptic_gregorian", "julian"} do
+    for day = -800000, 200000, 991 do
+      testing.assert_equal(calendar.reader("days since " .. calendar.text(day * 86400, name), name, "x")(0), day * 86400)
+    end
+  end
+  for name, text in pairs{standard = "1582-10-10", noleap = "2000-02-29", ["360_day"] = "2000-01-31", proleptic_gregorian = "1900-02-29"} do
+    testing.assert_equal(calendar.span(text, name), nil)
+    testing.assert_error(function() calendar.reader("days since " .. text, name, "x") end, "x: no date in the units 'days since " .. text)
+  end
   testing.assert_equal(calendar.reader("months since 2000-01-01", nil, "x"), nil)
   for day = -200000, 200000, 997 do
     local text = calendar.text(day * 86400, "standard")

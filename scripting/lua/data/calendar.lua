@@ -8,7 +8,7 @@ local fail = mh.fail
 local calendar = {}
 
 local kNames = {standard = "standard", gregorian = "standard", proleptic_gregorian = "proleptic_gregorian", noleap = "noleap",
-  ["365_day"] = "noleap", all_leap = "all_leap", ["366_day"] = "all_leap", ["360_day"] = "360_day"}
+  ["365_day"] = "noleap", all_leap = "all_leap", ["366_day"] = "all_leap", ["360_day"] = "360_day", julian = "julian"}
 local kUnits = {}
 for seconds, names in pairs {[1] = "s sec secs second seconds", [60] = "min mins minute minutes", [3600] = "h hr hrs hour hours",
     [86400] = "d day days", [0.001] = "msec msecs millisecond milliseconds", [1e-6] = "microsecond microseconds"} do
@@ -17,11 +17,25 @@ end
 local kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334}  -- days of a year before its months
 local kDay = 86400
 
---- Days from 1970-01-01 in the Gregorian calendar, for years before it too.
-local function gregorian_days(year, month, day)
-  if month <= 2 then year = year - 1 end
-  local shifted = (month + 9) % 12  -- years that begin in March end with the leap day
-  return 365 * year + year // 4 - year // 100 + year // 400 + (153 * shifted + 2) // 5 + day - 1 - 719468
+--- Years that begin in March end with the leap day: the days of one before a month (0 is March), and back.
+local function days_before_shifted(month) return (153 * month + 2) // 5 end
+
+--- Days from 1970-01-01 (of today's calendar) to a date of the Gregorian or the Julian calendar, for years before it too.
+local function days_in(leaps, shift)
+  return function(year, month, day)
+    if month <= 2 then year = year - 1 end
+    return 365 * year + leaps(year) + days_before_shifted((month + 9) % 12) + day - 1 - shift
+  end
+end
+
+local gregorian_days = days_in(function(year) return year // 4 - year // 100 + year // 400 end, 719468)
+local julian_days = days_in(function(year) return year // 4 end, 719470)
+
+--- The date of a day of a year that begins in March.
+local function date_in(year, day)
+  local shifted = (5 * day + 2) // 153
+  local month = shifted < 10 and shifted + 3 or shifted - 9
+  return year + (month <= 2 and 1 or 0), month, day - days_before_shifted(shifted) + 1
 end
 
 local function gregorian_date(days)
@@ -29,11 +43,29 @@ local function gregorian_date(days)
   local era = days // 146097
   local rest = days - era * 146097
   local year = (rest - rest // 1460 + rest // 36524 - rest // 146096) // 365
-  local day = rest - (365 * year + year // 4 - year // 100)
-  local shifted = (5 * day + 2) // 153
-  local month = shifted < 10 and shifted + 3 or shifted - 9
-  return year + era * 400 + (month <= 2 and 1 or 0), month, day - (153 * shifted + 2) // 5 + 1
+  return date_in(year + era * 400, rest - (365 * year + year // 4 - year // 100))
 end
+
+local function julian_date(days)
+  days = days + 719470
+  local era = days // 1461
+  local rest = days - era * 1461
+  local year = (rest - rest // 1460) // 365
+  return date_in(year + era * 4, rest - 365 * year)
+end
+
+local kReform = gregorian_days(1582, 10, 15)  -- the day after 1582-10-04 of the Julian calendar
+
+--- CF's standard calendar is the Julian one until the reform.
+local function standard_days(year, month, day)
+  local days = gregorian_days(year, month, day)
+  return days >= kReform and days or julian_days(year, month, day)
+end
+
+local function standard_date(days) return (days >= kReform and gregorian_date or julian_date)(days) end
+
+local kDays = {standard = standard_days, proleptic_gregorian = gregorian_days, julian = julian_days}
+local kDate = {standard = standard_date, proleptic_gregorian = gregorian_date, julian = julian_date}
 
 --- Calendars whose years are all alike: days of the year before a month, and of a year.
 local function days_before(name, month)
@@ -44,13 +76,13 @@ end
 local kYear = {["360_day"] = 360, noleap = 365, all_leap = 366}
 
 local function days_of(name, year, month, day)
-  if not kYear[name] then return gregorian_days(year, month, day) end
+  if kDays[name] then return kDays[name](year, month, day) end
   return (year - 1970) * kYear[name] + days_before(name, month) + day - 1
 end
 
 local function date_of(name, days)
+  if kDate[name] then return kDate[name](days) end
   local length = kYear[name]
-  if not length then return gregorian_date(days) end
   local year, rest = days // length, days % length
   local month = 12
   while days_before(name, month) > rest do month = month - 1 end
@@ -86,10 +118,14 @@ function calendar.parse(text)
   return tonumber(year), tonumber(month), tonumber(day), seconds, minute == "" and 4 or second == "" and 5 or 6
 end
 
+--- Nil too for a day that the calendar does not have, as 1582-10-10 of the standard one.
 local function moment(name, text)
   local year, month, day, seconds, given = calendar.parse(text)
-  if not year or month < 1 or month > 12 or day < 1 or day > 31 then return nil end
-  return days_of(name, year, month, day) * kDay + seconds, given, year, month, day
+  if not year or month < 1 or month > 12 then return nil end
+  local days = days_of(name, year, month, day)
+  local y, m, d = date_of(name, days)
+  if y ~= year or m ~= month or d ~= day then return nil end
+  return days * kDay + seconds, given, year, month, day
 end
 
 --- Returns a function from values in `units` to seconds. Nil for units that are no "UNIT since DATE" of fixed
@@ -105,10 +141,10 @@ function calendar.reader(units, name, where)
   end
   local origin = moment(known, since)
   if not origin then
-    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00"):format(
-      where, units, since))
+    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since', calendar '%s'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00, a day of the calendar"):format(
+      where, units, since, known))
   end
-  -- Days of such units are exact in double precision; days of a date that does not exist there are days since another.
+  -- Days of such units are exact in double precision.
   return function(value) return origin + value * length end
 end
 
