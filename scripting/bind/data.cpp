@@ -42,11 +42,19 @@ int check_same(lua_State* lua) {
   return 0;
 }
 
-/// _data.hash(text): 16 digits that stand for it (FNV-1a).
+/// _data.hash(text or tensor): 16 digits that stand for it (FNV-1a), of a tensor for its values.
 int hash(lua_State* lua) {
   uint64_t value = 14695981039346656037ull;
-  for (const char letter : check_string(lua, 1))
-    value = (value ^ static_cast<unsigned char>(letter)) * 1099511628211ull;
+  const auto add = [&](const char* bytes, size_t count) {
+    for (size_t i = 0; i < count; ++i) value = (value ^ static_cast<unsigned char>(bytes[i])) * 1099511628211ull;
+  };
+  if (const at::Tensor* tensor = to_tensor(lua, 1)) {
+    const at::Tensor data = tensor->to(at::kCPU).contiguous();
+    add(static_cast<const char*>(data.const_data_ptr()), data.nbytes());
+  } else {
+    const std::string text = check_string(lua, 1);
+    add(text.data(), text.size());
+  }
   std::string digits(16, '0');
   for (size_t i = digits.size(); i-- > 0; value >>= 4) digits[i] = "0123456789abcdef"[value & 15];
   push(lua, digits);

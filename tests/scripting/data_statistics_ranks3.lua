@@ -123,12 +123,30 @@ function tests.test_X20_saved_and_loaded()
 
     testing.assert_equal(mh.data.load_statistics(path).fields, found.fields)
     testing.assert_equal(set:statistics{cache = path}.fields, found.fields)
-    refused(function() set:statistics{cache = path, weights = "latitude"} end, "holds those of another set")
-    refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end, "holds those of another set")
+    refused(function() set:statistics{cache = path, weights = "latitude"} end, "holds those of another set: its weights differ")
+    refused(function() set:statistics{cache = path, differences = true} end, "holds those of another set: its kinds (differences or not) differ")
+    refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end, "holds those of another set: its samples differ")
     mh._files.on_first_rank(function() mh._files.write("test", path, "{\"fields\": {\"t2m\": {\"mean\": [1]}}}") end)
     refused(function() mh.data.load_statistics(path) end, "holds no statistics\n  have  no std of 't2m'")
     files.remove{path}
   end)
+end
+
+--- Other weights of the same shape, and files that were written anew under their names, are other statistics.
+function tests.test_X20_kept_statistics_are_of_these_weights_and_files()
+  local cache = files.path("kept_statistics.json")
+  local path = files.cf("s_kept.nc", 0, 12, {without_z = true})
+  local function set() return mh.data.open(path):windows{inputs = {"t2m"}} end
+  local ones, rows = mh.ones{7, 5}, mh.arange(7, {dtype = "float32"}):reshape{7, 1}:expand{7, 5}
+  local first = set():statistics{cache = cache, weights = ones}
+  testing.assert_equal(set():statistics{cache = cache, weights = ones}.fields, first.fields)
+  refused(function() set():statistics{cache = cache, weights = rows} end, "holds those of another set: its weights differ")
+  files.cf("s_kept.nc", 0, 12, {without_z = true, scale = 0.02})  -- of the same size, names, shapes and times
+  refused(function() set():statistics{cache = cache, weights = ones} end, "holds those of another set: its files differ")
+  testing.assert_equal(mh.data.load_statistics(cache).fields, first.fields)
+  files.remove{cache}
+  check(set():statistics{cache = cache, weights = rows}.fields.t2m, files.t2m(0, 12, 0.02):unsqueeze(1), rows:reshape{1, 1, 7, 5}:double())
+  files.remove{cache, path}
 end
 
 function tests.test_X20_statistics_that_do_not_fit()
@@ -136,6 +154,12 @@ function tests.test_X20_statistics_that_do_not_fit()
     local set = data:windows{inputs = {"t2m"}}
     refused(function() set:statistics{weights = "latitud"} end, "statistics: no latitudes 'latitud'; did you mean 'latitude'?")
     refused(function() set:statistics{weights = mh.ones{3, 5}} end, "statistics: weights of another shape than space\n  have  [3, 5], space [7, 5]")
+    refused(function() set:statistics{weights = mh.full({7, 5}, -1)} end, "statistics: weights below 0, or missing\n  have  -1")
+    refused(function() set:statistics{weights = mh.full({7, 5}, 0 / 0)} end, "statistics: weights below 0, or missing")
+    refused(function() set:statistics{weights = mh.zeros{7, 5}} end, "statistics: 't2m' has no value in channel 0\n  have  weights of 0 only")
+    if mh.world_size() > 1 then
+      refused(function() set:statistics{weights = mh.full({7, 5}, mh.rank() + 1)} end, "statistics: ranks 0 and 1 want different samples or weights")
+    end
     testing.assert_error(function() set:statistics{wieghts = "latitude"} end, "unknown option 'wieghts'; did you mean 'weights'?")
   end)
   local path = files.make("s_nan.nc", function(out)

@@ -62,7 +62,11 @@ local function weights_of(data, given, shape)
       fail(("statistics: weights of another shape than space\n  have  [%s], space [%s]\n  fix   give one number a place"):format(
         table.concat(given.shape, ", "), table.concat(shape, ", ")))
     end
-    return given:to("cpu"):double():contiguous()
+    local whole = (given:is_shard_tensor() and given:full_tensor() or given):to("cpu"):double():contiguous()
+    if not whole:ge(0):all():item() then
+      fail("statistics: weights below 0, or missing\n  have  " .. whole:min():item() .. " as the least\n  fix   give 0 where a place shall not count")
+    end
+    return whole
   end
   for i, dim in ipairs(data.space) do
     if dim == given and data.coordinates[dim] then
@@ -127,8 +131,9 @@ local function summary(name, moments)
   for i, column in ipairs(kColumns) do found[column] = moments[":, " .. i - 1]:tolist() end
   found.std, found.rms = {}, {}
   for i, count in ipairs(found.count) do
-    if count == 0 then
-      fail(("statistics: '%s' has no value in channel %d\n  have  missing values only\n  fix   leave the field out"):format(name, i - 1))
+    if count == 0 or found.weight[i] == 0 then
+      fail(("statistics: '%s' has no value in channel %d\n  have  %s\n  fix   leave the field out%s"):format(name, i - 1,
+        count == 0 and "missing values only" or "weights of 0 only", count == 0 and "" or ", or give other weights"))
     end
     local variance = found.squares[i] / found.weight[i]
     found.std[i], found.rms[i] = math.sqrt(variance), math.sqrt(variance + found.mean[i] * found.mean[i])
@@ -200,34 +205,54 @@ function statistics.load(path)
   return from_table(mh.json.decode(content))
 end
 
---- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, else written
---- there), weights (the name of a dim of latitudes, whose cosines they are, or a tensor [space...]), differences (true: of targets, what they change from the anchor to each
---- target step, in `fields[name].differences`), of_any_split (a part of a
---- split that is not called train is refused otherwise). Missing values do not count. Collective over all ranks.
+local kFacts = {{"samples", "samples"}, {"files", "files"}, {"weights", "weights"}, {"differences", "kinds (differences or not)"}}
+
+--- Digits for each thing that statistics depend on: the samples, what the files hold, the weights of every place.
+local function facts_of(set, options, weights)
+  local hash, of_fields = mh._data.hash, {}
+  for _, name in ipairs(sorted(weights)) do of_fields[#of_fields + 1] = name .. " " .. hash(weights[name]) end
+  return {samples = hash(set:description()), files = hash(table.concat(set.data.versions, "\n")), weights = hash(table.concat(of_fields, "\n")),
+    differences = tostring(options.differences)}
+end
+
+--- Kept statistics are those of this set only where all facts are alike.
+local function check_kept(path, kept, facts)
+  for _, fact in ipairs(kFacts) do
+    local name, what = table.unpack(fact)
+    local of = type(kept) == "table" and kept[name] or "nothing that says it"
+    if of ~= facts[name] then
+      fail(("statistics: '%s' holds those of another set: its %s differ\n  have  %s, this one is %s\n  fix   remove the file, or give another path; "
+        .. "mh.data.load_statistics takes it as it is"):format(path, what, tostring(of), facts[name]))
+    end
+  end
+end
+
+--- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, of the same
+--- files as they are now and of these weights, else written there), weights (the name of a dim of latitudes, whose cosines
+--- they are, or a tensor [space...] of numbers of at least 0), differences (true: of targets, what they change from the anchor
+--- to each target step, in `fields[name].differences`), of_any_split (a part of a split that is not called train is refused
+--- otherwise). Missing values do not count. Collective over all ranks.
 function statistics.of(set, ...)
   local options = arguments.read(kStatistics, ...)
   if set.name and set.name ~= "train" and not options.of_any_split then
     fail(("statistics: of the part '%s', which training must not know\n  have  a split\n  fix   take those of 'train', or give of_any_split = true"):format(
       set.name))
   end
-  local weights_name = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"
-  local of = mh._data.hash(table.concat({set:description(), weights_name, tostring(options.differences)}, "|"))
-  mh._data.check_same("statistics", "samples", of)
+  local weights = {}
+  for _, name in ipairs(set:fields()) do weights[name] = weights_of(set.data, options.weights, set.data.fields[name].space_shape) end
+  local facts = facts_of(set, options, weights)
+  mh._data.check_same("statistics", "samples or weights", mh.json.encode(facts))
   if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there" or nil end) then
     local found = statistics.load(options.cache)
-    if found.of ~= of then
-      fail(("statistics: '%s' holds those of another set\n  have  %s, this one is %s\n  fix   remove the file, or give another path"):format(options.cache,
-        tostring(found.of), of))
-    end
+    check_kept(options.cache, found.of, facts)
     return found
   end
   local fields = {}
   for _, name in ipairs(set:fields()) do
-    local weights = weights_of(set.data, options.weights, set.data.fields[name].space_shape)
-    fields[name] = summary(name, moments_of(set.data, name, frames_of(set, name), weights))
-    fields[name].differences = options.differences and differences_of(set, name, weights) or nil
+    fields[name] = summary(name, moments_of(set.data, name, frames_of(set, name), weights[name]))
+    fields[name].differences = options.differences and differences_of(set, name, weights[name]) or nil
   end
-  local self = from_table {fields = fields, of = of, weights = weights_name}
+  local self = from_table {fields = fields, of = facts, weights = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"}
   if options.cache then self:save(options.cache) end
   return self
 end
