@@ -24,17 +24,25 @@ void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& 
                     "\n  fix   leave files alone while they are read, and open them again");
 }
 
-void check_same_file(const FrameSource& source) {
-  if (source.version.empty()) return;
-  const std::string now = file_version(source.path);
-  TORCH_CHECK_VALUE(now == source.version, "read: file \"", source.path, "\" has changed since it was opened\n  have  ",
-                    now, ", wanted ", source.version, "\n  fix   leave files alone while they are read, and open them again");
-}
-
 }  // namespace
 
 FrameReader::FrameReader(std::vector<FrameSource> sources, Box rows, at::ScalarType dtype, int64_t cache_bytes)
     : sources_(std::move(sources)), rows_(std::move(rows)), dtype_(dtype), cache_bytes_(cache_bytes) {}
+
+/// The first time it must be the version that was opened, then the very same file.
+void FrameReader::check_same_file(const FrameSource& source) {
+  if (source.version.empty()) return;
+  const uint64_t now = file_identity(source.path, source.dataset);
+  const auto [known, first] = identities_.emplace(std::pair(source.path, source.dataset), now);
+  if (!first && known->second == now) return;
+  const std::string version = file_version(source.path);
+  const bool same = version == source.version;
+  if (first && same) return;
+  if (first) identities_.erase(known);
+  TORCH_CHECK_VALUE(false, "read: file \"", source.path, "\" has changed since it was opened\n  have  ",
+                    same ? "another file of the same version, " : "", version, ", wanted ", source.version,
+                    "\n  fix   leave files alone while they are read, and open them again");
+}
 
 Dataset FrameReader::dataset(const FrameSource& source) {
   const auto file =

@@ -57,6 +57,7 @@ class FrameReader {
   struct Steps {
     int64_t first, count;
   };
+  void check_same_file(const FrameSource& source);
   Dataset dataset(const FrameSource& source);
   Steps steps_together(const Dataset& dataset, const FrameSource& source, int64_t step) const;
   at::Tensor load(const Dataset& dataset, const FrameSource& source, int64_t sample, const Steps& steps) const;
@@ -66,9 +67,10 @@ class FrameReader {
   const Box rows_;
   const at::ScalarType dtype_;
   const int64_t cache_bytes_;
-  std::list<std::pair<std::string, File>> files_;                    // last used first
-  std::map<std::pair<std::string, std::string>, Dataset> datasets_;  // of open files
-  std::list<Key> uses_;                                              // last used first
+  std::map<std::pair<std::string, std::string>, uint64_t> identities_;  // of paths and datasets read so far
+  std::list<std::pair<std::string, File>> files_;                       // last used first
+  std::map<std::pair<std::string, std::string>, Dataset> datasets_;     // of open files
+  std::list<Key> uses_;                                                 // last used first
   std::map<Key, Slab> slabs_;
   int64_t kept_bytes_ = 0;
 };

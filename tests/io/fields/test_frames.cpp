@@ -10,15 +10,22 @@
 #include <filesystem>
 #include <limits>
 
+#include "moonhalo/io/base/file_version.h"
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/fields/frame_queue.h"
 #include "moonhalo/io/fields/moments.h"
+#include "tests/io/support/raw_file.h"
+#include "tests/io/support/zarr_folder.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::io {
 namespace {
 
+using moonhalo::testing::Folder;
+using moonhalo::testing::kGroup3;
 using moonhalo::testing::message_of;
+using moonhalo::testing::plain_bytes;
+using moonhalo::testing::ZarrFolder;
 using ::testing::HasSubstr;
 
 /// Files of one dataset "x", removed in the end.
@@ -183,6 +190,68 @@ TEST_F(Frames, X21_MissingValuesAndStepsThatAreGoneAreNamed) {
               }),
               HasSubstr("has changed since it was opened\n  have  shape [3, 2, 4], wanted step 3"));
   EXPECT_EQ(queue.submit({{0, {{0, 0, 2}}}})->wait().size(), 1u);
+}
+
+/// A folder that is replaced, or whose chunks are written anew, is another one; so is a file of the same size and time.
+TEST_F(Frames, X21_AFolderThatIsReplacedIsNoticed) {
+  const Folder folder;
+  const std::string path = folder / "x.zarr";
+  const auto write = [](const std::string& to, const at::Tensor& x, bool version3, bool in_group = true) {
+    ZarrFolder zarr;
+    if (in_group) zarr.files[version3 ? "zarr.json" : ".zgroup"] = version3 ? kGroup3 : R"({"zarr_format": 2})";
+    const std::string name = in_group ? "deep/x" : "";
+    if (in_group) zarr.files[version3 ? "deep/zarr.json" : "deep/.zgroup"] = zarr.files.begin()->second;
+    version3 ? zarr.add3(name, x, 1, 4, "", plain_bytes) : zarr.add2(name, x, 1, 4, "null", plain_bytes);
+    zarr.write(to);
+  };
+  const at::Tensor x = numbers({3, 4}), y = x + 100;
+  for (const bool version3 : {false, true}) {
+    for (const bool in_group : {false, true}) {
+      SCOPED_TRACE(std::to_string(version3) + std::to_string(in_group));
+      const auto reader = [&] {
+        return FrameReader({{.path = path,
+                             .dataset = in_group ? "deep/x" : "x",
+                             .step_dim = 0,
+                             .space_dims = {1},
+                             .version = file_version(path)}},
+                           Box{{0, 4}}, at::kFloat, 0);
+      };
+      const auto expect_change = [&](const std::function<void()>& change) {
+        std::filesystem::remove_all(path);
+        write(path, x, version3, in_group);
+        FrameReader before = reader(), during = reader();
+        EXPECT_TRUE(at::equal(frame_of(during, {0, 0, 0}, {1, 4}), x.narrow(0, 0, 1)));
+        change();
+        const std::string wanted = "read: file \"" + path + "\" has changed since it was opened\n  have  ";
+        for (int again = 0; again < 2; ++again) {
+          EXPECT_THAT(message_of([&] { frame_of(before, {0, 0, 1}, {1, 4}); }), HasSubstr(wanted));
+          EXPECT_THAT(message_of([&] { frame_of(during, {0, 0, 1}, {1, 4}); }), HasSubstr(wanted));
+        }
+        FrameReader after = reader();
+        EXPECT_TRUE(at::equal(frame_of(after, {0, 0, 1}, {1, 4}), y.narrow(0, 1, 1)));
+      };
+      expect_change([&] {
+        write(folder / "new", y, version3, in_group);
+        std::filesystem::remove_all(path);
+        std::filesystem::rename(folder / "new", path);
+      });
+      expect_change([&] { write(path, y, version3, in_group); });
+    }
+  }
+}
+
+TEST_F(Frames, X21_AFileOfTheSameSizeAndTimeIsAnother) {
+  const at::Tensor x = numbers({3, 4});
+  const std::string path = write("same", x), other = write("other", x + 1);
+  FrameReader reader({{.path = path, .dataset = "x", .step_dim = 0, .space_dims = {1}, .version = file_version(path)}},
+                     Box{{0, 4}}, at::kFloat, 0);
+  EXPECT_TRUE(at::equal(frame_of(reader, {0, 0, 0}, {1, 4}), x.narrow(0, 0, 1)));
+  std::filesystem::last_write_time(other, std::filesystem::last_write_time(path));
+  std::filesystem::rename(other, path);
+  EXPECT_THAT(message_of([&] {
+                frame_of(reader, {0, 0, 1}, {1, 4});
+              }),
+              HasSubstr("has changed since it was opened\n  have  another file of the same version, "));
 }
 
 TEST_F(Frames, X20_MomentsAreThoseOfAllValuesThatAreThere) {
