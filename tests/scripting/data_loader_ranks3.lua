@@ -122,6 +122,27 @@ function tests.test_X21_chunks_are_decoded_once_over_all_ranks()
   end)
 end
 
+--- Every n-th step is an anchor, for n ranks: a rule that counts steps gave all chunks to one of them.
+function tests.test_X21_ranks_decode_equally_many_chunks()
+  local n = mh.world_size()
+  local path = files.cf("d_even.nc", 0, 64 * n, {compression = 1, chunks = {1, 7, 5}, without_z = true})
+  local mesh = mh.init_device_mesh("cpu", {n}, {"domain"})
+  local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}, every = n}
+  for _, shuffle in ipairs{false, true, "chunks"} do
+    mh.io_stats{reset = true}
+    local loader = set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 16, shuffle = shuffle, prefetch = 0}
+    for batch in loader:batches() do
+      testing.assert_equal(batch.inputs.shape, {16, 1, 7, 5})
+      if loader.next == 64 then break end
+    end
+    local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():tolist()
+    local least, most, sum = math.huge, 0, 0
+    for _, count in ipairs(decoded) do least, most, sum = math.min(least, count), math.max(most, count), sum + count end
+    assert(sum == 64 and most - least <= 1, mh.json.encode(decoded))
+  end
+  files.remove{path}
+end
+
 --- Places of the batches under way.
 local function ahead(loader)
   local list = {}

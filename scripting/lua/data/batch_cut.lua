@@ -68,6 +68,32 @@ function BatchCut.new(mesh, space, shape, cut, before)
   return self
 end
 
+local kWorthIt = 1.3  -- as IoPlan has it
+BatchCut.kBytes = {float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8}
+
+--- Bytes of one whole frame of a field.
+function BatchCut:frame_bytes(field, dtype)
+  local bytes = field.channels * BatchCut.kBytes[dtype]
+  for _, size in ipairs(self.shape) do bytes = bytes * size end
+  return bytes
+end
+
+--- True where members of a group read whole frames of a field for each other. Collective over the mesh the first time.
+function BatchCut:shares(field) return self:group() ~= nil and field.chunk_space ~= nil and self:cost(field) >= kWorthIt end
+
+local kMore = 3  -- chunks
+
+--- Bytes of whole frames that a member of a group may have to hold beyond an equal share of those of all fields of a set,
+--- as it reads all frames of a chunk.
+function BatchCut:beyond_share(set, dtype)
+  local most = 0
+  for _, name in ipairs(set:fields()) do
+    local field = set.data.fields[name]
+    if self:shares(field) then most = math.max(most, field.chunk_steps * self:frame_bytes(field, dtype)) end
+  end
+  return kMore * most
+end
+
 local function range_of(sizes, index)
   local begin = 0
   for i = 1, index do begin = begin + sizes[i] end
@@ -140,10 +166,7 @@ function BatchCut:cost(field)
   return cost
 end
 
---- {size, index, spread, gather}: the group of this rank. spread(frames, counts) makes of every member's whole frames
---- [frames, channels, space...] the rows of this rank of all frames, those of the first member first. Nil where there is none,
---- or where the mesh is not arranged so that its members stand in a row. Collective over the mesh the first time.
-function BatchCut:group()
+local function make_group(self)
   if not self.mesh then return nil end
   local names, size, index, first = {}, 1, 0, self.mesh.names[1]
   for _, name in ipairs(self.mesh.names) do
@@ -175,6 +198,14 @@ function BatchCut:group()
     return rows
   end
   return {size = size, index = index, spread = spread}
+end
+
+--- {size, index, spread}: the group of this rank. spread(frames, counts) makes of every member's whole frames [frames, channels,
+--- space...] the rows of this rank of all frames, those of the first member first. Nil where there is none, or where the mesh
+--- is not arranged so that its members stand in a row. Collective over the mesh the first time.
+function BatchCut:group()
+  if self.kept_group == nil then self.kept_group = make_group(self) or false end
+  return self.kept_group or nil
 end
 
 return BatchCut

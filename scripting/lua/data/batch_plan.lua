@@ -9,19 +9,21 @@ local Sources = require "moonhalo.data.sources"
 local BatchPlan = {}
 local meta = {__index = BatchPlan, __name = "BatchPlan"}
 
-local kWorthIt = 1.3  -- as IoPlan has it
-
 --- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), cache_bytes.
 function BatchPlan.new(set, cut, options)
-  local self = setmetatable({set = set, cut = cut, options = options, names = set:fields(), shared = {}, number = {}}, meta)
+  local self = setmetatable({set = set, cut = cut, options = options, names = set:fields(), shared = {}, number = {}, owners = {}}, meta)
   self.group = cut:group()
+  self.more = cut:beyond_share(set, options.dtype)
+  self.decoded = {}  -- chunks that each member was given to decode
+  for i = 1, self.group and self.group.size or 0 do self.decoded[i] = 0 end
   self.sources = Sources.new(set.data, self.names)
   local begins, ends = cut:rows()
   local zeros, readers, fields, on_host = {}, {}, {}, {dtype = options.dtype, device = "cpu"}
   for i in ipairs(cut.shape) do zeros[i] = 0 end
   for i, name in ipairs(self.names) do
     local field = set.data.fields[name]
-    self.shared[name] = self.group ~= nil and field.chunk_space ~= nil and cut:cost(field) >= kWorthIt
+    self.shared[name] = cut:shares(field)
+    self.owners[name] = {}
     local kind = self.shared[name] and "whole" or "block"
     readers[kind] = readers[kind] or (self.shared[name] and self.sources:reader(zeros, cut.shape, options.dtype, options.cache_bytes // 2)
       or self.sources:reader(begins, ends, options.dtype, options.cache_bytes // 2))
@@ -58,21 +60,55 @@ local function frames_of(self, name, samples)
   return frames
 end
 
---- Frames by the member of the group that reads them: those of one chunk by one member, always the same.
-local function dealt(self, field, frames)
-  local by_member = {}
-  for i = 1, self.group.size do by_member[i] = {} end
+--- Frames of each chunk, as {key, frame, ...}.
+local function by_chunk(self, field, frames)
+  local chunks, known = {}, {}
   for _, frame in ipairs(frames) do
-    local _, _, at = self.set.data:locate(frame[1], frame[2])
-    table.insert(by_member[(frame[1] + at // field.chunk_steps) % self.group.size + 1], frame)
+    local run, step = table.unpack(frame)
+    local _, _, at = self.set.data:locate(run, field.varies and step or 0)
+    local key = run << 40 | step - at % field.chunk_steps
+    if not known[key] then
+      known[key] = {key = key}
+      chunks[#chunks + 1] = known[key]
+    end
+    table.insert(known[key], frame)
+  end
+  return chunks
+end
+
+--- Frames by the member of the group that reads them: those of one chunk by one member. It is the one that decoded it before,
+--- and may have kept it, unless that would hold more than an equal share and some chunks (beyond_share); else the one that holds least.
+--- `held`: bytes of the whole frames of each member in the batches under way, which are added to.
+local function dealt(self, name, frames, held)
+  local field, decoded, owners, by_member, all = self.set.data.fields[name], self.decoded, self.owners[name], {}, 0
+  for i, bytes in ipairs(held) do by_member[i], all = {}, all + bytes end
+  local frame_bytes, more = self.cut:frame_bytes(field, self.options.dtype), self.more
+  for _, chunk in ipairs(by_chunk(self, field, frames)) do
+    local least, bytes, owner = 1, #chunk * frame_bytes, owners[chunk.key]
+    for i = 2, #held do
+      if held[i] < held[least] or held[i] == held[least] and decoded[i] < decoded[least] then least = i end
+    end
+    all = all + bytes
+    if not owner or held[owner] + bytes > all / #held + more then
+      owner = least
+      decoded[owner] = decoded[owner] + 1
+    end
+    owners[chunk.key], held[owner] = owner, held[owner] + bytes
+    table.move(chunk, 1, #chunk, #by_member[owner] + 1, by_member[owner])
   end
   return by_member
 end
 
---- Begins to read the batch of `samples` (numbers, those of all ranks). Not collective.
-function BatchPlan:begin(samples)
+--- Begins to read the batch of `samples` (numbers, those of all ranks), beside those `under_way`. Not collective.
+function BatchPlan:begin(samples, under_way)
   local first, last, sizes = self.cut:samples(#samples)
-  local batch = {samples = samples, sizes = sizes, anchors = {}, position = {}, counts = {}}
+  local batch = {samples = samples, sizes = sizes, anchors = {}, position = {}, counts = {}, bytes = {}}
+  local held = {}
+  for i in ipairs(self.decoded) do
+    held[i] = 0
+    for _, other in ipairs(under_way) do held[i] = held[i] + other.bytes[i] end
+    batch.bytes[i] = -held[i]
+  end
   for i = first + 1, last do batch.anchors[#batch.anchors + 1] = {self.set:at(samples[i])} end
   local requests = {}
   for i, name in ipairs(self.names) do
@@ -80,7 +116,7 @@ function BatchPlan:begin(samples)
     local mine, position = frames, {}
     if self.shared[name] then
       local counts, at = {}, 0
-      for member, list in ipairs(dealt(self, self.set.data.fields[name], frames)) do
+      for member, list in ipairs(dealt(self, name, frames, held)) do
         counts[member] = #list
         for _, frame in ipairs(list) do
           position[frame[1] << 40 | frame[2]], at = at, at + 1
@@ -94,25 +130,35 @@ function BatchPlan:begin(samples)
     batch.position[name] = position
     requests[i] = {self.number[name], self.sources:places(name, mine)}
   end
+  for i, bytes in ipairs(held) do batch.bytes[i] = batch.bytes[i] + bytes end
   batch.ticket = self.queue:submit(requests)
   return batch
 end
 
---- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part.
+--- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part. A piece at a time,
+--- for the sake of the memory that was stated.
 local function part_of(self, batch, part, frames)
-  local pieces = {}
+  local all, channel = nil, 0
   for _, offset in ipairs(part.steps) do
     for _, name in ipairs(part.fields) do
       local index, varies = {}, self.set.data.fields[name].varies
       for i, anchor in ipairs(batch.anchors) do
         index[i] = batch.position[name][anchor[1] << 40 | (varies and anchor[2] + offset or 0)]
       end
-      pieces[#pieces + 1] = frames[name]:index_select(0, mh.tensor(index, {dtype = "int64", device = frames[name].device}))
+      local from = frames[name]
+      local piece = from:index_select(0, mh.tensor(index, {dtype = "int64", device = from.device}))
+      local channels = piece.shape[2]
+      if channels == #part.channels then return piece end
+      if not all then
+        local shape = {table.unpack(piece.shape)}
+        shape[2] = #part.channels
+        all = mh.empty(shape, {dtype = piece.dtype, device = piece.device})
+      end
+      all:narrow(1, channel, channels):copy_(piece)
+      piece:free()
+      channel = channel + channels
     end
   end
-  if #pieces < 2 then return pieces[1] end
-  local all = mh.cat(pieces, 1)
-  for _, piece in ipairs(pieces) do piece:free() end
   return all
 end
 

@@ -16,7 +16,6 @@ local meta = {__index = Loader, __name = "Loader"}
 local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
   optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}})
 local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30, TiB = 1 << 40}
-local kBytes = {float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8}
 
 -- ---- Options ------------------------------------------------------------------------------------------------------------
 
@@ -82,12 +81,15 @@ local kTogether = 3  -- batches while one is put together: its frames, what is m
 local function check_memory(self)
   local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
   local _, _, sizes = self.cut:samples(self.batch)
-  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * kBytes[self.options.dtype]
-  if need > self.memory then
-    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times\n"
+  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * BatchCut.kBytes[self.options.dtype]
+  local chunks = self.cut:beyond_share(self.set, self.options.dtype)
+  if need + chunks > self.memory then
+    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times%s\n"
       .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + kTogether, self.memory,
-      need // (self.prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether, math.ceil(need / (1 << 20))))
+      need // (self.prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether,
+      chunks > 0 and (", and %d bytes of chunks that are read for others"):format(chunks) or "", math.ceil((need + chunks) / (1 << 20))))
   end
+  need = need + chunks
   return self.memory - need
 end
 
@@ -127,7 +129,7 @@ local function read_ahead(self)
   if queue[1] then epoch, first = settled(self, queue[#queue].epoch, queue[#queue].last) end
   while #queue <= self.prefetch do
     local last = end_of(self, first)
-    local batch = self.plan:begin(self.order:samples(epoch, first, last))
+    local batch = self.plan:begin(self.order:samples(epoch, first, last), queue)
     batch.epoch, batch.first, batch.last = epoch, first, last
     queue[#queue + 1] = batch
     epoch, first = settled(self, epoch, last)
@@ -248,7 +250,7 @@ return function(set, ...)
   check_count("seed", options.seed, math.mininteger)
   check_count("prefetch", options.prefetch, 0)
   if options.shuffle ~= false and options.shuffle ~= true then arguments.choice("loader", "shuffle", options.shuffle, {"chunks"}) end
-  arguments.choice("loader", "dtype", options.dtype, sorted(kBytes))
+  arguments.choice("loader", "dtype", options.dtype, sorted(BatchCut.kBytes))
   if options.batch > #set then
     fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n  fix   give smaller batches, or more data"):format(options.batch, #set))
   end
