@@ -27,6 +27,14 @@ local layouts = {}
 local known = {}
 for _, name in ipairs {"plain", "pdebench", "well", "cf", "makani"} do known[#known + 1] = require("moonhalo.data.layouts." .. name) end
 
+local own = {}  -- names of layouts that were added
+
+--- True where `name`, or without a name any file's layout, is one of those above.
+function layouts.come_with_moonhalo(name)
+  if name ~= nil then return not own[name] end
+  return next(own) == nil
+end
+
 local function names()
   local list = {}
   for i = #known, 1, -1 do list[#list + 1] = known[i].name end
@@ -46,7 +54,7 @@ function layouts.add(layout)
       break
     end
   end
-  known[#known + 1] = layout
+  known[#known + 1], own[layout.name] = layout, true
 end
 
 layouts.names = names

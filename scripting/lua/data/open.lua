@@ -1,15 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.data.open: files to a collection. Rank 0 finds and reads the heads of all files, and tells them the others, which open
--- a file when they read from it: so all ranks know the same files, and one clear error is the same everywhere.
+-- mh.data.open: files to a collection. Rank 0 finds the files; each head is read by one rank, which tells it the others, or
+-- comes from an index that was kept. All ranks then know the same files, and one clear error is the same everywhere.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local heads_of = require "moonhalo.data.heads"
 local layouts = require "moonhalo.data.layouts"
 local sorted = require "moonhalo.internal.sorted_keys"
 local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
-local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join"})
+local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join",
+  optional "index"})
 
 local function find_files(source)
   local list = type(source) == "table" and source or {source}
@@ -59,36 +61,107 @@ local function check_head(head, path, layout)
   return head
 end
 
---- The heads of all files as one text, by rank 0.
-local function read_heads(paths, options)
-  local heads, versions, layout = {}, {}, nil
+--- {version, layout, head} of one file.
+local function read_head(path, options)
+  local version = mh._data.file_version(path)
+  local file <close> = mh.h5.open(path)
+  local layout = layouts.choose(file, options.layout)
+  local head = layout.describe(file, options)
+  head.join = options.join or head.join
+  check_head(head, path, layout)
+  for _, field in pairs(head.fields) do
+    local dataset = file[field.datasets[1]]
+    if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
+  end
+  return {path = path, version = version, layout = layout.name, head = head}
+end
+
+--- The index of heads, if there shall be one: by path, of files that are as they were. Layouts of users' own may have changed.
+local function kept_heads(paths, options, key)
+  local entries = {}
+  if not options.index then return entries, {} end
+  local known = heads_of.read_index(options.index, key)
   for i, path in ipairs(paths) do
-    versions[i] = mh._data.file_version(path)
-    local file <close> = mh.h5.open(path)
-    layout = layout or layouts.choose(file, options.layout)
-    if i > 1 and not options.layout and layouts.choose(file) ~= layout then
-      fail(("data.open: two layouts\n  have  '%s' is '%s', '%s' is '%s'\n  fix   open them apart, or give layout ="):format(paths[1],
-        layout.name, path, layouts.choose(file).name))
+    local entry = known[path]
+    if entry and entry.version == mh._data.file_version(path) then entries[#entries + 1] = {number = i, path = path, version = entry.version, layout = entry.layout,
+      head = entry.head} end
+  end
+  return entries, known
+end
+
+--- Reads the heads of files of these numbers, each rank its share; all of them as text, by rank. Collective.
+local function read_in_shares(paths, numbers, options)
+  local alone = mh.world_size() == 1 or mh.backend() == "fake"  -- ranks of a dry run are pretended
+  local ranks, rank = alone and 1 or mh.world_size(), alone and 0 or mh.rank()
+  local mine = mh._files.on_every_rank(function()
+    local entries = {}
+    for k = #numbers * rank // ranks + 1, #numbers * (rank + 1) // ranks do
+      local entry = read_head(paths[numbers[k]], options)
+      entry.number = numbers[k]
+      entries[#entries + 1] = entry
     end
-    heads[i] = layout.describe(file, options)
-    heads[i].join = options.join or heads[i].join
-    check_head(heads[i], path, layout)
-    for _, field in pairs(heads[i].fields) do
-      local dataset = file[field.datasets[1]]
-      if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
+    return mh.json.encode(heads_of.pack(entries))
+  end)
+  return alone and {mine} or mh._files.of_all_ranks(mine)
+end
+
+--- {layout, files, versions, heads} of all files. Collective.
+local function find_heads(options)
+  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or ""}
+  local known
+  local start = mh.json.decode(mh._files.on_first_rank(function()
+    local paths = find_files(options.files)
+    local kept
+    kept, known = kept_heads(paths, options, key)
+    return mh.json.encode{paths = paths, kept = heads_of.pack(kept)}
+  end))
+  local entries, missing = {}, {}
+  for _, entry in ipairs(heads_of.unpack(start.kept)) do entries[entry.number] = entry end
+  for i in ipairs(start.paths) do
+    if not entries[i] then missing[#missing + 1] = i end
+  end
+  if #missing > 0 then
+    for _, text in ipairs(read_in_shares(start.paths, missing, options)) do
+      for _, entry in ipairs(heads_of.unpack(mh.json.decode(text))) do entries[entry.number] = entry end
     end
   end
-  return mh.json.encode {layout = layout.name, files = paths, versions = versions, heads = heads}
+  local found = {layout = entries[1].layout, files = start.paths, versions = {}, heads = {}}
+  for i, entry in ipairs(entries) do
+    if entry.layout ~= found.layout then
+      fail(("data.open: two layouts\n  have  '%s' is '%s', '%s' is '%s'\n  fix   open them apart, or give layout ="):format(entries[1].path, found.layout, entry.path,
+        entry.layout))
+    end
+    found.versions[i], found.heads[i] = entry.version, entry.head
+  end
+  if options.index and #missing > 0 then
+    mh._files.on_first_rank(function()
+      for _, entry in ipairs(entries) do
+        known[entry.path] = {path = entry.path, version = entry.version, layout = entry.layout, head = entry.head}
+      end
+      local all = {}
+      for i, path in ipairs(sorted(known)) do all[i] = known[path] end
+      heads_of.write_index(options.index, key, all)
+    end)
+  end
+  return found
 end
 
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
 --- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims of
---- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios). Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
+--- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a path where
+--- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo).
+--- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
   mh._data.check_same("data.open", "arguments",
-    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or ""})
+    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or ""})
   if options.join ~= nil then arguments.choice("data.open", "join", options.join, {"trajectories"}) end
-  local heads = mh._files.on_first_rank(function() return read_heads(find_files(options.files), options) end)
-  return require("moonhalo.data.collection").join(mh.json.decode(heads))
+  if options.index ~= nil and type(options.index) ~= "string" then
+    fail(("data.open: index is %s\n  have  heads that a file shall keep\n  fix   give the path of that file"):format(text.of(options.index)))
+  end
+  if options.index and not layouts.come_with_moonhalo(options.layout) then
+    fail(("data.open: an index does not know of layouts of one's own\n  have  %s\n  fix   leave index out, or give layout = the name of another"):format(
+      options.layout and "layout '" .. options.layout .. "'" or table.concat(layouts.names(), ", ")))
+  end
+  return require("moonhalo.data.collection").join(find_heads(options))
 end
