@@ -151,11 +151,18 @@ std::string referenced_name(hid_t file, const hobj_ref_t& reference, const Where
   return path.substr(path.rfind('/') + 1);
 }
 
+/// True for lists of references to objects, each of as many bytes as ours. In a damaged file they may be of anything.
+bool lists_references(hid_t type, const Where& where) {
+  if (H5Tget_class(type) != H5T_VLEN) return false;
+  const Handle element = make(where, "read an attribute's type", H5Tclose, [&] { return H5Tget_super(type); });
+  return H5Tget_class(element.get()) == H5T_REFERENCE && H5Tget_size(element.get()) == sizeof(hobj_ref_t);
+}
+
 /// DIMENSION_LIST holds, for every dimension, a list of references to its scales.
 std::vector<std::string> scale_names(hid_t dataset, size_t ndim, const Where& where) {
   const Attribute attribute = open_attribute(dataset, "DIMENSION_LIST", where);
   std::vector<std::string> names(ndim);
-  if (attribute.count != ndim || H5Tget_class(attribute.type.get()) != H5T_VLEN) return names;
+  if (attribute.count != ndim || !lists_references(attribute.type.get(), where)) return names;
   std::vector<hvl_t> lists(ndim, hvl_t{});
   checked(where, "read the dimension scales",
           [&] { return H5Aread(attribute.id.get(), attribute.type.get(), lists.data()); });

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "moonhalo/engine/base/text.h"
+
 namespace moonhalo::io {
 
 uint64_t file_size(int descriptor, const h5::Where& where) {
@@ -17,18 +19,26 @@ uint64_t file_size(int descriptor, const h5::Where& where) {
   return static_cast<uint64_t>(file.st_size);
 }
 
+void refuse_damaged_chunk(const std::vector<int64_t>& chunk, const std::string& damage, const h5::Where& where) {
+  TORCH_CHECK_VALUE(false, where.to_string(), ": chunk ", shape_string(chunk), " is damaged\n  have  ", damage,
+                    "\n  fix   take another copy of the file, or write it again");
+}
+
+std::string beyond_the_end(uint64_t file_size, const StoredChunk& stored) {
+  if (stored.offset <= file_size && stored.bytes <= file_size - stored.offset) return "";
+  return "its " + std::to_string(stored.bytes) + " bytes at " + std::to_string(stored.offset) +
+         " reach beyond the end of the file at " + std::to_string(file_size);
+}
+
 std::string read_stored_bytes(int descriptor, uint64_t file_size, const StoredChunk& stored, char* out,
                               const h5::Where& where) {
-  const std::string place = "its " + std::to_string(stored.bytes) + " bytes at " + std::to_string(stored.offset) +
-                            " reach beyond the end of the file";
-  if (stored.offset > file_size || stored.bytes > file_size - stored.offset)
-    return place + " at " + std::to_string(file_size);
+  if (std::string damage = beyond_the_end(file_size, stored); !damage.empty()) return damage;
   for (uint64_t done = 0; done < stored.bytes;) {
     const ssize_t got = pread(descriptor, out + done, stored.bytes - done, static_cast<off_t>(stored.offset + done));
     if (got < 0 && errno == EINTR) continue;
     TORCH_CHECK(got >= 0, where.to_string(), ": cannot read a chunk\n  have  ", std::strerror(errno),
                 "\n  fix   check the disk, or copy the file again");
-    if (got == 0) return place;
+    if (got == 0) return "the file became shorter while its " + std::to_string(stored.bytes) + " bytes were read";
     done += static_cast<uint64_t>(got);
   }
   return "";
@@ -39,7 +49,12 @@ H5Chunks::H5Chunks(const ArrayMap& map, hid_t dataset, int descriptor, const h5:
 
 std::vector<StoredChunk> H5Chunks::find(const std::vector<std::vector<int64_t>>& chunks, const h5::Where& where) const {
   std::vector<StoredChunk> found;
-  for (const auto& chunk : chunks) found.push_back(find_chunk(dataset_, map_, chunk, where));
+  for (const auto& chunk : chunks) {
+    found.push_back(find_chunk(dataset_, map_, chunk, where));
+    // Before there is room for them, which a damaged index may ask for without measure.
+    const std::string damage = found.back().bytes > 0 ? beyond_the_end(file_size_, found.back()) : "";
+    if (!damage.empty()) refuse_damaged_chunk(chunk, damage, where);
+  }
   return found;
 }
 

@@ -33,6 +33,11 @@ class H5Chunks final : public ChunkSource {
   const uint64_t file_size_;
 };
 
+/// ValueError that says what is damaged.
+[[noreturn]] void refuse_damaged_chunk(const std::vector<int64_t>& chunk, const std::string& damage,
+                                       const h5::Where& where);
+/// "", or that a chunk does not lie in a file of that size.
+std::string beyond_the_end(uint64_t file_size, const StoredChunk& stored);
 /// Fills `out` from byte `offset` on; what is damaged, or "". RuntimeError where the system does not read.
 std::string read_stored_bytes(int descriptor, uint64_t file_size, const StoredChunk& stored, char* out,
                               const h5::Where& where);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <map>
 
-#include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/base/file_descriptor.h"
 #include "moonhalo/io/base/threads.h"
 #include "moonhalo/io/codecs/crc32c.h"
@@ -19,11 +18,6 @@ namespace {
 
 constexpr uint64_t kNone = ~uint64_t{0};
 constexpr uint64_t kEntryBytes = 16, kSumBytes = 4;
-
-[[noreturn]] void damaged(const std::vector<int64_t>& chunk, const std::string& damage, const h5::Where& where) {
-  TORCH_CHECK_VALUE(false, where.to_string(), ": chunk ", shape_string(chunk), " is damaged\n  have  ", damage,
-                    "\n  fix   take another copy of the file, or write it again");
-}
 
 /// -1 where there is no such file, which is what a chunk means that was never written.
 FileDescriptor open_chunk(const std::string& path, const h5::Where& where) {
@@ -67,10 +61,10 @@ StoredChunk ZarrChunks::find_file(const Number& chunk, const h5::Where& where) c
                 std::strerror(errno), "\n  fix   check the disk and its permissions");
     return {};
   }
-  if (!S_ISREG(found.st_mode)) damaged(chunk, "\"" + path + "\", which is no file", where);
+  if (!S_ISREG(found.st_mode)) refuse_damaged_chunk(chunk, "\"" + path + "\", which is no file", where);
   const auto bytes = static_cast<uint64_t>(found.st_size);
   if (bytes == 0 || bytes > layout_.largest)
-    damaged(chunk, "its file \"" + path + "\" of " + std::to_string(bytes) + " bytes", where);
+    refuse_damaged_chunk(chunk, "its file \"" + path + "\" of " + std::to_string(bytes) + " bytes", where);
   return {0, bytes, 0};
 }
 
@@ -104,7 +98,7 @@ std::vector<StoredChunk> ZarrChunks::find_in_shard(const Number& shard, const st
   const uint64_t file_size = size_of(file.get(), path, where);
   std::string index;
   const std::string damage = read_index(file.get(), file_size, index, where);
-  if (!damage.empty()) damaged(chunks.front(), "its shard \"" + path + "\" " + damage, where);
+  if (!damage.empty()) refuse_damaged_chunk(chunks.front(), "its shard \"" + path + "\" " + damage, where);
   for (size_t i = 0; i < chunks.size(); ++i) {
     uint64_t entry = 0, numbers[2];
     for (size_t dim = 0; dim < shard.size(); ++dim) {
@@ -115,10 +109,10 @@ std::vector<StoredChunk> ZarrChunks::find_in_shard(const Number& shard, const st
     if (numbers[0] == kNone && numbers[1] == kNone) continue;
     const bool inside = numbers[0] <= file_size && numbers[1] <= file_size - numbers[0];
     if (!inside || numbers[1] == 0 || numbers[1] > layout_.largest)
-      damaged(chunks[i],
-              "its " + std::to_string(numbers[1]) + " bytes at " + std::to_string(numbers[0]) + " of shard \"" + path +
-                  "\" of " + std::to_string(file_size),
-              where);
+      refuse_damaged_chunk(chunks[i],
+                           "its " + std::to_string(numbers[1]) + " bytes at " + std::to_string(numbers[0]) +
+                               " of shard \"" + path + "\" of " + std::to_string(file_size),
+                           where);
     found[i] = {numbers[0], numbers[1], 0};
   }
   return found;

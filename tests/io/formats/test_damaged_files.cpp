@@ -232,6 +232,70 @@ TEST(DamagedFiles, HeapsThatHoldHdf5AreErrors) {
   }
 }
 
+/// Lists of something else than references have no eight bytes an element to follow.
+TEST(DamagedFiles, DimensionListsOfOtherTypesNameNothing) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  {
+    RawFile file(path);
+    int8_t one = 7;
+    for (const auto& [name, element] : {std::pair("bytes", H5T_STD_I8LE), {"regions", H5T_STD_REF_DSETREG}}) {
+      file.floats(name, at::zeros({3}));
+      const hid_t type = H5Tvlen_create(element), dataset = H5Dopen2(file.id(), name, H5P_DEFAULT);
+      const hsize_t count = 1;
+      const hid_t space = H5Screate_simple(1, &count, nullptr);
+      const hid_t list = H5Acreate2(dataset, "DIMENSION_LIST", type, space, H5P_DEFAULT, H5P_DEFAULT);
+      hvl_t values = {element == H5T_STD_I8LE ? size_t{1} : 0, &one};
+      ASSERT_GE(H5Awrite(list, type, &values), 0);
+      H5Aclose(list);
+      H5Sclose(space);
+      H5Dclose(dataset);
+      H5Tclose(type);
+    }
+  }
+  EXPECT_EQ(open(path)["bytes"].dims(), std::vector<std::string>{""});
+  EXPECT_EQ(open(path)["regions"].dims(), std::vector<std::string>{""});
+}
+
+int64_t virtual_peak() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmPeak:")) return std::stoll(line.substr(7)) << 10;
+  }
+  return 0;
+}
+
+/// The index of chunks says that one has almost 4 GiB: no memory is asked for what the file cannot hold.
+TEST(DamagedFiles, X16_ChunksThatAreLargerThanTheFileGetNoMemory) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  { RawFile(path).floats("x", field({40, 30}), {.chunks = {20, 30}, .gzip = 1}); }
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), x = H5Dopen2(file, "x", H5P_DEFAULT);
+  const hsize_t corner[] = {20, 0};
+  hsize_t bytes = 0;
+  haddr_t address = 0;
+  unsigned skipped = 0;
+  ASSERT_GE(H5Dget_chunk_info_by_coord(x, corner, &skipped, &address, &bytes), 0);
+  H5Dclose(x);
+  H5Fclose(file);
+  // A key of the index: bytes, codecs that were skipped, corner.
+  const std::string place = little_endian({20, 0, 0}, 8), mask = little_endian({0}, 4);
+  const std::string key = little_endian({static_cast<uint32_t>(bytes)}, 4) + mask + place;
+  const std::string claimed = replaced(bytes_of(path), key, little_endian({0xfffffff0u}, 4) + mask + place);
+  std::ofstream(path, std::ios::binary) << claimed;
+
+  const int64_t before = virtual_peak();
+  const std::string message = message_of([&] { open(path)["x"].read(); });
+
+  EXPECT_LT(virtual_peak() - before, int64_t{1} << 30);
+  EXPECT_EQ(first_line(message), "read: dataset \"x\" of file \"" + path + "\": chunk [1, 0] is damaged");
+  EXPECT_NE(
+      message.find("its 4294967280 bytes at " + std::to_string(address) + " reach beyond the end of the file at "),
+      std::string::npos)
+      << message;
+  EXPECT_TRUE(at::equal(open(path)["x"]["0:20, :"].read(), field({40, 30}).narrow(0, 0, 20)));
+}
+
 /// HDF5 allows it: three ways back to the root, which would be 3^16 groups.
 TEST(DamagedFiles, GroupsThatLieWithinThemselvesAreListedOnce) {
   const Folder folder;
