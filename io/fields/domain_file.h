@@ -148,13 +148,14 @@ class File {
 
   /// Writes a tensor of any device and layout as a dataset; groups in the name are made. A
   /// ShardTensor is written by all ranks of its mesh into the one file that mesh rank 0 has open
-  /// (collective over the mesh, see io/fields/write_together.h); from then on a plain tensor is written by that
-  /// rank alone.
+  /// (collective over the mesh, see io/fields/write_together.h). From then on that rank alone writes plain
+  /// tensors and attributes, in calls that all ranks make: an error of it is thrown on all.
   void write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options = {});
   /// Adds rows along the first dimension of a dataset that can grow, which the first append makes with `options`.
   /// Otherwise as write. ValueError for rows of another shape, TypeError for another dtype.
   void append(const std::string& name, const at::Tensor& rows, const WriteOptions& options = {});
-  /// A dataset to be filled by Dataset::write_block.
+  /// A dataset to be filled by Dataset::write_block. Neither is collective: once ranks share the file only mesh rank 0
+  /// may call them, others get a ValueError.
   Dataset create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
                          const WriteOptions& options = {});
   void set_attr(const std::string& name, const AttributeValue& value, const std::string& object = "/");

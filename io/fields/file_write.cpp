@@ -68,8 +68,7 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
 
 void File::set_attr(const std::string& name, const AttributeValue& value, const std::string& object) {
   const h5::Where where{"set_attr", path(), "object \"" + object + "\""};
-  if (state_->follows()) return;
-  state_->change(where, [&] {
+  change_together(*state_, where, [&] {
     const auto access = state_->write(where);
     const std::string target = normalized(object);
     TORCH_CHECK_VALUE(target.empty() || h5::link_exists(access.id, target, access.links), where.to_string(),

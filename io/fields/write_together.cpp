@@ -346,21 +346,39 @@ void SharedWrite::write_through_owner() {
   }
 }
 
+/// All ranks that write a file throw what its owner fails of.
+void by_owner(const FileState& file, const std::function<void()>& work) {
+  const CommunicatorPtr group = file.group();
+  if (!group) return work();
+  fail_together(*group, [&] {
+    if (!file.follows()) work();
+  });
+}
+
 }  // namespace
 
 void write_together(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options,
                     bool grows, const h5::Where& where) {
-  const bool shared = is_shard_tensor(tensor);
-  if (!shared && file.follows()) return;  // mesh rank 0 writes it, from its own equal copy
-  const SpecPtr target = shared ? without_partial(spec(tensor)) : spec_of_one(tensor.sizes());
-  const at::Tensor given = shared ? to_local(redistribute(tensor.detach(), target)) : tensor;
-  at::Tensor block;
-  fail_together(target->mesh()->group(), [&] {
+  at::Tensor given = tensor, block;
+  const auto prepare = [&] {
     file.check_writable(where);
     block = plain_data(given);
-  });
+  };
+  if (!is_shard_tensor(tensor)) {
+    by_owner(file, prepare);
+    return change_together(file, where, [&] {
+      SharedWrite(file, name, spec_of_one(tensor.sizes()), block, where).run(options, grows, false);
+    });
+  }
+  const SpecPtr target = without_partial(spec(tensor));
+  given = to_local(redistribute(tensor.detach(), target));
+  fail_together(target->mesh()->group(), prepare);
   // A failure after the dataset was made leaves half of it: no rank may finish the file.
-  file.change(where, [&] { SharedWrite(file, name, target, block, where).run(options, grows, shared); });
+  file.change(where, [&] { SharedWrite(file, name, target, block, where).run(options, grows, true); });
+}
+
+void change_together(FileState& file, const h5::Where& where, const std::function<void()>& work) {
+  file.change(where, [&] { by_owner(file, work); });
 }
 
 }  // namespace moonhalo::io

@@ -15,9 +15,13 @@ namespace moonhalo::io {
 ///     one rank  filters that are not known here, types that HDF5 converts, network file systems whose clients do not
 ///               see each other's writes (NFS, or MOONHALO_ONE_WRITER=1): pieces go to the owner, and through H5Dwrite
 ///
-/// A plain tensor is that of a mesh of one rank. Replicated blocks are written once; a Partial tensor is resolved.
-/// Collective over the mesh of a ShardTensor; a failing rank's error is thrown everywhere.
+/// A plain tensor is that of a mesh of one rank: of a file that several ranks write the owner's, from its own equal
+/// copy. Replicated blocks are written once; a Partial tensor is resolved. Collective over the mesh of a ShardTensor,
+/// for a plain tensor over the ranks that write the file; a failing rank's error is thrown everywhere.
 void write_together(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options,
                     bool grows, const h5::Where& where);
+
+/// FileState::change() by the owner of the file alone. Collective over the ranks that write it; all throw its error.
+void change_together(FileState& file, const h5::Where& where, const std::function<void()>& work);
 
 }  // namespace moonhalo::io

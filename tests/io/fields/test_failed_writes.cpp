@@ -60,9 +60,7 @@ TEST(FailedWrite, X16_CloseRefusesAndTheGoodFileStays) {
       EXPECT_EQ(first_line(write), "write: dataset \"x\" of file \"" + path + "\": cannot write it");
       const std::string why = ": an earlier write failed, and half a file is never finished\n  have  " +
                               first_line(write) + ": File too large";
-      if (mesh->rank() == 0) {  // plain tensors are rank 0's
-        EXPECT_EQ(again.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << again;
-      }
+      EXPECT_EQ(again.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << again;
       EXPECT_EQ(close.find("close: file \"" + path + "\"" + why), 0) << close;
       EXPECT_NE(close.find("\n  fix   "), std::string::npos) << close;
       EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not alike on every rank: " << close;
@@ -72,6 +70,47 @@ TEST(FailedWrite, X16_CloseRefusesAndTheGoodFileStays) {
     EXPECT_TRUE(at::equal(open(path)["good"].read(), field({7, 9})));
     EXPECT_EQ(folder.names(), std::vector<std::string>{"x.h5"});
   }
+}
+
+/// Rank 0 alone writes plain tensors and attributes of a common file; all hear what it failed of.
+TEST(FailedWrite, X16_WhatRankZeroWritesFailsOnEveryRank) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    File out = open(path, "w");
+    out.write("x", distribute_tensor(field({6, 2}), mesh, {shard(0)}));
+    out.append("rows", at::zeros({2, 3}));
+    const std::string of = "\" of file \"" + path + "\": ";
+    const auto expect_on_all = [&](const std::function<void()>& work, const std::string& wanted) {
+      const std::string message = message_of(work);
+      EXPECT_EQ(first_line(message), wanted);
+      EXPECT_NE(message.find("\n  rank  0 of 3"), std::string::npos) << message;
+    };
+    expect_on_all([&] { out.write("x", at::zeros({2})); }, "write: dataset \"x" + of + "it exists already");
+    expect_on_all(
+        [&] {
+          out.append("rows", at::zeros({2, 4}));
+        },
+        "append: dataset \"rows" + of + "rows of another shape");
+    expect_on_all([&] { out.set_attr("a", 1.0, "nothing"); }, "set_attr: object \"nothing" + of + "it does not exist");
+    const std::string create = message_of([&] { out.create_dataset("made", {2}, at::kFloat); });
+    EXPECT_EQ(first_line(create),
+              mesh->rank() == 0 ? "" : "create_dataset: dataset \"made" + of + "only mesh rank 0 may do this now");
+    out.write("y", at::ones({2}));
+    out.set_attr("units", std::string("K"), "y");
+
+    std::optional<FullDisk> disk;
+    mesh->group().barrier();
+    if (mesh->rank() == 0) disk.emplace(64 << 10);
+    mesh->group().barrier();
+    expect_on_all([&] { out.write("big", field({300, 400})); }, "write: dataset \"big" + of + "cannot write it");
+    mesh->group().barrier();
+    disk.reset();
+    const std::string close = message_of([&] { out.close(); });
+    EXPECT_NE(close.find("an earlier write failed"), std::string::npos) << close;
+    EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not alike on every rank: " << close;
+  });
+  EXPECT_EQ(folder.names().size(), 0u);
 }
 
 TEST(FailedWrite, X16_ADroppedFileIsNotFinished) {
