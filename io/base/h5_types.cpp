@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 namespace moonhalo::io::h5 {
@@ -218,6 +219,39 @@ Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where) {
     return make(where, "read its type", H5Tclose, [&] { return H5Tget_native_type(file_type, H5T_DIR_DEFAULT); });
   }
   return layout_of(dtype, where);
+}
+
+std::vector<std::string> member_names(hid_t type, const Where& where) {
+  if (H5Tget_class(type) != H5T_COMPOUND) return {};
+  std::vector<std::string> names;
+  const int count = checked(where, "read its members", [&] { return H5Tget_nmembers(type); });
+  for (int i = 0; i < count; ++i) {
+    const Scope scope;
+    const std::unique_ptr<char, decltype(&H5free_memory)> name(H5Tget_member_name(type, static_cast<unsigned>(i)),
+                                                               H5free_memory);
+    names.emplace_back(name ? name.get() : "");
+  }
+  return names;
+}
+
+Handle member_type(hid_t type, const std::vector<std::string>& names, const Where& where) {
+  Handle found = make(where, "read its type", H5Tclose, [&] { return H5Tcopy(type); });
+  for (const std::string& name : names) {
+    const int index = checked(where, "find a member", [&] { return H5Tget_member_index(found.get(), name.c_str()); });
+    found = make(where, "read a member's type", H5Tclose,
+                 [&] { return H5Tget_member_type(found.get(), static_cast<unsigned>(index)); });
+  }
+  return found;
+}
+
+Handle alone_in_compounds(Handle type, const std::vector<std::string>& names, const Where& where) {
+  for (size_t i = names.size(); i-- > 0;) {
+    Handle around =
+        make(where, "make a type", H5Tclose, [&] { return H5Tcreate(H5T_COMPOUND, H5Tget_size(type.get())); });
+    checked(where, "make a type", [&] { return H5Tinsert(around.get(), names[i].c_str(), 0, type.get()); });
+    type = std::move(around);
+  }
+  return type;
 }
 
 bool library_converts(at::ScalarType from, at::ScalarType to) {

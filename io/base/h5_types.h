@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "moonhalo/io/base/h5.h"
 
@@ -25,6 +26,12 @@ Handle tensor_type(at::ScalarType dtype, const Where& where);
 /// The type that values of `file_type` have in the memory of a tensor of its scalar_type: native
 /// byte order.
 Handle memory_type(hid_t file_type, at::ScalarType dtype, const Where& where);
+/// The names of a compound's members; none of any other type.
+std::vector<std::string> member_names(hid_t type, const Where& where);
+/// The type of what `names` lead to, through compounds in compounds.
+Handle member_type(hid_t type, const std::vector<std::string>& names, const Where& where);
+/// The type in memory of `type` alone out of such compounds: HDF5 reads nothing else of them.
+Handle alone_in_compounds(Handle type, const std::vector<std::string>& names, const Where& where);
 /// True where HDF5 itself turns one dtype into the other (all but bool and the 16-bit floats).
 bool library_converts(at::ScalarType from, at::ScalarType to);
 /// A transfer list with which conversions fail where they would clip an integer.

@@ -200,10 +200,23 @@ const std::vector<int64_t>& Dataset::chunks() const { return info_->chunks; }
 const std::vector<std::string>& Dataset::filters() const { return info_->filters; }
 
 at::ScalarType Dataset::dtype() const {
+  TORCH_CHECK_TYPE(info_->members.empty(), about("read", *this).to_string(), ": no tensor holds all of a compound\n  have  its members ",
+                   c10::Join(", ", members()), "\n  fix   read one of them, as x[\"", members().front(), "\"]");
   TORCH_CHECK_TYPE(info_->dtype.has_value(), about("read", *this).to_string(),
                    ": no tensor holds its type ", type_name(), "\n  have  ", type_name(),
                    "\n  fix   choose a dataset of numbers, or store it as one");
   return *info_->dtype;
+}
+
+const std::vector<std::string>& Dataset::members() const { return info_->members; }
+
+Dataset Dataset::member(const std::string& name) const {
+  const auto where = about("open", *this);
+  const auto access = file_->read(where);
+  TORCH_CHECK_VALUE(!access.catalog, where.to_string(), ": no member \"", name, "\"\n  have  ", type_name(),
+                    " of a file that is not HDF5\n  fix   select rows, as \"0:100, ::2\"");
+  const auto handle = file_->dataset(access.id, "/" + this->name(), 0, where);
+  return {file_, std::make_shared<DatasetInfo>(member_info(handle->get(), info(), name, where))};
 }
 
 Attributes Dataset::attrs() const {

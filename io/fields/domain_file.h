@@ -70,6 +70,11 @@ class Dataset {
   at::ScalarType dtype() const;
   /// "float32", also for types without a dtype: "string", "compound".
   const std::string& type_name() const;
+  /// Names of a compound's members; empty for all other types, and for complex numbers.
+  const std::vector<std::string>& members() const;
+  /// A member of a compound as a dataset, which has its dims and attributes; a member of a compound in it likewise.
+  /// ValueError, with the nearest name, where there is none; TypeError where no tensor holds its type (text, ...).
+  Dataset member(const std::string& name) const;
   const std::vector<int64_t>& chunks() const;       ///< empty unless stored in chunks
   const std::vector<std::string>& filters() const;  ///< as "shuffle", "gzip 4"
   Attributes attrs() const;
@@ -111,6 +116,8 @@ class Selection {
   /// A selection of this selection.
   Selection select(const std::string& slices) const;
   Selection operator[](const std::string& slices) const { return select(slices); }
+  /// The same rows of a member of a compound, see Dataset::member.
+  Selection member(const std::string& name) const { return {dataset_.member(name), slices_}; }
   /// Rows [begin, begin + length) of a dimension of this selection. ValueError when they leave it.
   Selection narrow(int64_t dim, int64_t begin, int64_t length) const;
 

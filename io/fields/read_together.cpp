@@ -44,6 +44,10 @@ bool is_plain(const Selection& source) {
 int64_t fingerprint(const Selection& source, const ReadOptions& options, const BlockHalo& halo) {
   Fingerprint print;
   for (const char c : source.dataset().name()) print.add(c);
+  for (const std::string& member : source.dataset().info().member) {
+    print.add(-1);
+    for (const char c : member) print.add(c);
+  }
   for (const auto& slice : source.slices()) print.add({slice.begin, slice.count, slice.step, slice.dropped});
   print.add(static_cast<int64_t>(source.dataset().dtype()));
   print.add(decodes(source) ? at::IntArrayRef(source.dataset().chunks()) : at::IntArrayRef());

@@ -2,6 +2,7 @@
 #include "moonhalo/io/fields/reader.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
@@ -113,6 +114,7 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
   if (kind == H5S_NULL) info.shape = {0};
   info.type_name = h5::type_name(type.get(), where);
   info.dtype = h5::scalar_type(type.get(), where);
+  if (!info.dtype) info.members = h5::member_names(type.get(), where);
   info.element_size = H5Tget_size(type.get());
   info.enumeration = H5Tget_class(type.get()) == H5T_ENUM;
   if (info.dtype) {
@@ -138,6 +140,34 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
     if (offset != HADDR_UNDEF) info.offset = offset;
   }
   return info;
+}
+
+DatasetInfo member_info(hid_t dataset, const DatasetInfo& info, const std::string& member, const h5::Where& where) {
+  const std::string all = c10::Join(", ", info.members);
+  const bool known = std::find(info.members.begin(), info.members.end(), member) != info.members.end();
+  TORCH_CHECK_VALUE(known, where.to_string(), ": no member \"", member, "\"", did_you_mean(member, info.members), "\n  have  ",
+                    info.members.empty() ? info.type_name + ", which has no members" : "a compound of " + all,
+                    "\n  fix   ", info.members.empty() ? "select rows, as \"0:100, ::2\"" : "name one of these members");
+  DatasetInfo found;
+  found.name = info.name;
+  found.shape = info.shape;
+  found.chunks = info.chunks;
+  found.filters = info.filters;
+  found.damage = info.damage;
+  found.element_size = info.element_size;  // what is read of the file
+  found.member = info.member;
+  found.member.push_back(member);
+  const h5::Handle whole = h5::type_of(dataset, where);
+  const h5::Handle type = h5::member_type(whole.get(), found.member, where);
+  found.type_name = h5::type_name(type.get(), where);
+  found.dtype = h5::scalar_type(type.get(), where);
+  found.enumeration = H5Tget_class(type.get()) == H5T_ENUM;
+  if (!found.dtype) found.members = h5::member_names(type.get(), where);
+  const bool text = found.type_name == "string";
+  TORCH_CHECK_TYPE(found.dtype || !found.members.empty(), where.to_string(), ": member \"", member, "\" holds ",
+                   text ? "text" : "no numbers", "\n  have  a compound of ", all, "; \"", member, "\" is a ", found.type_name,
+                   "\n  fix   choose a member of numbers, or store ", text ? "texts" : "it", " as a dataset of its own");
+  return found;
 }
 
 Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices, const h5::Where& where)
@@ -241,7 +271,8 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   const Selected selected = select(slices);
   const hid_t id = selected.dataset->get();
   const h5::Handle file_type = h5::type_of(id, where_);
-  const h5::Handle memory = h5::memory_type(file_type.get(), dtype, where_);
+  const h5::Handle stored = h5::member_type(file_type.get(), info_.member, where_);
+  const h5::Handle memory = h5::alone_in_compounds(h5::memory_type(stored.get(), dtype, where_), info_.member, where_);
   const bool checks = at::isIntegralType(dtype, false) && dtype != info_.dtype;
   const h5::Handle transfer = checks ? h5::unclipped_transfer(where_) : h5::property_list(H5P_DATASET_XFER, where_);
   const h5::Scope scope;

@@ -17,6 +17,10 @@ namespace moonhalo::io {
 /// `file`: the opened one, which an external link of it may have left.
 DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where);
 
+/// Describes a member of a compound as a dataset of its own, which HDF5 reads. ValueError, with the nearest name, where
+/// there is none of that name; TypeError for a member whose type no tensor holds.
+DatasetInfo member_info(hid_t dataset, const DatasetInfo& info, const std::string& member, const h5::Where& where);
+
 /// A selection as HDF5 reads it: the dataset, and the elements in the file and in memory.
 struct Selected {
   std::shared_ptr<h5::Handle> dataset;

@@ -20,6 +20,8 @@ struct DatasetInfo {
   std::vector<int64_t> shape;
   std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds its type
   std::string type_name;
+  std::vector<std::string> members;  ///< of a compound that is no complex number
+  std::vector<std::string> member;   ///< the names that lead to what this is of a compound; empty: all of it
   bool enumeration = false;
   bool native = false;                        ///< stored as a tensor of `dtype` lies in memory
   std::vector<int64_t> chunks;                ///< empty unless stored in chunks

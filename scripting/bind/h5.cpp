@@ -4,6 +4,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/io_stats.h"
@@ -339,10 +341,38 @@ int io_stats(lua_State* lua) {
   return 1;
 }
 
-/// data["0:100, :, ::2"], data[3]
+/// Texts of numbers and signs select rows; no other is one of them.
+bool names_rows(const std::string& key) { return key.find_first_not_of("0123456789-:., ") == std::string::npos; }
+
+/// A dataset's member is a dataset, that of a selection a selection.
+int push_member_of(lua_State* lua, const std::string& name) {
+  if (const auto whole = to_object<io::Dataset>(lua, 1)) {
+    push_object(lua, std::make_shared<io::Dataset>(whole->member(name)));
+  } else {
+    push_object(lua, std::make_shared<io::Selection>(to_selection(lua, 1)->member(name)));
+  }
+  return 1;
+}
+
+/// data:member(name): of a compound; data["name"] where no method is called so.
+int member(lua_State* lua) { return push_member_of(lua, check_string(lua, 2)); }
+
+/// data["0:100, :, ::2"], data[3]; data["u"]: a member of a compound.
 int data_index(lua_State* lua) {
-  const std::string slices = to_int(lua, 2) ? std::to_string(*to_int(lua, 2)) : check_string(lua, 2);
-  push_object(lua, std::make_shared<io::Selection>(to_selection(lua, 1)->select(slices)));
+  const auto index = to_int(lua, 2);
+  const std::string key = index ? std::to_string(*index) : check_string(lua, 2);
+  const io::Selection selection = *to_selection(lua, 1);
+  const auto& members = selection.dataset().members();
+  const bool is_member = std::find(members.begin(), members.end(), key) != members.end();
+  if (!index && !members.empty() && (is_member || !names_rows(key))) return push_member_of(lua, key);
+  push_object(lua, std::make_shared<io::Selection>(selection.select(key)));
+  return 1;
+}
+
+/// data.members: names of a compound's members; nil of other types.
+int members(lua_State* lua) {
+  const auto& names = to_selection(lua, 1)->dataset().members();
+  names.empty() ? lua_pushnil(lua) : push(lua, names);
   return 1;
 }
 
@@ -374,12 +404,21 @@ const luaL_Reg kGroupMethods[] = {{"keys", guard<group_keys>}, {nullptr, nullptr
 const luaL_Reg kGroupGetters[] = {{"attrs", guard<group_attrs>}, {"name", guard<group_name>}, {nullptr, nullptr}};
 const luaL_Reg kGroupMeta[] = {
     {"__index", guard<group_index>}, {"__tostring", guard<group_string>}, {nullptr, nullptr}};
-const luaL_Reg kDataMethods[] = {{"read", guard<read>}, {"strings", guard<strings>}, {nullptr, nullptr}};
-const luaL_Reg kDataGetters[] = {
-    {"shape", guard<shape>},           {"ndim", guard<ndim>},       {"dims", guard<dims>},
-    {"dtype", guard<dtype>},           {"attrs", guard<attrs>},     {"name", guard<data_name>},
-    {"units", guard<units>},           {"chunks", guard<chunks>},   {"is_numeric", guard<is_numeric>},
-    {"has_values", guard<has_values>}, {"filters", guard<filters>}, {nullptr, nullptr}};
+const luaL_Reg kDataMethods[] = {
+    {"read", guard<read>}, {"strings", guard<strings>}, {"member", guard<member>}, {nullptr, nullptr}};
+const luaL_Reg kDataGetters[] = {{"shape", guard<shape>},
+                                 {"ndim", guard<ndim>},
+                                 {"dims", guard<dims>},
+                                 {"dtype", guard<dtype>},
+                                 {"attrs", guard<attrs>},
+                                 {"name", guard<data_name>},
+                                 {"units", guard<units>},
+                                 {"chunks", guard<chunks>},
+                                 {"is_numeric", guard<is_numeric>},
+                                 {"has_values", guard<has_values>},
+                                 {"filters", guard<filters>},
+                                 {"members", guard<members>},
+                                 {nullptr, nullptr}};
 const luaL_Reg kDatasetMeta[] = {
     {"__index", guard<data_index>}, {"__tostring", guard<dataset_string>}, {nullptr, nullptr}};
 const luaL_Reg kSelectionMeta[] = {

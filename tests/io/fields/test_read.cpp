@@ -263,7 +263,7 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
   EXPECT_EQ(file["name"].type_name(), "string");
   EXPECT_EQ(file["bzip2"].filters(), std::vector<std::string>{"filter (307, not available)"});
   EXPECT_EQ(first_line(message_of([&] { file["pair"].read(); })),
-            "read: dataset \"pair\"" + of + ": no tensor holds its type compound");
+            "read: dataset \"pair\"" + of + ": no tensor holds all of a compound");
   EXPECT_EQ(first_line(message_of([&] { file["name"].dtype(); })),
             "read: dataset \"name\"" + of + ": no tensor holds its type string");
   EXPECT_EQ(first_line(message_of([&] { file["bzip2"].read(); })),
@@ -272,6 +272,109 @@ TEST(File, RefusesTypesThatNoTensorHolds) {
             "read: dataset \"big\"" + of + ": a value does not fit dtype uint8");
   EXPECT_THROW(file["pair"].read(), c10::TypeError);
   EXPECT_THROW(file["bzip2"].read(), c10::NotImplementedError);
+}
+
+struct Wind {  // not packed
+  float east;
+  double north;
+  int16_t level;
+  uint8_t good;
+  char station[8];
+  std::array<float, 2> gust;
+};
+
+/// Dataset "wind" [6, 5] of compounds, chunked and compressed, and "nested" of compounds in compounds.
+std::vector<Wind> write_winds(const std::string& path) {
+  RawFile raw(path);
+  const hid_t text = H5Tcopy(H5T_C_S1), good = H5Tenum_create(H5T_NATIVE_INT8);
+  H5Tset_size(text, sizeof(Wind::station));
+  const int8_t no = 0, yes = 1;
+  H5Tenum_insert(good, "FALSE", &no);
+  H5Tenum_insert(good, "TRUE", &yes);
+  const hsize_t two = 2;
+  const hid_t pair = H5Tarray_create2(H5T_NATIVE_FLOAT, 1, &two), wind = H5Tcreate(H5T_COMPOUND, sizeof(Wind));
+  H5Tinsert(wind, "east", offsetof(Wind, east), H5T_NATIVE_FLOAT);
+  H5Tinsert(wind, "north", offsetof(Wind, north), H5T_NATIVE_DOUBLE);
+  H5Tinsert(wind, "level", offsetof(Wind, level), H5T_NATIVE_INT16);
+  H5Tinsert(wind, "good", offsetof(Wind, good), good);
+  H5Tinsert(wind, "station", offsetof(Wind, station), text);
+  H5Tinsert(wind, "gust", offsetof(Wind, gust), pair);
+  std::vector<Wind> winds(30);
+  for (int i = 0; i < 30; ++i) {
+    const float number = static_cast<float>(i);
+    winds[static_cast<size_t>(i)] = {number / 2, -number, static_cast<int16_t>(i - 3), i % 3 == 0, "here", {number, 1}};
+  }
+  const hid_t stored = H5Tcopy(wind);
+  H5Tpack(stored);
+  raw.dataset("wind", stored, wind, {6, 5}, winds.data(), {.chunks = {4, 2}, .gzip = 2});
+  raw.number<double>("wind", "scale_factor", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {10});
+  const hid_t outer = H5Tcreate(H5T_COMPOUND, sizeof(Wind) + 8);
+  H5Tinsert(outer, "wind", 8, wind);
+  H5Tinsert(outer, "time", 0, H5T_NATIVE_INT64);
+  std::vector<char> bytes(2 * (sizeof(Wind) + 8), '\0');
+  std::memcpy(bytes.data() + 8, &winds[7], sizeof(Wind));
+  std::memcpy(bytes.data() + sizeof(Wind) + 16, &winds[9], sizeof(Wind));
+  raw.dataset("nested", outer, outer, {2}, bytes.data());
+  for (const hid_t type : {text, good, pair, wind, stored, outer}) H5Tclose(type);
+  return winds;
+}
+
+TEST(File, ReadsMembersOfCompounds) {
+  const Folder folder;
+  const std::string path = folder / "wind.h5";
+  const auto winds = write_winds(path);
+  const File file = open(path);
+  const Dataset wind = file["wind"];
+  at::Tensor east = at::empty({6, 5}), north = at::empty({6, 5}, at::kDouble), level = at::empty({6, 5}, at::kShort),
+             good = at::empty({6, 5}, at::kBool);
+  for (int64_t i = 0; i < 30; ++i) {
+    const Wind& one = winds[static_cast<size_t>(i)];
+    east.view(-1)[i] = one.east;
+    north.view(-1)[i] = one.north;
+    level.view(-1)[i] = one.level;
+    good.view(-1)[i] = one.good != 0;
+  }
+
+  EXPECT_EQ(wind.members(), (std::vector<std::string>{"east", "north", "level", "good", "station", "gust"}));
+  for (const auto& [name, values] : {std::pair("east", east), {"north", north}, {"level", level}, {"good", good}}) {
+    SCOPED_TRACE(name);
+    const Dataset member = wind.member(name);
+    EXPECT_EQ(member.dtype(), values.scalar_type());
+    EXPECT_TRUE(at::equal(member.read(), values));
+    EXPECT_TRUE(at::equal(member["1:5:2, -2"].read(), values.slice(0, 1, 5, 2).select(1, 3)));
+    EXPECT_TRUE(at::equal(wind["1:, ::3"].member(name).read({.dtype = at::kDouble}),
+                          values.slice(0, 1).slice(1, 0, 5, 3).to(at::kDouble)));
+    EXPECT_TRUE(member.members().empty());
+    for (const auto& placements : {std::vector{shard(0)}, {shard(1)}, {replicate()}}) {
+      on_mesh({3}, [&](const MeshPtr& mesh) {
+        const at::Tensor x = scatter_tensor(open(path)["wind"].member(name), mesh, placements);
+        EXPECT_TRUE(at::equal(full_tensor(x), values));
+      });
+    }
+  }
+  EXPECT_TRUE(at::equal(wind.member("level").read({.dtype = at::kInt, .decode = false}), level.to(at::kInt)));
+  EXPECT_TRUE(at::equal(wind.member("level").read({.decode = true}), level.to(at::kDouble) * 10));
+  EXPECT_TRUE(at::equal(file["nested"].member("wind").member("north").read(), at::tensor({-7.0, -9.0}, at::kDouble)));
+
+  const std::string of = "open: dataset \"wind\" of file \"" + path + "\": ",
+                    all = "east, north, level, good, station, gust";
+  EXPECT_EQ(message_of([&] { wind.member("nort"); }),
+            of + "no member \"nort\"; did you mean 'north'?\n  have  a compound of " + all +
+                "\n  fix   name one of these members");
+  EXPECT_EQ(message_of([&] {
+              wind.member("station");
+            }).find(of + "member \"station\" holds text\n  have  a compound of " + all),
+            0);
+  EXPECT_EQ(first_line(message_of([&] { wind.member("gust"); })), of + "member \"gust\" holds no numbers");
+  EXPECT_EQ(message_of([&] { wind.member("east").member("x"); }),
+            of + "no member \"x\"\n  have  float32, which has no members\n  fix   select rows, as \"0:100, ::2\"");
+  EXPECT_EQ(first_line(message_of([&] { wind.member("level").read({.dtype = at::kByte}); })),
+            "read: dataset \"wind\" of file \"" + path + "\": a value does not fit dtype uint8");
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const std::string differ = message_of(
+        [&] { scatter_tensor(open(path)["wind"].member(mesh->rank() == 0 ? "east" : "level"), mesh, {shard(0)}); });
+    EXPECT_NE(differ.find("the ranks selected different data"), std::string::npos) << differ;
+  });
 }
 
 TEST(File, ReadsStringsOfAnyLengthAndOfOne) {
