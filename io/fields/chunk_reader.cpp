@@ -39,12 +39,12 @@ void ChunkReader::read_cell(const CellBox& box, int64_t i, const StoredChunk& st
                             ChunkDecoder& decoder) const {
   auto [part, in_chunk, in_rows] = box.place(i);
   if (stored.bytes == 0) {  // never written: one row for all
-    const auto row = static_cast<size_t>(part.count.back());
+    const auto row = part.count.empty() ? size_t{1} : static_cast<size_t>(part.count.back());
     char* bytes = decoder.stored(row * map_.element_size);
     for (size_t element = 0; element < row; ++element)
       std::memcpy(bytes + element * map_.element_size, map_.fill.data(), map_.element_size);
     part.from_strides.assign(part.count.size(), 0);
-    part.from_strides.back() = static_cast<int64_t>(map_.element_size);
+    if (!part.count.empty()) part.from_strides.back() = static_cast<int64_t>(map_.element_size);
     part.drop_dense_dims();
     part.copy(bytes, out + in_rows);
     return;

@@ -70,6 +70,29 @@ TEST_F(Zarr, S18EveryCodecGivesWhatWasWritten) {
   EXPECT_EQ(file["blosc"].filters(), (std::vector<std::string>{"blosc lz4 5"}));
 }
 
+/// A number alone has one chunk without a number, which may never have been written.
+TEST_F(Zarr, S18NumbersAlone) {
+  zarr.files["zarr.json"] = kGroup3;
+  const std::string head =
+      R"({"zarr_format": 3, "node_type": "array", "data_type": "float32", "fill_value": 2.5, "shape": [],)"
+      R"( "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": []}}, "chunk_key_encoding": )"
+      R"({"name": "default"}, "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]})";
+  const float number = -7;
+  zarr.files["never/zarr.json"] = zarr.files["written/zarr.json"] = head;
+  zarr.files["written/c"] = {reinterpret_cast<const char*>(&number), sizeof number};
+  zarr.files["never2/.zarray"] = zarr.files["written2/.zarray"] =
+      R"({"zarr_format": 2, "dtype": "<f4", "fill_value": 2.5, "order": "F", "filters": null, "shape": [], "chunks": [], "compressor": null})";
+  zarr.files["written2/0"] = zarr.files["written/c"];
+  const File file = written();
+  for (const std::string version : {"", "2"}) {
+    EXPECT_TRUE(at::equal(file["never" + version].read(), at::full({}, 2.5f)));
+    EXPECT_TRUE(at::equal(file["written" + version].read(), at::full({}, -7.f)));
+    on_mesh({3}, [&](const MeshPtr& mesh) {
+      EXPECT_EQ(full_tensor(scatter_tensor(open(path)["never" + version], mesh, {replicate()})).item<float>(), 2.5f);
+    });
+  }
+}
+
 TEST_F(Zarr, S18EveryChunkIsReadOnceOverAllRanks) {
   zarr.files["zarr.json"] = kGroup3;
   zarr.add3("steps", full, 1, 13, kZstd3, with_zstd);
