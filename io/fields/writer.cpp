@@ -71,7 +71,8 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
   std::vector<hsize_t> sizes;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     const bool may_be_longer = grows && dim == 0;
-    sizes.push_back(static_cast<hsize_t>(may_be_longer ? chunks[dim] : std::min(chunks[dim], shape[dim])));
+    const int64_t size = may_be_longer ? chunks[dim] : std::min(chunks[dim], shape[dim]);
+    sizes.push_back(static_cast<hsize_t>(std::max<int64_t>(size, 1)));  // of rows without elements too
   }
   h5::checked(where, "choose its chunks",
               [&] { return H5Pset_chunk(list.get(), static_cast<int>(sizes.size()), sizes.data()); });

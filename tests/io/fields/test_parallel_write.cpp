@@ -254,6 +254,24 @@ TEST(Append, RefusesOnEveryRankAlike) {
   EXPECT_TRUE(at::equal(open(path)["x"].read(), at::cat({field({4, 6}), field({4, 6})})));
 }
 
+/// Rows of which none has an element still count.
+TEST(Append, RowsWithoutElements) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  for (const WriteOptions& options : {WriteOptions{}, {.chunks = {2, 3, 4}}, {.compression = 2}}) {
+    on_mesh({3}, [&](const MeshPtr& mesh) {
+      File out = open(path, "w");
+      for (const int64_t rows : {2, 0, 3}) out.append("x", shard_of(field({rows, 0, 5}), mesh, {shard(2)}), options);
+      for (const int64_t rows : {0, 2}) out.append("y", shard_of(field({rows, 3}), mesh, {shard(1)}));
+      out.write("z", shard_of(field({0, 4}), mesh, {shard(1)}), {.chunks = {2, 2}, .compression = 1});
+      out.close();
+    });
+    EXPECT_EQ(open(path)["x"].read().sizes(), at::IntArrayRef({5, 0, 5}));
+    EXPECT_TRUE(at::equal(open(path)["y"].read(), field({2, 3})));
+    EXPECT_EQ(open(path)["z"].read().sizes(), at::IntArrayRef({0, 4}));
+  }
+}
+
 /// flush() leaves a whole file, should the program end now.
 TEST(Flush, LeavesAWholeFileUnderItsUnfinishedName) {
   const Folder folder;
