@@ -5,6 +5,7 @@
 #include <libdeflate.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "moonhalo/io/codecs/crc32c.h"
@@ -73,21 +74,85 @@ void copy_byte(const char* in, char* out, size_t element, size_t byte, size_t si
   out[kPart ? parted : joined] = in[kPart ? joined : parted];
 }
 
-// Loops of a size that the compiler knows are several times faster.
+using Lanes [[gnu::vector_size(16)]] = unsigned char;  // a register, on any machine
+template <size_t kSize>
+using Block = std::array<Lanes, kSize>;  // as many elements of kSize bytes as there are lanes
+
+/// a0 b0 a1 b1 ..., of the first half of both or of the second.
+template <int kFrom>
+Lanes interleaved(Lanes a, Lanes b) {
+  constexpr int k = kFrom;
+  return __builtin_shufflevector(a, b, k, k + 16, k + 1, k + 17, k + 2, k + 18, k + 3, k + 19, k + 4, k + 20, k + 5,
+                                 k + 21, k + 6, k + 22, k + 7, k + 23);
+}
+
+/// The bytes of both at even places, or at odd ones.
+template <int kFrom>
+Lanes every_second(Lanes a, Lanes b) {
+  constexpr int k = kFrom;
+  return __builtin_shufflevector(a, b, k, k + 2, k + 4, k + 6, k + 8, k + 10, k + 12, k + 14, k + 16, k + 18, k + 20,
+                                 k + 22, k + 24, k + 26, k + 28, k + 30);
+}
+
+/// Streams of bytes, one after the other in a block, become elements: each is interleaved with the one half of all
+/// streams on, again and again.
+///
+///     x y z w    xzxz.. ywyw..    xyzwxyzw..
+template <size_t kSize>
+[[gnu::always_inline]] inline void join(Block<kSize>& block) {
+#pragma GCC unroll 16
+  for (size_t streams = kSize; streams > 1; streams /= 2) {
+    Block<kSize> next;
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kSize / 2; ++i) {
+      next[2 * i] = interleaved<0>(block[i], block[i + kSize / 2]);
+      next[2 * i + 1] = interleaved<8>(block[i], block[i + kSize / 2]);
+    }
+    block = next;
+  }
+}
+
+/// The way back.
+template <size_t kSize>
+[[gnu::always_inline]] inline void part(Block<kSize>& block) {
+#pragma GCC unroll 16
+  for (size_t streams = 1; streams < kSize; streams *= 2) {
+    Block<kSize> next;
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kSize / 2; ++i) {
+      next[i] = every_second<0>(block[2 * i], block[2 * i + 1]);
+      next[i + kSize / 2] = every_second<1>(block[2 * i], block[2 * i + 1]);
+    }
+    block = next;
+  }
+}
+
+// Compilers make nothing of the plain loop: it takes six times as long, a quarter of the time of reading gzip.
 template <bool kPart, size_t kSize>
 void regroup(const char* in, char* out, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
+  constexpr size_t kLanes = sizeof(Lanes);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Block<kSize> block;
+    for (size_t k = 0; k < kSize; ++k)
+      std::memcpy(&block[k], kPart ? in + i * kSize + k * kLanes : in + k * count + i, kLanes);
+    kPart ? part<kSize>(block) : join<kSize>(block);
+    for (size_t k = 0; k < kSize; ++k)
+      std::memcpy(kPart ? out + k * count + i : out + i * kSize + k * kLanes, &block[k], kLanes);
+  }
+  for (; i < count; ++i) {
     for (size_t byte = 0; byte < kSize; ++byte) copy_byte<kPart>(in, out, i, byte, kSize, count);
   }
 }
 
-/// Takes elements apart, or puts them together again. False where both are the same.
+/// False where elements are alike taken apart and together.
+bool regroups(size_t bytes, size_t element_size) { return element_size > 1 && bytes / element_size > 1; }
+
+/// Takes elements apart, or puts them together again.
 template <bool kPart>
-bool regroup(const ChunkBuffer& from, ChunkBuffer& to, size_t element_size) {
-  const size_t count = element_size > 1 ? from.size / element_size : 0;
-  if (count <= 1) return false;
+void regroup(const ChunkBuffer& from, char* out, size_t element_size) {
+  const size_t count = from.size / element_size;
   const char* in = from.bytes.get();
-  char* out = to.resize(from.size);
   switch (element_size) {
     case 2:
       regroup<kPart, 2>(in, out, count);
@@ -98,6 +163,9 @@ bool regroup(const ChunkBuffer& from, ChunkBuffer& to, size_t element_size) {
     case 8:
       regroup<kPart, 8>(in, out, count);
       break;
+    case 16:
+      regroup<kPart, 16>(in, out, count);
+      break;
     default:
       for (size_t byte = 0; byte < element_size; ++byte) {
         for (size_t i = 0; i < count; ++i) copy_byte<kPart>(in, out, i, byte, element_size, count);
@@ -105,7 +173,6 @@ bool regroup(const ChunkBuffer& from, ChunkBuffer& to, size_t element_size) {
   }
   const size_t whole = count * element_size;
   std::memcpy(out + whole, in + whole, from.size - whole);
-  return true;
 }
 
 template <typename Word>
@@ -144,7 +211,7 @@ ChunkDecoder::~ChunkDecoder() = default;
 
 char* ChunkDecoder::stored(size_t bytes) { return data_.resize(bytes); }
 
-std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes) {
+std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes, char* target) {
   const auto done = [&](size_t i) { return (skipped >> i & 1) == 0; };
   for (size_t i = codecs.size(); i-- > 0;) {
     if (!done(i)) continue;
@@ -152,23 +219,36 @@ std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skip
     for (size_t j = 0; j < i; ++j) {
       if (done(j)) before = size_after(codecs[j], before);
     }
+    bool first = true;
+    for (size_t j = 0; j < i; ++j) first = first && !done(j);
+    char* const out = first ? target : nullptr;  // what this codec leaves is the chunk
     std::string damage;
     if (adds_sum(codecs[i])) {
       damage = check_sum(codecs[i]);
     } else if (changes_numbers(codecs[i])) {
       damage = number_filter(codecs[i]);
     } else if (codecs[i].kind == Codec::Kind::kShuffle) {
+      if (out && data_.size == bytes && regroups(bytes, codecs[i].element_size)) {
+        regroup<false>(data_, out, codecs[i].element_size);
+        return "";
+      }
       unshuffle(codecs[i].element_size);
     } else {
-      damage = expand(codecs[i].kind, before);
+      const bool exact = codecs[i].kind == Codec::Kind::kDeflate || codecs[i].kind == Codec::Kind::kGzip ||
+                         codecs[i].kind == Codec::Kind::kZstd;  // others may write a little further
+      damage = expand(codecs[i].kind, before, exact ? out : nullptr);
+      if (damage.empty() && exact && out) return "";
     }
     if (!damage.empty()) return damage;
   }
-  if (data_.size == bytes) return "";
-  return "its " + std::to_string(data_.size) + " stored bytes are all there is, not " + std::to_string(bytes);
+  if (data_.size != bytes)
+    return "its " + std::to_string(data_.size) + " stored bytes are all there is, not " + std::to_string(bytes);
+  if (target) std::memcpy(target, data_.bytes.get(), bytes);
+  return "";
 }
 
-std::string ChunkDecoder::expand(Codec::Kind kind, size_t bytes) {
+std::string ChunkDecoder::expand(Codec::Kind kind, size_t bytes, char* target) {
+  if (target) return decompressor_->expand(kind, data_.bytes.get(), data_.size, target, bytes);
   std::string damage = decompressor_->expand(kind, data_.bytes.get(), data_.size, other_.resize(bytes), bytes);
   if (damage.empty()) std::swap(data_, other_);
   return damage;
@@ -204,7 +284,9 @@ std::string ChunkDecoder::number_filter(const Codec& codec) {
 }
 
 void ChunkDecoder::unshuffle(size_t element_size) {
-  if (regroup<false>(data_, other_, element_size)) std::swap(data_, other_);
+  if (!regroups(data_.size, element_size)) return;
+  regroup<false>(data_, other_.resize(data_.size), element_size);
+  std::swap(data_, other_);
 }
 
 void ChunkEncoder::Closer::operator()(libdeflate_compressor* compressor) const {
@@ -250,7 +332,9 @@ void ChunkEncoder::add_sum() {
 }
 
 void ChunkEncoder::shuffle(size_t element_size) {
-  if (regroup<true>(data_, other_, element_size)) std::swap(data_, other_);
+  if (!regroups(data_.size, element_size)) return;
+  regroup<true>(data_, other_.resize(data_.size), element_size);
+  std::swap(data_, other_);
 }
 
 void swap_bytes(char* data, size_t number_size, size_t count) {

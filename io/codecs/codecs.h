@@ -63,12 +63,12 @@ class ChunkDecoder {
   char* stored(size_t bytes);
 
   /// Undoes `codecs`, given in the order of writing, on what lies in stored(); a codec whose bit is in `skipped` was
-  /// not applied. "" when that left exactly `bytes` bytes, in data(); else what is damaged.
-  std::string decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes);
+  /// not applied. "" when that left exactly `bytes` bytes, in `target` or without one in data(); else what is damaged.
+  std::string decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes, char* target = nullptr);
   char* data() { return data_.bytes.get(); }
 
  private:
-  std::string expand(Codec::Kind kind, size_t bytes);
+  std::string expand(Codec::Kind kind, size_t bytes, char* target);
   std::string check_sum(const Codec& codec);
   std::string number_filter(const Codec& codec);
   void unshuffle(size_t element_size);

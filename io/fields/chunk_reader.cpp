@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 
-#include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/base/memory.h"
 #include "moonhalo/io/base/threads.h"
@@ -49,20 +48,24 @@ void ChunkReader::read_cell(const CellBox& box, int64_t i, const StoredChunk& st
     part.copy(bytes, out + in_rows);
     return;
   }
-  const char* bytes = load(box.chunk(i), stored, decoder);
   part.drop_dense_dims();
+  if (part.count.empty() && part.run == map_.chunk_bytes()) {  // all of it, and nothing between
+    load(box.chunk(i), stored, decoder, out + in_rows);
+    return;
+  }
+  const char* bytes = load(box.chunk(i), stored, decoder);
   part.copy(bytes + in_chunk, out + in_rows);
 }
 
-const char* ChunkReader::load(const std::vector<int64_t>& chunk, const StoredChunk& stored,
-                              ChunkDecoder& decoder) const {
+const char* ChunkReader::load(const std::vector<int64_t>& chunk, const StoredChunk& stored, ChunkDecoder& decoder,
+                              char* target) const {
   std::string damage = source_.load(chunk, stored, decoder.stored(stored.bytes), where_);
-  if (damage.empty()) damage = decoder.decode(map_.codecs, stored.skipped, map_.chunk_bytes());
-  TORCH_CHECK_VALUE(damage.empty(), where_.to_string(), ": chunk ", shape_string(chunk), " is damaged\n  have  ", damage,
-                    "\n  fix   take another copy of the file, or write it again");
+  if (damage.empty()) damage = decoder.decode(map_.codecs, stored.skipped, map_.chunk_bytes(), target);
+  if (!damage.empty()) refuse_damaged_chunk(chunk, damage, where_);
   const size_t number_size = map_.element_size / map_.parts;
-  if (map_.swapped) swap_bytes(decoder.data(), number_size, map_.chunk_bytes() / number_size);
-  return decoder.data();
+  char* const bytes = target ? target : decoder.data();
+  if (map_.swapped) swap_bytes(bytes, number_size, map_.chunk_bytes() / number_size);
+  return bytes;
 }
 
 }  // namespace moonhalo::io

@@ -16,8 +16,10 @@ class ChunkReader {
 
   /// Fills `out`, dense in the shape of the rows of `cells`. ValueError that names the first damaged chunk.
   void read(const ChunkGrid& grid, const Box& cells, char* out) const;
-  /// One chunk that was written, decoded, in the byte order of this machine; it lies in `decoder`.
-  const char* load(const std::vector<int64_t>& chunk, const StoredChunk& stored, ChunkDecoder& decoder) const;
+  /// One chunk that was written, decoded, in the byte order of this machine; it lies in `target`, or without one in
+  /// `decoder`.
+  const char* load(const std::vector<int64_t>& chunk, const StoredChunk& stored, ChunkDecoder& decoder,
+                   char* target = nullptr) const;
 
  private:
   void read_cell(const CellBox& box, int64_t i, const StoredChunk& stored, char* out, ChunkDecoder& decoder) const;

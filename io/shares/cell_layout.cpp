@@ -28,8 +28,10 @@ std::vector<int64_t> strides_in_chunk(const ArrayMap& map) {
 }  // namespace
 
 void StridedCopy::drop_dense_dims() {
-  while (!count.empty() && from_strides.back() == static_cast<int64_t>(run) &&
-         to_strides.back() == from_strides.back()) {
+  const auto dense = [&] {
+    return from_strides.back() == static_cast<int64_t>(run) && to_strides.back() == from_strides.back();
+  };
+  while (!count.empty() && (count.back() == 1 || dense())) {
     run *= static_cast<size_t>(count.back());
     count.pop_back();
     from_strides.pop_back();

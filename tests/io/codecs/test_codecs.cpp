@@ -73,7 +73,13 @@ std::string decoded(const std::string& stored, const std::vector<Codec>& codecs,
   ChunkDecoder decoder;
   std::memcpy(decoder.stored(stored.size()), stored.data(), stored.size());
   *damage = decoder.decode(codecs, 0, bytes);
-  return damage->empty() ? std::string(decoder.data(), bytes) : "";
+  const std::string data = damage->empty() ? std::string(decoder.data(), bytes) : "";
+  // The same into memory of the caller, of which no byte more is written.
+  std::string target(bytes + 8, '#');
+  std::memcpy(decoder.stored(stored.size()), stored.data(), stored.size());
+  EXPECT_EQ(decoder.decode(codecs, 0, bytes, target.data()), *damage);
+  if (damage->empty()) EXPECT_EQ(target, data + "########");
+  return data;
 }
 
 std::string some_bytes(size_t count) {
@@ -85,7 +91,7 @@ std::string some_bytes(size_t count) {
 TEST(Codecs, UndoWhatHDF5Did) {
   const testing::Folder folder;
   for (const size_t size : {1, 2, 3, 4, 8, 16}) {
-    for (const size_t count : {1, 37, 4000}) {
+    for (const size_t count : {1, 15, 16, 37, 4000}) {
       const std::string data = some_bytes(size * count);
       for (const auto& c : cases_for(size)) {
         SCOPED_TRACE(std::string(c.name) + " of " + std::to_string(size) + " x " + std::to_string(count));
