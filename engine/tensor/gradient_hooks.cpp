@@ -125,6 +125,11 @@ void install_gradient_hook(const at::Tensor& tensor) {
   }
 }
 
+bool has_gradient_hook(const at::Tensor& leaf) {
+  return torch::autograd::impl::get_autograd_meta(leaf) != nullptr &&
+         has_boundary_hook(torch::autograd::impl::hooks(leaf), 0);
+}
+
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
   ShardTensorImpl* impl = shard_impl(leaf);
   TORCH_INTERNAL_ASSERT(impl != nullptr && leaf.is_leaf() && leaf.requires_grad());

@@ -14,6 +14,8 @@ namespace moonhalo {
 ///  - of a ShardTensor leaf into the leaf's own cut (a sum still to be reduced stays Partial, for later bucketing),
 ///  - of a plain tensor into a plain tensor, reduced over the mesh.
 void install_gradient_hook(const at::Tensor& tensor);
+/// True if this leaf has met a ShardTensor, so that such a hook brings its gradient into form.
+bool has_gradient_hook(const at::Tensor& leaf);
 /// The gradient of this ShardTensor leaf, which requires one, comes back as `spec` says instead of in the leaf's own
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <memory>
 #include <utility>
 
 namespace moonhalo {
@@ -16,12 +17,26 @@ int pass_under_way() { return torch::autograd::get_current_graph_task_id(); }
 
 bool BackwardEnds::under_way() { return pass_under_way() != kNoPass; }
 
-void BackwardEnds::await(std::function<void()> ended) {
+void BackwardEnds::await(std::function<void()> ended, std::function<void()> failed) {
   const int pass = pass_under_way();
   if (!passes_.insert(pass).second) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([this, pass, ended = std::move(ended)] {
-    passes_.erase(pass);
+  // Autograd calls what is queued only where a pass succeeds, but drops it in any case.
+  struct Pass {
+    std::function<void()> left, failed;
+    bool ended = false;
+    ~Pass() {
+      if (ended) return;
+      left();
+      failed();
+    }
+  };
+  auto one = std::make_shared<Pass>();
+  one->left = [this, pass] { passes_.erase(pass); };
+  one->failed = std::move(failed);
+  torch::autograd::Engine::get_default_engine().queue_callback([one = std::move(one), ended = std::move(ended)] {
+    one->left();
     ended();
+    one->ended = true;
   });
 }
 

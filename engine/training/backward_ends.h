@@ -12,11 +12,10 @@ class BackwardEnds {
  public:
   /// True within a backward pass.
   static bool under_way();
-  /// Has `ended` called when the pass under way ends, once however often it is asked for.
-  void await(std::function<void()> ended);
+  /// Has `ended` called when the pass under way ends, once however often it is asked for; `failed` instead when it, or
+  /// `ended`, throws: while the error leaves the pass, so before anybody catches it. `failed` must not throw.
+  void await(std::function<void()> ended, std::function<void()> failed);
   bool waits() const { return !passes_.empty(); }
-  /// A pass that threw does not end.
-  void forget() { passes_.clear(); }
 
  private:
   std::set<int> passes_;

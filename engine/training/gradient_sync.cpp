@@ -17,6 +17,8 @@
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/training/local_results.h"
+#include "moonhalo/engine/training/unit_reducer.h"
 
 namespace moonhalo {
 namespace {
@@ -31,6 +33,8 @@ struct PartialGrad {
   ReduceOp op;
   SpecPtr leaf;     // null: the sum is wanted whole
   int64_t cut = 0;  // else the dim along which the leaf is cut there
+  std::optional<at::ScalarType> reduce_dtype = {};
+  std::shared_ptr<const SumHooks> hooks = {};
 };
 
 // True if the leaf's cut of a dim is that of this mesh dim alone, so that its blocks are rows of the gradient's.
@@ -43,7 +47,8 @@ std::optional<int64_t> dim_cut_by(const ShardSpec& leaf, const ShardSpec& grad, 
 
 // Dims that cut the leaf come first: what is left to be summed over the others is a block. Dims of one rank, whose sums
 // cost nothing, come last.
-std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters) {
+std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters,
+                                       const GradientSyncOptions& options = {}) {
   std::vector<PartialGrad> scattered, reduced;
   std::set<const void*> seen;
   for (const at::Tensor& parameter : parameters) {
@@ -52,14 +57,19 @@ std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters
       continue;
     const SpecPtr leaf = is_shard_tensor(parameter) ? spec(parameter) : nullptr;
     const bool one_mesh = leaf && leaf->mesh() == spec(grad)->mesh();
+    auto [bucket_bytes, reduce_dtype, hooks] = options;
+    if (const auto unit = UnitReducer::of(parameter)) {
+      if (!reduce_dtype) reduce_dtype = unit->options().reduce_dtype;
+      if (!hooks) hooks = unit->options().hooks;
+    }
     for (int64_t m = 0; m < spec(grad)->mesh()->ndim(); ++m) {
       const auto& op = spec(grad)->partial(m);
       if (!op) continue;
       const auto cut = one_mesh ? dim_cut_by(*leaf, *spec(grad), m) : std::nullopt;
       if (cut) {
-        scattered.push_back({grad, m, *op, leaf, *cut});
+        scattered.push_back({grad, m, *op, leaf, *cut, reduce_dtype, hooks});
       } else {
-        reduced.push_back({grad, m, *op, nullptr});
+        reduced.push_back({grad, m, *op, nullptr, 0, reduce_dtype, hooks});
       }
     }
   }
@@ -72,7 +82,7 @@ std::vector<PartialGrad> find_partials(const std::vector<at::Tensor>& parameters
 bool same_bucket(const PartialGrad& a, const PartialGrad& b) {
   return a.mesh_dim == b.mesh_dim && a.op == b.op && (a.leaf == nullptr) == (b.leaf == nullptr) &&
          spec(a.grad)->mesh() == spec(b.grad)->mesh() && a.grad.scalar_type() == b.grad.scalar_type() &&
-         a.grad.device() == b.grad.device();
+         a.grad.device() == b.grad.device() && a.reduce_dtype == b.reduce_dtype && a.hooks == b.hooks;
 }
 
 const at::Tensor& block_of(const PartialGrad& one) { return shard_impl(one.grad)->local(); }
@@ -134,9 +144,9 @@ void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // Returns the type that a bucket is summed in: double stays.
-at::ScalarType sum_dtype(at::ScalarType dtype, const GradientSyncOptions& options) {
-  if (!options.reduce_dtype) return dtype;
-  return is_half(dtype) || (dtype == at::kFloat && is_half(*options.reduce_dtype)) ? *options.reduce_dtype : dtype;
+at::ScalarType sum_dtype(at::ScalarType dtype, const std::optional<at::ScalarType>& reduce_dtype) {
+  if (!reduce_dtype) return dtype;
+  return is_half(dtype) || (dtype == at::kFloat && is_half(*reduce_dtype)) ? *reduce_dtype : dtype;
 }
 
 }  // namespace
@@ -144,7 +154,6 @@ at::ScalarType sum_dtype(at::ScalarType dtype, const GradientSyncOptions& option
 // Gradients that are summed in one message, from packing to the new blocks.
 struct PendingGradientSync::Bucket {
   std::vector<PartialGrad> grads;
-  GradientSyncOptions options;
   Communicator& group;
   std::vector<int64_t> counts = {};               // elements by rank; of a sum that is wanted whole: none
   std::vector<std::vector<int64_t>> shapes = {};  // of what this rank keeps
@@ -152,13 +161,15 @@ struct PendingGradientSync::Bucket {
   std::vector<at::Tensor> addends = {};  // by rank, of this rank's part
   WorkPtr work = nullptr;
 
-  Bucket(std::vector<PartialGrad> waiting, const GradientSyncOptions& options)
-      : grads(std::move(waiting)), options(options), group(spec(grads[0].grad)->mesh()->group(grads[0].mesh_dim)) {
+  explicit Bucket(std::vector<PartialGrad> waiting)
+      : grads(std::move(waiting)), group(spec(grads[0].grad)->mesh()->group(grads[0].mesh_dim)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     flat = pack(grads, group, counts, shapes);
-    flat = flat.to(sum_dtype(flat.scalar_type(), options));
-    if (options.before) options.before(flat);
+    flat = flat.to(sum_dtype(flat.scalar_type(), grads[0].reduce_dtype));
+    if (hooks() && hooks()->before) hooks()->before(flat);
   }
+
+  const std::shared_ptr<const SumHooks>& hooks() const { return grads[0].hooks; }
 
   bool scatters() const { return grads[0].leaf != nullptr; }
   // True if all ranks send all their addends in one message, instead of parts and then sums in two. The bits are the
@@ -216,7 +227,7 @@ struct PendingGradientSync::Bucket {
 
   void put_back() {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (options.after) options.after(flat);
+    if (hooks() && hooks()->after) hooks()->after(flat);
     unpack(grads, flat.to(grads[0].grad.scalar_type()), shapes);
   }
 };
@@ -265,7 +276,7 @@ void note_replaced(const at::Tensor& parameter) {
 
 PendingGradientSync::PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies,
                                          const GradientSyncOptions& options) {
-  std::vector<PartialGrad> waiting = find_partials(parameters);
+  std::vector<PartialGrad> waiting = find_partials(parameters, options);
   std::set<const void*> seen;
   std::erase_if(waiting, [&](const PartialGrad& one) {
     if (one.leaf == nullptr && !copies) return true;
@@ -277,7 +288,7 @@ PendingGradientSync::PendingGradientSync(const std::vector<at::Tensor>& paramete
     parameter.mutable_grad() = at::Tensor();
   }
   for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes)) {
-    buckets_.push_back(std::make_unique<Bucket>(std::move(bucket), options));
+    buckets_.push_back(std::make_unique<Bucket>(std::move(bucket)));
     buckets_.back()->post();
   }
 }
@@ -297,9 +308,10 @@ void PendingGradientSync::finish() {
 
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options) {
   check_in_use(parameters);
-  std::vector<PartialGrad> waiting = find_partials(parameters);
+  average_local_gradients(parameters);
+  std::vector<PartialGrad> waiting = find_partials(parameters, options);
   for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes))
-    PendingGradientSync::Bucket(std::move(bucket), options).reduce();
+    PendingGradientSync::Bucket(std::move(bucket)).reduce();
 }
 
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters) { return !find_partials(parameters).empty(); }

@@ -49,22 +49,27 @@ struct UnitPasses {
       return true;
     });
   }
+  void await_end() {
+    ends.await([this] { backward_ended(); }, [this] { backward_failed(); });
+  }
   void backward_ended() {
     if (ends.waits()) return;  // within another: a segment that was computed again
     close_others(nullptr);
     ended(kBackward);
+  }
+  // The pass that comes next receives what travels.
+  void backward_failed() {
+    if (ends.waits()) return;
+    for (const ParameterUnitPtr& unit : std::exchange(open, {})) {
+      if (unit->options_.reshard_after_backward) unit->reshard();
+    }
+    last[kBackward].reset();
   }
   // This unit and those within it are no longer under way.
   void left(const ParameterUnit* unit) {
     const auto self =
         std::find_if(under_way.begin(), under_way.end(), [&](const auto& one) { return one.get() == unit; });
     under_way.erase(self, under_way.end());
-  }
-  // A backward pass that threw was not ended.
-  void forget_failed() {
-    if (!ends.waits()) return;
-    ends.forget();
-    close_others(nullptr);
   }
 };
 
@@ -169,12 +174,11 @@ void ParameterUnit::reach() {
   UnitPasses& passes = *passes_of_rank;
   const auto kind = BackwardEnds::under_way() ? UnitPasses::kBackward : UnitPasses::kForward;
   if (kind == UnitPasses::kBackward) {
-    passes.ends.await([&passes] { passes.backward_ended(); });
+    passes.await_end();
     passes.close_others(this);
     if (std::find(passes.open.begin(), passes.open.end(), shared_from_this()) == passes.open.end())
       passes.open.push_back(shared_from_this());
   }
-  if (kind == UnitPasses::kForward) passes.forget_failed();
   passes.reached(kind, shared_from_this());
   finish();  // what was begun earlier may be old by now
   start();

@@ -24,17 +24,30 @@ struct LeafHook final : torch::autograd::PostAccumulateGradHook {
 // Holds what travels, and what waits for the end of the backward pass.
 struct ReducersOfRank {
   std::unique_ptr<PendingGradientSync> travelling;
+  std::vector<std::unique_ptr<PendingGradientSync>> dropped;  // received by the pass that comes next
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
   std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes
   BackwardEnds ends;
 
   void arrive() {
+    dropped.clear();
     if (travelling) std::exchange(travelling, nullptr)->finish();
   }
   void await_end() {
-    ends.await([this] { end(); });
+    ends.await([this] { end(); }, [this] { forget(); });
+  }
+  // Drops what a pass that threw has brought; sums of earlier passes are what they were. It waits for
+  // nothing: the error may be this rank's alone.
+  void forget() {
+    if (ends.waits()) return;  // within another, which may go on
+    if (travelling) dropped.push_back(std::move(travelling));
+    for (const auto& reducer : std::exchange(with_ready, {})) reducer->forget();
+    for (; !put_aside.empty(); put_aside.pop_back()) {  // of one leaf the first one is what was there before
+      put_aside.back().first.mutable_grad() = std::move(put_aside.back().second);
+    }
   }
   void end() {
+    if (ends.waits()) return;  // within another: a segment that was computed again
     const c10::AutoGradMode no_grad(false);
     for (const auto& reducer : std::exchange(with_ready, {})) reducer->flush();
     arrive();
@@ -113,9 +126,9 @@ void UnitReducer::flush() {
       std::make_unique<PendingGradientSync>(std::exchange(ready_, {}), /*copies=*/asked_.value_or(false), options_);
 }
 
-void UnitReducer::set_hooks(std::function<void(at::Tensor&)> before, std::function<void(at::Tensor&)> after) {
-  options_.before = std::move(before);
-  options_.after = std::move(after);
+void UnitReducer::forget() {
+  for (const at::Tensor& leaf : std::exchange(ready_, {})) leaf.mutable_grad() = at::Tensor();
+  ready_bytes_ = 0;
 }
 
 int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves) {

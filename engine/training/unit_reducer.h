@@ -14,7 +14,8 @@ namespace moonhalo {
 
 /// Sums the gradients of several leaves over the ranks while backward goes on: each is taken as soon as it is complete,
 /// many travel in one message, and the sum is there when backward ends. Meanwhile leaves that wait for theirs have
-/// none. What earlier passes summed stays and is added to. Owned by its leaves.
+/// none. What earlier passes summed stays and is added to; a pass that throws leaves it alone, and no gradients of its
+/// own in leaves that it had completed. Owned by its leaves.
 class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
  public:
   /// `sums`: whether this happens unless set_requires_gradient_sync says otherwise; then of stored leaves alone.
@@ -26,8 +27,8 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   const GradientSyncOptions& options() const { return options_; }
   /// Sends what is complete. Collective.
   void flush();
-  /// Called with every bucket of these leaves, see GradientSyncOptions.
-  void set_hooks(std::function<void(at::Tensor&)> before, std::function<void(at::Tensor&)> after);
+  /// Called with every bucket of these leaves.
+  void set_hooks(std::shared_ptr<const SumHooks> hooks) { options_.hooks = std::move(hooks); }
 
  private:
   friend struct LeafHook;
@@ -39,6 +40,7 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   void watch(const at::Tensor& leaf);
   void begins(const at::Tensor& leaf);
   void complete(const at::Tensor& leaf);
+  void forget();
   bool sums_now() const { return asked_.value_or(sums_); }
 
   bool sums_;

@@ -176,8 +176,10 @@ void call_hooks(const std::vector<Reference>& hooks, const at::Tensor& flat) {
 }
 
 void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options) {
-  if (!bound.before_sum.empty()) options.before = [&](at::Tensor& flat) { call_hooks(bound.before_sum, flat); };
-  if (!bound.after_sum.empty()) options.after = [&](at::Tensor& flat) { call_hooks(bound.after_sum, flat); };
+  if (!bound.before_sum.empty() || !bound.after_sum.empty()) {
+    options.hooks = std::make_shared<SumHooks>(SumHooks{[&](at::Tensor& flat) { call_hooks(bound.before_sum, flat); },
+                                                        [&](at::Tensor& flat) { call_hooks(bound.after_sum, flat); }});
+  }
   finish_grad_sync(bound.parameters(), options);
 }
 
@@ -209,7 +211,7 @@ int clip_gnorm(lua_State* lua) {
   return 1;
 }
 
-// Buckets that are summed during backward know no optimizer.
+// Sums that know no optimizer, those made during backward say, find its hooks in the units.
 void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
   const std::weak_ptr<BoundOptimizer> weak = bound;
   const auto calls = [&weak](std::vector<Reference> BoundOptimizer::*hooks) {
@@ -217,9 +219,10 @@ void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
       if (const auto alive = weak.lock()) call_hooks(alive.get()->*hooks, flat);
     };
   };
+  const auto hooks =
+      std::make_shared<SumHooks>(SumHooks{calls(&BoundOptimizer::before_sum), calls(&BoundOptimizer::after_sum)});
   for (const at::Tensor& parameter : bound->parameters()) {
-    const auto reducer = UnitReducer::of(parameter);
-    if (reducer) reducer->set_hooks(calls(&BoundOptimizer::before_sum), calls(&BoundOptimizer::after_sum));
+    if (const auto reducer = UnitReducer::of(parameter)) reducer->set_hooks(hooks);
   }
 }
 
@@ -271,6 +274,7 @@ int add_param_group(lua_State* lua) {
   groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer->defaults()));
   check_once(groups, *bound->kind);
   bound->optimizer->add_param_group(groups.back());
+  if (!bound->before_sum.empty() || !bound->after_sum.empty()) tell_reducers(bound);
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
+#include "moonhalo/engine/training/local_results.h"
 #include "moonhalo/engine/training/parameter_unit.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/mesh.h"
@@ -111,6 +112,12 @@ int finish_sync(lua_State* lua) {
   return 0;
 }
 
+/// note_local_results(mesh["dp"])
+int local_results(lua_State* lua) {
+  note_local_results(check_object<DeviceMesh>(lua, 1));
+  return 0;
+}
+
 /// requires_gradient_sync(parameters, sync)
 int requires_sync(lua_State* lua) {
   set_requires_gradient_sync(check_tensor_list(lua, 1), check_bool(lua, 2));
@@ -130,6 +137,7 @@ const luaL_Reg kInternals[] = {{"store_parameter", guard<store>},
                                {"finish_grad_sync", guard<finish_sync>},
                                {"requires_gradient_sync", guard<requires_sync>},
                                {"clip_grad_norm", guard<clip>},
+                               {"note_local_results", guard<local_results>},
                                {"unit", guard<unit>},
                                {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},

@@ -2,89 +2,15 @@
 -- What units of fully_shard gather and when: the numbers are those of replicate, bit by bit, in all three settings.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local units = require "support.sharded_units"
 local nn = mh.nn
 
 local tests = {}
 local kF64 = {dtype = "float64"}
 local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"dp"})
-local kSettings = {
-  {reshard_after_forward = true, reshard_after_backward = true},
-  {reshard_after_forward = false, reshard_after_backward = true},
-  {reshard_after_forward = false, reshard_after_backward = false},
-}
-
--- ---- A model of units -----------------------------------------------------------------------------------------------
-
-local Block = nn.Module:extend("Block")
-function Block:init()
-  self.norm, self.fc1, self.fc2 = nn.LayerNorm(6), nn.Linear(6, 10), nn.Linear(10, 6)
-  self.unused, self.frozen = nn.Linear(2, 9), nn.Linear(6, 6)
-  for _, p in ipairs(self.frozen:parameters()) do p:requires_grad_(false) end
-end
-function Block:forward(x) return self.frozen(x) + self.fc2(mh.gelu(self.fc1(self.norm(x)))) end
-
-local Net = nn.Module:extend("Net")
-function Net:init()
-  self.embed, self.blocks, self.head = nn.Linear(4, 6), nn.ModuleList{Block(), Block(), Block()}, nn.Linear(6, 2)
-  self.again, self.segments, self.turn = false, false, 0
-end
-function Net:forward(x)
-  local h = self.embed(x)
-  for i = 0, 2 do h = self.segments and mh.checkpoint(self.blocks[i], h) or self.blocks[i](h) end
-  if self.again then h = self.blocks[0](h) end
-  return self.head(h)
-end
-
-local function whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
-
-local function new(op, options, shares)
-  mh.manual_seed(1)
-  local net = Net():double()
-  if shares ~= false then net.blocks[2].fc1.weight = net.blocks[0].fc1.weight end  -- by two units
-  local given = {mesh = mesh, min_numel = op == "fully_shard" and 1 or nil}
-  for key, value in pairs(options) do given[key] = value end
-  for i = 0, 2 do mh[op](net.blocks[i], given) end
-  return mh[op](net, given)
-end
-local function replicated() return new("replicate", {}) end
---- This rank's samples: uneven, the last rank has none.
-local function mine(seed)
-  mh.manual_seed(seed or 2)
-  local x = mh.randn({7, 5, 4}, kF64)
-  local rows = ({[3] = {4, 3, 0}, [4] = {3, 1, 3, 0}})[ranks]
-  local begin = 0
-  for rank = 1, mesh.rank do begin = begin + rows[rank] end
-  return mh.local_batch(x:narrow(0, begin, rows[mesh.rank + 1]), mesh)
-end
-
-local function gradients(net)
-  local seen = {}
-  for name, p in net:named_parameters() do seen[name] = p.grad and whole(p.grad) end
-  return seen
-end
-
---- Parameters after three steps, and the gradients of the first.
-local function train(net, passes, optimizer)
-  passes = passes or function(model) model(mine()):square():mean():backward() end
-  local opt = mh.optim[optimizer or "AdamW"](net:parameters(), {lr = 0.05})
-  local seen = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    passes(net, opt)
-    opt:sync_shard_grad()
-    if step == 1 then seen.gradients = gradients(net) end
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = whole(p) end
-  return seen
-end
-
-local function messages_of(fn)
-  local before = mh.comm_stats().by_kind.exchange.messages
-  fn()
-  return mh.comm_stats().by_kind.exchange.messages - before
-end
+local mesh, kSettings = units.mesh, units.settings
+local new, replicated, mine, whole, train = units.new, units.replicated, units.mine, units.whole, units.train
+local gradients, messages_of, halves, kUnits = units.gradients, units.messages_of, units.halves, units.count
 
 -- ---- Equal numbers --------------------------------------------------------------------------------------------------
 
@@ -166,7 +92,6 @@ end
 
 -- ---- Messages -------------------------------------------------------------------------------------------------------
 
-local kUnits = 4  -- three blocks and what stands around them
 
 function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
   -- Per unit: forward, backward and the sum of gradients, or less.
@@ -332,24 +257,6 @@ end
 
 -- ---- Types ----------------------------------------------------------------------------------------------------------
 
-local Half = nn.Module:extend("Half")
-function Half:init() self.first, self.blocks = nn.Linear(4, 6), nn.ModuleList{nn.Linear(6, 6), nn.Linear(6, 6)} end
-function Half:forward(x)
-  testing.assert_equal({x.dtype, self.first.weight.dtype}, {"bfloat16", "bfloat16"})
-  local h = self.first(x)
-  for i = 0, 1 do h = mh.tanh(self.blocks[i](h)) end
-  return h
-end
-
-local function halves(options)
-  mh.manual_seed(1)
-  local net = Half()
-  local given = {mesh = mesh, min_numel = 1, mp_policy = {param_dtype = "bfloat16"}}
-  for key, value in pairs(options) do given[key] = value end
-  for i = 0, 1 do mh.fully_shard(net.blocks[i], given) end
-  return mh.fully_shard(net, given)
-end
-
 function tests.test_V15_parameters_travel_in_half_precision()
   local x = mine():float()
   local function passes(net)
@@ -382,60 +289,6 @@ function tests.test_V15_parameters_travel_in_half_precision()
   testing.assert_equal(net.first.weight.dtype, "float32")
 end
 
-function tests.test_N35_sums_are_made_in_the_type_asked_for()
-  for _, dtype in ipairs {"float32", "bfloat16"} do
-    local net = halves {mp_policy = {param_dtype = "bfloat16", reduce_dtype = dtype}}
-    local opt, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), {}
-    opt:register_reducer_pre_hook(function(flat) seen[flat.dtype] = true end)
-    net(mine():float()):float():square():mean():backward()
-    testing.assert_equal(seen, {[dtype] = true})
-    testing.assert_equal(net.first.weight.grad.dtype, "float32")
-  end
-end
-
--- ---- Sums -----------------------------------------------------------------------------------------------------------
-
-function tests.test_N35_sums_of_a_unit_travel_before_backward_reaches_the_units_before_it()
-  local net = new("fully_shard", kSettings[1])
-  local opt, sent, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), 0, nil
-  opt:register_reducer_pre_hook(function() sent = sent + 1 end)
-  local x = mine()
-  x:requires_grad_()
-  x:register_hook(function() seen = sent end)  -- the last gradient of all
-
-  net(x):square():mean():backward()
-
-  testing.assert_equal({seen, sent}, {kUnits - 2, kUnits})  -- the first block ends with the module around it
-end
-
-function tests.test_N35_hooks_see_the_buckets_of_a_backward_pass()
-  local function run(hooked)
-    local net = new("fully_shard", kSettings[1])
-    local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
-    local before, after = 0, 0
-    if hooked then
-      opt:register_reducer_pre_hook(function(flat) before = before + 1 flat:mul_(2) end)
-      opt:register_reducer_post_hook(function(flat) after = after + 1 flat:mul_(3) end)
-    end
-    net(mine()):square():mean():backward()
-    local during = {before, after}
-    opt:sync_shard_grad()  -- of copies
-    return gradients(net), during
-  end
-  local expected = run(false)
-  local seen, during = run(true)
-  testing.assert_equal(during, {kUnits, kUnits})
-  for name, grad in pairs(expected) do testing.assert_close(seen[name], grad * 6) end
-end
-
-function tests.test_N32_copies_may_be_summed_during_backward()
-  local waiting, eager = replicated(), replicated():set_requires_gradient_sync(true)
-  for _, net in ipairs {waiting, eager} do net(mine()):square():mean():backward() end
-  testing.assert_equal(waiting.head.weight.grad.placements[1]:is_partial(), true)
-  testing.assert_equal(eager.head.weight.grad.placements, {mh.Replicate()})
-  testing.assert_equal(gradients(eager), gradients(waiting))
-end
-
 -- ---- What stands around units -----------------------------------------------------------------------------------------
 
 -- N36: parameters of an outer module that are plain, the same on every rank.
@@ -466,6 +319,55 @@ function tests.test_V15_results_of_this_rank_alone()
     testing.assert_equal(net(own):is_shard_tensor(), false)
     testing.assert_equal(net(own).shape, {2, 5, 2})
     testing.assert_all_close(train(net, function(model) model(own):square():mean():backward() end), expected)
+  end
+end
+
+-- A head that is an ordinary module sees plain results, other ones on every rank.
+function tests.test_N36_plain_heads_behind_results_of_this_rank_alone()
+  mh.manual_seed(6)
+  local x = mh.randn({2 * ranks, 5, 4}, kF64)
+  local own = x:narrow(0, 2 * mesh.rank, 2)
+  local function run(op, options, sum)
+    local net = new(op, options)
+    mh.manual_seed(7)
+    local head, spare = nn.Linear(2, 3):double(), nn.Linear(2, 3):double()
+    if not options.output then
+      for _, module in ipairs {head, spare} do mh.replicate(module, {mesh = mesh}) end
+    end
+    local parameters = net:parameters()
+    for _, module in ipairs {head, spare} do
+      for _, p in ipairs(module:parameters()) do parameters[#parameters + 1] = p end
+    end
+    local mask = mh.full({2, 1, 1}, mesh.rank == 1 and 1 or 0, kF64)
+    local opt, norms = mh.optim.AdamW(parameters, {lr = 0.05}), {}
+    for step = 1, 3 do
+      opt:zero_grad()
+      local h, y = net(options.output and own or mh.local_batch(own, mesh)), nil
+      if not options.output then
+        y = head(h) + spare(h) * mh.local_batch(mask, mesh)
+      elseif mesh.rank == 1 then
+        y = head(h) + spare(h)
+      else
+        y = head(h)  -- the spare one has no gradient here
+      end
+      y:square():mean():backward()
+      norms[step] = sum(opt, parameters)
+      opt:step()
+    end
+    local seen = {norms = mh.stack(norms):detach()}
+    for i, p in ipairs(parameters) do seen[i] = whole(p) end
+    return seen
+  end
+  local ways = {
+    step = function() return mh.zeros({}, kF64) end,
+    clip_gnorm = function(opt) return opt:clip_gnorm(0.1) end,
+    clip_grad_norm = function(_, parameters) return mh.clip_grad_norm(parameters, 0.1) end,
+  }
+  for _, sum in pairs(ways) do
+    local expected = run("replicate", {}, sum)
+    for _, op in ipairs {"replicate", "fully_shard"} do
+      testing.assert_all_close(run(op, {output = "local"}, sum), expected)
+    end
   end
 end
 

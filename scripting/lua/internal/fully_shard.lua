@@ -207,7 +207,10 @@ local function make_unit(op, module, given)
   })
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
-  if options.output == "local" then hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh)) end
+  if options.output == "local" then
+    training.note_local_results(options.mesh)
+    hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh))
+  end
   return module
 end
 
@@ -220,7 +223,9 @@ local units = {}
 --- multiples of so many rows); input (true: plain tensors that the outermost
 --- such module is called with are this rank's own samples, as mh.local_batch makes of labels; false: plain tensors count as
 --- replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
---- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several).
+--- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several; so
+--- plain parameters, of an ordinary module that such results go through, get the mean of their gradients, too, before an
+--- optimizer or clip_grad_norm looks at them).
 ---
 --- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before the
 --- module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are freed

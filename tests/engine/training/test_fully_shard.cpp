@@ -13,6 +13,7 @@
 #include <torch/optim/adamw.h>
 
 #include "moonhalo/engine/model/parallel_plan.h"
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
@@ -61,7 +62,7 @@ TEST(LevelSizes, KeepUnitsOfRowsWhole) {
     const at::Tensor kept = store_parameter(weight, mesh, {.unit_rows = 32}, "weight");
     Sizes sizes = spec(kept)->cut(0).sizes;
     EXPECT_EQ(sizes[0] % 32 + sizes[1] % 32, 0);
-    EXPECT_TRUE(at::equal(full_tensor(kept.detach()), weight.detach()));
+    EXPECT_TRUE(at::equal(full_tensor(kept.detach()).cpu(), weight.detach()));
     EXPECT_FALSE(spec(store_parameter(weight.detach().narrow(0, 0, 64), mesh, {.unit_rows = 32}, "weight"))->is_cut(0));
     EXPECT_EQ(message_of([&] { store_parameter(weight, mesh, {.unit_rows = 0}, "w"); }).substr(0, 17),
               "w: unit_rows = 0,");
@@ -132,7 +133,7 @@ TEST(FullyShard, V15TrainsAsCopiesDoAndAsTheWholeModel) {
   for (const Sizes& rows : {Sizes{4, 3}, Sizes{5, 0, 2}, Sizes{1, 2, 0, 4}}) {
     on_mesh({static_cast<int64_t>(rows.size())}, [&](const MeshPtr& mesh) {
       const int64_t begin = std::accumulate(rows.begin(), rows.begin() + mesh->rank(), int64_t{0});
-      const at::Tensor mine = local_batch(x.narrow(0, begin, rows[mesh->rank()]), mesh);
+      const at::Tensor mine = local_batch(x.narrow(0, begin, rows[mesh->rank()]).to(device_of(*mesh)), mesh);
       nn::Sequential sharded = network(), copied = network();
       fully_shard(*sharded->ptr(0), mesh, {.min_numel = 1});
       fully_shard(*sharded.ptr(), mesh, {.min_numel = 1});
@@ -170,7 +171,7 @@ TEST(FullyShard, V15UnitsGiveTheBitsOfCopies) {
   for (const Sizes& rows : {Sizes{4, 3}, Sizes{5, 0, 2}}) {
     on_mesh({static_cast<int64_t>(rows.size())}, [&](const MeshPtr& mesh) {
       const int64_t begin = std::accumulate(rows.begin(), rows.begin() + mesh->rank(), int64_t{0});
-      const at::Tensor mine = local_batch(x.narrow(0, begin, rows[mesh->rank()]), mesh);
+      const at::Tensor mine = local_batch(x.narrow(0, begin, rows[mesh->rank()]).to(device_of(*mesh)), mesh);
       nn::Sequential copied = network();
       replicate(*copied.ptr(), mesh);
       at::square(copied->forward(mine)).mean().backward();

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/training/local_results.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <map>
+
+#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+const RankLocal<std::vector<std::weak_ptr<DeviceMesh>>> meshes;
+
+// The gradients one behind the other, and for each whether this rank has it.
+at::Tensor pack(const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> parts;
+  at::Tensor has = at::zeros({static_cast<int64_t>(leaves.size())}, leaves[0].options().requires_grad(false));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const at::Tensor& grad = leaves[i].grad();
+    parts.push_back(grad.defined() ? grad.reshape({-1}) : at::zeros({leaves[i].numel()}, has.options()));
+    if (grad.defined()) has[static_cast<int64_t>(i)].fill_(1);
+  }
+  parts.push_back(has);
+  return at::cat(parts);
+}
+
+void average(const std::vector<at::Tensor>& leaves, Communicator& group) {
+  const auto describe = [&] { return std::to_string(leaves.size()) + " plain parameters"; };
+  const CallScope scope(leaves.size(), "average_gradients", describe);
+  at::Tensor flat = pack(leaves);
+  group.all_reduce(flat, ReduceOp::kAvg);
+  const at::Tensor has = flat.narrow(0, flat.numel() - static_cast<int64_t>(leaves.size()), leaves.size()).cpu();
+  int64_t start = 0;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const at::Tensor mean = flat.narrow(0, start, leaves[i].numel()).view(leaves[i].sizes());
+    start += leaves[i].numel();
+    if (at::real(has[static_cast<int64_t>(i)]).item<double>() == 0) continue;
+    at::Tensor& grad = leaves[i].mutable_grad();
+    if (grad.defined()) {
+      grad.copy_(mean);
+    } else {
+      grad = mean.clone();
+    }
+  }
+}
+
+}  // namespace
+
+void note_local_results(const MeshPtr& data) {
+  std::erase_if(*meshes, [](const auto& mesh) { return mesh.expired(); });
+  const auto same = [&](const auto& mesh) { return mesh.lock() == data; };
+  if (std::none_of(meshes->begin(), meshes->end(), same)) meshes->push_back(data);
+}
+
+void average_local_gradients(const std::vector<at::Tensor>& parameters) {
+  const c10::AutoGradMode no_grad(false);
+  for (const auto& weak : *meshes) {
+    const MeshPtr mesh = weak.lock();
+    if (!mesh || mesh->size() == 1) continue;
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+    for (const at::Tensor& leaf : parameters) {
+      if (leaf.requires_grad() && !is_shard_tensor(leaf) && !has_gradient_hook(leaf))
+        by_dtype[leaf.scalar_type()].push_back(leaf);
+    }
+    for (const auto& [dtype, leaves] : by_dtype) average(leaves, mesh->group());
+  }
+}
+
+}  // namespace moonhalo
