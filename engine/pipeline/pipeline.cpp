@@ -12,8 +12,10 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -60,6 +62,18 @@ Tensors gradients_of(const Tensors& inputs) {
   return gradients;
 }
 
+/// Copies what is there now: a stage may write what it gave away, a buffer of its own say, while that is on its way.
+Tensors copies_of(const Tensors& tensors) {
+  const c10::AutoGradMode no_grad(false);
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) {
+    // Where it is sent others are refused.
+    const bool dense = tensor.defined() && tensor.layout() == at::kStrided;
+    copies.push_back(dense ? tensor.detach().clone().requires_grad_(tensor.requires_grad()) : tensor);
+  }
+  return copies;
+}
+
 /// Makes the leaves that the next stage on the same rank gets.
 Tensors leaves_of(const Tensors& tensors) {
   Tensors leaves;
@@ -85,8 +99,8 @@ MeshPtr make_slice(DeviceMesh& mesh, int64_t pipeline_dim) {
 
 struct Pipeline::Step {
   const std::vector<Tensors>& samples;
-  const Loss* loss = nullptr;  // none: inference
-  const TrainOptions* options = nullptr;
+  const Loss* loss = nullptr;
+  const TrainOptions* options = nullptr;  // none: inference
   StepRandom random = {};
   std::map<std::pair<int64_t, int64_t>, Held> held = {};  // by stage and micro-batch
   std::map<std::string, Tensors> handed = {};             // to calls of this rank, where it is alone
@@ -105,6 +119,7 @@ Pipeline::Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stag
   schedule_ = make_schedule(options.schedule, ranks_, this->stages(), micros_);
   forward_schedule_ = make_forward_schedule(ranks_, this->stages(), micros_);
   slice_ = make_slice(*mesh, mesh->mesh_dim(dim));
+  note_stages(mesh, mesh->mesh_dim(dim));
   make_links();
 }
 
@@ -147,10 +162,12 @@ void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& paramet
   tied_.push_back({parameter, group});
 }
 
-at::Tensor Pipeline::reduce_over_stages(const at::Tensor& value, ReduceOp op) const {
-  at::Tensor result = value.detach().clone(at::MemoryFormat::Contiguous);
-  group_.all_reduce(result, op);
-  return result;
+void Pipeline::hold(const std::vector<at::Tensor>& parameters) const {
+  for (const at::Tensor& parameter : parameters) {
+    const auto tied =
+        std::find_if(tied_.begin(), tied_.end(), [&](const Tied& one) { return one.parameter.is_same(parameter); });
+    note_stage_parameter(parameter, group(), tied == tied_.end() || tied->group->rank() == 0);
+  }
 }
 
 Tensors Pipeline::from_stage(int64_t stage, const Tensors& tensors) const {
@@ -188,6 +205,14 @@ std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
   return std::move(step.results);
 }
 
+Tensors Pipeline::infer_step(const std::vector<Tensors>& samples, const Loss& loss) {
+  check_count("infer_step", samples.size());
+  const c10::AutoGradMode record(false);
+  Step step{samples, &loss};
+  run(forward_schedule_[rank_], step);
+  return share_losses(step.results);
+}
+
 void Pipeline::run(const std::vector<StageCall>& calls, Step& step) {
   if (has_stage(stages() - 1)) step.results.resize(micros_);
   try {
@@ -207,8 +232,8 @@ void Pipeline::forward(const StageCall& call, Step& step) {
   const bool last = call.stage == stages() - 1;
   if (last && step.loss == nullptr) step.results[call.micro] = outputs;
   if (last && step.loss != nullptr) outputs = {loss_of(call, step, outputs)};
-  if (!last) give(call, 1, step, outputs);
-  if (step.loss != nullptr) step.held[{call.stage, call.micro}] = {std::move(inputs), std::move(outputs)};
+  if (!last) give(call, 1, step, copies_of(outputs));
+  if (step.options != nullptr) step.held[{call.stage, call.micro}] = {std::move(inputs), std::move(outputs)};
 }
 
 Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const {
@@ -223,11 +248,12 @@ Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const
 at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& outputs) const {
   const ElementwiseRandom random;
   const at::Tensor loss = (*step.loss)(outputs, call.micro);
-  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "train_step: micro-batch ", call.micro, ": the loss is no single number\n  have  ",
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, step.options != nullptr ? "train_step" : "infer_step", ": micro-batch ", call.micro, ": the loss is no single number\n  have  ",
                     loss.defined() ? describe(loss) : "no tensor", "\n  fix   reduce it: mean() or sum()");
+  step.results[call.micro] = {is_shard_tensor(loss) ? full_tensor(loss.detach()) : loss.detach()};
+  if (step.options == nullptr) return loss;
   TORCH_CHECK_VALUE(loss.requires_grad(), "train_step: micro-batch ", call.micro, ": nothing to train: the loss requires no gradient\n  have  ",
                     describe(loss), "\n  fix   compute it from the last stage's outputs, and let some parameter require a gradient");
-  step.results[call.micro] = {is_shard_tensor(loss) ? full_tensor(loss.detach()) : loss.detach()};
   return step.options->scale_fn ? step.options->scale_fn(loss) : loss;
 }
 
@@ -237,8 +263,10 @@ void Pipeline::backward(const StageCall& call, Step& step) {
   Tensors roots, gradients;
   if (call.stage == stages() - 1) {
     const auto& dummy = step.options->is_dummy_batch;
-    roots = outputs;
-    gradients = {!dummy.empty() && dummy[call.micro] ? at::zeros_like(outputs[0]) : at::ones_like(outputs[0])};
+    if (dummy.empty() || !dummy[call.micro]) {  // a gradient of zeros would make NaN of values that are not finite
+      roots = outputs;
+      gradients = {at::ones_like(outputs[0])};
+    }
   } else {
     const Tensors taken = take(call, step);
     for (size_t i = 0; i < outputs.size(); ++i) {

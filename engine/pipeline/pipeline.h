@@ -45,7 +45,7 @@ class Pipeline {
   /// The loss, of one element, of what the last stage gives for a micro-batch.
   using Loss = std::function<at::Tensor(const Tensors& outputs, int64_t micro)>;
   struct TrainOptions {
-    std::vector<bool> is_dummy_batch = {};                       ///< by micro-batch: it takes part, its gradients are 0
+    std::vector<bool> is_dummy_batch = {};  ///< by micro-batch: it goes forward and has a loss, but no gradients
     std::function<at::Tensor(const at::Tensor&)> scale_fn = {};  ///< of the loss, for backward alone
   };
 
@@ -63,9 +63,12 @@ class Pipeline {
   /// Says that `stages` share a parameter; it is undefined on ranks that have none of them. train_step adds its
   /// gradients up. ValueError where the ranks' tensors differ in shape, dtype or placements.
   void tie(const std::vector<int64_t>& stages, const at::Tensor& parameter);
+  /// Says which parameters this rank's stages have, after `tie`: norms of gradients (clip.h) are then those of all
+  /// stages.
+  void hold(const std::vector<at::Tensor>& parameters) const;
 
-  /// A number of this rank's stages, plain and the same on its slice, put together over all stages.
-  at::Tensor reduce_over_stages(const at::Tensor& value, ReduceOp op) const;
+  /// The ranks that have the other stages, at this rank's place in their slices.
+  CommunicatorPtr group() const { return group_.shared_from_this(); }
 
   /// Tensors of the ranks that have `stage` (its parameters, say), on all ranks: their own there, copies elsewhere.
   Tensors from_stage(int64_t stage, const Tensors& tensors) const;
@@ -77,6 +80,8 @@ class Pipeline {
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss) { return train_step(samples, loss, {}); }
   /// Returns on all ranks what the last stage gives for each sample. No gradients are recorded.
   std::vector<Tensors> infer_step(const std::vector<Tensors>& samples);
+  /// The losses of train_step, without gradients.
+  Tensors infer_step(const std::vector<Tensors>& samples, const Loss& loss);
 
  private:
   struct Held {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -80,20 +81,20 @@ at::Tensor lift(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector
 }
 
 at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
-  const MeshPtr mesh = data->root();
+  const MeshPtr mesh = whole_mesh(data);
   std::vector<Placement> placements(mesh->ndim());
   if (tensor.dim() > 0) {
-    for (const int64_t m : data->root_dims()) placements[m] = shard(0);
+    for (const int64_t m : dims_of_slice(*mesh, *data)) placements[m] = shard(0);
   }
   if (!is_shard_tensor(tensor)) {
     return tensor.dim() == 0 ? from_local(tensor, replicated(mesh, {})) : from_local(tensor, mesh, placements);
   }
   const DeviceMesh& own = *spec(tensor)->mesh();
-  if (&own == mesh.get() || own.root() != mesh) return tensor;
+  const std::vector<int64_t> has = dims_of_slice(*mesh, own);
+  if (&own == mesh.get() || has.empty()) return tensor;
   std::vector<Placement> others;
   for (int64_t m = 0; m < mesh->ndim(); ++m) {
-    const bool lacks = std::find(own.root_dims().begin(), own.root_dims().end(), m) == own.root_dims().end();
-    if (lacks) others.push_back(placements[m]);
+    if (std::find(has.begin(), has.end(), m) == has.end()) others.push_back(placements[m]);
   }
   return lift(tensor, mesh, others);
 }

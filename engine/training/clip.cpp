@@ -6,9 +6,14 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/model/stage_parameters.h"
+#include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/training/gradient_sync.h"
@@ -35,7 +40,7 @@ MeshPtr common_mesh(const std::vector<at::Tensor>& gradients) {
     if (own == mesh) continue;
     TORCH_CHECK_VALUE(own->root() == mesh->root(), "clip_grad_norm: the gradients live on different meshes\n  have  ",
                       mesh->to_string(), " and ", own->to_string(), "\n  fix   slice both from one mesh");
-    mesh = mesh->root();
+    mesh = whole_mesh(mesh);
   }
   return mesh;
 }
@@ -80,38 +85,86 @@ at::Tensor power_sum(const std::vector<at::Tensor>& gradients, const DeviceMesh*
   return std::isinf(p) ? elsewhere.clamp_min(total) : elsewhere + total;
 }
 
-at::ScalarType result_type(const std::vector<at::Tensor>& gradients) {
-  for (const at::Tensor& grad : gradients) {
-    if (c10::toRealValueType(grad.scalar_type()) == at::kDouble) return at::kDouble;
+bool has_double(const std::vector<at::Tensor>& gradients) {
+  return std::any_of(gradients.begin(), gradients.end(),
+                     [](const at::Tensor& grad) { return c10::toRealValueType(grad.scalar_type()) == at::kDouble; });
+}
+
+// Parameters of a pipeline's stages, or, without a group, of none.
+struct Part {
+  CommunicatorPtr stages;
+  std::vector<at::Tensor> gradients;  // those that count here
+};
+
+std::vector<Part> parts_of(const std::vector<at::Tensor>& parameters, const CommunicatorPtr& stages) {
+  std::vector<Part> parts;
+  const auto part_of = [&](const CommunicatorPtr& group) -> Part& {
+    const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.stages == group; });
+    return found == parts.end() ? parts.emplace_back(Part{group, {}}) : *found;
+  };
+  if (stages) part_of(stages);
+  for (const at::Tensor& parameter : parameters) {
+    const std::optional<StageParameter> stage = stage_parameter(parameter);
+    Part& part = part_of(stage ? stage->group : nullptr);
+    if (parameter.grad().defined() && (!stage || stage->counts)) part.gradients.push_back(parameter.grad());
   }
-  return at::kFloat;
+  return parts;
+}
+
+// Sums of one part over its ranks: |x|^p, or the largest |x|; and whether any gradient is of double.
+std::pair<at::Tensor, bool> reduced_sum(const Part& part, double norm_type) {
+  const std::vector<at::Tensor>& gradients = part.gradients;
+  const ReduceOp op = std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum;
+  const MeshPtr mesh = common_mesh(gradients);
+  at::Tensor total = power_sum(gradients, mesh.get(), norm_type);
+  bool is_double = has_double(gradients);
+  if (!gradients.empty()) {
+    total = total.to((is_shard_tensor(gradients[0]) ? to_local(gradients[0]) : gradients[0]).device());
+  }
+  if (mesh) {
+    const auto describe = [&] { return std::to_string(gradients.size()) + " gradients"; };
+    const CallScope scope(gradients.size(), "clip_grad_norm", describe);
+    mesh->group().all_reduce(total, op);
+  }
+  if (part.stages) {  // which have other gradients, or none
+    const auto describe = [] { return std::string("the norms of stages"); };
+    const CallScope scope(tag_of(std::string("stages")), "clip_grad_norm", describe);
+    at::Tensor all = at::tensor({total.item<double>(), is_double ? 1.0 : 0.0}, at::kDouble);
+    part.stages->all_reduce(all, op);
+    total = all[0].to(total.device());
+    is_double = all[1].item<double>() > 0;
+  }
+  return {total, is_double};
 }
 
 }  // namespace
 
-at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
+at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type, const CommunicatorPtr& stages) {
   TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type, ", wanted a positive number or infinity");
   const c10::AutoGradMode no_grad(false);
   finish_grad_sync(parameters);
-  const std::vector<at::Tensor> gradients = gradients_of(parameters);
-  if (gradients.empty()) return at::zeros({});
-  const MeshPtr mesh = common_mesh(gradients);
-  const at::Tensor& first = gradients[0];
-  at::Tensor total =
-      power_sum(gradients, mesh.get(), norm_type).to((is_shard_tensor(first) ? to_local(first) : first).device());
-  if (mesh) {
-    const auto describe = [&] { return std::to_string(gradients.size()) + " gradients"; };
-    const CallScope scope(gradients.size(), "clip_grad_norm", describe);
-    mesh->group().all_reduce(total, std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum);
+  at::Tensor total;
+  bool is_double = false;
+  for (const Part& part : parts_of(parameters, stages)) {
+    if (part.gradients.empty() && !part.stages) continue;
+    const auto [sum, of_double] = reduced_sum(part, norm_type);
+    is_double = is_double || of_double;
+    if (!total.defined()) {
+      total = sum;
+    } else {
+      const at::Tensor here = sum.to(total.device());
+      total = std::isinf(norm_type) ? at::maximum(total, here) : total + here;
+    }
   }
+  if (!total.defined()) return at::zeros({});
   if (!std::isinf(norm_type)) total = total.pow(1 / norm_type);
-  return total.to(result_type(gradients));
+  return total.to(is_double ? at::kDouble : at::kFloat);
 }
 
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
-                          bool error_if_nonfinite) {
+                          bool error_if_nonfinite, const CommunicatorPtr& stages) {
   const c10::AutoGradMode no_grad(false);
-  const at::Tensor norm = grad_norm(parameters, norm_type);
+  const at::Tensor norm = grad_norm(parameters, norm_type, stages);
   TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(), "clip_grad_norm: the norm of the gradients is ",
                     norm.item<double>(), ", and error_if_nonfinite is set");
   const double factor = max_norm / (norm.item<double>() + 1e-6);

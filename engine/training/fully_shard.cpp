@@ -13,6 +13,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
 #include "moonhalo/engine/model/parallelize.h"
+#include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/gradient_sync.h"
@@ -40,7 +41,7 @@ struct HeldBytes {
 const RankLocal<HeldBytes> held_bytes;
 
 void check_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
-  TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || spec(tensor)->mesh()->root() == root, name, ": the parameter lives on ",
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || !dims_of_slice(*root, *spec(tensor)->mesh()).empty(), name, ": the parameter lives on ",
                     spec(tensor)->mesh()->to_string(), ", which is no slice of ", root->to_string(),
                     "\n  fix   slice both meshes from one that init_device_mesh made");
 }
@@ -50,8 +51,8 @@ at::Tensor lifted(const at::Tensor& tensor, const MeshPtr& root) {
   const MeshPtr& own = spec(tensor)->mesh();
   if (own == root) return tensor;
   at::Tensor block = to_local(tensor).contiguous().clone();
+  const std::vector<int64_t> kept = dims_of_slice(*root, *own);
   for (int64_t m = 0; m < root->ndim(); ++m) {
-    const auto& kept = own->root_dims();
     if (std::find(kept.begin(), kept.end(), m) == kept.end()) root->group(m).broadcast(block, 0);
   }
   const std::vector<Placement> copies(root->ndim() - own->ndim());
@@ -111,8 +112,8 @@ std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<in
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name) {
   TORCH_CHECK_VALUE(options.unit_rows > 0, name, ": unit_rows = ", options.unit_rows, ", wanted a number of rows");
-  const MeshPtr root = data->root();
-  const int64_t mesh_dim = data->root_dims().back(), ranks = root->size(mesh_dim);
+  const MeshPtr root = whole_mesh(data);
+  const int64_t mesh_dim = dims_of_slice(*root, *data).back(), ranks = root->size(mesh_dim);
   const at::Tensor value = on_whole_mesh(tensor, root, name);
   const SpecPtr own = spec_on(value, root);
   if (own->layout().uses(mesh_dim)) return tensor;
@@ -129,7 +130,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
 }
 
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name) {
-  const MeshPtr root = data->root();
+  const MeshPtr root = whole_mesh(data);
   const at::Tensor value = on_whole_mesh(tensor, root, name);
   note_replaced(tensor);
   return placed(value, tensor, root, spec_on(value, root)->placements());

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/training/clip.h"
 #include "moonhalo/scripting/bind/mesh.h"
 
 namespace moonhalo::scripting {
@@ -80,6 +81,12 @@ int make_pipeline(lua_State* lua) {
   return 1;
 }
 
+Pipeline::Loss loss_of(const Reference& function) {
+  return [&function](const Tensors& outputs, int64_t micro) {
+    return call_for_one(function, outputs, "the loss", micro + 1);
+  };
+}
+
 /// pipeline:train_step(samples, loss, {is_dummy_batch =, scale_fn =}) -> losses. `samples`: lists of tensors;
 /// loss(micro, outputs...) counts from 1.
 int train_step(lua_State* lua) {
@@ -99,16 +106,19 @@ int train_step(lua_State* lua) {
       return call_for_one(scale, {loss}, "scale_fn");
     };
   }
-  const Pipeline::Loss loss = [&function](const Tensors& outputs, int64_t micro) {
-    return call_for_one(function, outputs, "the loss", micro + 1);
-  };
-  push(lua, self(lua)->train_step(samples, loss, options));
+  push(lua, self(lua)->train_step(samples, loss_of(function), options));
   return 1;
 }
 
-/// pipeline:infer_step(samples) -> a list of tensors for each sample.
+/// pipeline:infer_step(samples[, loss]) -> a list of tensors for each sample; with loss(micro, outputs...): the losses.
 int infer_step(lua_State* lua) {
-  push(lua, self(lua)->infer_step(check_samples(lua, 2)));
+  const std::vector<Tensors> samples = check_samples(lua, 2);
+  if (is_nil(lua, 3)) {
+    push(lua, self(lua)->infer_step(samples));
+  } else {
+    const Reference function = check_function(lua, 3);
+    push(lua, self(lua)->infer_step(samples, loss_of(function)));
+  }
   return 1;
 }
 
@@ -118,9 +128,17 @@ int tie(lua_State* lua) {
   return 0;
 }
 
-/// pipeline:reduce_over_stages(value, op) -> tensor
-int reduce_over_stages(lua_State* lua) {
-  push(lua, self(lua)->reduce_over_stages(check_tensor(lua, 2), parse_reduce_op(check_string(lua, 3))));
+/// pipeline:hold(parameters)
+int hold(lua_State* lua) {
+  self(lua)->hold(check_tensor_list(lua, 2));
+  return 0;
+}
+
+/// pipeline:clip_grad_norm(parameters, max_norm, norm_type) -> the norm of all stages; `parameters`: this rank's, or
+/// none
+int clip(lua_State* lua) {
+  push(lua, clip_grad_norm(check_tensor_list(lua, 2), check_number(lua, 3), check_number(lua, 4), false,
+                           self(lua)->group()));
   return 1;
 }
 
@@ -149,7 +167,8 @@ void open_pipeline(lua_State* lua) {
   static const luaL_Reg methods[] = {{"train_step", guard<train_step>},
                                      {"infer_step", guard<infer_step>},
                                      {"tie", guard<tie>},
-                                     {"reduce_over_stages", guard<reduce_over_stages>},
+                                     {"hold", guard<hold>},
+                                     {"clip_grad_norm", guard<clip>},
                                      {"from_stage", guard<from_stage>},
                                      {"has_stage", guard<has_stage>},
                                      {nullptr, nullptr}};

@@ -158,23 +158,30 @@ local function inputs_of(op, samples)
   return inputs
 end
 
+--- The engine calls it with the number of a micro-batch and the last stage's results.
+local function loss_of_sample(samples, loss)
+  return function(micro, ...)
+    local given = table.pack(...)
+    given[given.n + 1] = samples[micro]
+    return loss(table.unpack(given, 1, given.n + 1))
+  end
+end
+
 --- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of all
 --- micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options: is_dummy_batch (a
 --- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
   local inputs = inputs_of("train_step", samples)
   for _, parameter in ipairs(self:parameters()) do parameter.grad = nil end
-  return self._engine:train_step(inputs, function(micro, ...)
-    local given = table.pack(...)
-    given[given.n + 1] = samples[micro]
-    return loss(table.unpack(given, 1, given.n + 1))
-  end, options)
+  return self._engine:train_step(inputs, loss_of_sample(samples, loss), options)
 end
 
---- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several. No gradients are
---- recorded. Collective over the mesh.
-function Pipeline:infer_step(samples)
-  local results = self._engine:infer_step(inputs_of("infer_step", samples))
+--- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a loss, as
+--- of train_step, the losses instead. No gradients are recorded. Collective over the mesh.
+function Pipeline:infer_step(samples, loss)
+  local inputs = inputs_of("infer_step", samples)
+  if loss then return self._engine:infer_step(inputs, loss_of_sample(samples, loss)) end
+  local results = self._engine:infer_step(inputs)
   for i, result in ipairs(results) do
     if #result == 1 then results[i] = result[1] end
   end
@@ -182,25 +189,10 @@ function Pipeline:infer_step(samples)
 end
 
 --- Scales the gradients of all stages, in place, so that their joint norm is at most max_norm; parameters that stages share count
---- once. Returns the norm before, a float64. (mh.clip_grad_norm knows the stages of this rank alone.) Collective over the mesh.
+--- once. Returns the norm before, a float64. As an optimizer's clip_gnorm and mh.clip_grad_norm of these parameters, also where a
+--- rank's stages have none. Collective over the mesh.
 function Pipeline:clip_grad_norm(max_norm, norm_type)
-  local p, own = norm_type or 2.0, {}
-  for _, parameter in ipairs(self:parameters()) do
-    if not self._elsewhere[parameter] then own[#own + 1] = parameter end
-  end
-  local norm = mh.clip_grad_norm(own, math.huge, {norm_type = p}):to("float64")
-  if p == math.huge then
-    norm = self._engine:reduce_over_stages(norm, "max")
-  else
-    norm = self._engine:reduce_over_stages(norm:pow(p), "sum"):pow(1 / p)
-  end
-  local factor = (max_norm / (norm + 1e-6)):clamp{max = 1.0}:item()
-  mh.no_grad(function()
-    for _, parameter in ipairs(self:parameters()) do
-      if parameter.grad then parameter.grad:mul_(factor) end
-    end
-  end)
-  return norm
+  return self._engine:clip_grad_norm(self:parameters(), max_norm, norm_type or 2.0):to("float64")
 end
 
 --- Name (in the whole model) and tensor of the parameters of this rank's stages.
@@ -348,6 +340,7 @@ local function pipeline(...)
   if given.mesh:size(given.dim) > 1 then
     for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
   end
+  engine:hold(made:parameters())
   kPipelines[made] = true
   return made
 end

@@ -143,14 +143,7 @@ local function pipeline_steps(state)
     return pipe:train_step(placed, loss, {is_dummy_batch = next(all) ~= nil and all or nil, scale_fn = scale_fn})
   end
   local function infer(samples)
-    local placed = steps.place(samples, state)
-    local results = pipe:infer_step(placed)
-    for i, result in ipairs(results) do
-      local list = is_tensor(result) and {result} or result
-      list[#list + 1] = placed[i]
-      results[i] = mh.no_grad(loss, table.unpack(list))
-    end
-    return results
+    return pipe:infer_step(steps.place(samples, state), loss)
   end
   return train, infer
 end

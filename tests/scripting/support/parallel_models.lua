@@ -410,6 +410,23 @@ function tests.test_N19_inference_gives_a_list()
   end
 end
 
+-- A loss with a parameter of the last stage, which its ranks alone have trained.
+function tests.test_N19_inference_gives_the_losses_of_what_was_trained()
+  local Weighed = nn.Module:extend("Weighed")
+  Weighed.init, Weighed.stages, Weighed.forward = Trained.init, Trained.stages, Trained.forward
+  function Weighed:loss(y, sample) return mh.mse_loss(y, sample.target) * self.fc4.bias:square():sum() end
+  local cases = {{"dp", end2end(1)}, {"tp", end2end(ranks)}}
+  if ranks <= 4 then cases[3] = {"pp", end2end(ranks, {pas_config = {pipeline_nmicros = 3}})} end
+  if ranks % 4 == 0 then cases[#cases + 1] = {"hybrid", end2end(4, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})} end
+  for _, case in ipairs(cases) do
+    local net, whole, samples = check_steps(case[1], case[2], nil, Weighed), seeded(Weighed), samples_of(3)
+    local state = {}
+    for name, tensor in net:state_dict() do state[name] = plain(tensor) end
+    whole:load_state_dict(state)
+    for i, result in ipairs(net:infer_step(own_samples(samples, net))) do close(plain(result), whole(samples[i]):detach(), case[1]) end
+  end
+end
+
 function tests.test_N13_inference_as_usual()
   local x, whole = mh.randn({7, 6}, kF64), seeded(Mlp):eval()
   local net = mh.parallelize(seeded(Mlp), {x = x}, "tp", config_of(ranks, ranks)):eval()

@@ -66,11 +66,15 @@ function tests.test_N17_dummy_batches_and_scales()
   local whole, batches = seeded(mlp):eval(), samples(3)
   for _, i in ipairs {1, 3} do (loss_of(whole(batches[i][1]), batches[i]) * 8):backward() end
   local pipe = mh.pipeline(seeded(mlp):eval(), line, 3)
+  local function step()
+    local losses = pipe:train_step(batches, loss_of, {is_dummy_batch = {false, true, false}, scale_fn = function(loss) return loss * 8 end})
+    expect_gradients(pipe, gradients(whole:named_parameters()))
+    return losses
+  end
 
-  local losses = pipe:train_step(batches, loss_of, {is_dummy_batch = {false, true, false}, scale_fn = function(loss) return loss * 8 end})
-
-  expect_gradients(pipe, gradients(whole:named_parameters()))
-  testing.assert_close(losses[2], loss_of(whole(batches[2][1]), batches[2]):detach())
+  testing.assert_close(step()[2], loss_of(whole(batches[2][1]), batches[2]):detach())
+  batches[2][1]:fill_(0 / 0)  -- harms no gradient
+  testing.assert_equal(step()[2]:isnan():item(), true)
 end
 
 function tests.test_N18_training_with_dropout_is_that_of_one_rank()
@@ -173,7 +177,7 @@ local function train_words(model, step, clip, parameters)
   local opt, found = optim.SGD(parameters, {lr = 0.5}), {}
   for _ = 1, 3 do
     for _, loss in ipairs(step(model)) do found[#found + 1] = loss end
-    found[#found + 1] = clip(0.1)
+    found[#found + 1] = clip(0.1, opt)
     opt:step()
   end
   return found
@@ -192,12 +196,79 @@ function tests.test_V12_N18_N34_skips_and_shared_weights()
       end
       return losses
     end, function(most) return mh.clip_grad_norm(whole:parameters(), most, {norm_type = p}) end, whole:parameters())
-    for _, deferred in ipairs {false, true} do
-      local model = deferred and seeded(mh.deferred_init, words, {min_numel = 0}) or seeded(words)
+    local ways = {
+      function(pipe, most) return pipe:clip_grad_norm(most, p) end,
+      function(_, most, opt) return opt:clip_gnorm(most, p) end,
+      function(pipe, most) return mh.clip_grad_norm(pipe:parameters(), most, {norm_type = p}) end,
+    }
+    for i, clip in ipairs(ways) do
+      local model = i == 2 and seeded(mh.deferred_init, words, {min_numel = 0}) or seeded(words)
       local pipe = mh.pipeline(model, {mesh = line, micros = 2, schedule = "gpipe"})
       local found = train_words(pipe, function() return pipe:train_step(kWords, cross_entropy) end,
-        function(most) return pipe:clip_grad_norm(most, p) end, pipe:parameters())
-      for i, number in ipairs(expected) do testing.assert_close(found[i], number) end
+        function(most, opt) return clip(pipe, most, opt) end, pipe:parameters())
+      for k, number in ipairs(expected) do testing.assert_close(found[k], number) end
+    end
+  end
+end
+
+-- Each stage's parameters in blocks, or copied, over the ranks of its slice; samples of each rank's own, of the last none.
+if ranks % 2 == 0 then
+  function tests.test_N04_N34_stages_whose_ranks_have_samples_of_their_own()
+    local places = ranks // 2
+    local mesh = mh.init_device_mesh("cpu", {2, places}, {"pp", "dp"})
+    local function model() return seeded(mlp):eval() end
+    mh.manual_seed(6)
+    local whole_batches, own, first = {}, {}, math.max(0, mesh:coordinate("dp") + 1)
+    for i = 1, 3 do
+      local x, y = mh.randn({places + 1, 6}, kF64), mh.randn({places + 1, 3}, kF64)
+      local rows = places == 1 and 2 or first == 1 and 3 or first == places and 0 or 1
+      local begin = first == 1 and 0 or math.min(first + 1, places + 1)
+      whole_batches[i] = {x, target = y}
+      own[i] = {x:narrow(0, begin, rows), target = y:narrow(0, begin, rows)}
+    end
+    local whole = model()
+    for _, sample in ipairs(whole_batches) do loss_of(whole(sample[1]), sample):backward() end
+    local expected = gradients(whole:named_parameters())
+    local initial = model():state_dict()
+    local norm = mh.clip_grad_norm(whole:parameters(), math.huge)
+    local ways = {
+      function(stage, slice) mh.fully_shard(stage, {mesh = slice, min_numel = 1}) end,
+      function(stage) mh.fully_shard(stage, {mesh = mesh["dp"], min_numel = 1, reshard_after_backward = false}) end,
+      function(stage, slice) mh.replicate(stage, {mesh = slice["dp"]}) end,
+    }
+    for _, place in ipairs(ways) do
+      local pipe = mh.pipeline(model(), {mesh = mesh, micros = 3, schedule = "gpipe", parallelize = place})
+      for name, parameter in pipe:named_parameters() do testing.assert_close(parameter:detach():full_tensor(), initial[name]) end
+      local opt = optim.SGD(pipe:parameters(), {lr = 0.5})
+      pipe:train_step(own, function(y, sample) return mh.mse_loss(y, mh.local_batch(sample.target, mesh["dp"])) end)
+      opt:sync_shard_grad()
+      for name, parameter in pipe:named_parameters() do testing.assert_close(parameter.grad:full_tensor(), expected[name]) end
+      testing.assert_close(opt:clip_gnorm(1e9), norm)
+    end
+  end
+end
+
+-- A stage writes what it has handed on already.
+function tests.test_N15_buffers_that_stages_hand_on_are_those_of_their_time()
+  local Counting = nn.Module:extend("Counting")
+  function Counting:init() self:register_buffer("count", mh.zeros({3000, 6}, kF64)) end
+  function Counting:forward(x)
+    self.count:add_(1)
+    return x, self.count
+  end
+  local Last = nn.Module:extend("Last")
+  function Last:init() self.scale = nn.Parameter(mh.ones({6}, kF64)) end
+  function Last:forward(x, count) return (x * 0 + count[0] * self.scale):sum{dim = 1} end
+  local Passing = nn.Module:extend("Passing")
+  function Passing:forward(...) return ... end
+  for _, mesh in ipairs {line, alone} do
+    for _, schedule in ipairs {"gpipe", "interleaved_1f1b"} do
+      local stages = {Counting()}
+      for i = 2, math.max(ranks, 2) - 1 do stages[i] = Passing() end
+      stages[#stages + 1] = Last()
+      local pipe = mh.pipeline(stages, {mesh = mesh, micros = 4, schedule = schedule})
+      local losses = pipe:train_step(samples(4), function(y) return y:mean() end)
+      for i, loss in ipairs(losses) do testing.assert_close(loss:item(), 6.0 * i) end
     end
   end
 end
