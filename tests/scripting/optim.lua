@@ -168,6 +168,12 @@ local schedules = {
     local parts = {optim.ConstantLR(o, 0.5, {total_iters = 9}), optim.ExponentialLR(o, 0.5), optim.StepLR(o, 2, {gamma = 0.1})}
     return optim.SequentialLR(o, {schedulers = parts, milestones = {2, 6}})
   end, {0.25, 0.25, 0.5, 0.25, 0.125, 0.0625, 0.5, 0.5, 0.05, 0.05, 0.005, 0.005}},
+  {"constant_with_warmup", function(o) return optim.get_constant_schedule_with_warmup(o, 4) end,
+    {0, 0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
+  {"linear_with_warmup", function(o) return optim.get_linear_schedule_with_warmup(o, 2, 10) end,
+    {0, 0.25, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625, 0, 0}},
+  {"cosine_with_warmup", function(o) return optim.get_cosine_schedule_with_warmup(o, {num_warmup_steps = 2, num_training_steps = 10}) end,
+    {0, 0.25, 0.5, 0.480969883128, 0.426776695297, 0.345670858091, 0.25, 0.154329141909, 0.073223304703, 0.019030116872, 0, 0.019030116872}},
   {"OneCycleLR", function(o) return optim.OneCycleLR(o, 1.0, 12) end,
     {0.04, 0.34978965422, 0.879285159122, 0.994415435451, 0.933012969841, 0.81174565395, 0.647378997695, 0.462637102667,
       0.283060998209, 0.133477530189, 0.034566987425, 4e-06}},

@@ -140,6 +140,23 @@ define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   return base * fn(self.last_epoch)
 end)
 
+-- Hugging Face's: from zero to the optimizer's rate in num_warmup_steps, then by `factor(self, done)`, where `done` of the steps that
+-- are left are done.
+local function define_warm(name, entries, factor)
+  table.insert(entries, 1, "num_warmup_steps")
+  define(name, entries, function(self, base)
+    local warm, step = self.num_warmup_steps, self.last_epoch
+    if step < warm then return base * step / warm end
+    return base * factor(self, self.num_training_steps and (step - warm) / math.max(1, self.num_training_steps - warm))
+  end)
+end
+
+define_warm("get_constant_schedule_with_warmup", {}, function() return 1.0 end)
+define_warm("get_linear_schedule_with_warmup", {"num_training_steps"}, function(_, done) return math.max(0.0, 1 - done) end)
+define_warm("get_cosine_schedule_with_warmup", {"num_training_steps", {"num_cycles", 0.5}}, function(self, done)
+  return math.max(0.0, (1 + math.cos(math.pi * self.num_cycles * 2 * done)) / 2)
+end)
+
 -- One schedule after the other, warm-up first: `schedulers[i + 1]` begins at step `milestones[i]`.
 local Sequential = define("SequentialLR", {"schedulers", "milestones"}, function(self, _, group)
   local passed = 0

@@ -10,6 +10,7 @@ local kHomes = {
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"},
   {"internal.ema", "EMA"},
+  {"internal.accumulate", "accumulate"},
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts", "load_merged_state_dict"},
   {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
 }

@@ -1,0 +1,103 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.accumulate: gradients of several batches for one step of the optimizer.
+
+local mh = require "moonhalo"
+local base = require "moonhalo.nn.module"
+
+local fail, is_module = mh.fail, base.is_module
+
+--- One batch of a step: `index` in it (from 1), `last`.
+local Micro = {}
+Micro.__index = Micro
+
+local function scale(modules, factor)
+  mh.no_grad(function()
+    local seen = {}
+    for _, module in ipairs(modules) do
+      for _, parameter in ipairs(module:parameters()) do
+        if parameter.grad and not seen[parameter] then parameter.grad:mul_(factor) end
+        seen[parameter] = true
+      end
+    end
+  end)
+end
+
+--- Backward of this batch's share in the mean of the step's losses. Returns the loss, detached. Collective as a backward is.
+function Micro:backward(loss)
+  if not mh.is_tensor(loss) or loss:numel() ~= 1 then
+    fail("accumulate: backward takes the loss of a batch, one number\n  fix   reduce it first: mean() or sum()")
+  end
+  local share = loss / self._of
+  share:backward()
+  if self.last and self.index < self._of then scale(self._modules, self._of / self.index) end
+  return loss:detach()
+end
+
+--- The values of a batch as the script's own loop would have them: of a list its element, else what the iterator gives.
+local function reader_of(source, state, control)
+  if type(source) == "table" then
+    local position = 0
+    return function()
+      position = position + 1
+      return source[position]
+    end
+  end
+  return function()
+    local values = table.pack(source(state, control))
+    control = values[1]
+    return table.unpack(values, 1, values.n)
+  end
+end
+
+local function check(n, of, source)
+  if math.type(n) ~= "integer" or n < 1 then
+    fail(("accumulate: wanted the number of batches for a step, got %s\n  fix   mh.accumulate(4, net, loader:batches())"):format(tostring(n)))
+  end
+  local modules = is_module(of) and {of} or of
+  for i, module in ipairs(type(modules) == "table" and modules or {}) do
+    if not is_module(module) then fail(("accumulate: module %d is a %s"):format(i, type(module))) end
+  end
+  if type(modules) ~= "table" or #modules == 0 then
+    fail(("accumulate: wanted the module that is trained, or a list of them, got a %s\n  fix   mh.accumulate(4, net, loader:batches()); "
+      .. "a pipeline has micro-batches of its own"):format(type(of)))
+  end
+  if type(source) ~= "function" and (type(source) ~= "table" or getmetatable(source) ~= nil) then
+    fail(("accumulate: wanted what `for` goes through, or a list of batches, got a %s\n  fix   mh.accumulate(4, net, loader:batches())"):format(
+      type(source)))
+  end
+  return modules
+end
+
+local accumulate = {}
+
+--- `for micro, batch in mh.accumulate(n, net, loader:batches()) do`: a step of the optimizer for every n batches.
+---
+---     micro:backward(mh.mse_loss(net(batch.x), batch.y))
+---     if micro.last then
+---       opt:step()
+---       opt:zero_grad()
+---     end
+---
+--- The gradient is that of the mean of the n losses; fewer batches than n that are left over at the end make a last step of
+--- their own mean. Gradients of units (mh.fully_shard, mh.replicate) are summed over the ranks with the last batch of a step
+--- alone, until when each rank keeps them whole. `net`: the module, or a list of modules. What stands behind it are the
+--- values that `for` takes, or a list. The iterator is asked for one batch more only within a step, so what it saves at a
+--- step's end is right. Every rank goes through as many batches.
+function accumulate.accumulate(n, net, source, state, control, closing)
+  local modules = check(n, net, source)
+  local read, ahead, index = reader_of(source, state, control), nil, 0
+  local function next_batch()
+    local values = ahead or table.pack(read())
+    ahead = nil
+    if values[1] == nil then return nil end
+    index = index % n + 1
+    if index < n then ahead = table.pack(read()) end
+    local last = index == n or ahead[1] == nil
+    for _, module in ipairs(modules) do module:set_requires_gradient_sync(last) end
+    local micro = setmetatable({index = index, last = last, _of = n, _modules = modules}, Micro)
+    return micro, table.unpack(values, 1, values.n)
+  end
+  return next_batch, nil, nil, closing
+end
+
+return accumulate

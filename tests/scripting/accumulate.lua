@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- N47: mh.accumulate on one rank.
+return require "support.accumulate"

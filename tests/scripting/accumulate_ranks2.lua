@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- N47: mh.accumulate on 2 ranks.
+return require "support.accumulate"
