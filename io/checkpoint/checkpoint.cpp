@@ -62,7 +62,8 @@ NamedTensors tensors_of(const torch::nn::Module& module) {
   return all;
 }
 
-/// The names that an optimizer's parameters have in the modules saved beside it; "#3" for a parameter of no module.
+/// The names that an optimizer's parameters have in the modules saved beside it, with their entries' in front where
+/// parameters of several modules have one; "#3" for a parameter of no module.
 ParameterNames names_of(torch::optim::Optimizer& optimizer, const CheckpointState& state) {
   std::map<const void*, std::pair<std::string, std::string>> known;
   for (const auto& [key, item] : state) {
@@ -71,17 +72,24 @@ ParameterNames names_of(torch::optim::Optimizer& optimizer, const CheckpointStat
       known.emplace(parameter.value().unsafeGetTensorImpl(), std::pair(key, parameter.key()));
     }
   }
-  ParameterNames names;
-  std::set<std::string> taken;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const auto place = known.find(parameter.unsafeGetTensorImpl());
-      std::string name = place == known.end() ? "#" + std::to_string(names.size() + 1) : place->second.second;
-      if (taken.contains(name)) name = place->second.first + "/" + name;
-      taken.insert(name);
-      names.push_back(std::move(name));
+  std::map<std::string, int> users;
+  const auto for_each = [&](const auto& visit) {
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) visit(known.find(parameter.unsafeGetTensorImpl()));
     }
-  }
+  };
+  for_each([&](const auto& place) {
+    if (place != known.end()) ++users[place->second.second];
+  });
+  ParameterNames names;
+  for_each([&](const auto& place) {
+    if (place == known.end()) {
+      names.push_back("#" + std::to_string(names.size() + 1));
+    } else {
+      const auto& [entry, name] = place->second;
+      names.push_back(users[name] > 1 ? entry + "/" + name : name);
+    }
+  });
   return names;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -133,6 +134,36 @@ ParameterNames wanted_names(const ParameterNames& names, const json& saved) {
   return strangers ? saved_names(saved) : names;
 }
 
+/// The saved group of each of the optimizer's groups: the one that has its parameters, in whatever order groups are.
+std::vector<const json*> groups_by_name(const to::Optimizer& optimizer, const ParameterNames& names,
+                                        const json& saved) {
+  const auto options_of = [](json group) {
+    group.erase("params");
+    return group;
+  };
+  std::map<std::string, const json*> group_of;
+  for (const json& group : saved) {
+    for (const json& name : group.value("params", json::array())) {
+      if (name.is_string()) group_of[name.get<std::string>()] = &group;
+    }
+  }
+  std::vector<const json*> groups;
+  size_t position = 0;
+  for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const json* from = nullptr;
+    for (size_t i = 0; i < group.params().size(); ++i) {
+      const auto found = group_of.find(names[position++]);
+      if (found == group_of.end()) continue;
+      if (from == nullptr) from = found->second;
+      TORCH_CHECK_VALUE(from == found->second || options_of(*from) == options_of(*found->second), "load_state_dict: group ", groups.size() + 1,
+                        " of the optimizer has parameters of saved groups whose options differ, '", found->first, "' one of them",
+                        "\n  fix   make the groups that were saved");
+    }
+    groups.push_back(from != nullptr ? from : &saved.at(groups.size()));
+  }
+  return groups;
+}
+
 }  // namespace
 
 json pack_number(double value) {
@@ -218,6 +249,7 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
         });
       }
     }
+    groups_by_name(optimizer, wanted, groups);
     TORCH_CHECK_VALUE(left.empty(), "load_state_dict: the optimizer has no '", *left.begin(),
                       "'\n  fix   load it together with the modules saved beside it");
   });
@@ -229,9 +261,10 @@ void unpack_optimizer(to::Optimizer& optimizer, const ParameterNames& names, con
   with_kind(optimizer, "checkpoint.load", [&]<class Options, class State>(const char*) {
     const at::NoGradGuard no_grad;
     const ParameterNames wanted = wanted_names(names, saved);
+    const std::vector<const json*> groups = groups_by_name(optimizer, wanted, saved["param_groups"]);
     size_t position = 0, number = 0;
     for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
-      read_options(saved["param_groups"][number++], static_cast<Options&>(group.options()));
+      read_options(*groups[number++], static_cast<Options&>(group.options()));
       for (const at::Tensor& parameter : group.params()) {
         const std::string& name = wanted[position++];
         const json& fields = table_of(table_of(saved, "state"), name);

@@ -10,10 +10,11 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local fail, identity = mh.fail, mh._checkpoint_files.identity
 local optimizers = {}
 
---- The names of an optimizer's parameters by position, and whether any module knows one. A name that two modules use gets
---- its entry's in front. `modules`: list of {entry, module}.
+--- The names of an optimizer's parameters by position, and whether any module knows one. Names that parameters of several
+--- modules have get their entries' in front, all of them, so that no order decides; `plain`: by those, the name alone.
+--- `modules`: list of {entry, module}.
 local function names_of(optimizer, modules)
-  local known, names, taken, found = {}, {}, {}, false
+  local known, places, users, names, plain, found = {}, {}, {}, {}, {}, false
   for _, pair in ipairs(modules) do
     for name, parameter in pair[2]:named_parameters() do
       local id = identity(parameter)
@@ -23,11 +24,31 @@ local function names_of(optimizer, modules)
   for _, group in ipairs(optimizer.param_groups) do
     for _, parameter in ipairs(group.params) do
       local place = known[identity(parameter)]
-      local name = place and (taken[place[2]] and place[1] .. "/" .. place[2] or place[2]) or "#" .. #names + 1
-      taken[name], names[#names + 1], found = true, name, found or place ~= nil
+      places[#places + 1], found = place or false, found or place ~= nil
+      if place then users[place[2]] = (users[place[2]] or 0) + 1 end
     end
   end
-  return names, found
+  for i, place in ipairs(places) do
+    names[i] = place and (users[place[2]] > 1 and place[1] .. "/" .. place[2] or place[2]) or "#" .. i
+    if place and users[place[2]] > 1 then plain[names[i]] = place[2] end
+  end
+  return names, found, plain
+end
+
+--- `names` as an earlier version wrote them: of parameters of one name the first in the optimizer had it without its entry's.
+--- The others tell which one that is.
+local function as_saved(names, plain, state)
+  local missing, count = {}, {}
+  for _, name in ipairs(names) do
+    local short = plain[name]
+    if short and state[short] ~= nil and state[name] == nil then missing[short], count[short] = name, (count[short] or 0) + 1 end
+  end
+  local renamed = table.move(names, 1, #names, 1, {})
+  for i, name in ipairs(names) do
+    local short = plain[name]
+    if short and count[short] == 1 and missing[short] == name then renamed[i] = short end
+  end
+  return renamed
 end
 
 --- The state of an optimizer for checkpoint.json; tensors are named "exp_avg/NAME".
@@ -74,15 +95,50 @@ local function saved_names(groups)
   return names
 end
 
+local function same_options(a, b)
+  for _, pair in ipairs {{a, b}, {b, a}} do
+    for key, value in pairs(pair[1]) do
+      local other = pair[2][key]
+      local same = type(value) == "table" and type(other) == "table" and table.concat(value, " ") == table.concat(other, " ")
+      if key ~= "params" and value ~= other and not same then return false end
+    end
+  end
+  return true
+end
+
+--- Returns the saved group of each of the optimizer's groups: the one that has its parameters, in whatever order groups are.
+local function groups_by_name(optimizer, names, saved)
+  if not is_list(saved) or #saved ~= #optimizer.param_groups then return saved end  -- which is refused
+  local group_of, groups, position = {}, {}, 0
+  for g, group in ipairs(saved) do
+    for _, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do group_of[name] = g end
+  end
+  for g, group in ipairs(optimizer.param_groups) do
+    local from, first
+    for _ in ipairs(group.params) do
+      position = position + 1
+      local one = group_of[names[position]]
+      if from and one and one ~= from and not same_options(saved[one], saved[from]) then
+        fail(("load_state_dict: group %d of the optimizer has parameters of the saved groups %d ('%s') and %d ('%s'), whose options differ"
+          .. "\n  fix   make the groups that were saved"):format(g, from, first, one, names[position]))
+      end
+      if one and not from then from, first = one, names[position] end
+    end
+    groups[g] = saved[from or g]
+  end
+  return groups
+end
+
 --- Makes what load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved state
 --- starts with none.
 function optimizers.by_position(optimizer, modules, value, options)
   if type(value) ~= "table" or type(value.state) ~= "table" then return value end  -- which it refuses
-  local names, found, pipe = nil, true, stages.pipeline_of_optimizer(optimizer)
+  local names, found, pipe, plain = nil, true, stages.pipeline_of_optimizer(optimizer), nil
   if pipe then
     names = pipe:_names_of(optimizer)
   else
-    names, found = names_of(optimizer, modules)
+    names, found, plain = names_of(optimizer, modules)
+    names = as_saved(names, plain, value.state)
   end
   if not found then
     local saved = saved_names(value.param_groups)
@@ -91,6 +147,7 @@ function optimizers.by_position(optimizer, modules, value, options)
     end
     names = saved
   end
+  local groups = found and groups_by_name(optimizer, names, value.param_groups) or value.param_groups
   local state, missing, left = {}, {}, {}
   for name, of_parameter in pairs(value.state) do left[name] = of_parameter end
   for i, name in ipairs(names) do
@@ -109,7 +166,7 @@ function optimizers.by_position(optimizer, modules, value, options)
     fail("load_state_dict: " .. problem .. "\n  fix   load it together with the modules saved beside it; with strict = false "
       .. "states of other parameters are left out, and what has none starts anew")
   end
-  return {name = value.name, param_groups = value.param_groups, state = state}
+  return {name = value.name, param_groups = groups, state = state}
 end
 
 --- A saved entry as state_dict() of the optimizer would give it, where it is an optimizer's: for callers who load without
