@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -14,12 +15,13 @@
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/positioned_file.h"
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
+#include "moonhalo/io/codecs/crc32c.h"
 
 namespace moonhalo::io {
 namespace {
 
 constexpr const char* kWho = "checkpoint.save";
-constexpr const char* kUnfinished = "checkpoint.json.unfinished";
+constexpr const char *kUnfinished = "checkpoint.json.unfinished", *kClaimed = "checkpoint.json.claimed";
 
 /// Memory that this rank's last save used is kept for the next one: touching new memory costs more than copying.
 at::Tensor& spare_buffer() {
@@ -29,7 +31,7 @@ at::Tensor& spare_buffer() {
 
 }  // namespace
 
-BackgroundWrite::BackgroundWrite(std::string path, int rank, int ranks, std::vector<std::string> files, int64_t bytes)
+BackgroundWrite::BackgroundWrite(std::string path, int rank, int ranks, std::vector<CheckedFile> files, int64_t bytes)
     : path_(std::move(path)), rank_(rank), ranks_(ranks), files_(std::move(files)) {
   buffer_ = std::exchange(spare_buffer(), {});
   if (!buffer_.defined() || buffer_.numel() < bytes) buffer_ = empty_block({bytes}, at::kByte);
@@ -39,11 +41,12 @@ BackgroundWrite::~BackgroundWrite() {
   if (thread_.joinable()) thread_.join();
 }
 
-void BackgroundWrite::add(int64_t file, int64_t offset, const char* data, int64_t bytes) {
+void BackgroundWrite::add(Run run, const char* data) {
   // Past the caches, as memcpy does with what is larger than they are; these are pieces of it.
-  stream_copy(static_cast<char*>(buffer_.mutable_data_ptr()) + filled_, data, static_cast<size_t>(bytes));
-  runs_.push_back({file, offset, filled_, bytes});
-  filled_ += bytes;
+  stream_copy(static_cast<char*>(buffer_.mutable_data_ptr()) + filled_, data, static_cast<size_t>(run.bytes));
+  run.position = filled_;
+  runs_.push_back(run);
+  filled_ += run.bytes;
 }
 
 void BackgroundWrite::start(std::string text, bool names) {
@@ -64,12 +67,17 @@ void BackgroundWrite::write() {
   std::map<int64_t, PositionedFile> files;
   const auto* data = static_cast<const char*>(buffer_.const_data_ptr());
   for (size_t i = 0; rank_ == 0 && i < files_.size(); ++i) {
-    files.emplace(i, PositionedFile::open_to_write(kWho, files_[i]));
+    files.emplace(i, PositionedFile::open_to_write(kWho, files_[i].path));
   }
+  size_t tensors = 0;
+  for (const CheckedFile& file : files_) tensors += file.tensors.size();
+  std::vector<uint32_t> addends(tensors, 0);
   for (const Run& run : runs_) {
+    addends[run.tensor] ^=
+        crc32c_addend(data + run.position, static_cast<size_t>(run.bytes), static_cast<uint64_t>(run.behind));
     auto file = files.find(run.file);
     if (file == files.end()) {
-      file = files.emplace(run.file, PositionedFile::open_to_write(kWho, files_[run.file])).first;
+      file = files.emplace(run.file, PositionedFile::open_to_write(kWho, files_[run.file].path)).first;
     }
     file->second.write_at(data + run.position, run.bytes, run.offset);
   }
@@ -79,7 +87,9 @@ void BackgroundWrite::write() {
     text.write(text_.data(), text_.size());
     text.finish();
   }
-  PositionedFile::create(kWho, done_file(rank_), 0);
+  NewFile done(kWho, done_file(rank_));
+  done.write(addends.data(), addends.size() * sizeof(uint32_t));
+  done.finish();
   if (everybody_is_done()) complete();
 }
 
@@ -91,9 +101,30 @@ bool BackgroundWrite::everybody_is_done() const {
   return true;
 }
 
+void BackgroundWrite::write_checksums() {
+  std::vector<uint32_t> addends;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::string text = read_file(kWho, done_file(rank));
+    addends.resize(text.size() / sizeof(uint32_t));
+    for (size_t i = 0; i < addends.size(); ++i) {
+      uint32_t addend;
+      std::memcpy(&addend, text.data() + i * sizeof addend, sizeof addend);
+      addends[i] ^= addend;
+    }
+  }
+  add_checksums(files_, addends);
+  for (const CheckedFile& file : files_) {
+    PositionedFile to = PositionedFile::open_to_write(kWho, file.path);
+    write_header(to, file);
+    to.sync();
+  }
+}
+
 void BackgroundWrite::complete() {
   // One of the threads that see that all are done can do this.
-  if (std::rename(inside(kUnfinished).c_str(), inside(kCheckpointFile).c_str()) != 0) return;
+  if (std::rename(inside(kUnfinished).c_str(), inside(kClaimed).c_str()) != 0) return;
+  write_checksums();
+  give_name(kWho, inside(kClaimed), inside(kCheckpointFile));
   for (int rank = 0; rank < ranks_; ++rank) std::remove(done_file(rank).c_str());
   names_ ? put_checkpoint_in_place(kWho, path_) : store_on_disk(kWho, path_ + ".partial");
 }

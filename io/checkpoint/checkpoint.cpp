@@ -314,7 +314,8 @@ struct Read : Entry {
 
 }  // namespace
 
-void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state) {
+void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
+                     const LoadOptions& options) {
   const std::string found = on_first_rank(world, [&] { return look_into(path); });
   const json source = json::from_msgpack(found.begin(), found.end());
   CheckpointReader reader(world);
@@ -338,6 +339,9 @@ void load_checkpoint(Communicator& world, const std::string& path, const Checkpo
   });
   const at::NoGradGuard no_grad;
   const WithoutTimeLimit patient;
+  std::vector<std::string> keys;
+  for (const auto& [key, item] : state) keys.push_back(key);
+  if (options.verify) reader.verify(keys);
   for (const auto& [key, item] : state) std::visit(Read{{state, key, source["entries"][key], reader}}, item);
   reader.finish();
   world.barrier();  // rank 0 may save again when all have read

@@ -46,6 +46,11 @@ class CheckpointSaving {
   std::shared_ptr<BackgroundWrite> background_;
 };
 
+struct LoadOptions {
+  /// Reads all data once before anything is changed, and compares their checksums.
+  bool verify = true;
+};
+
 struct SaveOptions {
   bool async = false;  ///< copies the tensors and returns; the caller waits before the next save
 };
@@ -64,8 +69,9 @@ struct SaveOptions {
 CheckpointSaving save_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
                                  const SaveOptions& options = {});
 
-/// Loads the entries of `state`; others in the checkpoint are left. Names, shapes, dtypes and sizes of files are
-/// checked before anything changes: ValueError, on every rank, names the entry. Collective over `world`.
-void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state);
+/// Loads the entries of `state`; others in the checkpoint are left. Names, shapes, dtypes, sizes of files and checksums
+/// of data are checked before anything changes: ValueError, on every rank, names the entry. Collective over `world`.
+void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
+                     const LoadOptions& options = {});
 
 }  // namespace moonhalo::io

@@ -15,6 +15,8 @@
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/io/checkpoint/checkpoint_sums.h"
+#include "moonhalo/io/codecs/crc32c.h"
 #include "moonhalo/io/shares/file_shares.h"
 #include "moonhalo/io/shares/lent_blocks.h"
 
@@ -64,6 +66,54 @@ const StoredTensor* CheckpointReader::find(const std::string& entry, const std::
   if (found == entries_.end()) return nullptr;
   const auto named = found->second.find(tensor);
   return named == found->second.end() ? nullptr : &named->second.tensor;
+}
+
+void CheckpointReader::verify(const std::vector<std::string>& entries, bool own_files) {
+  std::vector<Located*> all;
+  int64_t total = 0;
+  for (const std::string& entry : entries) {
+    const auto found = entries_.find(entry);
+    if (found == entries_.end()) continue;
+    for (auto& [name, located] : found->second) {
+      if (!located.tensor.crc32c) continue;
+      all.push_back(&located);
+      total += bytes_of(located.tensor);
+    }
+  }
+  if (all.empty() && !own_files) return;  // headers are alike on all ranks
+  const int64_t ranks = own_files ? 1 : world_.size(), rank = own_files ? 0 : world_.rank();
+  const int64_t first = total / ranks * rank + std::min(rank, total % ranks),
+                last = first + total / ranks + (rank < total % ranks ? 1 : 0);
+  std::vector<uint32_t> addends(all.size(), 0);
+  std::exception_ptr failed;
+  try {
+    const at::Tensor data = empty_block({kPieceBytes}, at::kByte);
+    auto* bytes = static_cast<char*>(data.mutable_data_ptr());
+    int64_t before = 0;  // bytes of the tensors before this one
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto& [tensor, file] = *all[i];
+      const int64_t size = bytes_of(tensor);
+      const int64_t end = std::min(last - before, size);
+      for (int64_t at = std::max<int64_t>(first - before, 0); at < end;) {
+        const int64_t count = std::min(kPieceBytes, end - at);
+        if (!file->opened) open(*file);
+        file->opened->read_at(bytes, count, tensor.begin + at);
+        at += count;
+        addends[i] ^= crc32c_addend(bytes, static_cast<size_t>(count), static_cast<uint64_t>(size - at));
+      }
+      before += size;
+    }
+  } catch (const c10::Error&) {
+    failed = std::current_exception();
+  }
+  if (!own_files) addends = together(world_, addends);
+  fail_together(world_, [&] {
+    if (failed) std::rethrow_exception(failed);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto& [tensor, file] = *all[i];
+      check_crc32c(kWho, file->path, tensor, crc32c_of_parts(addends[i], static_cast<uint64_t>(bytes_of(tensor))));
+    }
+  });
 }
 
 void CheckpointReader::open(File& file) const {

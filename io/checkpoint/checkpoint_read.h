@@ -32,6 +32,11 @@ class CheckpointReader {
   /// Null when the entry, or its tensor, is not there.
   const StoredTensor* find(const std::string& entry, const std::string& tensor) const;
 
+  /// Reads the data of these entries and compares their checksums, where the files have them; nothing is changed.
+  /// ValueError on every rank for data that are not those that were saved. Collective; each rank reads a share, or,
+  /// `own_files`, all: of files that other ranks do not see.
+  void verify(const std::vector<std::string>& entries, bool own_files = false);
+
   /// Reads a tensor into one of its shape, where it is after flush(); values are cast where the dtype is another. A
   /// plain one is read on every rank. Collective over the world, or the mesh. A disk that fails says so in finish().
   void read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target);

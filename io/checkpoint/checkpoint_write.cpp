@@ -13,7 +13,9 @@
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/positioned_file.h"
+#include "moonhalo/io/checkpoint/checkpoint_sums.h"
 #include "moonhalo/io/checkpoint/safetensors.h"
+#include "moonhalo/io/codecs/crc32c.h"
 
 namespace moonhalo::io {
 namespace {
@@ -23,9 +25,8 @@ constexpr int64_t kShortestBackgroundRun = 512;  // a thread takes its time, the
 
 }  // namespace
 
-struct CheckpointWriter::File {
-  std::string path, header;
-  int64_t bytes;
+struct CheckpointWriter::File : CheckedFile {
+  std::string header;
 };
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string path, bool in_background)
@@ -60,8 +61,7 @@ void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<
   std::vector<StoredTensor> stored;
   for (const auto& [key, tensor] : tensors) stored.push_back({key, tensor.scalar_type(), tensor.sizes().vec()});
   metadata.emplace("format", "pt");
-  std::string header = lay_out_safetensors(stored, std::move(metadata));
-  const int64_t bytes = stored.empty() ? static_cast<int64_t>(header.size()) : stored.back().end;
+  std::string header = lay_out_safetensors(stored, metadata);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor tensor = tensors[i].second.detach();
     const int64_t owner = owners.empty() ? 0 : owners[i];
@@ -71,8 +71,11 @@ void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<
     part.file = files_.size();
     part.offset = stored[i].begin;
     parts_.push_back(std::move(part));
+    tensor_of_part_.push_back(tensors_ + i);
   }
-  files_.push_back({path_ + ".partial/" + name + ".safetensors", std::move(header), bytes});
+  tensors_ += tensors.size();
+  files_.push_back(
+      {{path_ + ".partial/" + name + ".safetensors", std::move(stored), std::move(metadata)}, std::move(header)});
 }
 
 void CheckpointWriter::check_alike() {
@@ -87,12 +90,20 @@ void CheckpointWriter::check_alike() {
 
 void CheckpointWriter::create() {
   for (const File& file : files_) {
-    PositionedFile made = PositionedFile::create(kWho, file.path, file.bytes);
+    const auto bytes = file.tensors.empty() ? static_cast<int64_t>(file.header.size()) : file.tensors.back().end;
+    PositionedFile made = PositionedFile::create(kWho, file.path, bytes);
     made.write_at(file.header.data(), static_cast<int64_t>(file.header.size()), 0);
   }
 }
 
+// A part's contribution to its tensor's checksum. `offset`: of these bytes in the tensor.
+uint32_t CheckpointWriter::crc_of(size_t part, int64_t offset, const char* data, int64_t bytes) const {
+  const int64_t all = c10::multiply_integers(parts_[part].shares.shape) * parts_[part].element_bytes;
+  return crc32c_addend(data, static_cast<size_t>(bytes), static_cast<uint64_t>(all - offset - bytes));
+}
+
 void CheckpointWriter::write() {
+  std::vector<uint32_t> addends(tensors_, 0);
   std::exception_ptr failed;
   const auto attempt = [&](const auto& work) {
     try {
@@ -113,12 +124,17 @@ void CheckpointWriter::write() {
     attempt([&] {
       const auto* next = static_cast<const char*>(data.const_data_ptr());
       PositionedFile& file = open(part.file);
+      const auto number = static_cast<size_t>(&part - parts_.data());
       for_each_run(part.shares.shape, box, part.element_bytes, [&](int64_t offset, int64_t length) {
+        addends[tensor_of_part_[number]] ^= crc_of(number, offset, next, length);
         file.write_at(next, length, part.offset + offset);
         next += length;
       });
     });
   });
+  std::vector<CheckedFile> checked(files_.begin(), files_.end());
+  add_checksums(checked, together(world_, addends));
+  for (size_t i = 0; world_.rank() == 0 && i < files_.size(); ++i) attempt([&] { write_header(open(i), checked[i]); });
   for (auto& [i, file] : files) attempt([&, &file = file] { file.sync(); });
   fail_together(world_, [&] {
     if (failed) std::rethrow_exception(failed);
@@ -126,13 +142,15 @@ void CheckpointWriter::write() {
 }
 
 std::shared_ptr<BackgroundWrite> CheckpointWriter::copy() {
-  std::vector<std::string> paths;
-  for (const File& file : files_) paths.push_back(file.path);
-  auto background = std::make_shared<BackgroundWrite>(path_, world_.rank(), world_.size(), std::move(paths), bytes());
+  auto background = std::make_shared<BackgroundWrite>(path_, world_.rank(), world_.size(),
+                                                      std::vector<CheckedFile>(files_.begin(), files_.end()), bytes());
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
     const auto* next = static_cast<const char*>(data.const_data_ptr());
+    const size_t tensor = tensor_of_part_[static_cast<size_t>(&part - parts_.data())];
+    const int64_t all = c10::multiply_integers(part.shares.shape) * part.element_bytes;
     for_each_run(part.shares.shape, box, part.element_bytes, [&](int64_t offset, int64_t length) {
-      background->add(static_cast<int64_t>(part.file), part.offset + offset, next, length);
+      background->add({static_cast<int64_t>(part.file), part.offset + offset, length, tensor, all - offset - length},
+                      next);
       next += length;
     });
   });

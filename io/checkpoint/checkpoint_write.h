@@ -25,6 +25,8 @@ namespace moonhalo::io {
 ///     writer.create();                                    rank 0 alone
 ///     writer.write();                                     or copy(), for a BackgroundWrite
 ///
+/// The headers get the checksums of the tensors when all bytes are known.
+///
 /// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds their owner), plain
 /// tensors by their owner: rank 0, or the rank that add() is told. Where only some ranks have a tensor, the others give
 /// one of device "meta".
@@ -57,6 +59,7 @@ class CheckpointWriter {
  private:
   struct File;
   bool writes(const MeshPtr& mesh, int64_t owner);
+  uint32_t crc_of(size_t part, int64_t offset, const char* data, int64_t bytes) const;
   FilePart make_part(const at::Tensor& tensor, int64_t owner);
 
   const CommunicatorPtr alone_;
@@ -65,6 +68,8 @@ class CheckpointWriter {
   const int64_t short_run_;
   std::vector<File> files_;
   std::vector<FilePart> parts_;
+  std::vector<size_t> tensor_of_part_;  // its number over all files
+  size_t tensors_ = 0;
   std::map<const DeviceMesh*, std::vector<int64_t>> bytes_by_rank_;
   std::map<const DeviceMesh*, std::vector<std::string>> members_;
 };

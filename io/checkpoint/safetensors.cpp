@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/codecs/crc32c.h"
 
 namespace moonhalo::io {
 
@@ -104,6 +106,31 @@ void restore_complex(const std::string& path, SafetensorsHeader& header) {
                       c10::toString(tensor.dtype), " and shape ", at::IntArrayRef(tensor.shape));
     tensor.dtype = wanted->type;
     tensor.shape.pop_back();
+  }
+}
+
+// A JSON object in the metadata: the CRC-32C of every tensor's bytes, as eight digits; dashes until it is known.
+constexpr const char *kCrcNote = "moonhalo.crc32c", *kNoCrc = "--------";
+
+std::string crc_text(uint32_t crc) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08x", crc);
+  return text;
+}
+
+void restore_crc32c(const std::string& path, SafetensorsHeader& header) {
+  const auto found = header.metadata.find(kCrcNote);
+  if (found == header.metadata.end()) return;
+  const Json note = Json::parse(found->second, nullptr, false);
+  TORCH_CHECK_VALUE(note.is_object(), "safetensors: '", path, "' has a broken note of checksums: ", found->second);
+  header.metadata.erase(found);
+  for (StoredTensor& tensor : header.tensors) {
+    const auto own = note.find(tensor.name);
+    if (own == note.end() || *own == kNoCrc) continue;
+    const std::string text = own->is_string() ? own->get<std::string>() : own->dump();
+    TORCH_CHECK_VALUE(text.size() == 8 && text.find_first_not_of("0123456789abcdef") == std::string::npos, "safetensors: '", path,
+                      "' has a broken checksum of '", tensor.name, "': ", text);
+    tensor.crc32c = static_cast<uint32_t>(std::stoul(text, nullptr, 16));
   }
 }
 
@@ -215,6 +242,11 @@ std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std
     TORCH_CHECK_VALUE(metadata.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '", kComplexNote,
                       "' is taken by the note of complex tensors");
   }
+  Json sums = Json::object();
+  for (const StoredTensor& tensor : tensors) sums[tensor.name] = tensor.crc32c ? crc_text(*tensor.crc32c) : kNoCrc;
+  if (!sums.empty()) {
+    TORCH_CHECK_VALUE(metadata.emplace(kCrcNote, sums.dump()).second, "safetensors: the metadata's '", kCrcNote, "' is taken by the checksums");
+  }
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   std::set<std::string> names;
@@ -244,6 +276,12 @@ std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std
   return text;
 }
 
+void check_crc32c(const std::string& who, const std::string& path, const StoredTensor& tensor, uint32_t found) {
+  TORCH_CHECK_VALUE(!tensor.crc32c || *tensor.crc32c == found, who, ": '", path, "' is damaged: the data of '", tensor.name,
+                    "' are not those that were saved\n  have  CRC-32C ", crc_text(found), ", saved ", crc_text(*tensor.crc32c),
+                    "\n  fix   load another copy, or an older checkpoint");
+}
+
 SafetensorsText read_safetensors_text(const std::string& path) {
   std::ifstream file = open_to_read(path);
   SafetensorsText text{.file_bytes = static_cast<int64_t>(file.tellg())};
@@ -269,6 +307,7 @@ SafetensorsHeader parse_safetensors(const std::string& path, const SafetensorsTe
   }
   check_no_holes(path, header.tensors, text.file_bytes - start);
   restore_complex(path, header);
+  restore_crc32c(path, header);
   for (StoredTensor& tensor : header.tensors) {
     tensor.begin += start;
     tensor.end += start;
@@ -279,12 +318,18 @@ SafetensorsHeader parse_safetensors(const std::string& path, const SafetensorsTe
 void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   std::vector<StoredTensor> all;
-  for (const auto& [name, tensor] : tensors) all.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  const auto dense = [](const at::Tensor& tensor) { return carried_out(tensor.detach()).to(at::kCPU).contiguous(); };
+  for (const auto& [name, tensor] : tensors) {
+    dtype_name(name, c10::isComplexType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type());
+    const at::Tensor bytes = dense(tensor);
+    all.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+    all.back().crc32c = crc32c(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  }
   const std::string header = lay_out_safetensors(all, metadata);
   NewFile file("safetensors", path);
   file.write(header.data(), header.size());
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor bytes = carried_out(tensor.detach()).to(at::kCPU).contiguous();
+    const at::Tensor bytes = dense(tensor);
     file.write(bytes.const_data_ptr(), bytes.nbytes());
   }
   file.finish();
@@ -298,6 +343,8 @@ SafetensorsFile load_safetensors(const std::string& path) {
     at::Tensor tensor = at::empty(entry.shape, entry.dtype);
     file.seekg(entry.begin);
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
+    check_crc32c("safetensors", path, entry,
+                 crc32c(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
     result.tensors.emplace_back(entry.name, std::move(tensor));
   }
   return result;

@@ -242,6 +242,14 @@ int reader_read(lua_State* lua) {
   return 1;
 }
 
+/// reader:verify(entries[, own_files]): collective
+int reader_verify(lua_State* lua) {
+  const auto reader = check_object<io::CheckpointReader>(lua, 1);
+  const WithoutTimeLimit patient;
+  reader->verify(check_string_list(lua, 2), lua_toboolean(lua, 3) != 0);
+  return 0;
+}
+
 int reader_finish(lua_State* lua) {
   const auto reader = check_object<io::CheckpointReader>(lua, 1);
   const WithoutTimeLimit patient;
@@ -289,6 +297,7 @@ const luaL_Reg reader_methods[] = {
     {"read_alone", guard<reader_read_alone>},
     {"read_block", guard<reader_read_block>},
     {"read", guard<reader_read>},
+    {"verify", guard<reader_verify>},
     {"finish", guard<reader_finish>},
     {nullptr, nullptr},
 };

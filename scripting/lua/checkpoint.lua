@@ -298,10 +298,11 @@ end
 
 --- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors plain
 --- on every rank. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
---- cut short) is found before the first module or optimizer changes. Options: strict = false lets modules lack tensors, or
+--- cut short or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all
+--- data beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or
 --- have others than the file, and casts; device: of the tensors returned. Collective.
 function checkpoint.load(path, into, options)
-  options, into = check_options("load", options, {strict = true, device = true}), into or {}
+  options, into = check_options("load", options, {strict = true, device = true, verify = true}), into or {}
   wait_for_background()
   local source = open(path)
   local reader, modules = source.reader, modules_of(into)
@@ -336,6 +337,7 @@ function checkpoint.load(path, into, options)
     end
   end
   if per_rank.checks(reader) then reader:agree() end
+  if options.verify ~= false then reader:verify(sorted(source.entries)) end
   for _, list in ipairs {objects, steps} do  -- those that may still refuse come first
     for _, step in ipairs(list) do at_place(step[1], step[2]) end
   end
@@ -360,6 +362,7 @@ function checkpoint.merge(from, to)
   if cfiles.find("checkpoint.load", files.resolve(from)) or not per_rank.is_here(from) then
     local source = open(from)
     entries = source.entries
+    source.reader:verify(sorted(entries))
     for key, names in pairs(source.names) do
       tensors[key] = {}
       for i, name in ipairs(names) do tensors[key][i] = {name, source.reader:read(key, name)} end

@@ -130,6 +130,48 @@ function tests.test_N41_states_have_the_names_of_the_parameters()
   testing.assert_equal(mh.equal(some:state_dict().state[1].exp_avg:full_tensor(), opt:state_dict().state[1].exp_avg:full_tensor()), true)
 end
 
+--- Changes a bit of a file, `back` bytes before its end.
+local function alter(file, back)
+  local handle <close> = assert(io.open(file, "r+b"))
+  handle:seek("end", -back)
+  local byte = handle:read(1):byte()
+  handle:seek("end", -back)
+  handle:write(string.char(byte ~ 16))
+end
+
+function tests.test_X16_altered_data_are_found_before_anything_changes()
+  local blocks = "rank-00001-of-00003/"
+  local ways = {
+    {{}, ""}, {{async = true}, ""}, {{max_file_bytes = 100000}, "", "-00002-of-00003"},
+    {{layout = "per_rank"}, blocks}, {{layout = "per_rank", async = true}, blocks},
+  }
+  for _, way in ipairs(ways) do
+    local options, place, part = table.unpack(way)
+    local path, cuts = folder("altered" .. (options.layout or "")), {["0.weight"] = {S(0)}, ["2.weight"] = {S(1)}}
+    local net = net_of(cuts)
+    local opt = mh.optim.Adam(net:parameters())
+    train(net, opt, 1)
+    local saving = mh.checkpoint.save(path, {model = net, optimizer = opt}, options)
+    if saving then saving:wait() end
+    local saved, again = net:state_dict(), net_of(cuts)
+    local function loading(more)
+      return function() mh.checkpoint.load(path, {model = again, optimizer = mh.optim.Adam(again:parameters())}, more) end
+    end
+    for _, entry in ipairs {"model", not part and "optimizer" or nil} do
+      local file = ("%s/%s%s%s.safetensors"):format(path, place, entry, part or "")
+      for name, tensor in again:state_dict() do mh.no_grad(function() tensor:zero_() end) end
+      on_first(function() alter(file, 100) end)
+      testing.assert_error(loading(), ("checkpoint.load: '%s' is damaged: the data of '"):format(file))
+      testing.assert_error(loading(), "are not those that were saved\n  have  CRC-32C ")
+      for _, tensor in again:state_dict() do testing.assert_equal(tensor:abs():sum():item(), 0.0) end
+      loading {verify = false}()
+      on_first(function() alter(file, 100) end)
+      loading()()
+      for name, tensor in again:state_dict() do testing.assert_equal(mh.equal(tensor:full_tensor(), saved[name]:full_tensor()), true) end
+    end
+  end
+end
+
 -- Modules with parameters of the same names: neither the order of parameters nor that of groups decides.
 function tests.test_N41_one_optimizer_of_two_modules_goes_by_names()
   local path = folder("two")

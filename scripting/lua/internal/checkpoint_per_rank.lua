@@ -253,6 +253,8 @@ function Blocks:agree()
   end)
 end
 
+function Blocks:verify(keys) self.reader:verify(keys, true) end
+
 function Blocks:read_into(key, name, target) self.reader:read_block(key, name, target) end
 Blocks.read_alone = Blocks.read_into
 

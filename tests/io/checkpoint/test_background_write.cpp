@@ -6,6 +6,7 @@
 
 #include "moonhalo/io/base/positioned_file.h"
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
+#include "moonhalo/io/codecs/crc32c.h"
 #include "tests/io/support/raw_file.h"
 
 namespace moonhalo::io {
@@ -20,11 +21,13 @@ TEST(BackgroundWrite, X16_TheLastRankGivesTheCheckpointItsName) {
   const testing::Folder folder;
   const std::string path = folder / "ck", file = path + ".partial/x";
   std::filesystem::create_directory(path + ".partial");
-  PositionedFile::create("test", file, 6);
+  CheckedFile checked{.path = file, .tensors = {{"x", at::kChar, {6}}}, .metadata = {{"k", "v"}}};
+  const auto begin = static_cast<int64_t>(lay_out_safetensors(checked.tensors, checked.metadata).size());
+  PositionedFile::create("test", file, begin + 6);
   std::string mine = "abc", others = "def";
-  BackgroundWrite first(path, 0, 2, {file}, 3), second(path, 1, 2, {file}, 3);
-  first.add(0, 0, mine.data(), 3);
-  second.add(0, 3, others.data(), 3);
+  BackgroundWrite first(path, 0, 2, {checked}, 3), second(path, 1, 2, {checked}, 3);
+  first.add({.file = 0, .offset = begin, .bytes = 3, .tensor = 0, .behind = 3}, mine.data());
+  second.add({.file = 0, .offset = begin + 3, .bytes = 3, .tensor = 0, .behind = 0}, others.data());
   mine = others = "---";  // what was copied counts
 
   first.start("{}");
@@ -33,7 +36,10 @@ TEST(BackgroundWrite, X16_TheLastRankGivesTheCheckpointItsName) {
   second.start("");
   second.join();
 
-  EXPECT_EQ(read(path + "/x"), "abcdef");
+  const SafetensorsHeader header = parse_safetensors(path + "/x", read_safetensors_text(path + "/x"));
+  EXPECT_EQ(read(path + "/x").substr(static_cast<size_t>(begin)), "abcdef");
+  EXPECT_EQ(header.tensors[0].crc32c, crc32c("abcdef", 6));
+  EXPECT_EQ(header.metadata, checked.metadata);
   EXPECT_EQ(read(path + "/checkpoint.json"), "{}");
   EXPECT_THAT(folder.names(), ::testing::ElementsAre("ck"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 2);

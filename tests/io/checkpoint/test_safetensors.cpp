@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/codecs/crc32c.h"
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
@@ -114,6 +116,56 @@ TEST(Safetensors, SaysWhyAFileCannotBeOpened) {
                 ::testing::HasSubstr("': Permission denied\n  fix   change the permissions"));
   }
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"file", "inside"}));
+}
+
+TEST(Crc32c, IsThatOfTheRfcWholeOrInParts) {
+  EXPECT_EQ(crc32c("123456789", 9), 0xe3069283u);
+  EXPECT_EQ(crc32c(std::string(32, '\0').data(), 32), 0x8a9136aau);  // RFC 3720, B.4
+  std::string data(200001, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 2654435761u >> 11);
+  for (const size_t step : {size_t{1}, size_t{7}, size_t{512}, size_t{24 << 10}, size_t{99999}, data.size()}) {
+    uint32_t addends = 0;
+    for (size_t at = 0; at < data.size(); at += step) {
+      const size_t count = std::min(step, data.size() - at);
+      addends ^= crc32c_addend(data.data() + at, count, data.size() - at - count);
+    }
+    EXPECT_EQ(crc32c_of_parts(addends, data.size()), crc32c(data.data(), data.size())) << step;
+  }
+  EXPECT_EQ(crc32c_of_parts(0, 0), crc32c("", 0));
+}
+
+TEST(Safetensors, X16FindsDataThatWereAltered) {
+  const Folder folder;
+  const std::string path = folder / "x.safetensors";
+  save_safetensors(
+      path, {{"a", at::ones({3}, at::kFloat)}, {"b", at::full({5}, 2, at::kComplexDouble)}, {"none", at::empty({0})}},
+      {{"k", "v"}});
+  const SafetensorsFile whole = load_safetensors(path);
+  EXPECT_EQ(whole.metadata, (std::map<std::string, std::string>{{"k", "v"}}));
+  EXPECT_TRUE(at::equal(whole.tensors[1].second, at::full({5}, 2, at::kComplexDouble)));
+  std::string bytes = read_file("test", path);
+  const auto put = [&](const std::string& text) { std::ofstream(path, std::ios::binary) << text; };
+  std::string altered = bytes;
+  altered[altered.size() - 5 * 16 - 1] ^= 1;
+  put(altered);
+  EXPECT_THAT(
+      message_of([&] { load_safetensors(path); }),
+      ::testing::HasSubstr("safetensors: '" + path + "' is damaged: the data of 'a' are not those that were saved"));
+  altered = bytes;
+  altered.back() ^= 64;
+  put(altered);
+  EXPECT_THAT(message_of([&] { load_safetensors(path); }), ::testing::HasSubstr("the data of 'b' are not those"));
+  // A program that copied the metadata may have left tensors out, or know no sum.
+  const size_t note = bytes.find(R"(\"a\":\")") + 8;
+  altered[altered.size() - 1] ^= 64;
+  altered[altered.size() - 5 * 16 - 1] ^= 1;
+  altered.replace(note, 8, "--------");
+  put(altered);
+  EXPECT_NE(load_safetensors(path).tensors[0].second[2].item<float>(), 1);
+  altered.replace(note, 8, "12345xyz");
+  put(altered);
+  EXPECT_THAT(message_of([&] { load_safetensors(path); }),
+              ::testing::HasSubstr("has a broken checksum of 'a': 12345xyz"));
 }
 
 }  // namespace
