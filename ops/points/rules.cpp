@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Point clouds on blocks: blocks of points or the queries go round (ring_search.h); afterwards only rows that are asked
-// for travel.
+// for travel. The kernels are the host's: blocks of a device are brought there, and travel from host to host.
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -9,13 +9,11 @@
 #include "moonhalo/ops/points/arguments.h"
 #include "moonhalo/ops/points/ring_search.h"
 #include "moonhalo/ops/points/row_routing.h"
-#include "moonhalo/ops/support/cpu_only.h"
 
 namespace moonhalo {
 namespace {
 
 std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most, std::optional<double> radius) {
-  check_on_cpu(op, call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points");
   check_points(op, query->global_shape(), points->global_shape(), call.tensor("query").dtype,
                call.tensor("points").dtype);
@@ -28,9 +26,13 @@ std::optional<Plan> plan_search(const OpCall& call, const char* op, int64_t most
   plan.run = [round = std::make_shared<const PointRound>(cuts, most, radius, call.tensor("query").dtype),
               with_counts = radius.has_value(), shape = lists->local_shape(), rows = counts->local_shape(),
               at_query = call.arg("query"), at_points = call.arg("points")](LocalCall& call) {
-    const NeighborLists found = round->search(call.tensor(at_query), call.tensor(at_points));
-    at::Tensor distances = found.distances().view(shape), indices = found.indices().view(shape);
-    if (with_counts) return call.give(distances, indices, found.counts().view(rows));
+    const at::Tensor query = call.tensor(at_query);
+    const NeighborLists found = round->search(query.cpu(), call.tensor(at_points).cpu());
+    const auto back = [&](const at::Tensor& made, const std::vector<int64_t>& as) {
+      return made.view(as).to(query.device());
+    };
+    at::Tensor distances = back(found.distances(), shape), indices = back(found.indices(), shape);
+    if (with_counts) return call.give(distances, indices, back(found.counts(), rows));
     call.give(distances, indices);
   };
   return plan;
@@ -50,7 +52,6 @@ std::optional<Plan> plan_radius(const OpCall& call) {
 }
 
 std::optional<Plan> plan_offsets(const OpCall& call) {
-  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
   const SpecPtr query = call.spec("query"), points = call.spec("points"), indices = call.spec("indices");
   check_points("neighbor_offsets", query->global_shape(), points->global_shape(), call.tensor("query").dtype,
                call.tensor("points").dtype);
@@ -66,16 +67,15 @@ std::optional<Plan> plan_offsets(const OpCall& call) {
   plan.outputs = {output};
   plan.run = [cuts, batch = points->ndim() - 2, shape = output->local_shape(), at_indices = call.arg("indices"),
               at_points = call.arg("points"), at_query = call.arg("query")](LocalCall& call) {
-    const at::Tensor index = one_batch(call.tensor(at_indices), batch);
+    const at::Tensor query = call.tensor(at_query), index = one_batch(call.tensor(at_indices).cpu(), batch);
     const PointRoute route(cuts, index, "neighbor_offsets");
-    const at::Tensor rows = route.fetch(one_batch(call.tensor(at_points), batch));
-    call.give(offsets_of(rows, one_batch(call.tensor(at_query), batch), index).view(shape));
+    const at::Tensor rows = route.fetch(one_batch(call.tensor(at_points).cpu(), batch));
+    call.give(offsets_of(rows, one_batch(query.cpu(), batch), index).view(shape).to(query.device()));
   };
   return plan;
 }
 
 std::optional<Plan> plan_offsets_backward(const OpCall& call) {
-  check_on_cpu("neighbor_offsets", call.mesh()->device_type());
   const SpecPtr grad = call.spec("grad"), points = call.spec("points"), indices = call.spec("indices");
   const int64_t neighbors = indices->global_shape().back(), features = points->global_shape().back();
   const PointCuts cuts(indices->has_cut() ? indices : grad, points);
@@ -88,10 +88,11 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
   plan.run = [cuts, for_query, for_points, batch = points->ndim() - 2, query = query->local_shape(),
               home = cuts.points->local_shape(), at_grad = call.arg("grad"),
               at_indices = call.arg("indices")](LocalCall& call) {
-    const at::Tensor g = one_batch(call.tensor(at_grad), batch), index = one_batch(call.tensor(at_indices), batch);
+    const at::Tensor grad = call.tensor(at_grad);
+    const at::Tensor g = one_batch(grad.cpu(), batch), index = one_batch(call.tensor(at_indices).cpu(), batch);
     at::Tensor of_query, of_points;
-    if (for_points) of_points = PointRoute(cuts, index, "neighbor_offsets").add(g).view(home);
-    if (for_query) of_query = query_gradient(g, index).view(query);
+    if (for_points) of_points = PointRoute(cuts, index, "neighbor_offsets").add(g).view(home).to(grad.device());
+    if (for_query) of_query = query_gradient(g, index).view(query).to(grad.device());
     call.give(std::move(of_query), std::move(of_points));
   };
   return plan;

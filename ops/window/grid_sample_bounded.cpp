@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // grid_sample with a stated bound on displacements: outputs are cut as the grid is, and each rank borrows the box of
 // the input that its outputs can reach. Backward, the gradient of that box goes home by the map's adjoint.
+// The kernels are the host's: blocks of a device are sampled there, and rows travel from device to device.
 //
 //     outputs   |0 1 2 3|4 5 6 7|      max_displacement 1.5, bilinear:
 //     input     |0 1 2 3|4 5 6 7|      rank 0 reads rows [0, 6), rank 1 rows [2, 8)
@@ -14,7 +15,6 @@
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
-#include "moonhalo/ops/support/cpu_only.h"
 #include "moonhalo/ops/support/spec_edits.h"
 #include "moonhalo/ops/window/grid_sample.h"
 #include "moonhalo/ops/window/grid_sample_local.h"
@@ -254,26 +254,24 @@ struct Division {
 };
 
 std::optional<Plan> plan_sample(const OpCall& call) {
-  check_on_cpu("grid_sample with max_displacement", call.mesh()->device_type());
   const auto division = std::make_shared<const Division>(call);
   Plan plan;
   plan.inputs = {division->input, division->grid};
   plan.outputs = {division->output};
   plan.run = [division, at_input = call.arg("input"), at_grid = call.arg("grid")](LocalCall& call) {
     const Division& d = *division;
-    const Tensor input = call.tensor(at_input), grid = call.tensor(at_grid);
+    const Tensor input = call.tensor(at_input), grid = call.tensor(at_grid).cpu();
     const auto& offsets = d.output->offsets();
     Tensor away = d.sampler.displacement(grid, {offsets.begin() + 2, offsets.end()});
     d.input->mesh()->group().all_reduce(away, ReduceOp::kMax);
     d.sampler.check_displacement(away);
     const Tensor part = gather(*d.borrow, input);
-    call.give(sample_part(d.sampler, part, d.begin, grid));
+    call.give(sample_part(d.sampler, part.cpu(), d.begin, grid).to(input.device()));
   };
   return plan;
 }
 
 std::optional<Plan> plan_sample_backward(const OpCall& call) {
-  check_on_cpu("grid_sample with max_displacement", call.mesh()->device_type());
   const auto division = std::make_shared<const Division>(call);
   const int64_t ndim = division->output->ndim();
   Plan plan;
@@ -285,13 +283,14 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
   plan.run = [division, wanted, at_grad = call.arg("grad"), at_grid = call.arg("grid"),
               at_input = call.arg("input")](LocalCall& call) {
     const Division& d = *division;
-    const Tensor grad = call.tensor(at_grad), grid = call.tensor(at_grid);
+    const Tensor grad = call.tensor(at_grad), grid = call.tensor(at_grid).cpu();
     Tensor part;
-    if (wanted[1]) part = gather(*d.borrow, call.tensor(at_input));
+    if (wanted[1]) part = gather(*d.borrow, call.tensor(at_input)).cpu();
     auto [for_part, for_grid] =
-        sample_part_backward(d.sampler, grad, part, d.borrow->needed_shape(), d.begin, grid, wanted);
+        sample_part_backward(d.sampler, grad.cpu(), part, d.borrow->needed_shape(), d.begin, grid, wanted);
     Tensor for_input;
-    if (wanted[0]) for_input = scatter_add(*d.borrow, for_part);
+    if (wanted[0]) for_input = scatter_add(*d.borrow, for_part.to(grad.device()));
+    if (wanted[1]) for_grid = for_grid.to(grad.device());
     call.give(std::move(for_input), std::move(for_grid));
   };
   return plan;

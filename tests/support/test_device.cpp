@@ -88,11 +88,6 @@ at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh) { return 
 bool is_expected_on_devices(const std::string& error, const std::function<void()>& on_plain_tensors) {
   if (!is_on_devices()) return false;
   const std::string text = without_rank(error);
-  static const std::set<std::string> refused = listed("refuses");
-  if (const std::string op = text.substr(0, text.find(": ")); is_clear(text) && refused.contains(op)) {
-    Expected::add(op + " is refused");
-    return true;
-  }
   if (const std::string op = text.substr(0, text.find(": no rule")); is_clear(text) && is_gathered_on_devices(op)) {
     Expected::add(op + " is gathered");
     return true;

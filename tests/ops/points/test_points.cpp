@@ -11,8 +11,7 @@
 #include <limits>
 
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/ops/window/grid_sample.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
@@ -327,22 +326,6 @@ TEST(Points, AnIndexOfNoPointIsAnErrorOnEveryRank) {
                                       "indices from -3 to 100"));
     EXPECT_EQ(message_of([&] { offsets({0, 5, 1, -1, 3}); }), "");
   });
-}
-
-TEST(Points, OnlyCpusHaveTheKernels) {
-  const CommunicatorPtr self = make_fake_communicator(0, 1);
-  const MeshPtr mesh = init_device_mesh(*self, "cuda", {1});
-  const auto on_cuda = [&](const at::Tensor& t) { return wrap(t, replicated(mesh, t.sizes())); };
-  const at::Tensor x = on_cuda(make_tensor({5, 2}, 1)), index = on_cuda(at::zeros({5, 1}, at::kLong)),
-                   field = on_cuda(make_tensor({1, 1, 4, 4}, 1)), grid = on_cuda(make_tensor({1, 4, 4, 2}, 1));
-  const std::pair<std::function<void()>, const char*> calls[] = {
-      {[&] { knn(x, x, 1); }, "knn"},
-      {[&] { radius_search(x, x, 1, 2); }, "radius_search"},
-      {[&] { neighbor_offsets(x, x, index); }, "neighbor_offsets"},
-      {[&] { grid_sample(field, grid, {.max_displacement = {{9.0}}}); }, "grid_sample with max_displacement"},
-  };
-  for (const auto& [call, name] : calls)
-    EXPECT_THAT(message_of(call), ::testing::StartsWith(std::string(name) + ": ShardTensors on a mesh of cuda"));
 }
 
 TEST(Points, RefusesWhatCannotBeAnswered) {
