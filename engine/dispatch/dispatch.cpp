@@ -27,6 +27,7 @@
 #include "moonhalo/engine/tensor/kept_gather.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/engine/tensor/tensor_notes.h"
 #include "moonhalo/engine/tensor/view_tracking.h"
 
 namespace moonhalo {
@@ -227,6 +228,8 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
   impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
   if (call.views) call.views->mark(impl, decision.plan.breaks_alias);
+  if (decision.any_order) [[unlikely]]
+    make_notes(impl).any_order = true;
   return result;
 }
 
@@ -409,6 +412,7 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   }
   decision->may_send |= static_cast<bool>(made.run);
   decision->strides = result_strides(op, stack, facts, made.outputs);
+  decision->any_order = may_lie_anyhow(op, stack, facts, decision->strides);
   return decision;
 }
 
@@ -463,7 +467,10 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   std::optional<CurrentCall> halos;
   if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
+  const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
   move_inputs(decision, op, stack, base, sharing);
+  if (facts.reads_order) [[unlikely]]
+    stack[base] = lying_alike(stack[base].toTensor(), in_rows);
   for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
   if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {

@@ -43,6 +43,7 @@ struct Decision {
   bool may_send = false;     // inputs move, or a run of the rule's own
   uint64_t tag = 0;          // operator, specs and the key's other arguments by content: alike on all ranks
   ResultStrides strides;     // of results that are not row-major
+  bool any_order = false;    // of the results on a plain tensor, as far as is known
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 

@@ -94,6 +94,10 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   if (rule && gives_out && std::count(rule->op.begin(), rule->op.end(), name) > 0) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
+  // These factor the transposed matrix where that lies row by row; their derivatives ask the whole tensor which it was.
+  static constexpr std::array<std::string_view, 3> kReadOrder = {"aten::_linalg_det", "aten::_linalg_slogdet",
+                                                                 "aten::_linalg_solve_ex"};
+  reads_order = std::find(kReadOrder.begin(), kReadOrder.end(), name) != kReadOrder.end();
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   static constexpr std::array<const char*, 13> kMadeOfOthers = {"aten::_pack_padded_sequence",
                                                                 "aten::affine_grid_generator",

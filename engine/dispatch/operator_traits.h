@@ -19,9 +19,10 @@ struct OperatorFacts {
   bool random = false;
   bool view = false;  ///< a result aliases an argument that is not written
   bool composite_implicit = false;
-  bool decomposes = false;  ///< a composite kernel that only calls other operators (foreach, fused)
-  int host_argument = -1;   ///< a tensor that this kernel reads from memory: given plain to it
-  bool gives_out = false;   ///< out=: what is written is not read
+  bool decomposes = false;   ///< a composite kernel that only calls other operators (foreach, fused)
+  int host_argument = -1;    ///< a tensor that this kernel reads from memory: given plain to it
+  bool gives_out = false;    ///< out=: what is written is not read
+  bool reads_order = false;  ///< of its matrix, and so does its derivative: the block must lie as the whole does
   size_t arguments = 0;
   std::vector<bool> written;          ///< per argument
   std::vector<int> returns_argument;  ///< per result: the written argument it is, or -1

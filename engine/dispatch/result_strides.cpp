@@ -11,7 +11,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <string_view>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -141,6 +143,27 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
     any = true;
   });
   return any ? found : ResultStrides();
+}
+
+bool may_lie_anyhow(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
+                    const ResultStrides& found) {
+  if (facts.view || facts.returns_written || !found.empty() || has_kernel_without_memory(op)) return false;
+  const std::string& name = op.operator_name().name;
+  static constexpr std::array<std::string_view, 7> kOtherwise = {
+      "fft_", "linalg_", "cholesky", "geqrf", "ormqr", "nonzero", "flash_attention_for_cpu"};
+  if (std::any_of(kOtherwise.begin(), kOtherwise.end(),
+                  [&](std::string_view part) { return name.find(part) != std::string::npos; }))
+    return true;
+  const auto arguments = at::ArrayRef(stack).slice(stack.size() - facts.arguments);
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().layout() == at::kStrided &&
+           !value.toTensor().is_contiguous();
+  });
+}
+
+at::Tensor lying_alike(const at::Tensor& block, bool in_rows) {
+  if (block.is_contiguous() == in_rows) return block;
+  return in_rows ? block.contiguous() : block.mT().contiguous().mT();
 }
 
 void declare_strides(const ResultStrides& strides, const torch::jit::Stack& stack, size_t base) {

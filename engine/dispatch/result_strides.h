@@ -25,6 +25,14 @@ using ResultStrides = std::vector<std::optional<at::DimVector>>;
 /// arguments, `outputs` are the planned results. NotImplementedError for as_strided of what is not row-major.
 ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
                              const std::vector<SpecPtr>& outputs);
+/// True if LibTorch cannot tell, and a plain result may well lie otherwise: kernels of LAPACK, transforms and the like,
+/// and any that is given tensors which are not row-major. Dims of such a result are merged without a copy on no rank or
+/// on all of them (view_tracking.h). `found`: what result_strides gave.
+bool may_lie_anyhow(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
+                    const ResultStrides& found);
+/// A block of matrices that lie row by row exactly if `in_rows`, as the whole tensor does (OperatorFacts::reads_order):
+/// the block may be one matrix of a batch, or be gathered.
+at::Tensor lying_alike(const at::Tensor& block, bool in_rows);
 /// After the call: `stack` ends with the results, from `base` on.
 void declare_strides(const ResultStrides& strides, const torch::jit::Stack& stack, size_t base);
 

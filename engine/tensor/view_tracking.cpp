@@ -4,12 +4,12 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorUtils.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
+#include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
@@ -22,12 +22,20 @@ const RankLocal<ViewTrace*> trace_of_rank;
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
 
-// True if one plain tensor could be viewed as `shape`: the strides of a view tell. Of other results only this rank's
-// block is known.
+// Ranks whose block is thin or empty see no gaps where others do.
+bool on_any_rank(const at::Tensor& tensor, bool here) {
+  const Uncounted check;
+  at::Tensor any = at::full({}, here ? 1 : 0, at::kInt);
+  shard_impl(tensor)->spec()->mesh()->group().all_reduce(any, ReduceOp::kMax);
+  return any.item<int>() != 0;
+}
+
+// True if one plain tensor could be viewed as `shape`, by its strides. Where these are not known, gaps in any block
+// tell. The same on all ranks.
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
-  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
-  return !gaps || (meta != nullptr && meta->has_bw_view());
+  const TensorNotes* notes = notes_of(*shard_impl(tensor));
+  return notes == nullptr || !notes->any_order || !on_any_rank(tensor, gaps);
 }
 
 }  // namespace

@@ -107,18 +107,28 @@ std::optional<Plan> plan_view_as_real(const OpCall& call) {
   return unary_plan(call, self, {with_cuts_of(self, shape, source)});
 }
 
+// True if the pairs lie as complex numbers do. A block may begin at an odd place where the whole does not.
+bool holds_complex(const at::Tensor& pairs) {
+  const at::IntArrayRef strides = pairs.strides();
+  return pairs.storage_offset() % 2 == 0 && strides.back() == 1 &&
+         std::all_of(strides.begin(), strides.end() - 1, [](int64_t stride) { return stride % 2 == 0; });
+}
+
 std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const SpecPtr wanted = without_cuts(self, {self->ndim() - 1});
   Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, all_dims(self->ndim() - 1))});
-  if (plan.breaks_alias) {
-    plan.run = [at_self = call.arg("self")](LocalCall& call) {
-      at::Tensor pairs = call.tensor(at_self);
-      if (!pairs.is_contiguous()) tell_copied(pairs = pairs.contiguous());
-      call.give(at::view_as_complex(pairs));
-    };
-  }
+  const bool fresh = call.name() == "aten::view_as_complex_copy";
+  plan.run = [fresh, at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor pairs = call.tensor(at_self);
+    if (fresh) {
+      pairs = pairs.clone(at::MemoryFormat::Contiguous);
+    } else if (!holds_complex(pairs)) {
+      tell_copied(pairs = pairs.clone(at::MemoryFormat::Contiguous));
+    }
+    call.give(at::view_as_complex(pairs));
+  };
   return plan;
 }
 

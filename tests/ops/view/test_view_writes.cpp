@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
@@ -156,6 +157,94 @@ const std::vector<Case> kCopiesWritten{
      },
      kTwice},
 };
+
+// Complex numbers of pairs: blocks begin at odd places of memory, hold no pair, or one of each pair.
+const std::vector<Case> kComplexViews{
+    {"rows_of_seven",
+     [](const Tensor& x) {
+       Tensor y = bent(x).flatten(1).narrow(1, 0, 13).reshape({9 * 13}), z = y.narrow(0, 26, 52).view({26, 2});
+       const Tensor c = at::view_as_complex(z);
+       return List{c * c, at::view_as_real(c * 2)};
+     }},
+    {"written",
+     [](const Tensor& x) {
+       const Tensor y = bent(x).detach().select(2, 0).clone(), rows = y.narrow(0, 2, 4).view({14, 2}),
+                    c = at::view_as_complex(rows);
+       c.mul_(c10::complex<double>(0, 2));
+       const Tensor real = at::real(c), imaginary = at::imag(c);
+       real.add_(1), imaginary.select(0, 3).zero_();
+       rows.select(1, 1).neg_();
+       return List{y * 1, c * 1, real * imaginary};
+     },
+     kForward},
+    {"written_pairs",
+     [](const Tensor& x) {
+       Tensor y = bent(x);
+       at::view_as_complex(y).mul_(at::view_as_complex(x));
+       at::view_as_complex(y.narrow(0, 1, 5)).select(1, 2).copy_(at::view_as_complex(x).select(0, 3).select(0, 2));
+       return List{y * y};
+     }},
+    {"of_bent_blocks",
+     [](const Tensor& x) {
+       const Tensor y = x.permute({2, 0, 1}).contiguous().permute({1, 2, 0});
+       return List{at::view_as_complex(y.contiguous()) * 2, at::view_as_complex(at::cat({y, y}, 1))};
+     }},
+    {"another_type",
+     [](const Tensor& x) {
+       const Tensor y = bent(x).detach(), c = y.view(at::kComplexDouble);
+       c.mul_(c10::complex<double>(0, 2));
+       y.select(0, 4).view(at::kComplexDouble).zero_();
+       return List{y * 1, c * 1};
+     },
+     kForward},
+    {"real_of_complex",
+     [](const Tensor& x) {
+       Tensor c = at::complex(x.select(2, 0), x.select(2, 1)) * 1;
+       at::real(c).mul_(2);
+       at::imag(c.narrow(1, 1, 3)).add_(x.narrow(1, 0, 3).select(2, 0));
+       at::view_as_real(c.select(0, 2)).flatten().narrow(0, 3, 5).zero_();
+       return List{c * c.conj(), at::real(c).t() * 1};
+     }},
+};
+
+TEST(View, S26_D08_ComplexViewsOfBlocksAtAnyPlace) {
+  check(kComplexViews, make_tensor({9, 7, 2}, 13));
+  check(kComplexViews, make_tensor({9, 7, 2}, 13), {{"rows_1_8", {2}, {shard(0, {1, 8})}}});
+  check(kComplexViews, make_tensor({9, 7, 2}, 13), kHeldByOneTwoThree);
+  check_in_inference_mode(kComplexViews, make_tensor({9, 7, 2}, 13));
+}
+
+// Results of LibTorch's kernels may lie in any order, which thin and empty blocks do not show: all ranks write through
+// merged dims, or all refuse.
+TEST(View, D08_MergedDimsOfResultsInAnyOrderAreWrittenOnEveryRankOrOnNone) {
+  const auto last = [](const Tensor& x) { return x.unsqueeze(0).to(at::MemoryFormat::ChannelsLast); };
+  const std::pair<const char*, std::function<Tensor(const Tensor&)>> results[] = {
+      {"row-major", [](const Tensor& x) { return x * 1; }},
+      {"fft of rows", [](const Tensor& x) { return at::fft_fft(x, {}, 1); }},
+      {"fft of columns", [](const Tensor& x) { return at::fft_fft(x, {}, 2); }},
+      {"eigenvectors", [](const Tensor& x) { return std::get<1>(at::linalg_eig(x.narrow(1, 0, 2))); }},
+      {"qr", [](const Tensor& x) { return std::get<0>(at::linalg_qr(x)); }},
+      {"batch norm, channels last",
+       [=](const Tensor& x) { return at::batch_norm(last(x), {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
+      {"pooled, channels last",
+       [=](const Tensor& x) {
+         return at::adaptive_avg_pool2d(last(x), {7, 2});
+       }},
+  };
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{5, 1, 3}, {5, 0, 4}, {9, 0, 0}}) {
+    on_mesh({3}, [&](const MeshPtr& mesh) {
+      const Tensor x = shard_of(make_tensor({9, 7, 2}, 14), mesh, {shard(0, sizes)});
+      for (const auto& [name, result] : results) {
+        const Tensor y = result(x), flat = y.reshape({-1}), rows = y.flatten(0, -2);
+        Tensor refused = at::zeros({2}, at::kLong);
+        refused[0] = !message_of([&] { flat.mul_(2); }).empty();
+        refused[1] = !message_of([&] { rows.add_(1); }).empty();
+        mesh->group().all_reduce(refused);
+        for (int i = 0; i < 2; ++i) EXPECT_EQ(refused[i].item<int64_t>() % 3, 0) << name;
+      }
+    });
+  }
+}
 
 TEST(View, S26_D08_WritingThroughACopiedView) { check(kCopiesWritten, make_tensor({9, 7, 2}, 9)); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear algebra on batches of matrices, however they are held: S20, S01.
+// Linear algebra on batches of matrices, in any memory and however they are held: S20, S01.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -159,6 +159,97 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
       row("addmv", {make_tensor({3}, 21), one, make_tensor({3}, 22)},
           [](X x, X y, X z) { return at::addmv(x, y, z, 0.5, 2); }),
   });
+}
+
+// LibTorch factors the transposed matrix where a real one lies row by row, and its derivative asks the whole tensor how
+// it lies. Here the block lies otherwise than the whole: a batch of one, rows that were gathered, a cut of the inner of
+// two batch dims.
+struct Memory {
+  const char* name;
+  std::function<Tensor(const Tensor&)> of;
+};
+const Memory kMemories[] = {
+    {"as_it_is", [](const Tensor& x) { return x; }},
+    {"transposed", [](const Tensor& x) { return x.mT(); }},
+    {"column_by_column", [](const Tensor& x) { return x.mT().contiguous().mT(); }},
+    {"one_of_a_stack",
+     [](const Tensor& x) {
+       return at::stack({x * 2, x}, 1).select(1, 0);
+     }},
+    {"part_of_a_batch",
+     [](const Tensor& x) {
+       return at::stack({x, x * 2}, 1).narrow(1, 0, 1);
+     }},
+    {"part_of_wider_ones",
+     [](const Tensor& x) {
+       return at::constant_pad_nd(x, {0, 1}).narrow(2, 0, 3);
+     }},
+    {"batch_last",
+     [](const Tensor& x) {
+       return x.permute({1, 2, 0}).contiguous().permute({2, 0, 1});
+     }},
+};
+
+const std::vector<Held> kMatrices = {
+    {"batch_3_1", {2}, {shard(0, {3, 1})}},  {"batch_1_0_3", {3}, {shard(0, {1, 0, 3})}},
+    {"batch_over_4", {4}, {shard(0)}},       {"rows", {2}, {shard(1, {2, 1})}},
+    {"columns", {3}, {shard(2, {0, 2, 1})}}, {"batch_and_rows", {2, 2}, {shard(0, {1, 3}), shard(1)}},
+    {"partial", {2}, {partial()}},
+};
+
+TEST(Linalg, S20_FactorsOfMatricesInAnyMemory) {
+  for (const Memory& memory : kMemories) {
+    SCOPED_TRACE(memory.name);
+    const auto of = [&](const Tensor& x) { return memory.of(bent(x)); };
+    const auto beside = [](const Tensor& a) { return (a.dim() == 4 ? right.unsqueeze(1) : right).to(a.device()); };
+    check(
+        {
+            {"det", [=](const Tensor& x) { return List{at::linalg_det(of(x))}; }, kTwice},
+            {"slogdet", [=](const Tensor& x) { return List{std::get<1>(at::linalg_slogdet(of(x)))}; }, kTwice},
+            {"solve",
+             [=](const Tensor& x) {
+               return List{at::linalg_solve(of(x), beside(of(x))), at::linalg_solve(of(x), beside(of(x)).mT(), false)};
+             },
+             kTwice},
+            {"inverse",
+             [=](const Tensor& x) {
+               return List{at::linalg_inv(of(x)), of(x).matrix_power(-2)};
+             }},
+            {"triangular",
+             [=](const Tensor& x) { return List{at::linalg_solve_triangular(of(x).triu(), beside(of(x)), true)}; }},
+            {"cholesky",
+             [=](const Tensor& x) {
+               const Tensor l = at::linalg_cholesky(of(x).matmul(of(x).mT()));
+               return List{l, at::cholesky_solve(beside(l), l), at::cholesky_inverse(l)};
+             }},
+            {"lu",
+             [=](const Tensor& x) {
+               const auto [lu, pivots] = at::linalg_lu_factor(of(x));
+               return List{lu, at::linalg_lu_solve(lu, pivots, beside(lu))};
+             }},
+            {"qr", [=](const Tensor& x) { return List{std::get<1>(at::linalg_qr(of(x)))}; }},
+            {"exp", [=](const Tensor& x) { return List{at::linalg_matrix_exp(of(x) * 0.01)}; }},
+            {"norm_of_svd",
+             [=](const Tensor& x) {
+               return List{at::linalg_svdvals(of(x)), at::linalg_pinv(of(x))};
+             }},
+        },
+        square, kMatrices);
+  }
+}
+
+// Plain matrices beside blocks of the right-hand side are narrowed to the batch that a rank has.
+TEST(Linalg, S20_PlainMatricesBesideBlocks) {
+  const Tensor matrices = make_tensor({2, 3, 3, 3}, 6) + 3 * at::eye(3, at::kDouble),
+               sides = make_tensor({2, 3, 3, 2}, 7);
+  for (const Memory& memory : {kMemories[0], kMemories[1], kMemories[2]}) {
+    SCOPED_TRACE(memory.name);
+    for (const int64_t dim : {0, 1, 2}) {
+      expect_same_as_plain(
+          {2}, {{.full = matrices, .plain = true}, {sides, {shard(dim)}}},
+          [&](const Tensors& t) { return Tensors{at::linalg_solve(memory.of(t[0]), t[1])}; }, kTwice);
+    }
+  }
 }
 
 }  // namespace
