@@ -39,7 +39,16 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own, const std:
   const SpecPtr kept = plan.inputs[call.slot("self")];
   bool empty = false;  // kernels refuse a block without planes
   for (int64_t d = 0; d < planes; ++d) empty |= kept->local_shape()[d] == 0 && kept->global_shape()[d] > 0;
-  if (!empty) return plan;
+  if (!empty) {
+    // A block may be a part of the channels, and kernels read positions one behind the other.
+    plan.run = [](LocalCall& call) {
+      for (c10::IValue& value : call.values()) {
+        if (value.isTensor()) value = value.toTensor().contiguous();
+      }
+      call.run();
+    };
+    return plan;
+  }
   plan.run = [outputs = plan.outputs, dtypes, at = call.arg("self")](LocalCall& call) {
     const auto options = call.tensor(at).options();
     call.give();

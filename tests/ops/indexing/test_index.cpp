@@ -181,6 +181,115 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
       make_tensor({9, 7, 2}, 3));
 }
 
+// Masks beside others and beside indices are gathered, whatever is written and however the mask is held.
+TEST(Index, S26_WritesByMasks) {
+  const Oracle gathered{.fallback = Fallback::kReplicate},
+      gathered_twice{.double_backward = true, .fallback = Fallback::kReplicate};
+  const auto every = [](const Tensor& x, int64_t dim, int64_t step) {
+    Tensor place = x.detach();
+    for (int64_t d = x.dim(); d-- > 0;) place = d == dim ? place : place.select(d, 0);
+    return (place * 0 + at::arange(x.size(dim), place.options())).remainder(step).eq(0);
+  };
+  check(
+      {
+          {"beside_an_index",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({every(x, 0, 2), indices({1})}, x.narrow(0, 0, 5).select(1, 3));
+             y.index_put_({indices({4}), Slice(), every(x, 2, 2)}, x.select(0, 2).narrow(1, 0, 1).t());
+             return List{y * y};
+           },
+           gathered_twice},
+          {"two",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             return List{y * y};
+           },
+           gathered_twice},
+          {"two_added",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3), true);
+             return List{y * y};
+           },
+           gathered},
+          {"two_functional",
+           [=](const Tensor& x) {
+             return List{bent(x.index_put({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3)))};
+           },
+           gathered_twice},
+          {"read_two",
+           [=](const Tensor& x) {
+             return List{bent(x.index({every(x, 0, 3), every(x, 1, 3)})),
+                         bent(x.index({every(x, 0, 2), indices({1})}))};
+           },
+           gathered_twice},
+          {"of_no_dims",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({Tensor(x.detach().sum().lt(1e9))}, x.narrow(0, 2, 1) * 2);
+             y.index_put_({Slice(), x.detach().sum().gt(1e9)}, at::scalar_tensor(5.0, at::kDouble));
+             return List{y * y, x.index({x.detach().sum().lt(1e9)})};
+           },
+           gathered},
+          {"bytes",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.index_put_({every(x, 0, 3).to(at::kByte), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             return List{y * y};
+           },
+           gathered},
+          {"values_of_the_mask",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             const Tensor mask = x.detach().gt(0.2), rows = every(x, 0, 2), columns = every(x, 1, 2);
+             y.index_put_({mask}, x.index({mask}) * 2);
+             y.index_put_({rows}, x.index({rows}) * 3);
+             y.index_put_({Slice(), columns}, x.index({Slice(), columns}) * 2);
+             y.index_put_({Slice(), Slice(), every(x, 2, 2)}, x.sum(2, true));
+             return List{y * y};
+           },
+           gathered_twice},
+          {"of_sums",
+           [=](const Tensor& x) {
+             Tensor y = x.sum(0), z = x.sum(1);
+             y.index_put_({every(x, 1, 3), every(x, 2, 2)}, x.select(0, 1).select(1, 1).narrow(0, 0, 3));
+             y.index_put_({every(x, 1, 2)}, x.select(0, 1).narrow(0, 0, 4));
+             z.index_put_({every(x, 0, 3), indices({1})}, x.select(1, 1).select(1, 1).narrow(0, 0, 3));
+             return List{y * y, z * z};
+           },
+           gathered},
+          {"through_views",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.transpose(0, 1).index_put_({every(x, 1, 3), every(x, 0, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             y.select(0, 3).index_put_({every(x, 1, 2), indices({1})}, x.select(0, 1).narrow(0, 0, 4).select(1, 0));
+             y.narrow(0, 1, 4).index_put_({Slice(), every(x, 1, 2), indices({0})},
+                                          x.narrow(0, 0, 4).narrow(1, 0, 4).select(2, 1));
+             return List{y * y};
+           },
+           gathered},
+          {"masked_scatter",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.masked_scatter_(every(x, 0, 2).view({9, 1, 1}), x.narrow(0, 0, 6));
+             y.select(0, 3).masked_scatter_(every(x, 1, 2).view({7, 1}), x.select(2, 0));
+             return List{y * y, y.masked_scatter(x.detach().gt(0), x * 2)};
+           },
+           gathered},
+          {"masked_fill",
+           [=](const Tensor& x) {
+             Tensor y = bent(x);
+             y.masked_fill_(every(x, 1, 2).view({7, 1}), x.sum());
+             y.select(1, 3).masked_fill_(every(x, 0, 2).view({9, 1}), 2);
+             return List{y * y};
+           },
+           gathered},
+      },
+      make_tensor({9, 7, 2}, 5));
+}
+
 TEST(Index, Triangles) {
   check(
       {

@@ -42,6 +42,28 @@ TEST(Unpool, FractionalPoolingAndUnpoolingEqualTheWholeTensor) {
   }
 }
 
+// Positions come from whole planes; the gradient of the values is cut in channels, so each rank has some of the
+// positions.
+TEST(Unpool, PositionsOfSomeChannels) {
+  for (const Placed& cut : kCuts) {
+    SCOPED_TRACE(cut.placements[0].to_string());
+    const Input x{.full = make_tensor({3, 4, 8, 7}, 1)}, deep{.full = make_tensor({3, 4, 8, 7, 3}, 1)};
+    const auto samples = [](int64_t dims) {
+      return Input{.full = make_tensor({3, 4, dims}, 2).abs(), .grad = false, .plain = true};
+    };
+    expect_same_as_plain(cut.mesh, {x, samples(2), {make_tensor({3, 4, 4, 3}, 3), cut.placements}},
+                         [](const Tensors& t) {
+                           const auto [y, i] = at::fractional_max_pool2d(t[0], {2, 3}, {4, 3}, t[1]);
+                           return Tensors{y * t[2], at::max_unpool2d(t[2], i, {8, 7})};
+                         });
+    expect_same_as_plain(cut.mesh, {deep, samples(3), {make_tensor({3, 4, 4, 3, 2}, 3), cut.placements}},
+                         [](const Tensors& t) {
+                           const auto [y, i] = at::fractional_max_pool3d(t[0], {2, 2, 1}, {4, 3, 2}, t[1]);
+                           return Tensors{y * t[2], at::max_unpool3d(t[2], i, {8, 7, 3}, {2, 2, 1}, {0, 0, 0})};
+                         });
+  }
+}
+
 TEST(Unpool, CutPlanesAreNotMoved) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({3, 4, 8, 6}, 1), mesh, {shard(1, {3, 1})}),
