@@ -48,6 +48,16 @@ std::optional<Axes> attention_axes(const OpCall& call) {
 // The kernel takes no empty batch.
 bool nothing_here(LocalCall& call, Arg query) { return call.tensor(query).numel() == 0; }
 
+// It reads features as neighbours in memory: whole tensors that lie otherwise do not come here, their blocks may.
+void run_on_rows(LocalCall& call) {
+  for (c10::IValue& value : call.values()) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() != 4) continue;
+    const at::Tensor& block = value.toTensor();
+    if (block.stride(-1) != 1 && block.size(-1) > 1) value = block.contiguous();
+  }
+  call.run();
+}
+
 std::optional<Plan> plan_forward(const OpCall& call) {
   auto axes = attention_axes(call);
   if (!axes) return std::nullopt;
@@ -57,7 +67,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
                          {query[0], query[1], query[2]}};
   Plan plan = solve(call, *axes);
   plan.run = [at_query = call.arg("query"), at_value = call.arg("value")](LocalCall& call) {
-    if (!nothing_here(call, at_query)) return call.run();
+    if (!nothing_here(call, at_query)) return run_on_rows(call);
     const at::Tensor query = call.tensor(at_query), value = call.tensor(at_value);
     const auto sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     call.give(at::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options()),
@@ -75,7 +85,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   }
   Plan plan = solve(call, *axes);
   plan.run = [at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value")](LocalCall& call) {
-    if (!nothing_here(call, at_query)) return call.run();
+    if (!nothing_here(call, at_query)) return run_on_rows(call);
     const auto empty_like = [&](Arg arg) { return at::empty_like(call.tensor(arg)); };
     call.give(empty_like(at_query), empty_like(at_key), empty_like(at_value));
   };

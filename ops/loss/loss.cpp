@@ -175,10 +175,11 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
   // Only a mean reads the total weight; otherwise a Partial one need not be resolved.
   if (call.integer("reduction") != at::Reduction::Mean) plan.inputs[call.slot("total_weight")] = nullptr;
   const SpecPtr scores = plan.inputs[call.slot("self")];
-  if (!scores->has_cut()) return plan;
   const auto run = [at_scores = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_scores);
     if (x.numel() == 0) return call.give(at::zeros_like(x));
+    // The kernel wants a gradient that lies row by row, and makes it like the scores.
+    if (!x.is_contiguous()) call.value(at_scores) = x.contiguous();
     call.run();
   };
   plan.run = with_own_target(call, *scores, plan, run);

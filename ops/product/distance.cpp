@@ -133,11 +133,20 @@ void check_matrix(const OpCall& call, const ShardSpec& x) {
                     call.describe(), "\n  fix   use cdist for batches");
 }
 
+// The kernels refuse rows with gaps, which the block of a whole without any may have.
+void run_on_rows(LocalCall& call, Arg self) {
+  call.value(self) = call.tensor(self).contiguous();
+  call.run();
+}
+
 std::optional<Plan> plan_pdist(const OpCall& call) {
   const SpecPtr x = call.spec("self");
   check_matrix(call, *x);
   Plan plan{.inputs = {replicated(call.mesh(), x->global_shape())}, .outputs = {pair_spec(x)}};
-  if (!x->is_cut(0)) return plan;
+  if (!x->is_cut(0)) {
+    plan.run = [at_self = call.arg("self")](LocalCall& call) { run_on_rows(call, at_self); };
+    return plan;
+  }
   plan.run = [range = x->block_range(0, call.mesh()->rank()), p = call.value("p").toDouble(),
               at_self = call.arg("self")](LocalCall& call) {
     const OwnPairs pairs = own_pairs(call.tensor(at_self), range);
@@ -152,7 +161,10 @@ std::optional<Plan> plan_pdist_backward(const OpCall& call) {
   check_matrix(call, *x);
   const SpecPtr pairs = pair_spec(x), whole = replicated(call.mesh(), x->global_shape());
   Plan plan{.inputs = {pairs, whole, pairs}, .outputs = {whole}};
-  if (!x->is_cut(0)) return plan;
+  if (!x->is_cut(0)) {
+    plan.run = [at_self = call.arg("self")](LocalCall& call) { run_on_rows(call, at_self); };
+    return plan;
+  }
   Layout sums = whole->layout();
   for (const int64_t m : x->cut(0).mesh_dims) sums.partials[m] = ReduceOp::kSum;
   plan.outputs = {intern(std::move(sums))};

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls with nothing to compute, factors of another type, lazy zeros: what one rank alone could get wrong.
+// Calls with nothing to compute, factors of another type, lazy zeros, blocks in another order: what one rank alone
+// could get wrong.
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "tests/support/held.h"
 #include "tests/support/placements.h"
 
@@ -96,6 +99,117 @@ TEST(DegenerateCalls, DerivativesThatAreZero) {
         return List{u.abs(), s, v.abs()};
       },
       2);
+}
+
+// The same value, whose blocks lie in memory from the last dim to the first, or with gaps. The whole still counts as
+// row-major: so do results of kernels that LibTorch says nothing of.
+enum class Lying { kReversed, kApart };
+at::Tensor lying(const at::Tensor& x, Lying how) {
+  const at::Tensor y = x * 1;
+  ShardTensorImpl* const impl = is_shard_tensor(y) ? shard_impl(y) : nullptr;
+  if (impl == nullptr) return y;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor block = impl->local();
+  at::Tensor other;
+  if (how == Lying::kReversed) {
+    std::vector<int64_t> order;
+    for (int64_t d = block.dim(); d-- > 0;) order.push_back(d);
+    other = block.permute(order).clone(at::MemoryFormat::Contiguous).permute(order);
+  } else {
+    std::vector<int64_t> wider = block.sizes().vec();
+    for (int64_t& size : wider) ++size;
+    other = at::zeros(wider, block.options());
+    for (int64_t d = 0; d < block.dim(); ++d) other = other.narrow(d, 0, block.size(d));
+    other.copy_(block);
+  }
+  impl->replace(other, impl->spec());
+  return y;
+}
+
+TEST(DegenerateCalls, BlocksThatLieOtherwiseThanTheWhole) {
+  const at::Tensor image = make_tensor({2, 4, 6, 5}, 1),
+                   matrices = make_tensor({3, 4, 4}, 2) + 3 * at::eye(4, at::kDouble), rows = make_tensor({7, 3}, 3),
+                   volume = make_tensor({2, 3, 4, 5, 6}, 4);
+  const auto on = [](const at::Tensor& plain, const at::Tensor& x) { return plain.to(x.device()); };
+  const auto weight = [=](const at::Tensor& x, at::IntArrayRef shape) { return on(make_tensor(shape, 9), x); };
+  using One = std::function<List(const at::Tensor&)>;
+  const auto each = [](const char* name, const at::Tensor& tensor, const One& run) {
+    for (const Lying how : {Lying::kReversed, Lying::kApart}) {
+      expect_right_on_all_ways(
+          name, {tensor}, [&](const List& t) { return run(lying(t[0], how)); }, 1);
+    }
+  };
+  each("layer_norm", image, [=](const at::Tensor& x) {
+    return List{at::layer_norm(x, {6, 5}), at::layer_norm(x, {5})};
+  });
+  each("group_norm", image, [=](const at::Tensor& x) { return List{at::group_norm(x, 2, weight(x, {4}), {})}; });
+  each("batch_norm", image,
+       [=](const at::Tensor& x) { return List{at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false)}; });
+  each("conv2d", image, [=](const at::Tensor& x) { return List{at::conv2d(x, weight(x, {3, 4, 3, 3}), {}, 1, 1)}; });
+  each("max_pool", image, [=](const at::Tensor& x) {
+    return List{at::max_pool2d(x, {2, 2}), std::get<0>(at::adaptive_max_pool2d(x, {3, 4}))};
+  });
+  each("max_pool3d", volume, [=](const at::Tensor& x) {
+    return List{at::max_pool3d(x, {2, 2, 2}), std::get<0>(at::adaptive_max_pool3d(x, {3, 2, 4}))};
+  });
+  each("avg_pool", image, [=](const at::Tensor& x) {
+    return List{at::avg_pool2d(x, {2, 3}), at::adaptive_avg_pool2d(x, {3, 4})};
+  });
+  each("fractional", image, [=](const at::Tensor& x) {
+    const auto [y, i] = at::fractional_max_pool2d(x, {2, 2}, {4, 3}, weight(x, {2, 4, 2}).abs());
+    return List{y * y, at::max_unpool2d(y, i, {6, 5})};
+  });
+  each("upsample", image, [=](const at::Tensor& x) {
+    return List{at::upsample_nearest2d(x, {9, 8}), at::upsample_bilinear2d(x, {9, 8}, false),
+                at::upsample_bicubic2d(x, {4, 8}, true)};
+  });
+  each("places", image, [=](const at::Tensor& x) {
+    return List{at::pixel_shuffle(x, 2), at::im2col(x, {2, 2}, {1, 1}, {0, 0}, {1, 1}),
+                at::reflection_pad2d(x, {1, 1, 2, 0}), x.roll(2, 2), at::channel_shuffle(x, 2)};
+  });
+  each("views", image, [=](const at::Tensor& x) {
+    return List{x.view({8, 30}), x.flatten(1, 2), x.view({2, 2, 2, 30}).transpose(0, 1), x.unfold(2, 3, 2).pow(2),
+                x.tril()};
+  });
+  each("scans", image, [=](const at::Tensor& x) {
+    return List{x.cumsum(2), x.cumprod(3), std::get<0>(x.cummax(1)), std::get<0>(x.sort(2)), x.logcumsumexp(1)};
+  });
+  each("reductions", image, [=](const at::Tensor& x) {
+    return List{x.softmax(1), x.log_softmax(2), std::get<0>(x.median(2)), x.prod(3),
+                x.amax(1),    x.logsumexp(2),   x.quantile(0.3, 2)};
+  });
+  each("nll_loss2d", image, [=](const at::Tensor& x) {
+    return List{at::nll_loss2d(x, weight(x, {2, 6, 5}).mul(4).abs().floor().to(at::kLong))};
+  });
+  each("attention", image, [=](const at::Tensor& x) {
+    return List{at::scaled_dot_product_attention(x, x, x), at::scaled_dot_product_attention(x, x * 2, x + 1)};
+  });
+  each("fft", image, [=](const at::Tensor& x) {
+    return List{at::real(at::fft_fft2(x)), at::imag(at::fft_rfft(x, {}, 2)).pow(2)};
+  });
+  each("grid_sample", image, [=](const at::Tensor& x) {
+    return List{at::grid_sampler(x, weight(x, {2, 3, 4, 2}), 0, 0, false)};
+  });
+  each("distances", rows, [=](const at::Tensor& x) { return List{at::pdist(x), at::cdist(x, x * 2 + 1)}; });
+  each("products", matrices, [=](const at::Tensor& x) {
+    return List{x.bmm(x), x.matmul(weight(x, {4, 2})), at::einsum("bij,bkj->ik", {x, x})};
+  });
+  each("embedding", rows, [=](const at::Tensor& x) {
+    return List{at::embedding(x, on(at::tensor({3, 0, 6}, at::kLong), x)),
+                x.index({on(at::tensor({3, 0, 6}, at::kLong), x)}), x.take(on(at::tensor({3, 0, 20}, at::kLong), x))};
+  });
+  each("linalg", matrices, [=](const at::Tensor& x) {
+    return List{at::linalg_det(x),
+                at::linalg_inv(x),
+                at::linalg_solve(x, weight(x, {4, 2})),
+                std::get<1>(at::linalg_slogdet(x)),
+                at::linalg_matrix_exp(x * 0.1),
+                at::linalg_cholesky(x.matmul(x.mT())),
+                at::linalg_svdvals(x)};
+  });
+  each("complex", make_tensor({4, 6, 2}, 6), [=](const at::Tensor& x) {
+    return List{at::view_as_real(at::view_as_complex(x) * at::view_as_complex(x)), at::real(at::view_as_complex(x))};
+  });
 }
 
 }  // namespace
