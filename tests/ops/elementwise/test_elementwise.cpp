@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/sweep.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -71,6 +71,17 @@ TEST(Elementwise, InPlaceForms) {
           {.backward = false}},
          {"rsub", [](const Tensor& x) { return List{at::rsub(x, x * x)}; }}},
         make_tensor({9, 7, 2}, 3), kWays);
+}
+
+TEST(SweepElementwise, S20_Glu) {
+  sweep({
+      row("glu", {make_tensor({5, 8}, 1)}, [](X x) { return at::glu(x, 1); }),
+      row("glu_dims", {make_tensor({6, 8}, 28)},
+          [](X x) {
+            return List{at::glu(x, 1), at::glu(x, 0), at::glu(x)};
+          },
+          {.other_cut = true}),
+  });
 }
 
 }  // namespace

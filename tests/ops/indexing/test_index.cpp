@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexing by tensors, over and off the cut dim: feature S26; embedding tables cut in rows and in columns.
+// Indexing by tensors, over and off the cut dim: feature S26.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/sweep.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -290,59 +290,6 @@ TEST(Index, S26_WritesByMasks) {
       make_tensor({9, 7, 2}, 5));
 }
 
-TEST(Index, Triangles) {
-  check(
-      {
-          {"tril",
-           [](const Tensor& x) {
-             return List{bent(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
-           },
-           kTwice},
-          {"triu",
-           [](const Tensor& x) {
-             return List{bent(x.select(2, 0).triu(1)), x.permute({2, 0, 1}).triu(3)};
-           }},
-          {"in_place",
-           [](const Tensor& x) {
-             Tensor y = bent(x.permute({2, 1, 0}));
-             y.triu_(1);
-             return List{y * y};
-           }},
-      },
-      make_tensor({9, 7, 2}, 4));
-}
-
-TEST(Index, EmbeddingsCutInRowsAndColumns) {
-  struct Table {
-    const char* name;
-    std::vector<int64_t> mesh;
-    std::vector<Placement> weight, words;
-    bool plain = false;
-  };
-  const Table cases[] = {
-      {"columns", {2}, {shard(1, {1, 3})}, {replicate()}},
-      {"rows", {3}, {shard(0, {4, 0, 7})}, {replicate()}},
-      {"rows_plain_words", {2}, {shard(0, {5, 6})}, {}, true},
-      {"words", {3}, {replicate()}, {shard(0, {1, 4, 0})}},
-      {"rows_and_words", {2, 2}, {shard(0), replicate()}, {replicate(), shard(0)}},
-      {"grid", {2, 2}, {shard(0), shard(1)}, {replicate(), replicate()}},
-      {"rows_and_words_on_one_dim", {2}, {shard(0)}, {shard(1)}},
-      {"partial_table", {2}, {partial()}, {shard(0)}},
-  };
-  const Tensor weight = make_tensor({11, 4}, 5), words = (make_tensor({5, 3}, 6) * 11).abs().to(at::kLong);
-  for (const Table& c : cases) {
-    SCOPED_TRACE(c.name);
-    const std::string thrown = message_of([&] {
-      expect_same_as_plain(
-          c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
-          [](const List& x) { return List{bent(at::embedding(x[0], x[1], 3))}; }, kTwice);
-      expect_same_as_plain(c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
-                           [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
-    });
-    EXPECT_EQ(thrown, "");
-  }
-}
-
 TEST(Index, RowsThatDoNotExistAreRefusedOnEveryRank) {
   struct Wrong {
     const char* name;
@@ -370,6 +317,13 @@ TEST(Index, RowsThatDoNotExistAreRefusedOnEveryRank) {
       const std::string text = message_of([&] { c.run(x); });
       EXPECT_NE(text.find("is out of bounds for dimension 0 with size 9"), std::string::npos) << c.name << ": " << text;
     }
+  });
+}
+
+TEST(SweepIndex, S26_Take) {
+  const Tensor m = make_tensor({5, 7}, 1), places = indices({3, 34, 0, 12, 7, -1}).view({2, 3});
+  sweep({
+      row("take_places", {m, places}, [](X x, X i) { return x.take(i); }),
   });
 }
 

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/sweep.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -332,6 +332,36 @@ TEST(Norm, SpatialCutMovesOnlyStatistics) {
     EXPECT_EQ(stats.total().bytes, stats.by_kind[CommStats::kAllReduce].bytes);
     EXPECT_LE(stats.total().bytes, 4 * 2 * 4 * 8);
     EXPECT_EQ(spec(x.grad()), spec(x));
+  });
+}
+
+TEST(SweepLayersNorms, AndWeights) {
+  const at::Tensor image = make_tensor({2, 4, 5, 6}, 11), logits = make_tensor({5, 4}, 3),
+                   weight4 = make_tensor({4}, 7).abs() + 0.1;
+  sweep({
+      row("rms_norm_two", {image, make_tensor({5, 6}, 15)},
+          [](X x, X w) {
+            return at::rms_norm(x, {5, 6}, w, 1e-6);
+          }),
+      row("instance_running", {image},
+          [](X x) {
+            at::Tensor mean = at::zeros({4}, at::kDouble), var = at::ones({4}, at::kDouble);
+            return List{at::instance_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false), mean, var};
+          }),
+      row("instance_eval", {image, weight4},
+          [](X x, X w) { return at::instance_norm(x, {}, {}, w.detach(), w.detach() + 1, false, 0.1, 1e-5, false); }),
+      row("batch_norm_rows", {logits, weight4},
+          [](X x, X w) { return at::batch_norm(x, w, {}, {}, {}, true, 0.1, 1e-5, false); }),
+      row("native_group_norm", {image, weight4, weight4 * 2},
+          [](X x, X w, X c) { return std::get<0>(at::native_group_norm(x, w, c, 2, 4, 30, 2, 1e-5)); }),
+      row("weight_norm", {make_tensor({3, 4, 3}, 16), make_tensor({3, 1, 1}, 17).abs() + 0.5},
+          [](X v, X g) { return at::_weight_norm(v, g, 0); }),
+      row("weight_norm_last", {make_tensor({4, 6}, 16), make_tensor({1, 6}, 17).abs() + 0.5},
+          [](X v, X g) { return at::_weight_norm(v, g, 1); }),
+      row("weight_norm_interface", {make_tensor({3, 4, 3}, 16), make_tensor({3, 1, 1}, 17).abs() + 0.5},
+          [](X v, X g) { return at::_weight_norm_interface(v, g, 0); }),
+      row("weight_norm_interface_last", {make_tensor({4, 6}, 16), make_tensor({1, 6}, 17).abs() + 0.5},
+          [](X v, X g) { return at::_weight_norm_interface(v, g, 1); }),
   });
 }
 

@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/oracle.h"
+#include <cmath>
+
+#include "tests/support/sweep.h"
 
 namespace moonhalo::testing {
 namespace {
 
+using at::Tensor;
 using Placements = std::vector<Placement>;
 const Placement kUncut = replicate();
 
@@ -360,6 +363,97 @@ TEST(Matmul, AddmvRefusesAnAddedTensorOfAnotherType) {
                   ::testing::HasSubstr("addmv: the added tensor is "));
     }
   });
+}
+
+TEST(Embedding, CutInRowsAndColumns) {
+  struct Table {
+    const char* name;
+    std::vector<int64_t> mesh;
+    std::vector<Placement> weight, words;
+    bool plain = false;
+  };
+  const Table cases[] = {
+      {"columns", {2}, {shard(1, {1, 3})}, {replicate()}},
+      {"rows", {3}, {shard(0, {4, 0, 7})}, {replicate()}},
+      {"rows_plain_words", {2}, {shard(0, {5, 6})}, {}, true},
+      {"words", {3}, {replicate()}, {shard(0, {1, 4, 0})}},
+      {"rows_and_words", {2, 2}, {shard(0), replicate()}, {replicate(), shard(0)}},
+      {"grid", {2, 2}, {shard(0), shard(1)}, {replicate(), replicate()}},
+      {"rows_and_words_on_one_dim", {2}, {shard(0)}, {shard(1)}},
+      {"partial_table", {2}, {partial()}, {shard(0)}},
+  };
+  const Tensor weight = make_tensor({11, 4}, 5), words = (make_tensor({5, 3}, 6) * 11).abs().to(at::kLong);
+  for (const Table& c : cases) {
+    SCOPED_TRACE(c.name);
+    const std::string thrown = message_of([&] {
+      expect_same_as_plain(
+          c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
+          [](const List& x) { return List{bent(at::embedding(x[0], x[1], 3))}; }, kTwice);
+      expect_same_as_plain(c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
+                           [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
+    });
+    EXPECT_EQ(thrown, "");
+  }
+}
+
+TEST(SweepProduct, S20_EmbeddingBagsAndThreeFactors) {
+  const auto numbers = [](at::IntArrayRef values) { return at::tensor(values, at::kLong); };
+  const Tensor words = numbers({1, 2, 3, 2, 2, 1, 4, 1, 0, 3, 0, 0}).view({4, 3});
+  sweep({
+      row("embedding_bag_sum", {make_tensor({7, 3}, 18), words, numbers({0, 4, 9})},
+          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 0)); }),
+      row("embedding_bag_mean", {make_tensor({7, 3}, 18), words, numbers({0, 4, 9, 12})},
+          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, true, 1, false, {}, true)); }),
+      row("embedding_bag_max", {make_tensor({7, 3}, 18), words, numbers({0, 4, 9})},
+          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 2)); }),
+      row("embedding_bag_weighted", {make_tensor({7, 3}, 18), words, numbers({0, 4, 9}), make_tensor({12}, 19)},
+          [](X w, X i, X o, X s) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 0, false, s)); }),
+      row("embedding_renorm", {make_tensor({7, 3}, 18), words},
+          [](X w, X i) {
+            at::Tensor rows = w.detach() * 1;
+            return at::embedding_renorm_(rows, i, 0.8, 2);
+          }),
+      row("trilinear", {make_tensor({4, 5, 3}, 87), make_tensor({4, 5, 3}, 88), make_tensor({4, 5, 3}, 89)},
+          [](X x, X y, X z) {
+            return List{at::_trilinear(x, y, z, {}, {}, {}, {2}, 0), at::_trilinear(x, y, z, {}, {}, {}, {1, 2}, 2)};
+          }),
+  });
+}
+
+TEST(SweepProduct, S20_Distances) {
+  const Tensor a = make_tensor({5, 4, 3}, 1), b = make_tensor({5, 4, 3}, 2), m = make_tensor({5, 7}, 4),
+               n = make_tensor({6, 7}, 5);
+  std::vector<Row> rows;
+  for (const double p : {0.0, 1.0, 2.0, 3.0, double(INFINITY)}) {
+    const std::string name = std::to_string(static_cast<int>(std::min(p, 9.0)));
+    rows.push_back(row(
+        "dist_" + name, {a, b}, [=](X x, X y) { return at::dist(x, y, p); },
+        p == 0 ? Allowed{.backward = false} : Allowed{}));
+    if (p > 0 && !std::isinf(p))
+      rows.push_back(row("renorm_" + name, {m}, [=](X x) {
+        return List{at::renorm(x, p, 0, 0.5), at::renorm(x, p, 1, 0.5)};
+      }));
+    rows.push_back(row("cdist_" + name, {m, n}, [=](X x, X y) { return at::cdist(x, y, p); }));
+    rows.push_back(row("pdist_" + name, {m}, [=](X x) { return at::pdist(x, p); }));
+    rows.push_back(
+        row("pairwise_" + name, {m, m * 0.5 + 0.1}, [=](X x, X y) { return at::pairwise_distance(x, y, p); }));
+  }
+  rows.push_back(row("cdist_batch", {make_tensor({2, 1, 4, 3}, 20), make_tensor({3, 5, 3}, 21)},
+                     [](X x, X y) { return at::cdist(x, y, 1); }));
+  rows.push_back(row("cdist_mm", {m, n}, [](X x, X y) { return at::cdist(x, y, 2, 1); }));
+  rows.push_back(row("dist_broadcast", {m, make_tensor({7}, 22)}, [](X x, X y) { return at::dist(x, y); }));
+  for (const int64_t dim : {0, 1, 2}) {
+    const Tensor x3 = make_tensor({3, 3, 3}, 23), y3 = make_tensor({3, 3, 3}, 24);
+    rows.push_back(
+        row("cross_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::linalg_cross(x, y, dim); }));
+    rows.push_back(
+        row("cosine_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::cosine_similarity(x, y, dim); }));
+  }
+  rows.push_back(
+      row("cross_any", {make_tensor({5, 3}, 25), make_tensor({5, 3}, 26)}, [](X x, X y) { return at::cross(x, y); }));
+  rows.push_back(row("cross_broadcast", {make_tensor({5, 3}, 25), make_tensor({1, 3}, 26)},
+                     [](X x, X y) { return at::linalg_cross(x, y); }));
+  sweep(rows);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order statistics, histograms, sets, searches and distances, however their tensors are held: S20, S01.
+// Order statistics, histograms, sets and searches, however their tensors are held: S20, S01.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -160,35 +160,6 @@ TEST(SweepReduceStatistics, S20_CountsAndSets) {
             return List{x.ne(0).sum(0), x.to(at::kBool).any(1)};
           }),
   });
-}
-
-TEST(SweepReduceStatistics, S20_Distances) {
-  std::vector<Row> rows;
-  for (const double p : {0.0, 1.0, 2.0, 3.0, double(INFINITY)}) {
-    const std::string name = std::to_string(static_cast<int>(std::min(p, 9.0)));
-    rows.push_back(row(
-        "dist_" + name, {a, b}, [=](X x, X y) { return at::dist(x, y, p); }, p == 0 ? kForward : Allowed{}));
-    rows.push_back(row("cdist_" + name, {m, n}, [=](X x, X y) { return at::cdist(x, y, p); }));
-    rows.push_back(row("pdist_" + name, {m}, [=](X x) { return at::pdist(x, p); }));
-    rows.push_back(
-        row("pairwise_" + name, {m, m * 0.5 + 0.1}, [=](X x, X y) { return at::pairwise_distance(x, y, p); }));
-  }
-  rows.push_back(row("cdist_batch", {make_tensor({2, 1, 4, 3}, 20), make_tensor({3, 5, 3}, 21)},
-                     [](X x, X y) { return at::cdist(x, y, 1); }));
-  rows.push_back(row("cdist_mm", {m, n}, [](X x, X y) { return at::cdist(x, y, 2, 1); }));
-  rows.push_back(row("dist_broadcast", {m, make_tensor({7}, 22)}, [](X x, X y) { return at::dist(x, y); }));
-  for (const int64_t dim : {0, 1, 2}) {
-    const Tensor x3 = make_tensor({3, 3, 3}, 23), y3 = make_tensor({3, 3, 3}, 24);
-    rows.push_back(
-        row("cross_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::linalg_cross(x, y, dim); }));
-    rows.push_back(
-        row("cosine_" + std::to_string(dim), {x3, y3}, [=](X x, X y) { return at::cosine_similarity(x, y, dim); }));
-  }
-  rows.push_back(
-      row("cross_any", {make_tensor({5, 3}, 25), make_tensor({5, 3}, 26)}, [](X x, X y) { return at::cross(x, y); }));
-  rows.push_back(row("cross_broadcast", {make_tensor({5, 3}, 25), make_tensor({1, 3}, 26)},
-                     [](X x, X y) { return at::linalg_cross(x, y); }));
-  sweep(rows);
 }
 
 }  // namespace

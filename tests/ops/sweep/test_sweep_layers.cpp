@@ -125,8 +125,6 @@ TEST(SweepLayers, Norms) {
           }),
       row("rms_norm", {image, scale6}, [](X x, X w) { return at::rms_norm(x, {6}, w); }),
       row("group_norm", {image, scale4, bias4}, [](X x, X w, X c) { return at::group_norm(x, 2, w, c); }),
-      row("native_group_norm", {image, scale4, bias4},
-          [](X x, X w, X c) { return std::get<0>(at::native_group_norm(x, w, c, 2, 4, 42, 2, 1e-5)); }),
       row("group_norm_line", {line}, [](X x) { return at::group_norm(x, 4); }),
       row("batch_norm_train", {image, scale4, bias4},
           [](X x, X w, X c) { return at::batch_norm(x, w, c, {}, {}, true, 0.1, 1e-5, false); }),

@@ -127,11 +127,6 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           [](X x) {
             return List{x.broadcast_to({3, 7}) * 2, x.expand({2, 5, 7}), x.view({1, 7}).expand({4, -1})};
           }),
-      row("glu_dims", {make_tensor({6, 8}, 28)},
-          [](X x) {
-            return List{at::glu(x, 1), at::glu(x, 0), at::glu(x)};
-          },
-          {.other_cut = true}),
   });
 }
 
@@ -195,7 +190,6 @@ TEST(SweepShapePlaces, S26_CopiesOfViews) {
 
 TEST(SweepShapePlaces, S26_Reads) {
   sweep({
-      row("take_places", {m, places}, [](X x, X i) { return x.take(i); }),
       row("take_along_dim", {m, at::tensor({6, 0, 2, 2, 5}, at::kLong).view({5, 1})},
           [](X x, X i) {
             return List{at::take_along_dim(x, i, 1), at::take_along_dim(x, i.slice(0, 0, 1).remainder(5), 0),
@@ -453,10 +447,6 @@ TEST(SweepShapePlaces, S20_Products) {
           {make_tensor({4, 3}, 83), make_tensor({4, 2}, 84), make_tensor({5, 3, 2}, 85), make_tensor({5}, 86)},
           [](X x, X y, X w, X b) {
             return List{at::bilinear(x, y, w, b), at::bilinear(x, y, w, {})};
-          }),
-      row("trilinear", {make_tensor({4, 5, 3}, 87), make_tensor({4, 5, 3}, 88), make_tensor({4, 5, 3}, 89)},
-          [](X x, X y, X z) {
-            return List{at::_trilinear(x, y, z, {}, {}, {}, {2}, 0), at::_trilinear(x, y, z, {}, {}, {}, {1, 2}, 2)};
           }),
       row("where_scalars", {m, coin},
           [](X x, X c) {

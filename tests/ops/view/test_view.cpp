@@ -336,5 +336,27 @@ TEST(View, KeepsTheCutWhereBlocksFallOnRows) {
   });
 }
 
+TEST(View, S26_Triangles) {
+  check(
+      {
+          {"tril",
+           [](const Tensor& x) {
+             return List{bent(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
+           },
+           kTwice},
+          {"triu",
+           [](const Tensor& x) {
+             return List{bent(x.select(2, 0).triu(1)), x.permute({2, 0, 1}).triu(3)};
+           }},
+          {"in_place",
+           [](const Tensor& x) {
+             Tensor y = bent(x.permute({2, 1, 0}));
+             y.triu_(1);
+             return List{y * y};
+           }},
+      },
+      make_tensor({9, 7, 2}, 4));
+}
+
 }  // namespace
 }  // namespace moonhalo::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses with every reduction, normalisations and weights of layers, however they are held: S24, S12, S20.
+// Losses with every reduction, weights and targets, however they are held: S24.
 #include <ATen/ATen.h>
 #include <ATen/core/Reduction.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,6 @@ const Tensor coin = make_tensor({5, 7}, 9, at::kBool), signs = coin.to(at::kDoub
 const Tensor several = table({3, 0, -1, 1, 1, -1, 0, 0, 0, 1, 2, 3, -1, 0, 1, 2, 2, 2, -1, 0}, 5);
 const Tensor words = table({1, 2, 3, 2, 2, 1, 4, 1, 0, 3, 0, 0}, 4), long_inputs = table({9, 8, 9, 7}, 4).flatten(),
              long_words = table({3, 3, 2, 1}, 4).flatten();
-const Tensor line = make_tensor({2, 4, 9}, 10), image = make_tensor({2, 4, 5, 6}, 11);
 const std::pair<const char*, int64_t> kReductions[] = {
     {"none", at::Reduction::None}, {"mean", at::Reduction::Mean}, {"sum", at::Reduction::Sum}};
 
@@ -80,48 +79,13 @@ TEST(SweepReduceLosses, S24_WeightsAndTargets) {
   sweep(rows);
 }
 
-TEST(SweepLayersNorms, AndWeights) {
+TEST(SweepReduceLosses, S24_OneHotTargets) {
   sweep({
-      row("rms_norm_two", {image, make_tensor({5, 6}, 15)},
-          [](X x, X w) {
-            return at::rms_norm(x, {5, 6}, w, 1e-6);
-          }),
-      row("instance_running", {image},
-          [](X x) {
-            Tensor mean = at::zeros({4}, at::kDouble), var = at::ones({4}, at::kDouble);
-            return List{at::instance_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false), mean, var};
-          }),
-      row("instance_eval", {image, weight4},
-          [](X x, X w) { return at::instance_norm(x, {}, {}, w.detach(), w.detach() + 1, false, 0.1, 1e-5, false); }),
-      row("batch_norm_rows", {logits, weight4},
-          [](X x, X w) { return at::batch_norm(x, w, {}, {}, {}, true, 0.1, 1e-5, false); }),
-      row("weight_norm", {make_tensor({3, 4, 3}, 16), make_tensor({3, 1, 1}, 17).abs() + 0.5},
-          [](X v, X g) { return at::_weight_norm(v, g, 0); }),
-      row("weight_norm_last", {make_tensor({4, 6}, 16), make_tensor({1, 6}, 17).abs() + 0.5},
-          [](X v, X g) { return at::_weight_norm(v, g, 1); }),
-      row("weight_norm_interface", {make_tensor({3, 4, 3}, 16), make_tensor({3, 1, 1}, 17).abs() + 0.5},
-          [](X v, X g) { return at::_weight_norm_interface(v, g, 0); }),
-      row("weight_norm_interface_last", {make_tensor({4, 6}, 16), make_tensor({1, 6}, 17).abs() + 0.5},
-          [](X v, X g) { return at::_weight_norm_interface(v, g, 1); }),
       row("one_hot", {labels, field_labels},
           [](X x, X y) {
             return List{at::one_hot(x, 5), at::one_hot(y, 4)};
           }),
       row("one_hot_auto", {labels}, [](X x) { return at::one_hot(x); }),
-      row("embedding_bag_sum", {make_tensor({7, 3}, 18), words, table({0, 4, 9}, 3).flatten()},
-          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 0)); }),
-      row("embedding_bag_mean", {make_tensor({7, 3}, 18), words, table({0, 4, 9, 12}, 4).flatten()},
-          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, true, 1, false, {}, true)); }),
-      row("embedding_bag_max", {make_tensor({7, 3}, 18), words, table({0, 4, 9}, 3).flatten()},
-          [](X w, X i, X o) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 2)); }),
-      row("embedding_bag_weighted",
-          {make_tensor({7, 3}, 18), words, table({0, 4, 9}, 3).flatten(), make_tensor({12}, 19)},
-          [](X w, X i, X o, X s) { return std::get<0>(at::embedding_bag(w, i.flatten(), o, false, 0, false, s)); }),
-      row("embedding_renorm", {make_tensor({7, 3}, 18), words},
-          [](X w, X i) {
-            at::Tensor rows = w.detach() * 1;
-            return at::embedding_renorm_(rows, i, 0.8, 2);
-          }),
   });
 }
 
