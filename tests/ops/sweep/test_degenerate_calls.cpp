@@ -207,6 +207,41 @@ TEST(DegenerateCalls, BlocksThatLieOtherwiseThanTheWhole) {
                 at::linalg_cholesky(x.matmul(x.mT())),
                 at::linalg_svdvals(x)};
   });
+  each("volumes", volume, [=](const at::Tensor& x) {
+    return List{at::conv3d(x, weight(x, {2, 3, 3, 3, 3}), {}, 1, 1),
+                at::conv_transpose3d(x, weight(x, {3, 2, 2, 2, 2}), {}, 2),
+                at::upsample_trilinear3d(x, {6, 4, 9}, false), at::avg_pool3d(x, {2, 2, 2}),
+                at::replication_pad3d(x, {1, 1, 0, 2, 1, 0})};
+  });
+  each("lines", make_tensor({3, 4, 9}, 7), [=](const at::Tensor& x) {
+    return List{
+        at::conv1d(x, weight(x, {2, 4, 3}), {}, 2, 1), at::upsample_linear1d(x, {13}, false), at::max_pool1d(x, 2),
+        at::ctc_loss(x.log_softmax(2).transpose(0, 1), weight(x, {3, 2}).mul(8).abs().floor().add(1).to(at::kLong),
+                     at::IntArrayRef({4, 4, 4}), at::IntArrayRef({2, 1, 2}), 0, 1, true)};
+  });
+  each("order", image, [=](const at::Tensor& x) {
+    return List{std::get<0>(x.kthvalue(2, 1)),
+                std::get<0>(x.mode(2)),
+                std::get<0>(x.topk(2, 3)),
+                at::renorm(x, 2, 1, 1.0),
+                at::searchsorted(std::get<0>(x.detach().sort(3)), x.detach()),
+                x.diff(1, 2),
+                x.var(1),
+                x.norm(3, 2)};
+  });
+  each("losses", make_tensor({5, 4}, 8), [=](const at::Tensor& x) {
+    const at::Tensor target = weight(x, {5}).mul(4).abs().floor().to(at::kLong);
+    return List{at::nll_loss(x, target),
+                at::cross_entropy_loss(x, target),
+                at::multi_margin_loss(x, target),
+                at::multilabel_margin_loss(x, weight(x, {5, 4}).mul(4).floor().clamp_min(-1).to(at::kLong)),
+                at::kl_div(x, weight(x, {5, 4})),
+                at::binary_cross_entropy_with_logits(x, weight(x, {5, 4}).abs())};
+  });
+  each("factors", make_tensor({4, 5, 3}, 10), [=](const at::Tensor& x) {
+    return List{at::_trilinear(x, x, x + 1, {}, {}, {}, {2}, 0), at::_weight_norm(x, weight(x, {4, 1, 1}).abs() + 1, 0),
+                at::bilinear(x, x, weight(x, {2, 3, 3}), {}), at::glu(x.narrow(1, 0, 4), 1)};
+  });
   each("complex", make_tensor({4, 6, 2}, 6), [=](const at::Tensor& x) {
     return List{at::view_as_real(at::view_as_complex(x) * at::view_as_complex(x)), at::real(at::view_as_complex(x))};
   });
