@@ -22,8 +22,8 @@ at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh);
 
 /// True if the error of a program on blocks is to be expected on a device: of an operator that support/device_table.txt
 /// lists as gathered, or where `on_plain_tensors`, the same on plain tensors of the device, ends in an error with words
-/// that it lists, such as that of a program which holds tensors of the host. Counted, and printed at the end. Never true
-/// on the CPU.
+/// that it lists, such as that of a program which holds tensors of the host. Counted, and printed at the end. Never
+/// true on the CPU.
 bool is_expected_on_devices(const std::string& error, const std::function<void()>& on_plain_tensors);
 /// True if the table lists `op` as gathered on devices. Never on the CPU.
 bool is_gathered_on_devices(const std::string& op);
