@@ -14,6 +14,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/ordered_reduction.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -188,7 +189,7 @@ struct PendingGradientSync::Bucket {
       } else if (is_small()) {
         at::Tensor all = at::empty({flat.numel() * group.size()}, flat.options());
         group.all_gather(flat, std::vector<int64_t>(group.size(), flat.numel()), all);
-        reduce_tensors(grads[0].op, all.tensor_split(group.size()), flat);
+        add_up(all.tensor_split(group.size()), flat);
       } else {
         group.all_reduce(flat, grads[0].op);
       }
@@ -215,7 +216,7 @@ struct PendingGradientSync::Bucket {
     work->wait();
     at::Tensor mine = at::empty_like(addends[0]);
     mine.resize_({addends[group.rank()].numel()});
-    reduce_tensors(grads[0].op, addends, mine);
+    add_up(addends, mine);
     addends.clear();
     if (scatters()) {
       flat = mine;
@@ -223,6 +224,15 @@ struct PendingGradientSync::Bucket {
       in_scope(grads, [&] { group.all_gather(mine, balanced_sizes(flat.numel(), group.size()), flat); });
     }
     put_back();
+  }
+
+  // The kernels are for memory of the host.
+  void add_up(const std::vector<at::Tensor>& parts, at::Tensor& sum) const {
+    if (sum.is_cpu()) {
+      reduce_tensors(grads[0].op, parts, sum);
+    } else {
+      sum.copy_(reduced_in_order(grads[0].op, parts));
+    }
   }
 
   void put_back() {

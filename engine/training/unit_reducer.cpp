@@ -26,7 +26,7 @@ struct ReducersOfRank {
   std::unique_ptr<PendingGradientSync> travelling;
   std::vector<std::unique_ptr<PendingGradientSync>> dropped;  // received by the pass that comes next
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
-  std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes
+  std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes, if any
   BackwardEnds ends;
 
   void arrive() {
@@ -52,6 +52,7 @@ struct ReducersOfRank {
     for (const auto& reducer : std::exchange(with_ready, {})) reducer->flush();
     arrive();
     for (auto& [leaf, sum] : std::exchange(put_aside, {})) {
+      if (!sum.defined()) continue;
       const at::Tensor& now = leaf.grad();
       leaf.mutable_grad() = now.defined() ? sum.add_(now) : sum;
     }
@@ -98,7 +99,8 @@ void UnitReducer::watch(const at::Tensor& leaf) {
 // LibTorch adds to what it finds: a sum of earlier passes would be met by one that is still to be made.
 void UnitReducer::begins(const at::Tensor& leaf) {
   const at::Tensor grad = leaf.grad();
-  if (!sums_now() || !is_shard_tensor(grad) || !is_summed(grad, leaf)) return;
+  const bool waits = grad.defined() && (!is_shard_tensor(grad) || !is_summed(grad, leaf));
+  if (!sums_now() || waits) return;
   ReducersOfRank& rank = *reducers_of_rank;
   rank.put_aside.emplace_back(leaf, grad);
   leaf.mutable_grad() = at::Tensor();

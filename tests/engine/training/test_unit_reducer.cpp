@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of gradients over the ranks: what is left of a backward pass that throws, and plain parameters behind results of
+// each rank alone. Scripts show more (tests/scripting/fully_shard_sums_ranks3.lua).
+#include "moonhalo/engine/training/unit_reducer.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/sharding/mesh_device.h"
+#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/clip.h"
+#include "moonhalo/engine/training/fully_shard.h"
+#include "moonhalo/engine/training/local_results.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing {
+namespace {
+
+at::Tensor stored_leaf(const MeshPtr& mesh, int64_t seed) {
+  return store_parameter(make_tensor({6, 4}, seed).requires_grad_(true), mesh, {.min_numel = 1}, "weight");
+}
+
+TEST(UnitReducer, N35_APassThatThrowsLeavesEarlierSumsAlone) {
+  for (const int64_t ranks : {2, 3}) {
+    on_mesh({ranks}, [&](const MeshPtr& mesh) {
+      const at::Tensor a = stored_leaf(mesh, 1), b = stored_leaf(mesh, 2);
+      // Sums travel as soon as a leaf is complete.
+      const auto reducer = UnitReducer::of({a, b}, /*sums=*/true, {.bucket_bytes = 1});
+      const at::Tensor x = local_batch(make_tensor({2, 4}, 3 + mesh->rank()).to(device_of(*mesh)), mesh);
+      const auto pass = [&](bool throws) {
+        at::Tensor h = at::matmul(x, a.t()).tanh();
+        if (throws) h.register_hook([](const at::Tensor&) { TORCH_CHECK_VALUE(false, "stop here"); });
+        at::matmul(h, b).square().sum().backward();
+      };
+      const auto grads = [&] { return std::vector{full_tensor(a.grad()).cpu(), full_tensor(b.grad()).cpu()}; };
+      pass(false);
+      const auto once = grads();
+
+      EXPECT_THAT(message_of([&] { pass(true); }), ::testing::HasSubstr("stop here"));
+
+      for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(grads()[i], once[i])) << i;
+      for (const at::Tensor& leaf : {a, b}) leaf.mutable_grad() = at::Tensor();
+      EXPECT_THAT(message_of([&] { pass(true); }), ::testing::HasSubstr("stop here"));
+      for (const at::Tensor& leaf : {a, b}) EXPECT_FALSE(leaf.grad().defined());
+      pass(false);
+      for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(grads()[i], once[i])) << i;
+      pass(false);
+      for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(grads()[i], once[i] * 2)) << i;
+    });
+  }
+}
+
+TEST(LocalResults, N36_PlainParametersGetTheMeanOfTheirGradients) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const auto device = device_of(*mesh);
+    const auto leaf = [&](int64_t seed, at::ScalarType dtype) {
+      return make_tensor({3, 2}, seed).to(device, dtype).requires_grad_(true);
+    };
+    const at::Tensor head = leaf(1, at::kDouble), part = leaf(2, at::kFloat), unused = leaf(3, at::kDouble);
+    const at::Tensor met = leaf(4, at::kDouble);
+    head.mutable_grad() = at::full({3, 2}, 3.0 * static_cast<double>(mesh->rank()), head.options());
+    if (mesh->rank() == 1) part.mutable_grad() = at::ones({3, 2}, part.options());
+    (from_local(at::ones({1, 2}, head.options().requires_grad(false)), mesh, {shard(0)}) * met.sum()).sum().backward();
+    const at::Tensor before = met.grad().cpu();
+    const std::vector<at::Tensor> all{head, part, unused, met};
+
+    finish_grad_sync(all);
+    EXPECT_EQ(head.grad().cpu()[0][0].item<double>(), 3.0 * static_cast<double>(mesh->rank()));  // nothing was noted
+    note_local_results(mesh);
+    finish_grad_sync(all);
+
+    EXPECT_TRUE(at::equal(head.grad().cpu(), at::full({3, 2}, 3.0, at::kDouble)));
+    EXPECT_EQ(difference(part.grad().cpu(), at::full({3, 2}, 1.0 / 3, at::kFloat), 1e-6), "");
+    EXPECT_FALSE(unused.grad().defined());
+    EXPECT_TRUE(at::equal(met.grad().cpu(), before));
+    EXPECT_EQ(
+        difference(grad_norm({head}).cpu().to(at::kDouble), at::scalar_tensor(std::sqrt(54.0), at::kDouble), 1e-9), "");
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing
