@@ -68,6 +68,18 @@ local function check_owners(model, stages)
   end
 end
 
+--- A parameter on a mesh with the pipeline's dim is one of all ranks along it, which a stage has not.
+local function check_meshes(model, mesh, dim)
+  for name, tensor in model:named_parameters() do
+    for _, own in ipairs(mesh:size(dim) > 1 and tensor:is_shard_tensor() and tensor.mesh.names or {}) do
+      if own == dim then
+        fail(("pipeline: '%s' lives on %s, whose ranks have different stages\n  fix   divide stages by parallelize = function(stage, "
+          .. "slice) ... end, after which stages live on slices"):format(name, tensor.mesh))
+      end
+    end
+  end
+end
+
 --- Every parameter that lies in several stages: {numbers = {stage, ...}, slots = {{module, name, stage}, ...}}.
 local function shared_tensors(stages)
   local found, list = {}, {}
@@ -321,6 +333,7 @@ local function pipeline(...)
     if not is_module(stage) then fail(("pipeline: stage %d is no module but a %s"):format(i - 1, type(stage))) end
   end
   check_owners(model, stages)
+  check_meshes(model, given.mesh, given.dim)
   local shared = shared_tensors(stages)
   local engine = mh._pipeline(given.mesh, given.dim, stages, {schedule = given.schedule, micros = given.micros})
   local mine, stage_of = {}, {}

@@ -312,6 +312,8 @@ function tests.test_N15_N16_N20_refusals()
   function Loose:init() self.layers, self.scale = nn.Linear(2, 2), nn.Parameter(mh.ones{1}) end
   function Loose:stages() return {self.layers} end
   testing.assert_error(function() mh.pipeline(Loose(), {mesh = alone, micros = 2}) end, "'scale' is in no stage")
+  testing.assert_error(function() mh.pipeline(mh.replicate(mlp(), {mesh = line}), {mesh = line, micros = 2}) end,
+    "pipeline: '0.weight' lives on " .. tostring(line) .. ", whose ranks have different stages\n  fix   divide stages by parallelize")
   local norm = nn.BatchNorm1d(3)
   local both = {}
   for i = 1, ranks do both[i] = nn.Sequential(norm) end
