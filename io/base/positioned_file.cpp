@@ -3,8 +3,10 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -69,6 +71,26 @@ void PositionedFile::read_at(void* data, int64_t bytes, int64_t offset) const {
     next += got;
     offset += got;
     bytes -= got;
+  }
+}
+
+void PositionedFile::read_at(const std::vector<ReadInto>& parts, int64_t offset) const {
+  constexpr size_t kMost = 1024;  // IOV_MAX of Linux
+  std::vector<iovec> places;
+  for (const ReadInto& part : parts) places.push_back({part.place, static_cast<size_t>(part.bytes)});
+  for (size_t first = 0; first < places.size();) {
+    ssize_t got =
+        ::preadv(descriptor_, &places[first], static_cast<int>(std::min(places.size() - first, kMost)), offset);
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0);
+    TORCH_CHECK_VALUE(got > 0, who_, ": '", path_, "' is cut short");
+    offset += got;
+    for (; first < places.size() && static_cast<size_t>(got) >= places[first].iov_len; ++first)
+      got -= static_cast<ssize_t>(places[first].iov_len);
+    if (got > 0) {
+      places[first].iov_base = static_cast<char*>(places[first].iov_base) + got;
+      places[first].iov_len -= static_cast<size_t>(got);
+    }
   }
 }
 

@@ -140,6 +140,23 @@ void CheckpointReader::read(File& file, const StoredTensor& tensor, const Extent
   }
 }
 
+/// False where there are no places.
+bool CheckpointReader::read_to_places(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box,
+                                      const std::vector<ReadInto>& places) {
+  if (places.empty()) return false;
+  if (failed_) return true;
+  try {
+    if (!file.opened) open(file);
+    for_each_run(extent.shape, box, extent.element_bytes, [&](int64_t offset, int64_t length) {
+      file.opened->read_at(places, tensor.begin + offset);
+      bytes_read_ += length;
+    });
+  } catch (const c10::Error&) {
+    failed_ = std::current_exception();
+  }
+  return true;
+}
+
 /// By this rank alone where there is no group.
 void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Communicator* group,
                                    const at::Tensor& target) {
@@ -237,10 +254,13 @@ void CheckpointReader::put_in_place(const std::vector<Shared>& all) {
   for (size_t i = 0; i < all.size() && !failed_; ++i) {
     const Shared& one = all[i];
     const Extent extent = extent_of(*one.spec, *one.tensor);
+    const auto box_of = [&](int64_t rank) { return block_box(*one.spec, rank); };
     for (const Box& piece : pieces_of(one.boxes[mesh->rank()], extent.element_bytes, kPieceBytes)) {
+      if (read_to_places(*one.file, *one.tensor, extent, piece, blocks.places(i, extent.shape, piece, box_of)))
+        continue;
       read(*one.file, *one.tensor, extent, piece, data.mutable_data_ptr());
       if (failed_) break;
-      blocks.put(i, data.const_data_ptr(), piece, [&](int64_t rank) { return block_box(*one.spec, rank); });
+      blocks.put(i, data.const_data_ptr(), piece, box_of);
     }
   }
   finish_stream();

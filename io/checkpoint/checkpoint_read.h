@@ -70,6 +70,8 @@ class CheckpointReader {
   };
   static Extent extent_of(const ShardSpec& spec, const StoredTensor& tensor);
   void read(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box, void* data);
+  bool read_to_places(File& file, const StoredTensor& tensor, const Extent& extent, const Box& box,
+                      const std::vector<ReadInto>& places);
   /// A tensor that is read in parts.
   struct Shared {
     File* file;

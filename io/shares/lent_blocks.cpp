@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -10,11 +11,13 @@
 #include <utility>
 
 #include "moonhalo/io/shares/cell_layout.h"
+#include "moonhalo/io/shares/file_shares.h"
 
 namespace moonhalo::io {
 namespace {
 
 constexpr size_t kMuch = size_t{16} << 20;  // does not stay in the caches
+constexpr int64_t kShortestRun = 1 << 10;   // shorter ones are copied faster than the system reads each
 
 /// Blocks by the numbers under which they are lent.
 struct Desk {
@@ -71,6 +74,43 @@ void LentBlocks::put(size_t i, const void* data, const Box& rows,
     char* place = static_cast<char*>(whole.mutable_data_ptr()) + target.offset(part);
     bytes_ > kMuch ? copy.stream(first, place) : copy.copy(first, place);
   }
+}
+
+std::vector<ReadInto> LentBlocks::places(size_t i, const std::vector<int64_t>& shape, const Box& rows,
+                                         const std::function<Box(int64_t rank)>& box_of) const {
+  if (count_runs(shape, rows) != 1) return {};
+  const auto size = static_cast<int64_t>(blocks_[0][i].element_size());
+  std::vector<std::pair<int64_t, ReadInto>> found;  // by offset in the array
+  int64_t bytes = 0;
+  for (int64_t rank = 0; rank < static_cast<int64_t>(blocks_.size()); ++rank) {
+    const Box box = box_of(rank), part = box.intersect(rows);
+    if (part.empty()) continue;
+    Box within;  // the part as its block counts
+    for (int64_t dim = 0; dim < box.ndim(); ++dim) within.push_back(part[dim].shifted(-box[dim].begin));
+    auto* block_data = static_cast<char*>(block(rank, i).mutable_data_ptr());
+    const size_t first = found.size();
+    for_each_run(shape, part, size, [&](int64_t offset, int64_t length) {
+      found.push_back({offset, {nullptr, length}});
+      bytes += length;
+    });
+    if (bytes < kShortestRun * static_cast<int64_t>(found.size())) return {};
+    // A run of the array is one of the block, or a piece of a longer one.
+    size_t next = first;
+    int64_t taken = 0;
+    for_each_run(box.shape(), within, size, [&](int64_t offset, int64_t length) {
+      for (; length > 0; ++next) {
+        found[next].second.place = block_data + offset;
+        taken = found[next].second.bytes;
+        offset += taken;
+        length -= taken;
+      }
+    });
+  }
+  if (bytes != rows.numel() * size) return {};  // some belong to several ranks
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<ReadInto> parts;
+  for (const auto& [offset, part] : found) parts.push_back(part);
+  return parts;
 }
 
 }  // namespace moonhalo::io

@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/base/box.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/io/base/positioned_file.h"
 
 namespace moonhalo::io {
 
@@ -28,6 +29,11 @@ class LentBlocks {
   /// `box_of` says which elements a rank's block has. They are seen after finish_stream() here and the next collective
   /// call.
   void put(size_t i, const void* data, const Box& rows, const std::function<Box(int64_t rank)>& box_of) const;
+  /// Where the elements `rows` of an array of `shape` belong in the blocks `i`, in the order of the array: the system
+  /// can read them there without a copy. None unless they lie one behind the other in the array, each is in one rank's
+  /// block, and blocks have long runs of them.
+  std::vector<ReadInto> places(size_t i, const std::vector<int64_t>& shape, const Box& rows,
+                               const std::function<Box(int64_t rank)>& box_of) const;
 
  private:
   class Loan {

@@ -112,7 +112,8 @@ TEST(PutInPlace, S10CheckpointsOfLargeTensors) {
   }
   save_safetensors(path, whole);
   for (const Placed& cut : {Placed{{3}, {shard(2, {701, 299, 0})}}, Placed{{2, 2}, {shard(2, {990, 10}), replicate()}},
-                            Placed{{4}, {replicate()}}, Placed{{2}, {shard(1, {1, 29})}}}) {
+                            Placed{{2, 2}, {shard(2, {600, 400}), shard(1, {29, 1})}}, Placed{{4}, {replicate()}},
+                            Placed{{2}, {shard(1, {1, 29})}}}) {
     on_mesh(cut.mesh, [&](const MeshPtr& mesh) {
       for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
         CheckpointReader reader(mesh->group());
