@@ -50,6 +50,17 @@ bool is_ordinary(hid_t dataset, hid_t list, const h5::Where& where) {
   return options == 0 && userblock == 0;
 }
 
+/// HDF5 finds a chunk of a newer file by walking an array of all chunks. In that of a dataset whose only dim without a
+/// limit is not the first, chunks lie in the order of dims that has it in front, and HDF5 gives others, or none.
+bool finds_chunks(hid_t dataset, hid_t space, size_t ndim, const h5::Where& where) {
+  H5D_chunk_index_t kind{};
+  h5::checked(where, "read the index of its chunks", [&] { return H5Dget_chunk_index_type(dataset, &kind); });
+  if (kind != H5D_CHUNK_IDX_EARRAY) return true;
+  std::vector<hsize_t> most(ndim);
+  h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_dims(space, nullptr, most.data()); });
+  return most.front() == H5S_UNLIMITED;
+}
+
 /// The stored type in this machine's byte order: equal to `memory` where only the order of bytes differs.
 bool differs_in_order(hid_t type, hid_t memory, const h5::Where& where) {
   const auto kind = h5::checked(where, "read its type", [&] { return H5Tget_class(type); });
@@ -92,6 +103,7 @@ std::optional<ArrayMap> read_map(hid_t dataset, hid_t list, hid_t memory, const 
   h5::checked(where, "read its chunks",
               [&] { return H5Pget_chunk(list, static_cast<int>(chunk.size()), chunk.data()); });
   map.chunk.assign(chunk.begin(), chunk.end());
+  if (!finds_chunks(dataset, space.get(), map.shape.size(), where)) return std::nullopt;
   map.element_size = H5Tget_size(memory);
   map.swapped = !same;
   map.codecs = std::move(*codecs);

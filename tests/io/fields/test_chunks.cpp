@@ -366,5 +366,77 @@ TEST(Chunks, X16_DamageIsAnErrorThatNamesTheChunk) {
   EXPECT_NE(message.find(" reach beyond the end of the file at "), std::string::npos) << message;
 }
 
+/// A dataset of the newest format, whose index of chunks depends on its largest shape.
+struct GrowingCase {
+  const char* name;
+  std::vector<hsize_t> shape, most, chunk;
+  bool early = false;  // room for all chunks from the start, and no filter
+};
+
+constexpr hsize_t kAny = H5S_UNLIMITED;
+const GrowingCase growing[] = {{"rows", {13, 8}, {kAny, 8}, {4, 3}},
+                               {"rows_of_more", {13, 8}, {kAny, 20}, {4, 3}},
+                               {"columns", {13, 13}, {13, kAny}, {7, 4}},
+                               {"middle", {5, 9, 7}, {5, kAny, 7}, {2, 3, 3}},
+                               {"middle_of_more", {5, 9, 7}, {8, kAny, 12}, {2, 3, 3}},
+                               {"both", {13, 13}, {kAny, kAny}, {4, 4}},
+                               {"fixed", {8, 8}, {8, 8}, {3, 3}},
+                               {"fixed_of_more", {8, 8}, {20, 20}, {3, 3}},
+                               {"early", {8, 8}, {8, 8}, {3, 3}, true},
+                               {"early_of_more", {8, 8}, {8, 20}, {3, 3}, true}};
+
+at::Tensor values_of(const GrowingCase& c) { return field(std::vector<int64_t>(c.shape.begin(), c.shape.end())); }
+
+void make_growing(const std::string& path) {
+  RawFile raw(path, 0, /*latest=*/true);
+  for (const GrowingCase& c : growing) {
+    const auto ndim = static_cast<int>(c.shape.size());
+    const hid_t space = H5Screate_simple(ndim, c.shape.data(), c.most.data()), list = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(list, ndim, c.chunk.data());
+    if (c.early) {
+      H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
+    } else {
+      H5Pset_deflate(list, 1);
+    }
+    const hid_t id = H5Dcreate2(raw.id(), c.name, H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    const at::Tensor values = values_of(c);
+    ASSERT_GE(H5Dwrite(id, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.const_data_ptr()), 0);
+    H5Dclose(id);
+    H5Pclose(list);
+    H5Sclose(space);
+  }
+}
+
+/// HDF5 1.10 takes chunks of columns that grow for others, or for chunks that were never written.
+TEST(Chunks, S18AreFoundWhateverTheLargestShape) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  make_growing(path);
+  for (const GrowingCase& c : growing) {
+    SCOPED_TRACE(c.name);
+    const at::Tensor values = values_of(c);
+    EXPECT_TRUE(at::equal(open(path)[c.name].read(), values));
+    for (int64_t dim = 0; dim < values.dim(); ++dim) {
+      on_mesh({3}, [&](const MeshPtr& mesh) {
+        EXPECT_TRUE(at::equal(full_tensor(scatter_tensor(open(path)[c.name], mesh, {shard(dim)})), values));
+      });
+    }
+  }
+  for (const char* const name : {"rows", "rows_of_more", "both"}) {
+    SCOPED_TRACE(name);
+    const at::Tensor before = open(path)[name].read();
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      File out = open(path, "a");
+      out.append(name, shard_of(before.narrow(0, 2, 6) + 1, mesh, {shard(1)}));
+      out.close();
+    });
+    EXPECT_TRUE(at::equal(open(path)[name].read(), at::cat({before, before.narrow(0, 2, 6) + 1})));
+  }
+  for (const GrowingCase& c : growing) {  // what was not written to is as it was
+    const at::Tensor values = values_of(c), now = open(path)[c.name].read();
+    EXPECT_TRUE(at::equal(now.narrow(0, 0, values.size(0)), values)) << c.name;
+  }
+}
+
 }  // namespace
 }  // namespace moonhalo::io
