@@ -35,12 +35,16 @@ function heads.pack(entries)
     for key, value in pairs(entry) do one[key] = value end
     for key, value in pairs(entry.head) do head[key] = value end
     for _, name in ipairs(kCommon) do
-      local text = mh.json.encode(head[name])
-      if not numbers[text] then
-        common[#common + 1] = head[name]
-        numbers[text] = #common
+      local part = head[name]
+      if not numbers[part] then  -- most heads share their tables already
+        local text = mh.json.encode(part)
+        if not numbers[text] then
+          common[#common + 1] = part
+          numbers[text] = #common
+        end
+        numbers[part] = numbers[text]
       end
-      head[name] = numbers[text]
+      head[name] = numbers[part]
     end
     head.times = packed_times(head.times)
     one.head, packed[i] = head, one

@@ -8,6 +8,15 @@ local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 
+--- A dataset whose facts are asked of the file once each; `source` is itself.
+local function remembered(dataset)
+  return setmetatable({source = dataset}, {__index = function(self, key)
+    local fact = dataset[key]
+    rawset(self, key, fact)
+    return fact
+  end})
+end
+
 local function is_coordinate(dataset)
   local dims = dataset.dims
   return #dims == 1 and dims[1] ~= "" and dims[1] == dataset.name:match("[^/]*$") and dataset.has_values and dataset.is_numeric
@@ -28,13 +37,13 @@ local function role_of(attrs)
   return kNorth[units] and "Y" or kEast[units] and "X" or text "positive" ~= "" and "Z" or nil
 end
 
-local function numbers(dataset) return dataset:read{dtype = "float64", decode = true}:tolist() end
+local function numbers(dataset) return dataset.source:read{dtype = "float64", decode = true}:tolist() end
 
 local cf = {name = "cf"}
 
 function cf.matches(file)
   for _, path in ipairs(file:datasets()) do
-    if is_coordinate(file[path]) then return true end
+    if is_coordinate(remembered(file[path])) then return true end
   end
   return false
 end
@@ -94,7 +103,7 @@ local function text_of(value) return type(value) == "string" and value or nil en
 
 function cf.describe(file, options)
   local datasets = {}
-  for i, path in ipairs(file:datasets()) do datasets[i] = file[path] end
+  for i, path in ipairs(file:datasets()) do datasets[i] = remembered(file[path]) end
   local coordinates, roles, bounds = read_coordinates(file, datasets)
   local axis = find_axis(roles, coordinates, options.axis, file)
   local head = {axis = axis, trajectories = 1, join = "axis", coordinates = {}, fields = {}, steps = 1}
