@@ -93,12 +93,31 @@ int item(lua_State* lua) {
   return give(lua, tensor.item());
 }
 
+void push_one(lua_State* lua, double number) { lua_pushnumber(lua, number); }
+void push_one(lua_State* lua, int64_t number) { lua_pushinteger(lua, number); }
+
+/// The common types without a tensor for every number.
+template <typename Stored, typename Number>
+void push_row(lua_State* lua, const at::Tensor& row) {
+  const auto numbers = row.accessor<Stored, 1>();
+  lua_createtable(lua, static_cast<int>(row.size(0)), 0);
+  for (int64_t i = 0; i < row.size(0); ++i) {
+    push_one(lua, static_cast<Number>(numbers[i]));
+    lua_rawseti(lua, -2, i + 1);
+  }
+}
+
 void push_nested(lua_State* lua, const at::Tensor& tensor) {
   if (tensor.dim() == 0) {
     push(lua, tensor.item());
     return;
   }
   luaL_checkstack(lua, 4, "tolist: too many dimensions");
+  if (tensor.dim() == 1 && tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg()) {
+    if (tensor.scalar_type() == at::kDouble) return push_row<double, double>(lua, tensor);
+    if (tensor.scalar_type() == at::kFloat) return push_row<float, double>(lua, tensor);
+    if (tensor.scalar_type() == at::kLong) return push_row<int64_t, int64_t>(lua, tensor);
+  }
   lua_createtable(lua, static_cast<int>(tensor.size(0)), 0);
   for (int64_t i = 0; i < tensor.size(0); ++i) {
     push_nested(lua, tensor.select(0, i));
