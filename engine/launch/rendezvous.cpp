@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -181,15 +182,27 @@ Socket connect_to(const std::string& ip, uint16_t port, const Hello& hello, Cloc
   return socket;
 }
 
+/// A sentence for whoever waits for the program.
+void note(const std::string& text) {
+  std::fprintf(stderr, "moonhalo: %s\n", text.c_str());
+  std::fflush(stderr);
+}
+
 /// Calls the ranks before this one and is called by those behind it.
 class Meeting {
  public:
-  Meeting(const Launch& launch, const MeetingPlace& place, milliseconds limit)
-      : launch_(launch), place_(place), limit_(limit), deadline_(Clock::now() + limit), sockets_(launch.size) {}
+  Meeting(const Launch& launch, const MeetingPlace& place, milliseconds limit, milliseconds note_after)
+      : launch_(launch),
+        place_(place),
+        limit_(limit),
+        note_after_(note_after),
+        deadline_(Clock::now() + limit),
+        sockets_(launch.size) {}
 
   std::vector<int> hold() {
     allow_many_files();
     open_store();
+    claim();
     Contact mine{this_machine(), own_ips(), 0};
     const Socket listening = listen_on(is_loopback(place_.host), launch_.size, mine.port);
     if (launch_.rank == 0) set("secret", std::to_string(draw_secret()));
@@ -225,18 +238,77 @@ class Meeting {
     options.port = place_.port;
     options.isServer = place_.serves;
     options.waitWorkers = false;
-    options.timeout = limit_;
+    options.timeout = std::min(limit_, note_after_);
     try {
-      store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
+      try {
+        store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
+      } catch (const std::exception&) {
+        if (place_.serves || limit_ <= note_after_) throw;
+        note(rank_text(launch_.rank) + " has not reached the store at " + address() + " within " +
+             seconds_text(note_after_) + ", and goes on trying for " + seconds_text(left(deadline_)) +
+             "; rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
+        options.timeout = left(deadline_);
+        store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
+      }
+      store_->setTimeout(limit_);
     } catch (const std::exception& error) {
       unreachable(error);
     }
   }
 
+  std::string address() const { return place_.host + ":" + std::to_string(place_.port); }
+  std::string rank_text(int rank) const {
+    return "rank " + std::to_string(rank) + " of " + std::to_string(launch_.size);
+  }
+
+  /// Says that this process is its rank, and of which job. Where another says the same, or something else, two jobs
+  /// have one store, or ranks wrong numbers; none of them may go on.
+  void claim() {
+    const std::string me = this_host() + ", process " + std::to_string(::getpid());
+    const std::string mark =
+        "\n" + std::to_string(draw_secret());  // processes of two machines' containers may look alike
+    const std::string fix =
+        "\n  fix   give every job a MASTER_PORT of its own, and its processes each a RANK and all one WORLD_SIZE";
+    const std::string job = std::to_string(launch_.size) + " ranks" + place_.job;
+    const std::string theirs = set_once("job", job + "\nrank " + std::to_string(launch_.rank) + ", " + me);
+    if (const size_t end = theirs.find('\n'); theirs.substr(0, end) != job) {
+      stop_all(std::clamp(std::atoi(theirs.c_str()), launch_.size, launch_.size + 100000),
+               "launch: processes at " + address() + " do not belong to one job\n  have  " + job + ", says rank " +
+                   std::to_string(launch_.rank) + ", " + me + "; " + theirs.substr(0, end) + ", says " +
+                   theirs.substr(end + 1) + fix);
+    }
+    const std::string first = set_once("claim" + std::to_string(launch_.rank), me + mark);
+    if (first != me + mark) {
+      stop_all(launch_.size, "launch: two processes at " + address() + " say that they are rank " +
+                                 std::to_string(launch_.rank) + "\n  have  " + me + "; " +
+                                 first.substr(0, first.find('\n')) + fix);
+    }
+  }
+
+  /// The value that was there before, else this one.
+  std::string set_once(const std::string& name, const std::string& value) {
+    try {
+      const std::vector<uint8_t> now =
+          store_->compareSet(key(name), std::vector<uint8_t>(), std::vector<uint8_t>(value.begin(), value.end()));
+      return {now.begin(), now.end()};
+    } catch (const std::exception& error) {
+      unreachable(error);
+    }
+  }
+
+  static constexpr std::chrono::seconds kHear{1};  // before the store goes, which others are about to ask
+  static constexpr char kStops = '!';              // begins what is no contact, but the reason for which all ranks stop
+
+  /// In place of the contacts that others wait for.
+  [[noreturn]] void stop_all(int ranks, const std::string& text) {
+    for (int rank = 0; rank < ranks; ++rank) set("rank" + std::to_string(rank), kStops + text);
+    if (place_.serves) std::this_thread::sleep_for(kHear);
+    throw CommError(text);
+  }
+
   [[noreturn]] void unreachable(const std::exception& error) const {
     const std::string text = error.what();
-    fail("cannot reach the store at " + place_.host + ":" + std::to_string(place_.port),
-         text.substr(0, text.find('\n')),
+    fail("cannot reach the store at " + address(), text.substr(0, text.find('\n')),
          "see that the node of rank 0 can be reached from all others and that its port is free; MASTER_ADDR and "
          "MASTER_PORT name another");
   }
@@ -256,16 +328,36 @@ class Meeting {
     std::vector<std::string> keys, values;
     for (int rank = 0; rank < launch_.size; ++rank) keys.push_back(key(name + std::to_string(rank)));
     try {
-      store_->wait(keys, left(deadline_));
+      await(keys);
       for (const auto& value : store_->multiGet(keys)) values.emplace_back(value.begin(), value.end());
+      for (const std::string& value : values) {
+        if (value[0] != kStops) continue;
+        if (place_.serves) std::this_thread::sleep_for(kHear);
+        throw CommError(value.substr(1));
+      }
       return values;
+    } catch (const CommError&) {
+      throw;
     } catch (const std::exception& error) {
       if (Clock::now() < deadline_) unreachable(error);
     }
     const int rank = first_without(keys);
-    // The others are about to ask the same.
-    if (place_.serves) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (place_.serves) std::this_thread::sleep_for(kHear);
     late(rank);
+  }
+
+  void await(const std::vector<std::string>& keys) {
+    try {
+      return store_->wait(keys, std::min(note_after_, left(deadline_)));
+    } catch (const std::exception&) {
+      if (left(deadline_) <= milliseconds(1)) throw;
+    }
+    const int rank = first_without(keys);
+    if (place_.serves && rank >= 0) {
+      note(rank_text(rank) + " has not come to " + address() + " within " + seconds_text(note_after_) +
+           "; it is waited for " + seconds_text(left(deadline_)) + " longer");
+    }
+    store_->wait(keys, left(deadline_));
   }
 
   /// The first rank whose key the store does not have; -1 when that cannot be asked any more.
@@ -280,8 +372,7 @@ class Meeting {
   }
 
   [[noreturn]] void late(int rank) const {
-    fail((rank < 0 ? "one of the ranks" : "rank " + std::to_string(rank) + " of " + std::to_string(launch_.size)) +
-             " has not come within " + seconds_text(limit_),
+    fail((rank < 0 ? "one of the ranks" : rank_text(rank)) + " has not come within " + seconds_text(limit_),
          launch_.why, "look at what that process said; MOONHALO_TIMEOUT_S gives it more time");
   }
 
@@ -329,7 +420,7 @@ class Meeting {
 
   const Launch& launch_;
   const MeetingPlace& place_;
-  milliseconds limit_;
+  milliseconds limit_, note_after_;
   Clock::time_point deadline_;
   c10::intrusive_ptr<c10d::Store> store_;
   uint64_t secret_ = 0;
@@ -363,6 +454,10 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     // torchrun serves a store itself, one for each attempt.
     if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") place.serves = false;
     place.run = text("TORCHELASTIC_RUN_ID") + "/" + text("TORCHELASTIC_RESTART_COUNT");
+    for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"}) {
+      if (place.job.empty() && !text(variable).empty())
+        place.job = " of " + std::string(variable) + "=" + text(variable);
+    }
     return place;
   }
   if (launch.kind != Launch::kSlurm) return std::nullopt;
@@ -376,8 +471,8 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
   return place;
 }
 
-TransportPtr meet(const Launch& launch, const MeetingPlace& place, milliseconds limit) {
-  return make_socket_transport(launch.rank, Meeting(launch, place, limit).hold());
+TransportPtr meet(const Launch& launch, const MeetingPlace& place, milliseconds limit, milliseconds note_after) {
+  return make_socket_transport(launch.rank, Meeting(launch, place, limit, note_after).hold());
 }
 
 }  // namespace moonhalo

@@ -18,6 +18,7 @@ struct MeetingPlace {
   uint16_t port = 0;
   bool serves = false;  ///< this process does, for the others
   std::string run;      ///< tells runs apart that use one store
+  std::string job;      ///< what the machine calls the job, for ranks that have come to the wrong place
 };
 
 /// From MASTER_ADDR and MASTER_PORT, or for a step of Slurm from its first node and its number; nothing where neither
@@ -25,7 +26,9 @@ struct MeetingPlace {
 std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::function<const char*(const char*)>& getenv);
 
 /// Connects the processes of a launch to each other by TCP. Collective over them. CommError, which names the ranks that
-/// did not come, when that takes longer than `limit`.
-TransportPtr meet(const Launch& launch, const MeetingPlace& place, std::chrono::milliseconds limit);
+/// did not come, when that takes longer than `limit`, and at once on all ranks where two say that they are the same, or
+/// belong to different jobs. What is waited for is told on stderr after `note_after`.
+TransportPtr meet(const Launch& launch, const MeetingPlace& place, std::chrono::milliseconds limit,
+                  std::chrono::milliseconds note_after = std::chrono::seconds(10));
 
 }  // namespace moonhalo

@@ -92,17 +92,26 @@ Launch rank_of(int rank, int size) {
   return launch;
 }
 
-/// Gives the error of `body` on each of `come` ranks of `size`, which are threads.
-std::vector<std::string> of_ranks(int come, int size, std::chrono::milliseconds limit,
-                                  const std::function<void(Communicator&)>& body) {
+struct Coming {
+  int rank, size;
+  std::string job = "";
+  std::chrono::milliseconds after = 0ms;
+};
+
+/// Gives the error of `body` on each of these ranks, which are threads. The first serves the store.
+std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::milliseconds limit,
+                                  const std::function<void(Communicator&)>& body,
+                                  std::chrono::milliseconds note_after = 10s) {
   const uint16_t port = free_port();
-  std::vector<std::string> said(come);
+  std::vector<std::string> said(come.size());
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < come; ++rank) {
-    threads.emplace_back([&, rank] {
-      said[rank] = message_of([&] {
-        const MeetingPlace place{"127.0.0.1", port, rank == 0, "x"};
-        const auto world = make_transport_communicators(meet(rank_of(rank, size), place, limit), 1)[0];
+  for (size_t i = 0; i < come.size(); ++i) {
+    threads.emplace_back([&, i] {
+      std::this_thread::sleep_for(come[i].after);
+      said[i] = message_of([&] {
+        const MeetingPlace place{"127.0.0.1", port, i == 0, "x", come[i].job};
+        const auto world =
+            make_transport_communicators(meet(rank_of(come[i].rank, come[i].size), place, limit, note_after), 1)[0];
         body(*world);
       });
     });
@@ -111,9 +120,15 @@ std::vector<std::string> of_ranks(int come, int size, std::chrono::milliseconds 
   return said;
 }
 
+std::vector<Coming> first_ranks(int come, int size) {
+  std::vector<Coming> ranks;
+  for (int rank = 0; rank < come; ++rank) ranks.push_back({rank, size});
+  return ranks;
+}
+
 TEST(Meeting, X22_JoinsAllRanks) {
   for (const int size : {1, 2, 3, 8}) {
-    const auto said = of_ranks(size, size, 20s, [&](Communicator& world) {
+    const auto said = of_ranks(first_ranks(size, size), 20s, [&](Communicator& world) {
       at::Tensor data = at::full({100000}, world.rank() + 1, at::kLong);
       world.all_reduce(data);
       EXPECT_EQ(data[99999].item<int64_t>(), size * (size + 1) / 2);
@@ -124,9 +139,47 @@ TEST(Meeting, X22_JoinsAllRanks) {
 }
 
 TEST(Meeting, NamesARankThatDoesNotCome) {
-  const auto said = of_ranks(2, 3, 700ms, [](Communicator&) { FAIL(); });
+  const auto said = of_ranks(first_ranks(2, 3), 700ms, [](Communicator&) { FAIL(); });
   for (const std::string& text : said)
     EXPECT_THAT(text, HasSubstr("launch: rank 2 of 3 has not come within 0.7 s\n  have  a test"));
+}
+
+// Two jobs with one MASTER_PORT, or wrong numbers: all hear of it at once, whoever came first.
+TEST(Meeting, X22_OfRanksThatDoNotFitTogetherEndsAtOnce) {
+  const struct {
+    std::vector<Coming> come;
+    const char* text;
+  } cases[] = {
+      {{{0, 3}, {1, 3}, {1, 3}}, "say that they are rank 1\n  have  "},
+      {{{0, 3}, {1, 3}, {1, 3, "", 500ms}}, "say that they are rank 1\n  have  "},
+      {{{0, 2}, {1, 3, "", 300ms}}, "do not belong to one job\n  have  3 ranks, says rank 1, "},
+      {{{0, 3}, {1, 2, "", 300ms}}, "do not belong to one job\n  have  2 ranks, says rank 1, "},
+      {{{0, 2}, {2, 5, "", 300ms}}, "do not belong to one job\n  have  5 ranks, says rank 2, "},
+      {{{0, 2, " of SLURM_JOB_ID=7"}, {1, 2, " of SLURM_JOB_ID=8", 300ms}}, "2 ranks of SLURM_JOB_ID=8, says rank 1, "},
+  };
+  for (const auto& one : cases) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto said = of_ranks(one.come, 60s, [](Communicator&) { FAIL(); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    for (const std::string& text : said) {
+      EXPECT_THAT(text, HasSubstr("launch: ")) << one.text;
+      EXPECT_THAT(text, HasSubstr(one.text));
+      EXPECT_THAT(text, HasSubstr("give every job a MASTER_PORT of its own"));
+    }
+  }
+}
+
+// One who waits is told for what, long before the limit.
+TEST(Meeting, TellsWhatItWaitsFor) {
+  ::testing::internal::CaptureStderr();
+  of_ranks(
+      {{0, 2}, {1, 2, "", 900ms}}, 20s, [](Communicator&) {}, 200ms);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("moonhalo: rank 1 of 2 has not come to 127.0.0.1:"));
+  ::testing::internal::CaptureStderr();
+  of_ranks(
+      {{0, 2, "", 900ms}, {1, 2}}, 20s, [](Communicator&) {}, 200ms);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("moonhalo: rank 1 of 2 has not reached the store at 127.0.0.1:"));
 }
 
 TEST(Meeting, NeedsAStore) {
