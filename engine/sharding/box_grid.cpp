@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace moonhalo {
@@ -53,14 +55,17 @@ using Slabs = std::map<Interval, std::vector<size_t>>;
 
 /// Checks that the intervals follow each other from 0 to `global`.
 void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
-  int64_t end = 0;
+  int64_t begin = 0, end = 0;
   size_t before = 0;
   for (const auto& [rows, ranks] : slabs) {
     TORCH_CHECK_VALUE(rows.first <= end, "boxes: nobody owns ", rows_text({end, rows.first}), " of dim ", dim, "\n  have  rank ",
                       ranks[0], ": ", rows_text(rows), kFix);
+    TORCH_CHECK_VALUE(rows.first > begin || begin == end, "boxes: the boxes form no grid along dim ", dim, ": ranks ", before, " and ",
+                      ranks[0], " begin at one row with different extents\n  have  rank ", before, ": ",
+                      rows_text({begin, end}), "; rank ", ranks[0], ": ", rows_text(rows), kFix);
     TORCH_CHECK_VALUE(rows.first == end, "boxes: the boxes form no grid along dim ", dim, "\n  have  rank ", ranks[0], ": ",
                       rows_text(rows), "; rank ", before, " ends at ", end, kFix);
-    end = rows.second;
+    std::tie(begin, end) = rows;
     before = ranks[0];
   }
   TORCH_CHECK_VALUE(end >= global, "boxes: nobody owns ", rows_text({end, global}), " of dim ", dim, "\n  have  the last box, rank ",
@@ -88,9 +93,10 @@ struct Dim {
   std::map<Interval, std::pair<int64_t, int64_t>> blocks;  // first block and number of blocks of an interval
 };
 
-Dim divide(const std::vector<OwnedBox>& boxes, size_t dim, int64_t global) {
+/// By the boxes of `ranks`.
+Dim divide(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks, size_t dim, int64_t global) {
   Slabs slabs;
-  for (size_t rank = 0; rank < boxes.size(); ++rank) slabs[interval_of(boxes[rank], dim)].push_back(rank);
+  for (const size_t rank : ranks) slabs[interval_of(boxes[rank], dim)].push_back(rank);
   check_chain(slabs, dim, global);
   const size_t each = ranks_per_block(slabs, dim);
   Dim result;
@@ -123,6 +129,55 @@ std::vector<int64_t> places(const std::vector<OwnedBox>& boxes, const std::vecto
   return result;
 }
 
+int64_t extent_of(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks, size_t dim) {
+  int64_t end = 0;
+  for (const size_t rank : ranks) end = std::max(end, interval_of(boxes[rank], dim).second);
+  return end;
+}
+
+bool is_empty(const OwnedBox& box) { return std::find(box.extent.begin(), box.extent.end(), 0) != box.extent.end(); }
+
+/// Moves the boxes without elements to where they make a grid of those that have some: they become further blocks, of
+/// no rows, of one dim that is cut if possible. In a line of blocks each stands behind that of the rank before it.
+std::vector<OwnedBox> with_empty_moved(std::vector<OwnedBox> boxes, const std::vector<size_t>& full,
+                                       const std::vector<int64_t>& global) {
+  const size_t ndim = global.size();
+  std::vector<Dim> dims;
+  for (size_t d = 0; d < ndim; ++d) dims.push_back(divide(boxes, full, d, global[d]));
+  const auto blocks_of = [&](size_t d) { return dims[d].sizes.size(); };
+  std::vector<size_t> order(ndim);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return blocks_of(a) > 1 && blocks_of(b) == 1; });
+  const auto fits = [&](size_t d) { return boxes.size() % (full.size() / blocks_of(d)) == 0; };
+  const auto found = std::find_if(order.begin(), order.end(), fits);
+  TORCH_CHECK_VALUE(found != order.end(), "boxes: ", boxes.size(), " ranks form no grid around ", full.size(),
+                    " boxes that have elements\n  have  ", boxes.size() - full.size(),
+                    " ranks without any\n  fix   give the boxes to mh_boxes, or let the number of ranks be a multiple of those "
+                    "along one dim");
+  const size_t dim = *found;
+  size_t turn = 0;
+  int64_t end_before = 0;
+  for (OwnedBox& box : boxes) {
+    if (!is_empty(box)) {
+      end_before = interval_of(box, dim).second;
+      continue;
+    }
+    box.extent[dim] = 0;
+    box.begin[dim] = full.size() == blocks_of(dim) ? end_before : global[dim];
+    size_t number = turn++;
+    for (size_t d = ndim; d-- > 0;) {
+      if (d == dim) continue;
+      const size_t block = number % blocks_of(d);
+      number /= blocks_of(d);
+      box.begin[d] =
+          std::accumulate(dims[d].sizes.begin(), dims[d].sizes.begin() + static_cast<int64_t>(block), int64_t{0});
+      box.extent[d] = dims[d].sizes[block];
+    }
+  }
+  return boxes;
+}
+
 void check_complete(const std::vector<int64_t>& place, const std::vector<Dim>& dims) {
   int64_t blocks = 1;
   for (const Dim& dim : dims) blocks *= static_cast<int64_t>(dim.sizes.size());
@@ -131,6 +186,37 @@ void check_complete(const std::vector<int64_t>& place, const std::vector<Dim>& d
   const bool each_once = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
   TORCH_CHECK_VALUE(blocks == static_cast<int64_t>(place.size()) && each_once, "boxes: the boxes form no grid\n  have  ", place.size(),
                     " boxes, which divide the dims into ", blocks, " blocks", kFix);
+}
+
+std::vector<int64_t> whole_of(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks,
+                              const std::vector<int64_t>& global) {
+  std::vector<int64_t> whole = global;
+  if (global.empty()) {
+    for (size_t d = 0; d < boxes[0].begin.size(); ++d) whole.push_back(extent_of(boxes, ranks, d));
+  }
+  return whole;
+}
+
+BoxGrid divide_all(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks,
+                   const std::vector<int64_t>& global) {
+  BoxGrid grid{global, {}, {}};
+  std::vector<Dim> dims;
+  for (size_t d = 0; d < global.size(); ++d) {
+    dims.push_back(divide(boxes, ranks, d, global[d]));
+    grid.sizes.push_back(dims.back().sizes);
+  }
+  grid.place = places(boxes, dims);
+  check_complete(grid.place, dims);
+  return grid;
+}
+
+/// A field of no rows along `cut`.
+BoxGrid without_elements(int64_t ranks, const std::vector<int64_t>& global, int64_t cut) {
+  BoxGrid grid{global, {}, std::vector<int64_t>(ranks)};
+  std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
+  for (const int64_t extent : global) grid.sizes.push_back({extent});
+  grid.sizes[cut].assign(ranks, 0);
+  return grid;
 }
 
 }  // namespace
@@ -183,18 +269,34 @@ BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& 
     }
   }
   check_no_overlap(boxes);
-  BoxGrid grid;
-  std::vector<Dim> dims;
-  for (size_t d = 0; d < ndim; ++d) {
-    int64_t end = 0;
-    for (const OwnedBox& box : boxes) end = std::max(end, interval_of(box, d).second);
-    grid.global.push_back(global.empty() ? end : global.at(d));
-    dims.push_back(divide(boxes, d, grid.global.back()));
-    grid.sizes.push_back(dims.back().sizes);
+  std::vector<size_t> all(boxes.size()), full;
+  std::iota(all.begin(), all.end(), size_t{0});
+  std::copy_if(all.begin(), all.end(), std::back_inserter(full), [&](size_t rank) { return !is_empty(boxes[rank]); });
+  const auto as_given = [&] { return divide_all(boxes, all, whole_of(boxes, all, global)); };
+  const auto in_order = [](const BoxGrid& grid) { return std::is_sorted(grid.place.begin(), grid.place.end()); };
+  if (full.size() == all.size()) return as_given();
+  // A rank without elements need not say where it lies.
+  if (full.empty()) {
+    const std::vector<int64_t> whole = whole_of(boxes, all, global);
+    const auto empty = std::find(whole.begin(), whole.end(), 0);
+    if (empty == whole.end()) return as_given();
+    return without_elements(static_cast<int64_t>(all.size()), whole, empty - whole.begin());
   }
-  grid.place = places(boxes, dims);
-  check_complete(grid.place, dims);
-  return grid;
+  std::optional<BoxGrid> given;
+  try {
+    given = as_given();
+    if (in_order(*given)) return *given;
+  } catch (const c10::ValueError&) {
+    const std::vector<int64_t> whole = whole_of(boxes, full, global);
+    return divide_all(with_empty_moved(boxes, full, whole), all, whole);
+  }
+  // In the order of ranks, if the same grid can be had so.
+  try {
+    BoxGrid moved = divide_all(with_empty_moved(boxes, full, given->global), all, given->global);
+    if (in_order(moved) && moved.mesh_shape() == given->mesh_shape()) return moved;
+  } catch (const c10::ValueError&) {  // then they lie where they say
+  }
+  return *given;
 }
 
 }  // namespace moonhalo

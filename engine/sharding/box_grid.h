@@ -29,7 +29,8 @@ struct BoxGrid {
 
 /// The grid that `boxes`, given by rank, form. `global` is empty where the boxes say how large the whole is. No
 /// communication. ValueError naming dim, ranks and rows when boxes overlap, leave rows to no rank, reach beyond
-/// `global` or form no grid. Empty boxes begin where their neighbour ends.
+/// `global` or form no grid. A rank without elements need not say where it lies: its box becomes a further block of the
+/// grid, where it says if that makes one, and in the order of ranks if that makes the same.
 BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& global);
 
 }  // namespace moonhalo

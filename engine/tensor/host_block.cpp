@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <string>
@@ -39,13 +40,14 @@ void check_lists(const Block& block) {
 void check_numbers(const Block& block) {
   const size_t ndim = block.extent.size();
   const auto low = or_zeros(block.ghost_low, ndim), high = or_zeros(block.ghost_high, ndim);
-  bool empty = false;
+  const OwnedBox owned = block.box();
+  const bool empty = std::find(owned.extent.begin(), owned.extent.end(), 0) != owned.extent.end();
   for (size_t d = 0; d < ndim; ++d) {
-    TORCH_CHECK_VALUE(low[d] >= 0 && high[d] >= 0 && block.extent[d] >= low[d] + high[d], "block: the ghosts of dim ", d,
+    TORCH_CHECK_VALUE(low[d] >= 0 && high[d] >= 0 && owned.extent[d] >= 0, "block: the ghosts of dim ", d,
                       " do not fit into its extent\n  have  extent ", block.extent[d], ", ghosts ", low[d], " and ", high[d],
                       "\n  fix   extent counts the ghosts too");
-    empty = empty || block.extent[d] == low[d] + high[d];
-    TORCH_CHECK_VALUE(block.stride.empty() || block.stride[d] > 0 || block.extent[d] <= 1, "block: stride ", block.stride[d],
+    // Strides are products of extents, and those of a block without elements may be 0.
+    TORCH_CHECK_VALUE(block.stride.empty() || block.stride[d] > 0 || block.extent[d] <= 1 || empty, "block: stride ", block.stride[d],
                       " along dim ", d, "\n  fix   strides count elements and are positive");
   }
   TORCH_CHECK_VALUE(block.data != nullptr || empty, "block: no memory\n  have  a null pointer for a block of ",
@@ -58,7 +60,9 @@ OwnedBox Block::box() const {
   const size_t ndim = extent.size();
   const auto low = or_zeros(ghost_low, ndim), high = or_zeros(ghost_high, ndim);
   OwnedBox box{or_zeros(begin, ndim), extent};
-  for (size_t d = 0; d < ndim; ++d) box.extent[d] -= low[d] + high[d];
+  for (size_t d = 0; d < ndim; ++d) {
+    if (extent[d] != 0) box.extent[d] -= low[d] + high[d];
+  }
   return box;
 }
 
@@ -67,7 +71,7 @@ at::Tensor Block::owned() const {
   check_numbers(*this);
   const std::vector<int64_t> sizes = box().extent, strides = stride.empty() ? packed_strides(extent) : stride;
   const auto options = at::TensorOptions().dtype(dtype);
-  if (data == nullptr) return at::empty(sizes, options);
+  if (data == nullptr || c10::multiply_integers(sizes) == 0) return at::empty(sizes, options);
   int64_t offset = 0;
   for (size_t d = 0; d < ghost_low.size(); ++d) offset += ghost_low[d] * strides[d];
   char* const first = static_cast<char*>(data) + offset * static_cast<int64_t>(c10::elementSize(dtype));
@@ -98,9 +102,14 @@ BoxGrid gather_grid(const Block& block, Communicator& group) {
   return grid_of(boxes, block.global);
 }
 
+at::Tensor as_shard_tensor(const Block& block, const SpecPtr& spec) {
+  const at::Tensor owned = block.owned();
+  // A block without elements may say anything of its other extents.
+  return from_local(owned.numel() == 0 ? owned.new_empty(spec->local_shape()) : owned, spec);
+}
+
 at::Tensor as_shard_tensor(const Block& block, const MeshPtr& mesh) {
-  const SpecPtr spec = gather_grid(block, mesh->group()).spec_on(mesh);
-  return from_local(block.owned(), spec);
+  return as_shard_tensor(block, gather_grid(block, mesh->group()).spec_on(mesh));
 }
 
 }  // namespace moonhalo

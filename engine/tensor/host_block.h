@@ -14,7 +14,7 @@ namespace moonhalo {
 struct Block {
   void* data = nullptr;  ///< the element at index 0 of every dim, ghosts included; memory of the host
   at::ScalarType dtype = at::kDouble;
-  std::vector<int64_t> extent;           ///< with ghosts
+  std::vector<int64_t> extent;           ///< with ghosts; 0: no memory, and no ghosts either
   std::vector<int64_t> stride = {};      ///< in elements; empty: packed, the last dim fastest
   std::vector<int64_t> ghost_low = {};   ///< empty: none
   std::vector<int64_t> ghost_high = {};  ///< empty: none
@@ -33,6 +33,9 @@ struct Block {
 /// the tensor writes to the caller's memory, which must outlive it. Collective over the mesh: boxes are exchanged.
 /// ValueError, on every rank alike, when the blocks contradict each other or are not the blocks of `mesh`.
 at::Tensor as_shard_tensor(const Block& block, const MeshPtr& mesh);
+
+/// The same where the ranks know how their blocks divide the field (gather_grid). No communication.
+at::Tensor as_shard_tensor(const Block& block, const SpecPtr& spec);
 
 /// Returns the grid that the blocks of the ranks of `group` form. Collective; errors as above.
 BoxGrid gather_grid(const Block& block, Communicator& group);

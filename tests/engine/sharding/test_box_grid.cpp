@@ -37,6 +37,33 @@ TEST(X15_BoxGrid, EmptyBlocks) {
   EXPECT_EQ(grid.place, (List{0, 2, 1, 3}));
 }
 
+// A rank without cells often says nothing of where they would be.
+TEST(X15_BoxGrid, EmptyBlocksAnywhere) {
+  const BoxGrid line =
+      grid_of({box({0, 0}, {5, 7}), box({0, 0}, {0, 0}), box({5, 0}, {4, 7}), box({2, 3}, {0, 7})}, {});
+  EXPECT_EQ(line.sizes, (std::vector<List>{{5, 0, 4, 0}, {7}}));
+  EXPECT_EQ(line.place, (List{0, 1, 2, 3}));
+  EXPECT_EQ(line.global, (List{9, 7}));
+
+  // Where the first rank has none, and dim 1 is cut.
+  const BoxGrid row = grid_of({box({0, 0}, {0, 7}), box({0, 0}, {4, 5}), box({0, 5}, {4, 2})}, {4, 7});
+  EXPECT_EQ(row.sizes, (std::vector<List>{{4}, {0, 5, 2}}));
+  EXPECT_EQ(row.place, (List{0, 1, 2}));
+
+  // Two of six beside 2 x 2 blocks: a third row of blocks.
+  const BoxGrid grid = grid_of({box({0, 0}, {0, 0}), box({0, 0}, {2, 3}), box({0, 3}, {2, 1}), box({2, 0}, {2, 3}),
+                                box({2, 3}, {2, 1}), box({0, 0}, {0, 0})},
+                               {});
+  EXPECT_EQ(grid.sizes, (std::vector<List>{{2, 2, 0}, {3, 1}}));
+  EXPECT_EQ(grid.place, (List{4, 0, 1, 2, 3, 5}));
+
+  // One rank has all, or none has any.
+  EXPECT_EQ(grid_of({box({0, 0}, {0, 0}), box({0, 0}, {4, 7})}, {}).sizes, (std::vector<List>{{0, 4}, {7}}));
+  const BoxGrid none = grid_of({box({0, 0}, {6, 0}), box({0, 0}, {6, 0})}, {});
+  EXPECT_EQ(none.sizes, (std::vector<List>{{6}, {0, 0}}));
+  EXPECT_EQ(none.global, (List{6, 0}));
+}
+
 TEST(X15_BoxGrid, OneRankCutsNothing) {
   const BoxGrid grid = grid_of({box({0, 0}, {3, 2})}, {});
   EXPECT_EQ(grid.mesh_shape(), List{1});
@@ -67,10 +94,16 @@ TEST(X15_BoxGrid, Refusals) {
       {{box({0, 0}, {2, 2}), box({2, 2}, {2, 2})},
        {},
        "boxes: the boxes form no grid\n  have  2 boxes, which divide the dims into 4 blocks"},
-      {{box({0}, {0}), box({0}, {0})},
+      {{box({0, 0}, {4, 5}), box({4, 0}, {4, 6})},
        {},
-       "boxes: the boxes form no grid\n  have  2 boxes, which divide the dims into 1 blocks"},
-      {{box({0}, {4}), box({2}, {0})}, {}, "boxes: the boxes form no grid along dim 0"},
+       "boxes: the boxes form no grid along dim 1: ranks 0 and 1 begin at one row with different extents\n  have  rank "
+       "0: rows 0 to 5; rank 1: rows 0 to 6"},
+      // A grid of 2 x 2 boxes has no place for a fifth; boxes that form none have none for an empty one either.
+      {{box({0, 0}, {2, 2}), box({2, 0}, {2, 2}), box({0, 2}, {2, 2}), box({2, 2}, {2, 2}), box({0, 0}, {0, 0})},
+       {},
+       "boxes: 5 ranks form no grid around 4 boxes that have elements\n  have  1 ranks without any"},
+      {{box({0, 0}, {2, 2}), box({0, 0}, {0, 0}), box({2, 2}, {2, 2})}, {}, "boxes: the boxes form no grid"},
+      {{box({0}, {0}), box({0}, {0})}, {3}, "boxes: nobody owns rows 0 to 3 of dim 0"},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(one.text);

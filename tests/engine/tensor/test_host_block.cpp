@@ -17,6 +17,7 @@ namespace moonhalo::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using List = std::vector<int64_t>;
 
 /// This rank's block of a [7, 9] field on a 2 x 2 mesh, with ghosts of 1 and 2 rows, 3 and 0 columns.
 struct Solver {
@@ -128,6 +129,28 @@ TEST(X15_HostBlock, TrainsAsThePlainFieldDoes) {
     at::conv2d(field.unsqueeze(0).unsqueeze(0), own_kernel, {}, 1, 1).square().sum().backward();
 
     EXPECT_TRUE(at::allclose(own_kernel.grad(), kernel.grad(), 1e-12));
+  });
+}
+
+/// A rank without cells: no memory, strides of 0, ghosts that it does not have, and any extents along other dims.
+TEST(X15_HostBlock, ARankWithoutCells) {
+  const at::Tensor full = at::arange(35, at::kDouble).reshape({7, 5});
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    for (const List& extent : {List{0, 0}, List{0, 5}, List{2, 9}}) {
+      const int64_t begin = mesh->rank() == 0 ? 0 : 4, rows = mesh->rank() == 0 ? 4 : 3;
+      const at::Tensor memory = at::zeros({rows + 2, 5});
+      Block block{memory.data_ptr(), at::kFloat, {rows + 2, 5}, {5, 1}, {1, 0}, {1, 0}, {begin, 0}};
+      if (mesh->rank() == 1) block = {nullptr, at::kFloat, extent, {0, 1}, {1, 0}, {1, 0}, {0, 0}};
+      if (mesh->rank() != 1) memory.narrow(0, 1, rows).copy_(full.narrow(0, begin, rows));
+
+      at::Tensor field = as_shard_tensor(block, mesh);
+      EXPECT_TRUE(at::equal(full_tensor(field), full.to(at::kFloat)));
+      field.mul_(2);
+
+      EXPECT_EQ(field.sum().item<double>(), 2 * 17 * 35);
+      EXPECT_EQ(memory.sum().item<double>(),
+                mesh->rank() == 1 ? 0 : 2 * full.narrow(0, begin, rows).sum().item<double>());
+    }
   });
 }
 
