@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -29,6 +28,7 @@
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/socket_transport.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/late_note.h"
 
 namespace moonhalo {
 namespace {
@@ -182,12 +182,6 @@ Socket connect_to(const std::string& ip, uint16_t port, const Hello& hello, Cloc
   return socket;
 }
 
-/// A sentence for whoever waits for the program.
-void note(const std::string& text) {
-  std::fprintf(stderr, "moonhalo: %s\n", text.c_str());
-  std::fflush(stderr);
-}
-
 /// Calls the ranks before this one and is called by those behind it.
 class Meeting {
  public:
@@ -238,19 +232,13 @@ class Meeting {
     options.port = place_.port;
     options.isServer = place_.serves;
     options.waitWorkers = false;
-    options.timeout = std::min(limit_, note_after_);
+    options.timeout = limit_;
+    const LateNote late(note_after_, rank_text(launch_.rank) + " has not reached the store at " + address() +
+                                         " within " + seconds_text(note_after_) + ", and goes on trying for " +
+                                         seconds_text(limit_ - note_after_) +
+                                         "; rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
     try {
-      try {
-        store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
-      } catch (const std::exception&) {
-        if (place_.serves || limit_ <= note_after_) throw;
-        note(rank_text(launch_.rank) + " has not reached the store at " + address() + " within " +
-             seconds_text(note_after_) + ", and goes on trying for " + seconds_text(left(deadline_)) +
-             "; rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
-        options.timeout = left(deadline_);
-        store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
-      }
-      store_->setTimeout(limit_);
+      store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
     } catch (const std::exception& error) {
       unreachable(error);
     }
