@@ -66,14 +66,13 @@ class MpiCommunicator final : public Communicator,
   }
 
   void part() override {
-    if (mpi_finalized()) return;  // no rank can be told, and none waits
     const MpiWorld& world = group_->world();
     world.leaving->part(world.absence, world.group_ids);
   }
   // A rank's own thread tells the others, by MPI_Abort or a note.
   void tell_failure(const std::string&) override {}
   std::string heard_failure() override {
-    if (!any_thread() || mpi_finalized()) return "";
+    if (!any_thread()) return "";
     const int rank = group_->world().leaving->heard(group_->world().absence);
     return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or ended";
   }
@@ -92,7 +91,7 @@ class MpiCommunicator final : public Communicator,
 
  protected:
   void check_alive() const override {
-    if (mpi_finalized()) throw CommError("communicator: MPI has been finalised; no rank can be reached any more");
+    UsesMpi::check_still("communicator");
     if (thread_level_ >= MPI_THREAD_SERIALIZED) return;
     int main_thread = 0;
     MPI_Is_thread_main(&main_thread);
@@ -102,6 +101,7 @@ class MpiCommunicator final : public Communicator,
   }
 
   WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
+    const UsesMpi mpi("exchange");
     MpiTraffic traffic(size());
     for (const Message& m : receives) traffic.receive(m.peer, rank(), m.data.nbytes(), m.data.scalar_type());
     for (const Message& m : sends) traffic.send(rank(), m.peer, m.data.nbytes(), m.data.scalar_type());
@@ -112,6 +112,7 @@ class MpiCommunicator final : public Communicator,
   // Not MPI_Allreduce: this way the ranks are added in their order, as the threads backend does, so that both give the
   // same bits; half, bfloat16, bool and NaN are treated alike; and no rank can get other bits than another.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
+    const UsesMpi mpi("all_reduce");
     enter(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
     const size_t bytes = data.nbytes();
     if (bytes * size() <= kGatherBytes) {
@@ -132,17 +133,20 @@ class MpiCommunicator final : public Communicator,
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    const UsesMpi mpi("all_gather");
     enter(CommStats::kAllGather, in, 0, 0, counts);
     gather_parts("all_gather", &in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
+    const UsesMpi mpi("reduce_scatter");
     enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
     reduce_parts(*begin("reduce_scatter"), rank(), in, counts, bytes_of(out), op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
                      at::IntArrayRef receive_counts) override {
+    const UsesMpi mpi("all_to_all");
     MpiTraffic traffic(size());
     for (int r = 0; r < size(); ++r) {
       traffic.send(rank(), r, send_counts[r], in.scalar_type());
@@ -157,6 +161,7 @@ class MpiCommunicator final : public Communicator,
   }
 
   void do_broadcast(at::Tensor& data, int root) override {
+    const UsesMpi mpi("broadcast");
     enter(CommStats::kBroadcast, data, 0, data.numel(), {}, root);
     for (size_t begin_byte = 0; begin_byte < data.nbytes(); begin_byte += chunk_) {
       const size_t bytes = std::min(chunk_, data.nbytes() - begin_byte);
@@ -170,9 +175,13 @@ class MpiCommunicator final : public Communicator,
     if (data.nbytes() == 0) begin("broadcast")->settle();
   }
 
-  void do_barrier() override { barrier_of(CommStats::kBarrier); }
+  void do_barrier() override {
+    const UsesMpi mpi("barrier");
+    barrier_of(CommStats::kBarrier);
+  }
 
   CommunicatorPtr do_split(int color, int key) override {
+    const UsesMpi mpi("split");
     // MPI_Comm_split itself waits without a limit.
     if (size() > 1) barrier_of(VerbCall::kSplit);
     MPI_Comm part = MPI_COMM_NULL;
@@ -277,10 +286,15 @@ bool is_handle_itself(const void* mpi_comm) {
   return false;
 }
 
-CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
+void check_running(const char* maker) {
   TORCH_CHECK_VALUE(mpi_initialized() && !mpi_finalized(), maker, ": MPI is not running\n  have  a call ",
                     mpi_initialized() ? "after MPI_Finalize" : "before MPI_Init",
-                    "\n  fix   initialise MPI first, or use make_mpi_world(), which does it");
+                    "\n  fix   initialise MPI first (in C++ make_mpi_world() does it), and finalise it last");
+}
+
+CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
+  check_running(maker);
+  const UsesMpi mpi(maker);
   TORCH_CHECK_VALUE(given != MPI_COMM_NULL, maker, ": MPI_COMM_NULL is no group of ranks\n  have  MPI_COMM_NULL",
                     "\n  fix   call it only on ranks that are in the communicator");
   const bool check_calls = check_calls_from_environment().value_or(true);
@@ -308,6 +322,7 @@ CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
 
 CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint) {
   check_library("make_mpi_communicator_from_fortran");
+  check_running("make_mpi_communicator_from_fortran");  // before that MPI ends the program that asks for a handle
   return wrap(MPI_Comm_f2c(static_cast<MPI_Fint>(mpi_fint)), "make_mpi_communicator_from_fortran");
 }
 

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "moonhalo/engine/comm/calling_threads.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/mpi_requests.h"
 #include "moonhalo/engine/comm/verb_tag.h"
@@ -82,7 +83,8 @@ void send_text(MPI_Comm comm, int peer, int tag, const std::string& text) {
 OwnedComm::OwnedComm(MPI_Comm comm) : handle(comm) { MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN); }
 
 OwnedComm::~OwnedComm() {
-  if (!mpi_finalized()) MPI_Comm_free(&handle);
+  const UsesMpi mpi;
+  if (mpi.may()) MPI_Comm_free(&handle);
 }
 
 void MpiTraffic::send(int from, int to, uint64_t bytes, at::ScalarType dtype) {
@@ -131,6 +133,7 @@ MpiGroup::Check::Check(const VerbCall& given, const MpiTraffic& traffic_)
 }
 
 void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic) {
+  count_calling_thread();
   TORCH_CHECK_VALUE(broken_.empty(), call.verb(), ": the ranks of this group have parted ways before\n  have  ", broken_);
   call.number = ++calls_;
   call.mark = CallMark::now();

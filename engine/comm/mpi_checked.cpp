@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -57,10 +58,41 @@ void check_library(const char* maker) {
 bool mpi_initialized() { return is(MPI_Initialized); }
 bool mpi_finalized() { return is(MPI_Finalized); }
 
+namespace {
+
+std::atomic<bool> uses_end{false};
+std::atomic<int> uses{0};
+
+}  // namespace
+
+UsesMpi::UsesMpi() {
+  ++uses;
+  may_ = !uses_end && !mpi_finalized();
+  if (!may_) --uses;
+}
+UsesMpi::UsesMpi(const char* verb) : UsesMpi() {
+  if (!may_) check_still(verb);
+}
+UsesMpi::~UsesMpi() {
+  if (may_) --uses;
+}
+
+void UsesMpi::check_still(const char* verb) {
+  if (uses_end || mpi_finalized())
+    throw CommError(std::string(verb) + ": MPI has been finalised; no rank can be reached any more");
+}
+
+void UsesMpi::end() {
+  uses_end = true;
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(10);
+  while (uses > 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
 void finish(MPI_Request& request, const char* maker, const char* call) {
   const std::chrono::milliseconds limit = default_time_limit();
   WaitingTime time;
   for (int done = 0;;) {
+    UsesMpi::check_still(maker);
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), maker, call);
     if (done != 0) return;
     const Clock::duration waited = time.look();

@@ -21,6 +21,8 @@ constexpr int kNoteTag = 1;
 constexpr std::chrono::seconds kGrace{2};
 
 std::atomic<int> exit_status{0};
+std::atomic<bool> finalises_for_itself{
+    false};  // Moonhalo does, at exit; else it is the program's MPI, and its own wait
 
 std::mutex& registry_mutex() {
   static std::mutex mutex;
@@ -39,7 +41,10 @@ MpiLeaving::MpiLeaving(MPI_Comm comm) : comm_(comm), limit_(default_time_limit()
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
-  stuck_ = std::make_unique<MpiStuck>(comm_, [this](int rank) { return ended_.count(rank) > 0; });
+  stuck_ = std::make_unique<MpiStuck>(comm_, [this](int rank) {
+    const std::lock_guard lock(mutex_);
+    return ended_.count(rank) > 0;
+  });
 }
 
 std::shared_ptr<MpiLeaving> MpiLeaving::of(MPI_Comm comm) {
@@ -60,6 +65,7 @@ std::shared_ptr<MpiLeaving> MpiLeaving::of(MPI_Comm comm) {
 }
 
 int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
+  UsesMpi::end();
   const std::lock_guard lock(registry_mutex());
   for (const auto& one : registry()) one->end();
   WaitingTime time;
@@ -72,6 +78,7 @@ int MpiLeaving::end_all(MPI_Comm, int, void*, void*) {
       give_up("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it", exit_status);
     for (const auto& one : registry()) {
       if (time.left(one->limit_ * kPatience) > Clock::duration::zero()) continue;
+      if (!finalises_for_itself) return MPI_SUCCESS;  // whom the program's MPI_Finalize waits for is its own affair
       give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kPatience) + " (" +
                   std::to_string(kPatience) + " times what MOONHALO_TIMEOUT_S or --timeout gives)",
               kRankLostStatus);
@@ -91,6 +98,7 @@ void MpiLeaving::give_up(const std::string& message, int status) {
 
 void MpiLeaving::leave_with(int status) {
   exit_status = status;
+  finalises_for_itself = true;
   const std::lock_guard lock(registry_mutex());
   if (status != 0 && registry().empty())
     give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
@@ -112,9 +120,11 @@ std::vector<uint64_t> MpiLeaving::note(uint64_t absence, const Calls& calls) con
 }
 
 void MpiLeaving::part(uint64_t absence, const std::vector<uint64_t>& groups) {
+  const UsesMpi mpi;
+  if (!mpi.may()) return;  // no rank can be told, and none waits
+  const std::lock_guard lock(mutex_);
   Calls calls;
   for (const uint64_t group : groups) calls[group] = calls_[group];
-  const std::lock_guard lock(mutex_);
   pass_on(note(absence, calls));
 }
 
@@ -163,6 +173,8 @@ void MpiLeaving::poll() {
 }
 
 int MpiLeaving::heard(uint64_t absence) {
+  const UsesMpi mpi;
+  if (!mpi.may()) return -1;
   poll();
   const std::lock_guard lock(mutex_);
   if (!ended_.empty()) return ended_.begin()->first;

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -18,9 +19,9 @@ namespace moonhalo {
 /// Ranks that end tell the others of it, so that no rank waits for them. When MPI is finalised (by us or by the caller)
 /// each rank sends a note: its rank, its exit status and how many calls it has made in each group. (A rank that parts
 /// for a while sends one of the groups of that world.) Notes go along a binomial tree that starts at their sender;
-/// ranks pass them on while they wait for something, and until all have ended. That is waited for kPatience times as
-/// long as for a verb, since others may have work of their own; a rank that ends with a status other than 0 aborts them
-/// after two seconds.
+/// ranks pass them on while they wait for something, and until all have ended. Where MPI is Moonhalo's own, that is
+/// waited for kPatience times as long as for a verb, since others may have work of their own; a rank that ends with a
+/// status other than 0 aborts them after two seconds. In a program's own MPI no rank is aborted.
 class MpiLeaving {
  public:
   /// For the ranks of `comm`: one object for all communicators of these ranks in this order. Collective.
@@ -29,7 +30,10 @@ class MpiLeaving {
   /// Number of the next world of these ranks, and the counter of calls of a group; counted for as long as the process
   /// lives.
   uint64_t next_world() { return worlds_++; }
-  uint64_t& calls(uint64_t group) { return calls_[group]; }
+  uint64_t& calls(uint64_t group) {
+    const std::lock_guard lock(mutex_);
+    return calls_[group];
+  }
 
   /// Takes and passes on what has come. Cheap.
   void poll();
@@ -75,7 +79,7 @@ class MpiLeaving {
   std::vector<uint64_t> note(uint64_t absence, const Calls& calls) const;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  uint64_t worlds_ = 0;
+  std::atomic<uint64_t> worlds_ = 0;
   std::chrono::milliseconds limit_;
   Calls calls_;                                      // of this rank
   std::map<int, Ended> ended_;                       // by rank

@@ -67,6 +67,7 @@ struct MpiRequests::GoesOn {
 };
 
 void MpiRequests::settle() {
+  const UsesMpi mpi(verb_);
   WaitingTime time;
   const GoesOn goes_on{*group_};
   while (!group_->settled(number_)) pause(time, /*begins=*/true);
@@ -74,6 +75,7 @@ void MpiRequests::settle() {
 
 // Asks without taking: wait() still finds the sizes of what has come.
 bool MpiRequests::ready() {
+  const UsesMpi mpi(verb_);
   if (!group_->settled(number_)) {
     group_->check_left(number_, verb_);
     return false;
@@ -86,6 +88,7 @@ bool MpiRequests::ready() {
 }
 
 void MpiRequests::wait() {
+  const UsesMpi mpi(verb_);
   settle();
   if (requests_.empty()) return;
   std::vector<MPI_Status> statuses(requests_.size());
@@ -133,6 +136,7 @@ void MpiRequests::give_way() {
 
 // Busy at first, for the sake of speed; then friendly to other ranks that share the core.
 void MpiRequests::pause(WaitingTime& time, bool begins) {
+  UsesMpi::check_still(verb_);
   const Clock::duration waited = time.look();
   if (time.left(timeout_) <= Clock::duration::zero()) throw_timeout();
   if (waited > std::chrono::microseconds(20)) give_way();

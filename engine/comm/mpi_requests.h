@@ -39,8 +39,9 @@ class MpiRequests {
   void settle();
   void wait();
   bool ready();
-  /// The ranks of the group have parted ways, as all of them have been told.
-  bool broken() const { return group_->broken(); }
+  /// Nothing can end well any more: the ranks of the group have parted ways, as all of them have been told, or the
+  /// program has finalised MPI.
+  bool broken() const { return group_->broken() || mpi_finalized(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -3,6 +3,9 @@
 
 #include <cstring>
 
+#include "moonhalo/engine/comm/calling_threads.h"
+#include "moonhalo/engine/comm/mpi_checked.h"
+
 namespace moonhalo {
 namespace {
 
@@ -49,30 +52,56 @@ void MpiStuck::finish_sends() {
   });
 }
 
+void MpiStuck::tell() {
+  if (tells_) return;
+  tells_ = true;
+  std::string text;
+  for (const auto& [thread, wait] : waits_) text += (text.empty() ? "" : ", and ") + wait.text;
+  send(0, kStateTag, number_text(++told_) + text);
+}
+
+void MpiStuck::take_back() {
+  if (!tells_) return;
+  tells_ = false;
+  send(0, kStateTag, "");
+}
+
 std::string MpiStuck::look(Clock::duration waited, const std::function<std::string()>& describe) {
   if (waited < kTellAfter) return "";
-  if (!waits_) {
-    waits_ = true;
-    ++wait_;
-    send(0, kStateTag, number_text(wait_) + describe());
+  const std::lock_guard lock(mutex_);
+  const auto mine = waits_.find(std::this_thread::get_id());
+  some_wait_ = true;
+  Wait& wait = mine != waits_.end() ? mine->second : (waits_[std::this_thread::get_id()] = {describe(), ""});
+  if (static_cast<int>(waits_.size()) >= calling_threads()) {
+    tell();
+  } else {
+    take_back();
   }
-  if (rank_ == 0) serve();
+  serve_locked();
   finish_sends();
   std::string verdict;
   for (int from = 0; receive(0, kVerdictTag, verdict, &from);) {
     // The note of an earlier wait means nothing any more.
-    if (verdict.compare(0, sizeof(wait_), number_text(wait_)) == 0) return verdict.substr(sizeof(wait_));
+    if (!tells_ || verdict.compare(0, sizeof(told_), number_text(told_)) != 0) continue;
+    for (auto& [thread, one] : waits_) one.verdict = verdict.substr(sizeof(told_));
   }
-  return "";
+  return wait.verdict;
 }
 
 void MpiStuck::go_on() {
-  if (!waits_) return;
-  waits_ = false;
-  send(0, kStateTag, "");
+  if (!some_wait_) return;
+  const UsesMpi mpi;
+  const std::lock_guard lock(mutex_);
+  if (waits_.erase(std::this_thread::get_id()) > 0 && mpi.may()) take_back();
+  some_wait_ = !waits_.empty();
 }
 
 void MpiStuck::serve() {
+  const std::lock_guard lock(mutex_);
+  serve_locked();
+}
+
+void MpiStuck::serve_locked() {
   if (rank_ != 0) return;
   std::string state;
   for (int from = 0; receive(MPI_ANY_SOURCE, kStateTag, state, &from);) {
@@ -91,12 +120,12 @@ void MpiStuck::serve() {
       return;
     }
     text += (text.empty() ? "" : "\n        ") + std::string("rank ") + std::to_string(rank) + ": " +
-            states_[rank].substr(sizeof(wait_));
+            states_[rank].substr(sizeof(told_));
   }
   if (text.empty() || ++quiet_ < kQuietLooks) return;
   quiet_ = 0;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!has_ended_(rank)) send(rank, kVerdictTag, states_[rank].substr(0, sizeof(wait_)) + text);
+    if (!has_ended_(rank)) send(rank, kVerdictTag, states_[rank].substr(0, sizeof(told_)) + text);
   }
 }
 

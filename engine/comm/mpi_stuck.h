@@ -3,31 +3,39 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace moonhalo {
 
 /// Finds that all processes wait for each other to begin a call, in different groups, so that none can go on. A rank
-/// that has waited for a second tells rank 0, and again when it goes on; when all that have not ended wait and nothing
-/// has been heard for a second of looking, rank 0 tells all what they wait in.
+/// all of whose threads that make calls have waited for a second tells rank 0, and again when one goes on; when all
+/// that have not ended wait and nothing has been heard for a second of looking, rank 0 tells all what they wait in.
+/// Any thread.
 class MpiStuck {
  public:
   MpiStuck(MPI_Comm comm, std::function<bool(int)> has_ended);
 
-  /// This rank still waits to begin a call, since `waited`; what all wait in if they are stuck, else "". Called every
+  /// This thread still waits to begin a call, since `waited`; what all wait in if they are stuck, else "". Called every
   /// few milliseconds.
   std::string look(std::chrono::steady_clock::duration waited, const std::function<std::string()>& describe);
-  /// This rank goes on.
+  /// This thread goes on.
   void go_on();
   /// Rank 0's part; again and again while it waits or has ended.
   void serve();
 
  private:
+  void tell();
+  void take_back();
+  void serve_locked();
   void send(int peer, int tag, const std::string& text);
   bool receive(int source, int tag, std::string& text, int* from);
   void finish_sends();
@@ -39,8 +47,14 @@ class MpiStuck {
   MPI_Comm comm_;
   std::function<bool(int)> has_ended_;
   int rank_ = 0, size_ = 1;
-  uint64_t wait_ = 0;  // this rank's waits that were told
-  bool waits_ = false;
+  std::mutex mutex_;
+  struct Wait {
+    std::string text, verdict;
+  };
+  std::map<std::thread::id, Wait> waits_;
+  std::atomic<bool> some_wait_ = false;
+  uint64_t told_ = 0;  // how often this rank has told that it waits
+  bool tells_ = false;
   std::vector<std::string> states_;  // at rank 0: number and text of each rank's wait, "" when it goes on
   std::chrono::steady_clock::time_point last_look_{};
   int quiet_ = 0;

@@ -23,17 +23,20 @@ void SideThread::start(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     work_ = std::move(work);
+    calls_ = std::make_unique<CallsUnderWay>();
   }
   changed_.notify_all();
 }
 
 void SideThread::wait() {
+  const CountedElsewhere waiting;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return work_ == nullptr; });
 }
 
 void SideThread::run(int threads) {
   at::set_num_threads(threads);
+  const CountedElsewhere counted;
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || work_ != nullptr; });
@@ -42,6 +45,7 @@ void SideThread::run(int threads) {
     lock.unlock();
     work();
     lock.lock();
+    calls_.reset();
     work_ = nullptr;
     changed_.notify_all();
   }

@@ -3,8 +3,11 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+
+#include "moonhalo/engine/comm/calling_threads.h"
 
 namespace moonhalo::scripting {
 
@@ -26,6 +29,7 @@ class SideThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::function<void()> work_;
+  std::unique_ptr<CallsUnderWay> calls_;  // while there is work
   bool ends_ = false;
   std::thread thread_;
 };

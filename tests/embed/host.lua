@@ -126,3 +126,14 @@ function sum_of_member()
   if mesh.ndim == 1 then return (mesh:size() == e:size(0) and own or e[0]):sum() end
   return mh.from_local(own, mesh:slice(mesh.names[2]), {mh.Shard(0)}):sum()
 end
+
+-- ---- Waiting ------------------------------------------------------------------------------------------------------
+
+--- Until a rank is lost.
+function endless() while true do fields.u:sum():item() end end
+
+--- The rank with this number takes some seconds before it comes to a sum.
+function comes_late(rank)
+  if mh.rank() == rank then os.execute("sleep 4") end
+  return fields.u:sum()
+end

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A call that runs beside the solver (X15). */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,8 @@ static void solver_goes_on(const host* h, mh_session* session) {
     MPI_Allreduce(&h->rank, &sum, 1, MPI_INT, MPI_SUM, h->comm);
   }
   EXPECT(sum == h->ranks * (h->ranks - 1) / 2);
-  EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_USAGE, "mh_call('nothing'): a call is under way\n  have  mh_call_begin('slow_sum')");
+  EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_USAGE,
+               "mh_call('nothing'): a call is under way\n  have  mh_call_begin('slow_sum')");
   EXPECT_ERROR(mh_field(session, "u", NULL), MH_USAGE, "mh_field: a call is under way");
   EXPECT_ERROR(mh_call_begin(session, "nothing", 0, NULL), MH_USAGE, "a call is under way");
   {
@@ -59,6 +61,31 @@ static void trains_alike(const host* h) {
   EXPECT(memcmp(beside, waited, sizeof(beside)) == 0 && beside[1] == 3);
   EXPECT(mh_close(a) == MH_OK && mh_close(b) == MH_OK);
   free(p.memory);
+}
+
+/* A session waits for a rank that computes in it, and meanwhile another for another: no rank is stuck. */
+static void waits_in_two(const host* h) {
+  mh_session *a = open_session(h, NULL), *b = open_session(h, NULL);
+  padded p = make_padded(h, 13, 11);
+  const double first = 0, last = h->ranks - 1;
+  double sum[2] = {0, 1};
+  EXPECT(mh_field(a, "u", &p.block) == MH_OK && mh_field(b, "u", &p.block) == MH_OK);
+  EXPECT(mh_call_begin(a, "comes_late", 1, &last) == MH_OK);
+  EXPECT(mh_call(b, "comes_late", 1, &first, 1, sum) == MH_OK);
+  EXPECT(mh_call_end(a, 1, sum + 1) == MH_OK && fabs(sum[0] - sum[1]) < 1e-12 * sum[0]);
+  EXPECT(mh_close(a) == MH_OK && mh_close(b) == MH_OK);
+  free(p.memory);
+}
+
+/* But where the ranks wait for each other in two sessions, they are told, well before the limit. */
+static void stuck_in_two(const host* h) {
+  mh_session *a = open_session(h, NULL), *b = open_session(h, NULL);
+  const double begin = MPI_Wtime();
+  mh_call_begin(a, "nothing", 0, NULL);
+  mh_call_end(a, 0, NULL);
+  EXPECT_ERROR(mh_sync(h->rank == 0 ? a : b), MH_USAGE, "all ranks wait for each other");
+  EXPECT(MPI_Wtime() - begin < 15);
+  EXPECT(mh_close(a) == MH_OK && mh_close(b) == MH_OK);
 }
 
 /* Errors come with the end; those that are alike leave the session as it was. */
@@ -101,6 +128,8 @@ void test_beside(const host* h) {
   }
   solver_goes_on(h, session);
   trains_alike(h);
+  waits_in_two(h);
+  if (h->ranks > 1 && options_for(h).transport == NULL) stuck_in_two(h);
   fails(h, session);
   /* Closed while a call is under way, which is waited for. */
   EXPECT(mh_call_begin(session, "nothing", 0, NULL) == MH_OK);

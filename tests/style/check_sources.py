@@ -57,8 +57,9 @@ COMMENTS = {".cpp", ".h", ".cu", ".cuh", ".lua"}
 COMMENT = re.compile(r"\s*(?://|--)")
 OPENING = re.compile(r"\s*(?://+|--+) (?:What|Of|Who|Whose|Whom|How|Why|Which|Whether)\b")
 PERSON = re.compile(r"(?://|--) .*\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|of ours|of one's own)\b")
-# The engine's one thread_local: the context, and a pointer to it that costs one load.
+# The engine's one thread_local: the context, and a pointer to it that costs one load. (And threads themselves are counted.)
 THREAD_LOCAL = {
+    ("engine/comm/calling_threads.cpp", "thread_local ThisThread this_thread;"),
     ("engine/base/rank_context.h", '[[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;'),
     ("engine/base/rank_context.cpp", "thread_local constinit RankContext* RankContext::of_thread_ = nullptr;"),
     ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/calling_threads.h"
+
+#include <atomic>
+
+namespace moonhalo {
+namespace {
+
+std::atomic<int> count{0};
+
+struct ThisThread {
+  bool calls = false;
+  int elsewhere = 0;
+
+  int counts() const { return calls && elsewhere == 0 ? 1 : 0; }
+  template <typename Change>
+  void change(const Change& how) {
+    const int before = counts();
+    how();
+    count += counts() - before;
+  }
+  ~ThisThread() { count -= counts(); }
+};
+thread_local ThisThread this_thread;
+
+}  // namespace
+
+int calling_threads() { return count; }
+void count_calling_thread() {
+  if (!this_thread.calls) this_thread.change([] { this_thread.calls = true; });
+}
+
+CallsUnderWay::CallsUnderWay() { ++count; }
+CallsUnderWay::~CallsUnderWay() { --count; }
+
+CountedElsewhere::CountedElsewhere() {
+  this_thread.change([] { ++this_thread.elsewhere; });
+}
+CountedElsewhere::~CountedElsewhere() {
+  this_thread.change([] { --this_thread.elsewhere; });
+}
+
+}  // namespace moonhalo
