@@ -69,6 +69,8 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
     moonhalo_add_host_test(transport_${case} 3 transport_${case})
   endforeach()
   moonhalo_add_host_test(finalised 2 finalised)
+  moonhalo_add_host_test(early 2 early)
+  moonhalo_add_host_test(patient 2 patient)
   add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
                                   "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
   add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")

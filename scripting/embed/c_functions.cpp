@@ -9,7 +9,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <set>
 
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/scripting/embed/c_transport.h"
@@ -21,8 +25,9 @@ using moonhalo::scripting::attempt;
 using moonhalo::scripting::HostSession;
 using moonhalo::scripting::Outcome;
 
-struct mh_session : HostSession {
-  using HostSession::HostSession;
+/// A handle: it outlives its session, so that calls after mh_close are known as that.
+struct mh_session {
+  std::unique_ptr<HostSession> host;
 };
 
 namespace {
@@ -45,16 +50,19 @@ std::string& last_error() {
   return text;
 }
 thread_local const char* instead_of_text = nullptr;  // where a message could not be made
+thread_local bool error_repeats = false;
 
 /// Makes the status that every function returns. `work` gives an Outcome.
 template <class Work>
 mh_status guarded(const Work& work) noexcept {
   instead_of_text = nullptr;
+  error_repeats = false;
   try {
     Outcome outcome;
     const Outcome local = attempt([&] { outcome = work(); });
     const Outcome& result = local.status != MH_OK ? local : outcome;
     last_error() = result.text;
+    error_repeats = result.repeats;
     return result.status;
   } catch (const std::bad_alloc&) {
     instead_of_text = "no memory for the message of an error";
@@ -67,47 +75,92 @@ mh_status guarded(const Work& work) noexcept {
 
 [[noreturn]] void usage(const std::string& text) { C10_THROW_ERROR(ValueError, text); }
 
-HostSession& checked(mh_session* session, const char* function) {
-  if (session == nullptr)
-    usage(std::string(function) + ": no session\n  have  a null pointer\n  fix   open one with mh_open");
-  return *session;
+struct AddressLess {
+  using is_transparent = void;
+  static const mh_session* address(const std::unique_ptr<mh_session>& owned) { return owned.get(); }
+  static const mh_session* address(const mh_session* given) { return given; }
+  template <typename A, typename B>
+  bool operator()(const A& a, const B& b) const {
+    return std::less<>()(address(a), address(b));
+  }
+};
+
+/// All handles that mh_open has given.
+class Handles {
+ public:
+  mh_session* add(std::unique_ptr<HostSession> host) {
+    const std::lock_guard lock(mutex_);
+    return given_.emplace(std::make_unique<mh_session>(mh_session{std::move(host)})).first->get();
+  }
+  /// The session of a handle that has not been closed.
+  HostSession& session(const mh_session* handle, const char* function) {
+    const std::string name = function;
+    if (handle == nullptr) usage(name + ": no session\n  have  a null pointer\n  fix   open one with mh_open");
+    const std::lock_guard lock(mutex_);
+    const auto found = given_.find(handle);
+    if (found == given_.end())
+      usage(name + ": no session\n  have  an address that mh_open has not given\n  fix   open one with mh_open");
+    if ((*found)->host == nullptr)
+      usage(name + ": the session is closed\n  have  a call after its mh_close\n  fix   open another with mh_open");
+    return *(*found)->host;
+  }
+  std::unique_ptr<HostSession> close(const mh_session* handle) {
+    const std::lock_guard lock(mutex_);
+    return std::move((*given_.find(handle))->host);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::unique_ptr<mh_session>, AddressLess> given_;
+};
+
+Handles& handles() {
+  static auto* all = new Handles;  // programs may close sessions when static objects have ended
+  return *all;
 }
+
+HostSession& checked(mh_session* session, const char* function) { return handles().session(session, function); }
 
 /// The world of the script, and one on which the ranks agree how calls ended.
 std::vector<moonhalo::CommunicatorPtr> make_worlds(const mh_options& options) {
-  if (options.transport != nullptr)
-    return moonhalo::make_transport_communicators(moonhalo::scripting::make_c_transport(*options.transport), 2);
   const auto make = [&] {
     if (options.mpi_comm != nullptr) return moonhalo::make_mpi_communicator(options.mpi_comm);
     if (options.mpi_fcomm != nullptr) return moonhalo::make_mpi_communicator_from_fortran(*options.mpi_fcomm);
     return moonhalo::make_self_communicator();
   };
+  if (options.mpi_comm == nullptr && options.mpi_fcomm == nullptr && options.transport != nullptr)
+    return moonhalo::make_transport_communicators(moonhalo::scripting::make_c_transport(*options.transport), 2);
   const moonhalo::CommunicatorPtr world = make();
   return {world, make()};
 }
 
-std::optional<std::chrono::milliseconds> time_limit(double seconds) {
-  if (seconds == 0) return std::nullopt;
-  if (!(seconds >= 0.001 && seconds <= 1e9)) {
-    usage("mh_open: timeout_s " + std::to_string(seconds) + " is no number of seconds from 0.001 to 1e9");
-  }
-  return std::chrono::milliseconds(std::llround(1000 * seconds));
-}
-
-void check_options(const mh_options* options, mh_session** session) {
-  if (session == nullptr) usage("mh_open: no place for the session\n  have  a null pointer");
-  *session = nullptr;
+/// Refuses what keeps this rank from knowing the others.
+void check_readable(const mh_options* options) {
   if (options == nullptr) usage("mh_open: no options\n  have  a null pointer");
   if (options->size != sizeof(mh_options)) {
     usage("mh_open: options of an unknown size\n  have  size " + std::to_string(options->size) +
           ", this library's is " + std::to_string(sizeof(mh_options)) +
           "\n  fix   mh_options options = MH_OPTIONS; with the header of this library");
   }
-  const int given = (options->mpi_comm != nullptr) + (options->mpi_fcomm != nullptr) + (options->transport != nullptr);
+}
+
+/// Says what else is wrong with the arguments of mh_open; "" if nothing is. All ranks hear of it.
+std::string problem_of_open(const mh_options& options, mh_session** session) {
+  if (session == nullptr) return "no place for the session\n  have  a null pointer";
+  const int given = (options.mpi_comm != nullptr) + (options.mpi_fcomm != nullptr) + (options.transport != nullptr);
   if (given > 1) {
-    usage("mh_open: " + std::to_string(given) +
-          " communicators\n  have  more than one of mpi_comm, mpi_fcomm and transport\n  fix   give one of them");
+    return std::to_string(given) +
+           " communicators\n  have  more than one of mpi_comm, mpi_fcomm and transport\n  fix   give one of them";
   }
+  if (options.timeout_s != 0 && !(options.timeout_s >= 0.001 && options.timeout_s <= 1e9))
+    return "timeout_s " + std::to_string(options.timeout_s) + " is no number of seconds from 0.001 to 1e9";
+  if (options.script == nullptr) return "no script\n  have  a null pointer";
+  return "";
+}
+
+std::optional<std::chrono::milliseconds> time_limit(double seconds) {
+  if (!(seconds >= 0.001 && seconds <= 1e9)) return std::nullopt;
+  return std::chrono::milliseconds(std::llround(1000 * seconds));
 }
 
 at::ScalarType dtype_of(int dtype) {
@@ -125,7 +178,7 @@ at::ScalarType dtype_of(int dtype) {
     case MH_COMPLEX128:
       return at::kComplexDouble;
     default:
-      usage("mh_field: " + std::to_string(dtype) + " is no mh_dtype");
+      usage(std::to_string(dtype) + " is no mh_dtype");
   }
 }
 
@@ -134,14 +187,14 @@ bool is_known(const mh_block& block) { return block.size == sizeof(mh_block); }
 /// The block in the script's order of dims.
 Block to_block(const mh_block& given) {
   if (!is_known(given)) {
-    usage("mh_field: a block of an unknown size\n  have  size " + std::to_string(given.size) + ", this library's is " +
+    usage("a block of an unknown size\n  have  size " + std::to_string(given.size) + ", this library's is " +
           std::to_string(sizeof(mh_block)) +
           "\n  fix   set block.size = sizeof(mh_block), with the header of this library");
   }
   if (given.ndim < 1 || given.ndim > MH_MAX_DIMS)
-    usage("mh_field: a block of " + std::to_string(given.ndim) + " dims\n  fix   1 to 8");
+    usage("a block of " + std::to_string(given.ndim) + " dims\n  fix   1 to 8");
   if (given.order != MH_LAST_FASTEST && given.order != MH_FIRST_FASTEST) {
-    usage("mh_field: " + std::to_string(given.order) + " is no mh_order");
+    usage(std::to_string(given.order) + " is no mh_order");
   }
   const bool reverse = given.order == MH_FIRST_FASTEST;
   const auto list = [&](const int64_t* values) {
@@ -180,28 +233,37 @@ std::string problem_of_call(const char* function, int n, const double* in, int m
   return "";
 }
 
+/// By which the ranks know it as one call.
+std::string name_of_call(const char* call, const char* function) {
+  return function == nullptr ? call : call + ("('" + std::string(function)) + "')";
+}
+
 }  // namespace
 
 extern "C" {
 
 mh_status mh_open(const mh_options* options, mh_session** session) {
   return guarded([&]() -> Outcome {
-    check_options(options, session);
+    if (session != nullptr) *session = nullptr;
+    check_readable(options);
+    const std::string problem = problem_of_open(*options, session);
     const moonhalo::DefaultTimeLimit limit(time_limit(options->timeout_s));
-    const auto worlds = make_worlds(*options);
-    auto opened = std::make_unique<mh_session>(worlds[0], worlds[1]);
-    const Outcome outcome = options->script == nullptr
-                                ? opened->refuse("mh_open", "no script\n  have  a null pointer")
-                                : opened->open(options->script, options->settings == nullptr ? "" : options->settings);
-    if (outcome.status == MH_OK) *session = opened.release();
+    std::vector<moonhalo::CommunicatorPtr> worlds;
+    const Outcome made = attempt([&] { worlds = make_worlds(*options); });
+    if (made.status != MH_OK && !problem.empty()) usage("mh_open: " + problem);
+    if (made.status != MH_OK) return made;
+    auto opened = std::make_unique<HostSession>(worlds[0], worlds[1]);
+    if (!problem.empty()) return opened->refuse("mh_open", problem);
+    const Outcome outcome = opened->open(options->script, options->settings == nullptr ? "" : options->settings);
+    if (outcome.status == MH_OK) *session = handles().add(std::move(opened));
     return outcome;
   });
 }
 
 mh_status mh_close(mh_session* session) {
   return guarded([&] {
-    const Outcome outcome = session == nullptr ? Outcome{} : session->check_thread("mh_close");
-    if (outcome.status == MH_OK) delete session;
+    const Outcome outcome = session == nullptr ? Outcome{} : checked(session, "mh_close").check_thread("mh_close");
+    if (outcome.status == MH_OK && session != nullptr) handles().close(session).reset();
     return outcome;
   });
 }
@@ -238,7 +300,7 @@ mh_status mh_call(mh_session* session, const char* function, int n, const double
     HostSession& host = checked(session, "mh_call");
     const std::string problem = problem_of_call(function, n, in, m, out);
     return problem.empty() ? host.call(function, {in, static_cast<size_t>(n)}, {out, static_cast<size_t>(m)})
-                           : host.refuse("mh_call", problem);
+                           : host.refuse(name_of_call("mh_call", function), problem);
   });
 }
 
@@ -247,7 +309,7 @@ mh_status mh_call_begin(mh_session* session, const char* function, int n, const 
     HostSession& host = checked(session, "mh_call_begin");
     const std::string problem = problem_of_call(function, n, in, 0, nullptr);
     return problem.empty() ? host.call_begin(function, {in, static_cast<size_t>(n)})
-                           : host.refuse("mh_call_begin", problem);
+                           : host.refuse(name_of_call("mh_call_begin", function), problem);
   });
 }
 
@@ -291,6 +353,16 @@ mh_status mh_report(mh_session* session, char* text, size_t size) {
     return {};
   });
 }
+
+mh_status mh_refuse(mh_session* session, const char* call, const char* problem) {
+  return guarded([&] {
+    HostSession& host = checked(session, "mh_refuse");
+    if (call == nullptr || problem == nullptr) usage("mh_refuse: no call, or no problem\n  have  a null pointer");
+    return host.refuse(call, problem);
+  });
+}
+
+int mh_error_repeats(void) { return error_repeats ? 1 : 0; }
 
 const char* mh_error(void) { return instead_of_text != nullptr ? instead_of_text : last_error().c_str(); }
 

@@ -55,12 +55,16 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-/// Adds to what the engine says of blocks the name of their field.
-template <typename Work>
-auto of_field(const char* function, const std::string& name, const std::string& note, const Work& work) {
+/// Runs `work` on a field of this name; its errors get the name, and what any rank's `note` says of them, so that all
+/// ranks end alike.
+void on_field(Communicator& world, const char* function, const std::string& name, const std::string& ranks_note,
+              const std::function<void()>& work) {
+  const std::vector<std::string> notes = world.all_gather_strings(ranks_note);
   try {
-    return work();
+    work();
   } catch (const c10::ValueError& error) {
+    const auto first = std::find_if(notes.begin(), notes.end(), [](const std::string& one) { return !one.empty(); });
+    const std::string note = first == notes.end() ? "" : *first;
     throw HostError(MH_USAGE, function + ("('" + name) + "'): " + error.what_without_backtrace() + note);
   }
 }
@@ -223,12 +227,15 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
     return set_field(name, {});
   }
   Block block;
-  fail_together(*world_, [&] { block = make(); });
-  BoxGrid grid = of_field("mh_field", name, note, [&] { return gather_grid(block, *world_); });
+  BoxGrid grid;
+  on_field(*world_, "mh_field", name, note, [&] {
+    fail_together(*world_, [&] { block = make(); });
+    grid = gather_grid(block, *world_);
+  });
   const MeshPtr mesh = mesh_for(grid);
   std::iota(grid.place.begin(), grid.place.end(), int64_t{0});  // the mesh has its ranks in this order
   const SpecPtr spec = grid.spec_on(mesh);
-  const at::Tensor tensor = from_local(block.owned(), spec);
+  const at::Tensor tensor = as_shard_tensor(block, spec);
   set_new_origin(tensor, tag_of(name));
   std::optional<FilledGhosts> ghosts;
   if (filled) ghosts = filled_ghosts(tensor, block);
@@ -254,18 +261,20 @@ Outcome HostSession::boxes(const std::string& name, const std::function<std::vec
     const Uncounted uncounted;
     check_same_on_all_ranks(*world_, "mh_boxes", "fields", "'" + name + "'");
     std::vector<Block> mine;
-    fail_together(*world_, [&] { mine = make(); });
-    BoxSet set = of_field("mh_boxes", name, note, [&] {
-      return BoxSet(std::move(mine), *world_, [this](int64_t ranks) {
-        BoxGrid grid{{}, {std::vector<int64_t>(ranks, 1)}, std::vector<int64_t>(ranks)};
-        std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
-        return mesh_for(grid);
-      });
+    const auto make_mesh = [this](int64_t ranks) {
+      BoxGrid grid{{}, {std::vector<int64_t>(ranks, 1)}, std::vector<int64_t>(ranks)};
+      std::iota(grid.place.begin(), grid.place.end(), int64_t{0});
+      return mesh_for(grid);
+    };
+    std::optional<BoxSet> set;
+    on_field(*world_, "mh_boxes", name, note, [&] {
+      fail_together(*world_, [&] { mine = make(); });
+      set.emplace(std::move(mine), *world_, make_mesh);
     });
-    set_new_origin(set.field(), tag_of(name));
-    set_field(name, set.field());
+    set_new_origin(set->field(), tag_of(name));
+    set_field(name, set->field());
     fields_.erase(name);
-    boxes_.insert_or_assign(name, Boxes{std::move(set), 0});
+    boxes_.insert_or_assign(name, Boxes{std::move(*set), 0});
   });
 }
 

@@ -7,8 +7,9 @@
 !>     call mh_call(session, 'train', [dt], out)                     ! function train(dt) ... return loss end
 !>
 !> With stat= a subroutine returns the status of moonhalo_c.h, and mh_error() says more; without it an error ends the
-!> program by error stop with that message. Fields see their dims reversed in the script: u(i, j) is u[j][i] there.
-!> Give whole arrays, not sections: a compiler may copy a section into a temporary.
+!> program by error stop with that message, told by one rank where it is that of all. Fields see their dims reversed in the script: u(i, j) is u[j][i] there.
+!> Give whole arrays, not sections and not components of derived types: compilers copy those into temporaries, which end
+!> with the call.
 module moonhalo
   use, intrinsic :: iso_c_binding
   implicit none
@@ -74,6 +75,16 @@ module moonhalo
       integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
       integer(c_int), value :: filled
     end function c_field
+    subroutine c_problem(array, text) bind(c, name='moonhalo_problem_of_array')
+      import
+      type(*), dimension(..), intent(in), target, asynchronous :: array
+      character(kind=c_char), intent(out) :: text(200)
+    end subroutine c_problem
+    integer(c_int) function c_refuse(session, call, problem) bind(c, name='mh_refuse')
+      import
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: call(*), problem(*)
+    end function c_refuse
     type(c_ptr) function c_add_box(list, array, ghost_low, ghost_high, begin, global) bind(c, name='moonhalo_add_box')
       import
       type(c_ptr), value :: list
@@ -138,6 +149,11 @@ module moonhalo
     type(c_ptr) function c_error() bind(c, name='mh_error')
       import
     end function c_error
+    integer(c_int) function c_error_repeats() bind(c, name='mh_error_repeats')
+      import
+    end function c_error_repeats
+    subroutine c_let_another_tell() bind(c, name='moonhalo_let_another_tell')
+    end subroutine c_let_another_tell
     integer(c_size_t) function c_strlen(text) bind(c, name='strlen')
       import
       type(c_ptr), value :: text
@@ -198,13 +214,14 @@ contains
     integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
     integer(c_int) :: filled
 
-    call take_lists('mh_field', rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
+    problem = problem_of(array)
+    if (problem == '') call take_lists(rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
     filled = 0
     if (present(ghosts_filled)) filled = merge(1, 0, ghosts_filled)
     if (problem == '') then
       call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole, filled), stat)
     else
-      call refuse(stat)
+      call finish(c_refuse(session%handle, 'mh_field' // c_null_char, "field '" // name // "': " // problem // c_null_char), stat)
     end if
   end subroutine mh_field
 
@@ -217,7 +234,8 @@ contains
     integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
     type(c_ptr) :: longer
 
-    call take_lists('mh_add_box', rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
+    problem = problem_of(array)
+    if (problem == '') call take_lists(rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
     if (problem == '') then
       longer = c_add_box(boxes%handle, array, low, high, first, whole)
       if (c_associated(longer)) then
@@ -225,9 +243,11 @@ contains
         if (present(stat)) stat = MH_OK
         return
       end if
-      problem = 'mh_add_box: no memory for another box'
+      problem = 'no memory for another box'
     end if
-    call refuse(stat)
+    problem = 'mh_add_box: ' // problem
+    if (.not. present(stat)) error stop 'moonhalo: ' // problem
+    stat = MH_USAGE
   end subroutine mh_add_box
 
   !> Shows a field in boxes, which may be none on this rank, to the script; copied at each mh_call. Empties the list.
@@ -371,19 +391,32 @@ contains
     end do
   end function mh_error
 
+  !> What the C side cannot be told of an array.
+  function problem_of(array) result(text)
+    type(*), dimension(..), intent(in), target, asynchronous :: array
+    character(:), allocatable :: text
+    character(kind=c_char) :: letters(200)
+    integer :: i
+
+    call c_problem(array, letters)
+    text = ''
+    do i = 1, size(letters)
+      if (letters(i) == c_null_char) exit
+      text = text // letters(i)
+    end do
+  end function problem_of
+
   !> The lists of mh_field, or a problem.
-  subroutine take_lists(call, dims, ghosts, ghosts_high, begin, global, low, high, first, whole)
-    character(*), intent(in) :: call
+  subroutine take_lists(dims, ghosts, ghosts_high, begin, global, low, high, first, whole)
     integer, intent(in) :: dims
     integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
     integer(c_int64_t), intent(out) :: low(15), high(15), first(15), whole(15)
 
-    problem = ''
-    call take(low, 0, call // ': ghosts', dims, ghosts)
+    call take(low, 0, 'ghosts', dims, ghosts)
     high = low
-    if (present(ghosts_high)) call take(high, 0, call // ': ghosts_high', dims, ghosts_high)
-    call take(first, 1, call // ': begin', dims, begin)
-    call take(whole, 0, call // ': global', dims, global)
+    if (present(ghosts_high)) call take(high, 0, 'ghosts_high', dims, ghosts_high)
+    call take(first, 1, 'begin', dims, begin)
+    call take(whole, 0, 'global', dims, global)
   end subroutine take_lists
 
   !> `given`, which has a number for each dim of the array, or `otherwise`.
@@ -404,14 +437,6 @@ contains
     end if
   end subroutine take
 
-  !> A problem of this side.
-  subroutine refuse(stat)
-    integer, intent(out), optional :: stat
-
-    if (.not. present(stat)) error stop 'moonhalo: ' // problem
-    stat = MH_USAGE
-  end subroutine refuse
-
   subroutine finish(status, stat)
     integer(c_int), intent(in) :: status
     integer, intent(out), optional :: stat
@@ -420,6 +445,7 @@ contains
     if (present(stat)) then
       stat = status
     else if (status /= MH_OK) then
+      if (c_error_repeats() /= 0) call c_let_another_tell()
       error stop 'moonhalo: ' // mh_error()
     end if
   end subroutine finish

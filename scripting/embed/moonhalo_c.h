@@ -131,8 +131,14 @@ mh_status mh_sync(mh_session* session);
    MH_USAGE when it does not fit. */
 mh_status mh_report(mh_session* session, char* text, size_t size);
 
+/* For what lies between a program and these functions, such as the Fortran module. In place of `call`, which this rank
+   cannot make because of `problem`: all ranks get that as the error of theirs. Collective, as the call. */
+mh_status mh_refuse(mh_session* session, const char* call, const char* problem);
+
 /* What went wrong in this thread's last call, "" after one that went well; never NULL. Valid until the next call. */
 const char* mh_error(void);
+/* 1 where a rank before this one in the session has the same error, and could tell of it; else 0. */
+int mh_error_repeats(void);
 /* MH_VERSION of the library. */
 int mh_version(void);
 

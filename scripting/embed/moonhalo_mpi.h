@@ -37,9 +37,10 @@ static int mh_mpi_ranks(void* context) {
 }
 
 static int mh_mpi_ended(void) {
-  int ended = 0;
+  int began = 0, ended = 0;
+  MPI_Initialized(&began);
   MPI_Finalized(&ended);
-  return ended;
+  return !began || ended;
 }
 
 static int mh_mpi_isend(void* context, const void* data, size_t bytes, int peer, int tag, void** request) {
@@ -94,7 +95,10 @@ static inline int mh_mpi_transport(MPI_Comm given, mh_transport* transport) {
   MPI_Comm* comm = (MPI_Comm*)malloc(sizeof(MPI_Comm));
   int status, level = MPI_THREAD_SINGLE;
   memset(transport, 0, sizeof(*transport));
-  if (comm == NULL) return MPI_ERR_NO_MEM;
+  if (comm == NULL || mh_mpi_ended()) {
+    free(comm);
+    return comm == NULL ? MPI_ERR_NO_MEM : MPI_ERR_COMM;
+  }
   status = MPI_Comm_dup(given, comm);
   if (status != MPI_SUCCESS) {
     free(comm);

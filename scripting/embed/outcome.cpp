@@ -93,6 +93,7 @@ Outcome agree(Communicator& control, const std::string& what, const Outcome& min
     control.all_reduce(worst, ReduceOp::kMax);
     if (worst.item<int64_t>() != MH_OK) verdict = first_failure(control.all_gather_strings(pack(mine)));
   });
+  verdict.repeats = verdict.status != MH_OK && control.rank() > 0;
   if (met.status == MH_OK) return verdict;
   // The ranks could not even meet: each says what it knows.
   Outcome alone = mine.status != MH_OK && !mine.secondary ? mine : met;

@@ -26,6 +26,7 @@ struct Outcome {
   std::string text = {};
   bool secondary = false;  ///< the rank only noticed that another one had failed
   bool alike = true;       ///< all ranks ended in the same way
+  bool repeats = false;    ///< a rank before this one returns the same text
 };
 
 /// Runs `work`; every exception becomes an outcome.

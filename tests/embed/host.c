@@ -105,7 +105,8 @@ padded make_padded(const host* h, int rows, int columns) {
   p.block.begin[1] = begin_column;
   for (i = 0; i < p.height; ++i) {
     int64_t j;
-    for (j = 0; j < p.width; ++j) *at(&p, i, j) = 0.01 * (double)(begin_row + i) + 0.1 * (double)((begin_column + j) % 7);
+    for (j = 0; j < p.width; ++j)
+      *at(&p, i, j) = 0.01 * (double)(begin_row + i) + 0.1 * (double)((begin_column + j) % 7);
   }
   return p;
 }
@@ -122,8 +123,8 @@ int64_t changed_outside(const padded* p) {
   return changed;
 }
 
-/* Sessions lose no memory, but those that failed on some ranks: others may still write what they were promised. MPI does,
-   so its start does not count, and the check comes before its end. */
+/* Sessions lose no memory, but those that failed on some ranks: others may still write what they were promised. MPI
+   does, so its start does not count, and the check comes before its end. */
 static void start_mpi(int* argc, char*** argv, int level) {
   int provided;
 #ifdef __SANITIZE_ADDRESS__
@@ -151,8 +152,13 @@ int main(int argc, char** argv) {
     over_transport = 1;
     name += 10;
   }
-  if ((strcmp(name, "fields") == 0 || strcmp(name, "beside") == 0) && strcmp(argument, "") != 0) level = atoi(argument); /* 0: MPI_THREAD_SINGLE ... */
+  if ((strcmp(name, "fields") == 0 || strcmp(name, "beside") == 0) && strcmp(argument, "") != 0)
+    level = atoi(argument); /* 0: MPI_THREAD_SINGLE ... */
   script = argc > 2 ? argv[2] : "";
+  if (strcmp(name, "early") == 0) {
+    test_early();
+    name = "sessions"; /* and then it goes on */
+  }
   start_mpi(&argc, &argv, level);
   divide(&h, MPI_COMM_WORLD);
   if (strcmp(name, "fields") == 0) {
@@ -166,6 +172,9 @@ int main(int argc, char** argv) {
   } else if (strcmp(name, "finalised") == 0) {
     test_finalised(&h);
     if (h.rank == 0) printf("host: it outlives its MPI\n");
+    return 0;
+  } else if (strcmp(name, "patient") == 0) {
+    test_patient(&h);
     return 0;
   } else if (strcmp(name, "sessions") == 0) {
     test_sessions(&h);

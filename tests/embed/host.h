@@ -47,6 +47,8 @@ void test_errors(const host* h);
 void test_faults(const host* h);
 void test_foreign(const host* h);
 void test_finalised(const host* h);
+void test_early(void);
+void test_patient(const host* h);
 void test_sessions(const host* h);
 void test_state(const host* h, const char* folder);
 void test_beside(const host* h);

@@ -1,10 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes, which all ranks hear of alike, and faults, which the solver outlives (X15, X16). */
+#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "host.h"
+
+/* Where there is no MPI that could abort. */
+static void expect_early(mh_status status, const char* text) {
+  if (status == MH_USAGE && strstr(mh_error(), text) != NULL) return;
+  fprintf(stderr, "before MPI: %s\n", mh_error());
+  exit(1);
+}
 
 /* The same message on all ranks. */
 static void expect_alike(const host* h) {
@@ -39,7 +48,8 @@ static void errors_of_open(const host* h) {
   expect_alike(h);
   options = options_for(h);
   options.settings = h->rank == 0 ? "lr=1" : "lr=2";
-  if (h->ranks > 1) EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: ranks 0 and 1 want different settings");
+  if (h->ranks > 1)
+    EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: ranks 0 and 1 want different settings");
   options = options_for(h);
   options.timeout_s = -1;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "timeout_s");
@@ -57,6 +67,100 @@ static void errors_of_open(const host* h) {
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "a transport without all of its functions");
   EXPECT(session == NULL);
   EXPECT(mh_close(NULL) == MH_OK);
+}
+
+/* Where one rank alone gives what cannot be, all hear of it. */
+static void errors_of_open_on_one_rank(const host* h) {
+  mh_session* session = NULL;
+  const int wrong = h->rank == 1;
+  mh_options options;
+  MPI_Comm other;
+  int handle = 0;
+  if (h->ranks == 1) return;
+  options = options_for(h);
+  if (wrong) options.timeout_s = -1;
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: timeout_s");
+  expect_alike(h);
+  options = options_for(h);
+  EXPECT_ERROR(mh_open(&options, wrong ? NULL : &session), MH_USAGE, "mh_open: no place for the session");
+  expect_alike(h);
+  options = options_for(h);
+  if (wrong) options.script = NULL;
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: no script");
+  expect_alike(h);
+  options = options_for(h);
+  if (options.transport != NULL) return;
+  if (wrong) options.mpi_fcomm = &handle;
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: 2 communicators");
+  expect_alike(h);
+  /* One that is not among the others cannot tell them: they give up after the limit. */
+  MPI_Comm_dup(h->comm, &other); /* which is of no use after that: some have begun to duplicate it */
+  if (wrong) other = MPI_COMM_NULL;
+  options = options_for(h);
+  options.mpi_comm = &other;
+  options.timeout_s = 1;
+  EXPECT_ERROR(mh_open(&options, &session), wrong ? MH_USAGE : MH_RANK_LOST,
+               wrong ? "MPI_COMM_NULL" : "timed out after 1 s");
+  EXPECT(session == NULL);
+  MPI_Barrier(h->comm);
+}
+
+static void errors_of_closed(const host* h) {
+  mh_session *session = open_session(h, NULL), *other = open_session(h, NULL);
+  double number = 3, out = 0;
+  mh_block block;
+  char report[100];
+  memset(&block, 0, sizeof(block));
+  EXPECT(mh_close(session) == MH_OK);
+  EXPECT_ERROR(mh_call(session, "half", 1, &number, 1, &out), MH_USAGE,
+               "mh_call: the session is closed\n  have  a call after its mh_close");
+  EXPECT_ERROR(mh_field(session, "u", &block), MH_USAGE, "mh_field: the session is closed");
+  EXPECT_ERROR(mh_field(session, "u", NULL), MH_USAGE, "mh_field: the session is closed");
+  EXPECT_ERROR(mh_boxes(session, "u", 1, &block), MH_USAGE, "mh_boxes: the session is closed");
+  EXPECT_ERROR(mh_call_begin(session, "half", 1, &number), MH_USAGE, "mh_call_begin: the session is closed");
+  EXPECT_ERROR(mh_call_end(session, 0, NULL), MH_USAGE, "mh_call_end: the session is closed");
+  EXPECT_ERROR(mh_save(session, "x"), MH_USAGE, "mh_save: the session is closed");
+  EXPECT_ERROR(mh_load(session, "x"), MH_USAGE, "mh_load: the session is closed");
+  EXPECT_ERROR(mh_sync(session), MH_USAGE, "mh_sync: the session is closed");
+  EXPECT_ERROR(mh_report(session, report, sizeof(report)), MH_USAGE, "mh_report: the session is closed");
+  EXPECT_ERROR(mh_close(session), MH_USAGE, "mh_close: the session is closed");
+  EXPECT_ERROR(mh_sync((mh_session*)&block), MH_USAGE,
+               "mh_sync: no session\n  have  an address that mh_open has not given");
+  EXPECT(call1(other, "half", 3) == 1.5);
+  EXPECT(mh_close(other) == MH_OK);
+}
+
+/* Extents that differ along a dim that is not cut; a rank without boxes. Errors name the field, and say of Fortran's
+   arrays how they count; the session goes on. */
+static void errors_of_shapes(const host* h, mh_session* session) {
+  double memory[40] = {0};
+  mh_block block;
+  const int last = h->rank == h->ranks - 1;
+  if (h->ranks == 1) return;
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.data = memory;
+  block.dtype = MH_FLOAT64;
+  block.ndim = 2;
+  block.order = MH_FIRST_FASTEST;
+  block.extent[0] = last ? 5 : 4;
+  block.extent[1] = 3;
+  block.begin[1] = 3 * h->rank;
+  EXPECT_ERROR(mh_field(session, "m", &block), MH_USAGE,
+               "mh_field('m'): boxes: the boxes form no grid along dim 1: ranks 0 and ");
+  EXPECT(strstr(mh_error(), "begin at one row with different extents\n  have  rank 0: rows 0 to 4; rank ") != NULL);
+  EXPECT(strstr(mh_error(), "rows 0 to 5") != NULL &&
+         strstr(mh_error(), "\n  note  dim 0 here is the array's last") != NULL);
+  expect_alike(h);
+  block.begin[0] = -2;
+  EXPECT_ERROR(mh_boxes(session, "m", last ? 0 : 1, &block), MH_USAGE,
+               "mh_boxes('m'): boxes: a box reaches beyond the field");
+  EXPECT(strstr(mh_error(), "\n  note  dim 0 here is the array's last") != NULL);
+  expect_alike(h);
+  block.begin[0] = 0;
+  block.dtype = 77;
+  EXPECT_ERROR(mh_boxes(session, "m", 1, &block), MH_USAGE, "mh_boxes('m'): 77 is no mh_dtype");
+  EXPECT(mh_sync(session) == MH_OK);
 }
 
 static void errors_of_fields(const host* h, mh_session* session) {
@@ -99,7 +203,8 @@ static void errors_of_fields(const host* h, mh_session* session) {
     bad = p.block;
     if (h->rank == last) bad.dtype = MH_FLOAT32;
     EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "block: ranks 0 and");
-    EXPECT_ERROR(mh_field(session, h->rank == 0 ? "u" : "v", &p.block), MH_USAGE, "mh_field: ranks 0 and 1 want different fields");
+    EXPECT_ERROR(mh_field(session, h->rank == 0 ? "u" : "v", &p.block), MH_USAGE,
+                 "mh_field: ranks 0 and 1 want different fields");
   }
   EXPECT(mh_field(session, "u", &p.block) == MH_OK);
   EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
@@ -112,7 +217,8 @@ static void errors_of_calls(const host* h, mh_session* session) {
   padded p = make_padded(h, 13, 11);
   double out = 0;
   EXPECT(mh_field(session, "u", &p.block) == MH_OK);
-  EXPECT_ERROR(mh_call(session, "trian", 0, NULL, 0, NULL), MH_USAGE, "mh_call: the script has no function 'trian'; did you mean 'train'?");
+  EXPECT_ERROR(mh_call(session, "trian", 0, NULL, 0, NULL), MH_USAGE,
+               "mh_call: the script has no function 'trian'; did you mean 'train'?");
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "print", 0, NULL, 0, NULL), MH_USAGE, "the script has no function 'print'");
   EXPECT_ERROR(mh_call(session, NULL, 0, NULL, 0, NULL), MH_USAGE, "no name of a function");
@@ -126,7 +232,8 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT(strstr(mh_error(), "host.lua:72: in function 'fails_deep'") != NULL);
   expect_alike(h);
   EXPECT_ERROR(mh_call(session, "leaves", 0, NULL, 0, NULL), MH_SCRIPT, "the script called os.exit(5)");
-  EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT, "no field 'uu' was registered; did you mean 'u'?");
+  EXPECT_ERROR(mh_call(session, "reads_unknown", 0, NULL, 0, NULL), MH_SCRIPT,
+               "no field 'uu' was registered; did you mean 'u'?");
   EXPECT_ERROR(mh_call(session, "out_of_memory", 0, NULL, 0, NULL), MH_MEMORY, "memory");
   EXPECT_ERROR(mh_save(session, NULL), MH_USAGE, "no path");
   EXPECT_ERROR(mh_load(session, "no_such_folder"), MH_SCRIPT, "no_such_folder");
@@ -141,8 +248,10 @@ static void errors_of_calls(const host* h, mh_session* session) {
 void test_errors(const host* h) {
   mh_session* session;
   errors_of_open(h);
+  errors_of_closed(h);
   session = open_session(h, NULL);
   errors_of_fields(h, session);
+  errors_of_shapes(h, session);
   errors_of_calls(h, session);
   EXPECT(mh_close(session) == MH_OK);
 }
@@ -150,11 +259,31 @@ void test_errors(const host* h) {
 /* Ranks call different functions, without and with a collective in them. */
 static void ranks_part(const host* h) {
   mh_session* session = open_session(h, NULL);
-  EXPECT_ERROR(mh_call(session, h->rank == 0 ? "nothing" : "fails", 0, NULL, 0, NULL), h->rank == 0 ? MH_USAGE : MH_SCRIPT, "");
+  EXPECT_ERROR(mh_call(session, h->rank == 0 ? "nothing" : "fails", 0, NULL, 0, NULL),
+               h->rank == 0 ? MH_USAGE : MH_SCRIPT, "");
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
   EXPECT(mh_close(session) == MH_OK);
   session = open_session(h, NULL);
   EXPECT_ERROR(mh_call(session, h->rank == 0 ? "nothing" : "half", 0, NULL, 0, NULL), MH_USAGE, "mh_call('nothing')");
+  expect_alike(h);
+  EXPECT(mh_close(session) == MH_OK);
+}
+
+/* One rank gives wrong arguments, which are found before it comes to the others: they hear of them. */
+static void one_rank_is_refused(const host* h) {
+  mh_session* session = open_session(h, NULL);
+  double number = 3, out = 0;
+  EXPECT_ERROR(mh_call(session, "half", 1, h->rank == 1 ? NULL : &number, 1, &out), MH_USAGE,
+               "mh_call('half'): no place for numbers");
+  expect_alike(h);
+  EXPECT(mh_error_repeats() == (h->rank > 0));
+  EXPECT(mh_close(session) == MH_OK);
+  session = open_session(h, NULL);
+  if (h->rank == 1) {
+    EXPECT_ERROR(mh_refuse(session, "mh_sync", "its clock is slow"), MH_USAGE, "mh_sync: its clock is slow");
+  } else {
+    EXPECT_ERROR(mh_sync(session), MH_USAGE, "mh_sync: its clock is slow\n  rank  1 of ");
+  }
   expect_alike(h);
   EXPECT(mh_close(session) == MH_OK);
 }
@@ -226,23 +355,60 @@ static void one_rank_is_silent(const host* h) {
   free(p.memory);
 }
 
-/* The caller has ended its MPI before the sessions: a status and a text, and the sessions close. Ends MPI. */
+/* The caller has ended its MPI before the sessions, also one whose call is under way: a status and a text, and the
+   sessions close. Ends MPI. */
 void test_finalised(const host* h) {
   padded p = make_padded(h, 13, 11);
-  mh_session *used = open_session(h, NULL), *unused = open_session(h, NULL);
+  mh_session *used = open_session(h, NULL), *unused = open_session(h, NULL), *busy = open_session(h, NULL);
   double out = 0;
-  EXPECT(mh_field(used, "u", &p.block) == MH_OK);
+  /* With functions of the program's, its own threads would be in MPI when it ends. */
+  const int beside = options_for(h).transport == NULL;
+  EXPECT(mh_field(used, "u", &p.block) == MH_OK && mh_field(busy, "u", &p.block) == MH_OK);
   EXPECT(mh_call(used, "train", 0, NULL, 1, &out) == MH_OK);
+  if (beside) EXPECT(mh_call_begin(busy, "endless", 0, NULL) == MH_OK);
   MPI_Finalize();
+  if (beside && (mh_call_end(busy, 0, NULL) != MH_RANK_LOST || mh_error()[0] == '\0')) {
+    fprintf(stderr, "a call under way at MPI_Finalize: %s\n", mh_error());
+    exit(1);
+  }
   if (mh_call(used, "train", 0, NULL, 1, &out) != MH_RANK_LOST || strstr(mh_error(), "finalised") == NULL) {
     fprintf(stderr, "after MPI_Finalize: %s\n", mh_error());
     exit(1);
   }
-  if (mh_field(used, "u", NULL) != MH_RANK_LOST || mh_close(used) != MH_OK || mh_close(unused) != MH_OK) {
+  if (mh_field(used, "u", NULL) != MH_RANK_LOST || mh_close(used) != MH_OK || mh_close(unused) != MH_OK ||
+      mh_close(busy) != MH_OK) {
     fprintf(stderr, "closing after MPI_Finalize: %s\n", mh_error());
     exit(1);
   }
   free(p.memory);
+}
+
+/* One rank goes on for longer than ten times the limit of a session after the others have called MPI_Finalize: the
+   solver's own affair. Ends MPI. */
+void test_patient(const host* h) {
+  mh_session* session = NULL;
+  mh_options options = options_for(h);
+  const struct timespec pause = {3, 0};
+  options.timeout_s = 0.1;
+  EXPECT(mh_open(&options, &session) == MH_OK && mh_close(session) == MH_OK);
+  if (h->rank == 0) nanosleep(&pause, NULL);
+  MPI_Finalize();
+}
+
+/* Before MPI begins: a status, where MPI itself would end the program. */
+void test_early(void) {
+  mh_session* session = NULL;
+  mh_options options = MH_OPTIONS;
+  MPI_Comm comm = MPI_COMM_WORLD;
+  mh_transport transport;
+  const int handle = 0;
+  options.script = script;
+  options.mpi_comm = &comm;
+  expect_early(mh_open(&options, &session), "MPI is not running\n  have  a call before MPI_Init");
+  options.mpi_comm = NULL;
+  options.mpi_fcomm = &handle;
+  expect_early(mh_open(&options, &session), "MPI is not running\n  have  a call before MPI_Init");
+  if (mh_mpi_transport(comm, &transport) == MPI_SUCCESS) exit(1);
 }
 
 /* One rank cannot run the script, while others wait in it. */
@@ -263,7 +429,8 @@ void test_foreign(const host* h) {
   const int handle = (int)MPI_Comm_c2f(h->comm);
   options.script = script;
   options.mpi_comm = &h->comm;
-  EXPECT_ERROR(mh_open(&options, &session), MH_UNSUPPORTED, "the program's MPI is another than the one that Moonhalo was built with");
+  EXPECT_ERROR(mh_open(&options, &session), MH_UNSUPPORTED,
+               "the program's MPI is another than the one that Moonhalo was built with");
   expect_alike(h);
   options.mpi_comm = NULL;
   options.mpi_fcomm = &handle;
@@ -271,8 +438,10 @@ void test_foreign(const host* h) {
 }
 
 void test_faults(const host* h) {
+  errors_of_open_on_one_rank(h);
   one_rank_cannot_start(h);
   ranks_part(h);
+  one_rank_is_refused(h);
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "rank 1 alone has failed");
   /* Others compute for 0.3 s of their own before they come. */
   EXPECT(one_failure(h, "fails_before_others_come", MH_SCRIPT, "rank 1 alone has failed") < 15);

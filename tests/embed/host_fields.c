@@ -24,7 +24,8 @@ static double wanted(const int64_t* n, int reversed) {
   return sum;
 }
 
-/* A block of a field of 7 x 5 x 4, cut over the first two dims, with ghosts of 1 and 2 everywhere. order: as mh_order. */
+/* A block of a field of 7 x 5 x 4, cut over the first two dims, with ghosts of 1 and 2 everywhere. order: as mh_order.
+ */
 static void check_layout(const host* h, mh_session* session, int order, const char* name) {
   const int64_t whole[3] = {7, 5, 4};
   int64_t owned[3], i, j, k;
@@ -50,9 +51,8 @@ static void check_layout(const host* h, mh_session* session, int order, const ch
   for (i = 0; i < owned[0]; ++i) {
     for (j = 0; j < owned[1]; ++j) {
       for (k = 0; k < owned[2]; ++k) {
-        const int64_t place = order == MH_LAST_FASTEST
-                                  ? ((i + 1) * block.extent[1] + j + 1) * block.extent[2] + k + 1
-                                  : ((k + 1) * block.extent[1] + j + 1) * block.extent[0] + i + 1;
+        const int64_t place = order == MH_LAST_FASTEST ? ((i + 1) * block.extent[1] + j + 1) * block.extent[2] + k + 1
+                                                       : ((k + 1) * block.extent[1] + j + 1) * block.extent[0] + i + 1;
         memory[place] = value(begin[0] + i, begin[1] + j, k);
       }
     }
@@ -210,6 +210,43 @@ static void check_places(const host* h, mh_session* session) {
   EXPECT(mh_field(session, "c", NULL) == MH_OK);
 }
 
+/* The last rank has no cells: no memory, nothing that it says of its block is of use, but ghosts like all others'. The
+   field is [4 per rank, 5], with a ghost row and column all round. */
+static void check_without_cells(const host* h, mh_session* session, int order) {
+  double memory[6 * 7], out[4], sum = 0;
+  const double in[2] = {'e', 0.5};
+  mh_block block;
+  int i, j, d;
+  const int owners = h->ranks - 1, rows = order == MH_LAST_FASTEST ? 0 : 1;
+  if (owners == 0) return;
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.dtype = MH_FLOAT64;
+  block.ndim = 2;
+  block.order = order;
+  for (d = 0; d < 2; ++d) block.ghost_low[d] = block.ghost_high[d] = 1;
+  if (h->rank < owners) {
+    block.data = memory;
+    block.extent[rows] = 6;
+    block.extent[1 - rows] = 7;
+    block.stride[rows] = 7;
+    block.stride[1 - rows] = 1;
+    block.begin[rows] = 4 * h->rank;
+    for (i = 0; i < 4; ++i) {
+      for (j = 0; j < 5; ++j) memory[7 * (i + 1) + j + 1] = 10 * (4 * h->rank + i) + j;
+    }
+  }
+  EXPECT(mh_field(session, "e", &block) == MH_OK);
+  EXPECT(mh_call(session, "checksum", 1, in, 4, out) == MH_OK);
+  for (i = 0; i < 4 * owners; ++i) {
+    for (j = 0; j < 5; ++j) sum += (10 * i + j) * ((i + 1) + 2 * (j + 1));
+  }
+  EXPECT(out[0] == sum && out[2] == 4 * owners && out[3] == 5);
+  EXPECT(mh_call(session, "add", 2, in, 0, NULL) == MH_OK);
+  if (h->rank < owners) EXPECT(memory[8] == 40 * h->rank + 0.5);
+  EXPECT(mh_field(session, "e", NULL) == MH_OK);
+}
+
 void test_fields(const host* h) {
   mh_session* session = open_session(h, "lr=0.125");
   double out[3];
@@ -224,5 +261,7 @@ void test_fields(const host* h) {
   check_filled_ghosts(h, session);
   check_boxes(h, session);
   check_places(h, session);
+  check_without_cells(h, session, MH_LAST_FASTEST);
+  check_without_cells(h, session, MH_FIRST_FASTEST);
   EXPECT(mh_close(session) == MH_OK);
 }

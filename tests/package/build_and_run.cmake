@@ -1,5 +1,5 @@
 # Installs Moonhalo into a new folder, then configures, builds and runs the project beside this file against it.
-set(work "${BUILD_DIR}/package_test")
+set(work "${BUILD_DIR}/package test é")
 file(REMOVE_RECURSE "${work}")
 
 function(run)

@@ -47,6 +47,8 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
     failed = subprocess.run([mpiexec, "-n", "2", *map(str, program), "fail"], capture_output=True, text=True)
     if failed.returncode == 0 or "ERROR STOP moonhalo: " not in failed.stderr or "the pressure is negative" not in failed.stderr:
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
+    if failed.stderr.count("ERROR STOP moonhalo: ") != 1:
+        sys.exit(f"an error that both ranks have is to be told once:\n{failed.stderr}")
 
 
 def flags_from(folder):
@@ -97,7 +99,7 @@ def check_pages(cmake, source, work, prefix, mpiexec):
 
 
 def main(cmake, build_folder, source, mpiexec):
-    work = Path(tempfile.mkdtemp(prefix="embed_test_", dir=Path(build_folder).resolve()))
+    work = Path(tempfile.mkdtemp(prefix="embed test é ", dir=Path(build_folder).resolve()))
     prefix = work / "prefix"
     run(cmake, "--install", build_folder, "--prefix", prefix)
     build(cmake, Path(source) / "tests/package/c", work / "c", prefix)

@@ -64,7 +64,7 @@ def check_in_transit(launcher, examples, script):
 
 
 def main(cmake, build_folder, source, mpiexec):
-    work = Path(tempfile.mkdtemp(prefix="solvers_test_", dir=build_folder))
+    work = Path(tempfile.mkdtemp(prefix="solvers test é ", dir=build_folder))
     run(cmake, "--install", build_folder, "--prefix", work / "prefix")
     examples, script = Path(source) / "examples/embed", Path(source) / "examples/embed/surrogate.lua"
     fortran = shutil.which("gfortran") is not None

@@ -6,7 +6,9 @@ program consumer
   use moonhalo
   use, intrinsic :: iso_fortran_env, only: real32, real64, int64
   implicit none
-  type(mh_session) :: session
+  type(mh_session) :: session, unused
+  character(0), target, asynchronous :: words(4)
+  real(real64), allocatable, target, asynchronous :: cells(:, :)
   real(real64), target, asynchronous :: u(0:4, 3, 2)
   real(real32), target, asynchronous :: s(4)
   integer(int64), target, asynchronous :: n(2, 2)
@@ -84,10 +86,39 @@ program consumer
   call mh_boxes(session, 'b', boxes, stat)
   call expect(stat == MH_USAGE .and. index(mh_error(), 'no rank has any') > 0, 'a list is taken once')
 
+  ! An array of no numbers, whose elements have no length.
+  call mh_field(session, 'w', words, stat=stat)
+  call expect(stat == MH_USAGE .and. &
+    index(mh_error(), "mh_field: field 'w': the array is of a type that none of") > 0, 'words of no length')
+
+  ! A rank without cells, and texts without letters.
+  if (rank == ranks - 1 .and. ranks > 1) then
+    allocate(cells(0, 0))
+  else
+    allocate(cells(4, 2), source=1.5_real64)
+  end if
+  call mh_field(session, 'e', cells, begin=[1, merge(2 * rank + 1, 1, size(cells) > 0)])
+  call mh_call(session, 'checksum', [real(ichar('e'), real64)], out)
+  call expect(out(3) == 2 * max(1, ranks - 1) .and. out(4) == 4, 'a rank without cells')
+  call mh_call(session, 'add', [real(ichar('e'), real64), 1.0_real64])
+  call expect(all(cells == 2.5), 'the others have theirs')
+  call mh_unregister(session, 'e')
+  call mh_field(session, '', s, begin=[4 * rank + 1], stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), 'mh_field: no name') > 0, 'no name')
+  call mh_call(session, '', stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), "the script has no function ''") > 0, 'no function')
+  call mh_report(session, report(1:0), stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), 'does not fit') > 0, 'no room')
+  call mh_load(session, '', stat)
+  call expect(stat /= MH_OK, 'no path')
+  call mh_open(unused, '', MPI_COMM_WORLD, settings='', stat=stat)
+  call expect(stat == MH_USAGE .and. index(mh_error(), 'cannot read the script') > 0, 'no script')
+
   call mh_report(session, report)
   call expect(index(report, 'field u') > 0 .and. index(report, 'field s') > 0, 'the report')
   call mh_field(session, 'v', u, ghosts=[1, 0], stat=stat)
-  call expect(stat == MH_USAGE .and. mh_error() == 'mh_field: ghosts has 2 numbers, the array is of rank 3', 'a list too short')
+  call expect(stat == MH_USAGE .and. mh_error() == &
+    "mh_field: field 'v': ghosts has 2 numbers, the array is of rank 3", 'a list too short')
   call mh_call(session, 'half', [3.0_real64], out(1:1), stat)
   call expect(stat == MH_OK .and. out(1) == 1.5_real64 .and. mh_error() == '', 'no error is left over')
   call mh_call_begin(session, 'half', [9.0_real64])
