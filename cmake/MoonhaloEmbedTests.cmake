@@ -152,6 +152,12 @@ moonhalo_add_check_test(form "check: --field: cannot read 'u=4y5'" "${host_scrip
 moonhalo_add_check_test(all "ok     leap\\(1\\)\nok     learn\\(\\) -> 47.6604\nok     measure\\(1, 1\\) -> 2.58868, a tensor of .6, 5., which mh_call cannot take\nok     remember"
                         "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --field u=6x5:float32)
 
+# Compared with whole fields: alike, and a function that is not.
+moonhalo_add_check_test(verify "alike  learn\\(\\), to [0-9.e-]+ .(everywhere|result 1).\nok     learn" "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua"
+                        --ranks 3 --field u=6x5 --verify)
+moonhalo_add_check_test(verify_fails "host.verify: 'centre' gives other numbers on 3 ranks than on one\n  have  field u.[0-9], [0-9]. is "
+                        "${PROJECT_SOURCE_DIR}/tests/embed/check_own.lua" --ranks 3 --field u=6x5 --verify)
+
 # The same host with another MPI than Moonhalo's: its functions are all that Moonhalo has of it.
 find_program(MOONHALO_MPICH_CC mpicc.mpich)
 find_program(MOONHALO_MPICH_RUN mpiexec.mpich)

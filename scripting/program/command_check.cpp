@@ -81,9 +81,10 @@ void push_list(lua_State* lua, const Numbers& numbers) {
   }
 }
 
-void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector<Call>& calls) {
+void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector<Call>& calls, bool verify) {
   push_embedded(lua, "internal.check", "prepare");
-  call_traced(lua, 0, 0);
+  push(lua, verify);
+  call_traced(lua, 1, 0);
   for (const StandIn& field : fields) {
     push_embedded(lua, "internal.check", "field");
     push(lua, field.name);
@@ -120,6 +121,8 @@ void add_check_command(CLI::App& app, Action& action) {
   command->add_option("--call", *calls, "A function to call, FUNCTION[=NUMBERS], as train=0.1; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  const auto verify = std::make_shared<bool>(false);
+  command->add_flag("--verify", *verify, "Compare each call with the same one on whole fields (mh.host.verify)");
   add_rank_options(*command, *options);
   add_timeout_option(*command, *options);
   command->add_option("--set", options->settings, "What the code gives as settings, key=value; may be repeated")
@@ -128,13 +131,13 @@ void add_check_command(CLI::App& app, Action& action) {
   command->footer(
       "Without --call every global function of the script is called once, in the order of names, with 1 for each "
       "parameter.\nFields are smooth and cut over the ranks, as grids of two dims where that is possible.");
-  command->callback([options, fields, calls, &action] {
-    action = [options, fields, calls] {
+  command->callback([options, fields, calls, verify, &action] {
+    action = [options, fields, calls, verify] {
       std::vector<StandIn> stand_ins;
       std::vector<Call> wanted;
       for (const std::string& text : *fields) stand_ins.push_back(parse_field(text));
       for (const std::string& text : *calls) wanted.push_back(parse_call(text));
-      return run_session(*options, [&](lua_State* lua) { check(lua, stand_ins, wanted); });
+      return run_session(*options, [&](lua_State* lua) { check(lua, stand_ins, wanted, *verify); });
     };
   });
 }

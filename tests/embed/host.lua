@@ -137,3 +137,38 @@ function comes_late(rank)
   if mh.rank() == rank then os.execute("sleep 4") end
   return fields.u:sum()
 end
+
+-- ---- What is compared with one rank -------------------------------------------------------------------------------
+
+function verify_train() return mh.host.verify("train") end
+
+--- Writes the field, draws, and leaves gradients.
+local function smear(weight)
+  local mean = mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), mh.ones({1, 1, 3, 3}, {dtype = "float64"}) / 9, nil, {padding = 1})
+  local noise = mh.rand({13, 11}, {dtype = "float64"})
+  mh.host.state.weight:square():sum():backward()
+  mh.no_grad(function() fields.u:copy_(fields.u * (1 - weight) + (mean[0][0] + noise) * weight) end)
+  return fields.u:mean(), mh.host.state.weight.grad
+end
+
+function verify_smear() return mh.host.verify(smear, {0.25}, {tolerance = 1e-11}) end
+
+--- Every rank takes the mean of its own block.
+function verify_own()
+  return mh.host.verify(function()
+    local u = fields.u
+    if u:is_shard_tensor() then
+      u:to_local():sub_(u:to_local():mean())
+    else
+      u:sub_(u:mean())
+    end
+  end)
+end
+
+function verify_failing()
+  return mh.host.verify(function()
+    fields.u:add_(1)
+    mh.host.state.steps = 99
+    return fields.u.mesh:size()
+  end)
+end

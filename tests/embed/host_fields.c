@@ -247,6 +247,36 @@ static void check_without_cells(const host* h, mh_session* session, int order) {
   EXPECT(mh_field(session, "e", NULL) == MH_OK);
 }
 
+/* What the sharded session gives is compared with whole fields; nothing is changed by that. */
+static void check_verify(const host* h, mh_session* session) {
+  padded p = make_padded(h, 13, 11);
+  const double corner = *at(&p, 0, 0);
+  double before[3], after[3], apart = 1, drawn[2];
+  const double seed = 11;
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_call(session, "learned", 0, NULL, 3, before) == MH_OK);
+  EXPECT(mh_call(session, "seed", 1, &seed, 0, NULL) == MH_OK && mh_call(session, "draw", 0, NULL, 1, drawn) == MH_OK);
+  EXPECT(mh_call(session, "seed", 1, &seed, 0, NULL) == MH_OK);
+  EXPECT(mh_call(session, "verify_train", 0, NULL, 1, &apart) == MH_OK && apart < 1e-12);
+  EXPECT(mh_call(session, "verify_smear", 0, NULL, 1, &apart) == MH_OK && apart < 1e-12);
+  EXPECT(mh_call(session, "draw", 0, NULL, 1, drawn + 1) == MH_OK && drawn[0] == drawn[1]);
+  EXPECT(mh_call(session, "learned", 0, NULL, 3, after) == MH_OK);
+  EXPECT(memcmp(before, after, sizeof(before)) == 0 && *at(&p, 0, 0) == corner && changed_outside(&p) == 0);
+  if (h->ranks > 1) {
+    EXPECT_ERROR(mh_call(session, "verify_own", 0, NULL, 0, NULL), MH_SCRIPT,
+                 "host.verify: the function gives other numbers on");
+    EXPECT(strstr(mh_error(), "field u[") != NULL && strstr(mh_error(), "one rank: ") != NULL);
+  }
+  EXPECT_ERROR(mh_call(session, "verify_failing", 0, NULL, 0, NULL), MH_SCRIPT,
+               "host.verify: the function fails with whole fields\n  have  ");
+  EXPECT(mh_call(session, "learned", 0, NULL, 3, after) == MH_OK);
+  EXPECT(memcmp(before, after, sizeof(before)) == 0 && *at(&p, 0, 0) == corner);
+  EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_field(session, "u", NULL) == MH_OK);
+  free(p.memory);
+}
+
 void test_fields(const host* h) {
   mh_session* session = open_session(h, "lr=0.125");
   double out[3];
@@ -263,5 +293,6 @@ void test_fields(const host* h) {
   check_places(h, session);
   check_without_cells(h, session, MH_LAST_FASTEST);
   check_without_cells(h, session, MH_FIRST_FASTEST);
+  check_verify(h, session);
   EXPECT(mh_close(session) == MH_OK);
 }

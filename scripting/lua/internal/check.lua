@@ -5,8 +5,10 @@ local mh = require "moonhalo"
 
 local check = {}
 local known = {}  -- globals that are not the script's
+local verify      -- whether each call is compared with one on whole fields
 
-function check.prepare()
+function check.prepare(compares)
+  verify = compares
   rawset(mh, "host", require("moonhalo.internal.host").new())
   for name in pairs(_G) do known[name] = true end
 end
@@ -75,6 +77,10 @@ function check.call(name, numbers)
     local names = functions()
     mh.fail(("check: the script has no function '%s'%s\n  have  %s\n  fix   define it in the script, without `local`"):format(
       name, mh.did_you_mean(name, names), #names > 0 and table.concat(names, ", ") or "no global functions"))
+  end
+  if verify then
+    local apart, where = mh.host.verify(name, numbers)
+    if mh.rank() == 0 then print(("alike  %s(%s), to %.2g (%s)"):format(name, table.concat(numbers, ", "), apart, where)) end
   end
   local results = table.pack(fn(table.unpack(numbers)))
   local texts = {}

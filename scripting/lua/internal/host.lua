@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mh.host: what a simulation code that opened this script (moonhalo_c.h) shares with it. `fields` are its fields by name,
 -- ShardTensors over its memory; `state` is the script's: what mh_save saves and mh_load restores; `trainers` lets other
--- ranks train.
+-- ranks train; `verify` compares a function with what one rank gives.
 
 local mh = require "moonhalo"
 
@@ -23,7 +23,7 @@ local kFields = {
 local kHost = {
   __index = function(_, name)
     if name == "state" then return nil end
-    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "state", "trainers"})))
+    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "state", "trainers", "verify"})))
   end,
   __newindex = function(host, name, value)
     if name ~= "state" then fail(("host: only mh.host.state may be assigned, not '%s'"):format(tostring(name))) end
@@ -34,10 +34,16 @@ local kHost = {
 
 local host = {}
 
+local function has_state(value)
+  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value) and value.load_state_dict ~= nil
+end
+
 --- `native`: what a session gives (embed/host_trainers.cpp); nil without one.
 function host.new(native)
-  local trainers = function(options) return require("moonhalo.internal.trainers").new(native, options) end
-  return setmetatable({fields = setmetatable({}, kFields), trainers = trainers}, kHost)
+  local made = {fields = setmetatable({}, kFields)}
+  function made.trainers(options) return require("moonhalo.internal.trainers").new(native, options) end
+  function made.verify(...) return require("moonhalo.internal.verify").run(made, has_state, ...) end
+  return setmetatable(made, kHost)
 end
 
 local function state_of(call)
@@ -46,10 +52,6 @@ local function state_of(call)
 end
 
 function host.save(path) mh.checkpoint.save(path, state_of("mh_save")) end
-
-local function has_state(value)
-  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value) and value.load_state_dict ~= nil
-end
 
 --- Optimizers hold the tensor itself, so its values are written into it.
 local function restore_tensor(key, tensor, value)
