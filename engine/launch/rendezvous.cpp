@@ -240,8 +240,22 @@ class Meeting {
     try {
       store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
     } catch (const std::exception& error) {
+      if (place_.serves) warn_the_other(options);
       unreachable(error);
     }
+  }
+
+  /// Where the port is taken, the store there may be another job's, whose rank 0 would take ranks of this one for its
+  /// own.
+  void warn_the_other(c10d::TCPStoreOptions options) {
+    options.isServer = false;
+    options.timeout = std::min<milliseconds>(limit_, std::chrono::seconds(3));
+    try {
+      store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    } catch (const std::exception&) {  // another program's
+      return;
+    }
+    claim();
   }
 
   std::string address() const { return place_.host + ":" + std::to_string(place_.port); }

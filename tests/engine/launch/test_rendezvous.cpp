@@ -98,7 +98,7 @@ struct Coming {
   std::chrono::milliseconds after = 0ms;
 };
 
-/// Gives the error of `body` on each of these ranks, which are threads. The first serves the store.
+/// Gives the error of `body` on each of these ranks, which are threads. Ranks 0 serve the store.
 std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::milliseconds limit,
                                   const std::function<void(Communicator&)>& body,
                                   std::chrono::milliseconds note_after = 10s) {
@@ -109,7 +109,7 @@ std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::
     threads.emplace_back([&, i] {
       std::this_thread::sleep_for(come[i].after);
       said[i] = message_of([&] {
-        const MeetingPlace place{"127.0.0.1", port, i == 0, "x", come[i].job};
+        const MeetingPlace place{"127.0.0.1", port, come[i].rank == 0, "x", come[i].job};
         const auto world =
             make_transport_communicators(meet(rank_of(come[i].rank, come[i].size), place, limit, note_after), 1)[0];
         body(*world);
@@ -152,6 +152,7 @@ TEST(Meeting, X22_OfRanksThatDoNotFitTogetherEndsAtOnce) {
   } cases[] = {
       {{{0, 3}, {1, 3}, {1, 3}}, "say that they are rank 1\n  have  "},
       {{{0, 3}, {1, 3}, {1, 3, "", 500ms}}, "say that they are rank 1\n  have  "},
+      {{{0, 2}, {0, 2, "", 300ms}}, "say that they are rank 0\n  have  "},
       {{{0, 2}, {1, 3, "", 300ms}}, "do not belong to one job\n  have  3 ranks, says rank 1, "},
       {{{0, 3}, {1, 2, "", 300ms}}, "do not belong to one job\n  have  2 ranks, says rank 1, "},
       {{{0, 2}, {2, 5, "", 300ms}}, "do not belong to one job\n  have  5 ranks, says rank 2, "},
