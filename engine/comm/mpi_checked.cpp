@@ -77,9 +77,10 @@ UsesMpi::~UsesMpi() {
   if (may_) --uses;
 }
 
+bool UsesMpi::ended() { return uses_end || mpi_finalized(); }
+
 void UsesMpi::check_still(const char* verb) {
-  if (uses_end || mpi_finalized())
-    throw CommError(std::string(verb) + ": MPI has been finalised; no rank can be reached any more");
+  if (ended()) throw CommError(std::string(verb) + ": MPI has been finalised; no rank can be reached any more");
 }
 
 void UsesMpi::end() {

@@ -28,6 +28,7 @@ class UsesMpi {
   bool may() const { return may_; }
   /// In waits: MPI may be about to be finalised meanwhile.
   static void check_still(const char* verb);
+  static bool ended();
   /// Ends all uses, now and later: returns when no thread uses it any more (within ten seconds).
   static void end();
 

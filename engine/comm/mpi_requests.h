@@ -41,7 +41,7 @@ class MpiRequests {
   bool ready();
   /// Nothing can end well any more: the ranks of the group have parted ways, as all of them have been told, or the
   /// program has finalised MPI.
-  bool broken() const { return group_->broken() || mpi_finalized(); }
+  bool broken() const { return group_->broken() || UsesMpi::ended(); }
 
  private:
   using Clock = std::chrono::steady_clock;
