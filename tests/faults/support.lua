@@ -78,7 +78,7 @@ function support.loader(damage)
   if damage then damage() end
   mh.barrier()
   return mh.data.open("../series.nc", {layout = "plain"}):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {y = "domain"}, batch = 2,
-    memory = 5 * 2 * (30 // mh.world_size()) * 64 * 4}
+    memory = 5 * 2 * (30 // mh.world_size()) * 64 * 4 + (mh.world_size() > 1 and 3 * 30 * 64 * 4 or 0)}  -- read for others
 end
 
 --- Epochs of a loader without an end.
