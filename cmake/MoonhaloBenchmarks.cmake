@@ -1,10 +1,15 @@
 # Benchmarks, one program a file, and those of their counts that tests compare with recorded ones. Read by MoonhaloTests.cmake.
 find_package(benchmark REQUIRED)
 
+moonhalo_add_precompiled_header(moonhalo_modules_pch pch_modules.h)
 file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
 foreach(path IN LISTS bench_files)
   get_filename_component(name "${path}" NAME_WLE)
   moonhalo_add_program(${name} "${path}")
+  file(STRINGS "${path}" modules REGEX "torch/(nn|optim)/|bench/models\\.h")
+  if(modules)
+    set_target_properties(${name} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM moonhalo_modules_pch)
+  endif()
   if(NOT name STREQUAL bench_dispatch)  # which counts the calls of malloc
     moonhalo_use_tcmalloc(${name})
   endif()
