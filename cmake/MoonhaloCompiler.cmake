@@ -1,5 +1,5 @@
 # Compiler settings that every target of the project shares (a precompiled header may only be reused under equal
-# flags), and the two functions that make targets with them.
+# flags), and the functions that make targets with them.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -56,9 +56,40 @@ function(moonhalo_use_common target)
   target_precompile_headers(${target} REUSE_FROM ${ARGN})
 endfunction()
 
+# moonhalo_unite(TARGET): compiles files of one folder together, a few at a time in the order of their names, so names in
+# anonymous namespaces are unique within a folder. Files with options of their own stay alone.
+set(MOONHALO_UNITED_FILES 6)
+function(moonhalo_unite target)
+  if(NOT MOONHALO_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "^[^$]*\\.cpp$")
+  list(SORT sources)
+  set(last_folder "")
+  foreach(source IN LISTS sources)
+    get_source_file_property(options "${source}" COMPILE_OPTIONS)
+    if(options)
+      continue()
+    endif()
+    get_filename_component(folder "${source}" DIRECTORY)
+    if(NOT folder STREQUAL last_folder)
+      set(last_folder "${folder}")
+      set(count 0)
+    endif()
+    math(EXPR number "${count} / ${MOONHALO_UNITED_FILES}")
+    math(EXPR count "${count} + 1")
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    string(MAKE_C_IDENTIFIER "${folder}_${number}" group)
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${group}")
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
 function(moonhalo_add_objects target)
   add_library(${target} OBJECT ${ARGN})
   moonhalo_use_common(${target})
+  moonhalo_unite(${target})
 endfunction()
 
 function(moonhalo_add_program target)

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLookEvery{5};
+constexpr std::chrono::milliseconds kQueryEvery{5};
 // A rank that has ended well has ended its part of what is under way as well, so this is over in a moment.
 constexpr std::chrono::milliseconds kHeardFor{250};
 constexpr std::chrono::seconds kAbortWithin{5};
@@ -76,7 +76,7 @@ class Looker {
       for (DeviceWatch* const watch : watches_) more = watch->look() || more;
       asleep_ = true;
       // Bounded, since wake() takes no lock.
-      woken_.wait_for(lock, more ? kLookEvery : kLookEvery * 20, [&] { return ends_ || (!more && busy_); });
+      woken_.wait_for(lock, more ? kQueryEvery : kQueryEvery * 20, [&] { return ends_ || (!more && busy_); });
       asleep_ = false;
     }
   }

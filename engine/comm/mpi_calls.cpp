@@ -19,9 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTellTag = 3, kVerdictTag = 4;
+constexpr int kTellTag = 3, kAnswerTag = 4;
 // The time that ranks which found calls to differ wait to hear each other's.
-constexpr std::chrono::seconds kHearWithin{5};
+constexpr std::chrono::seconds kAnswerWithin{5};
 
 uint64_t message_tag(int from, int to, uint64_t index, uint64_t bytes, at::ScalarType dtype) {
   uint64_t tag = combine_tag(static_cast<uint64_t>(from) + 1, static_cast<uint64_t>(to));
@@ -216,14 +216,14 @@ void MpiGroup::refuse(const Check& check) {
 
 std::string MpiGroup::ask_verdict(const Check&, const std::string& mine) {
   send_text(handle(), 0, kTellTag, mine);
-  return receive_text(handle(), kVerdictTag, Clock::now() + kHearWithin + std::chrono::seconds(1)).second;
+  return receive_text(handle(), kAnswerTag, Clock::now() + kAnswerWithin + std::chrono::seconds(1)).second;
 }
 
 // On rank 0 of the group, which hears all.
 std::string MpiGroup::verdict(const Check& check, const std::string& mine) {
   std::vector<std::string> told(size_);
   told[0] = mine;
-  const Clock::time_point deadline = Clock::now() + kHearWithin;
+  const Clock::time_point deadline = Clock::now() + kAnswerWithin;
   for (int missing = size_ - 1; missing > 0; --missing) {
     auto [source, text] = receive_text(handle(), kTellTag, deadline);
     if (source < 0) break;
@@ -231,7 +231,7 @@ std::string MpiGroup::verdict(const Check& check, const std::string& mine) {
   }
   const std::string text = judge(check, told);
   for (int rank = 1; rank < size_; ++rank) {
-    if (!told[rank].empty()) send_text(handle(), rank, kVerdictTag, text);
+    if (!told[rank].empty()) send_text(handle(), rank, kAnswerTag, text);
   }
   return text;
 }

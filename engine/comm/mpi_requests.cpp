@@ -18,7 +18,7 @@ namespace moonhalo {
 namespace {
 
 // MPI counts in int; larger messages travel in pieces of this size.
-constexpr size_t kChunkBytes = size_t{1} << 30;
+constexpr size_t kLargestMessage = size_t{1} << 30;
 // A rank that waits looks so often for ranks that have ended.
 constexpr std::chrono::milliseconds kPollEvery{20};
 
@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kPollEvery{20};
 
 size_t chunk_bytes_from_environment() {
   const char* text = std::getenv("MOONHALO_MPI_CHUNK_BYTES");
-  if (text == nullptr || *text == '\0') return kChunkBytes;
+  if (text == nullptr || *text == '\0') return kLargestMessage;
   char* end = nullptr;
   const long long bytes = std::strtoll(text, &end, 10);
   TORCH_CHECK_VALUE(*end == '\0' && bytes > 0 && bytes <= INT_MAX,

@@ -12,10 +12,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kStateTag = 2, kVerdictTag = 3;
-constexpr std::chrono::seconds kTellAfter{1};
+constexpr std::chrono::seconds kStuckAfter{1};
 // Looks, not time: a job that was suspended hears what has been sent before it judges.
 constexpr int kQuietLooks = 50;
-constexpr std::chrono::milliseconds kLookEvery{20};
+constexpr std::chrono::milliseconds kProbeEvery{20};
 
 std::string number_text(uint64_t number) { return std::string(reinterpret_cast<const char*>(&number), sizeof(number)); }
 
@@ -67,7 +67,7 @@ void MpiStuck::take_back() {
 }
 
 std::string MpiStuck::look(Clock::duration waited, const std::function<std::string()>& describe) {
-  if (waited < kTellAfter) return "";
+  if (waited < kStuckAfter) return "";
   const std::lock_guard lock(mutex_);
   const auto mine = waits_.find(std::this_thread::get_id());
   some_wait_ = true;
@@ -110,7 +110,7 @@ void MpiStuck::serve_locked() {
   }
   finish_sends();
   const Clock::time_point now = Clock::now();
-  if (now - last_look_ < kLookEvery) return;
+  if (now - last_look_ < kProbeEvery) return;
   last_look_ = now;
   std::string text;
   for (int rank = 0; rank < size_; ++rank) {

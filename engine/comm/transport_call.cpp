@@ -15,7 +15,7 @@ namespace moonhalo {
 namespace {
 
 // The time that ranks which found calls to differ wait to hear each other's.
-constexpr std::chrono::seconds kHearWithin{5};
+constexpr std::chrono::seconds kReportWithin{5};
 
 }  // namespace
 
@@ -126,7 +126,7 @@ std::map<int, std::string> TransportCall::tell(const std::string& mine) {
     }
   }
   std::map<int, std::string> told;
-  const auto deadline = std::chrono::steady_clock::now() + kHearWithin;
+  const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
   while (!coming.empty() && std::chrono::steady_clock::now() < deadline) {
     for (auto one = coming.begin(); one != coming.end();) {
       const bool come = transport.test(one->second.second);
@@ -147,7 +147,7 @@ std::map<int, std::string> TransportCall::tell(const std::string& mine) {
 void TransportCall::refuse(Part& found) {
   group_->broken() = std::string(call_.verb()) + ": ranks of this group make different calls";
   Transport& transport = group_->hub->transport();
-  const auto deadline = std::chrono::steady_clock::now() + kHearWithin;
+  const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
   std::map<int, std::pair<uint64_t, std::string>> calls{{group_->rank, {tag_, call_.describe()}}};
   for (Part& part : parts_) {
     while (!part.sends && !part.head_done && std::chrono::steady_clock::now() < deadline) {

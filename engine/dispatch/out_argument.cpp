@@ -9,7 +9,7 @@
 namespace moonhalo {
 namespace {
 
-std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+std::vector<at::Tensor> results_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
 }
 
@@ -53,7 +53,7 @@ void run_functional(const OperatorFacts& facts, Stack& stack) {
   std::vector<at::Tensor> targets;
   for (size_t i = 0; i < facts.arguments; ++i) {
     if (!facts.written[i]) continue;
-    const std::vector<at::Tensor> tensors = tensors_of(stack[base + i]);
+    const std::vector<at::Tensor> tensors = results_of(stack[base + i]);
     for (const at::Tensor& target : tensors) {
       if (is_shard_tensor(target)) notice_new_shape(*shard_impl(target));
     }
@@ -75,7 +75,7 @@ void run_functional(const OperatorFacts& facts, Stack& stack) {
   facts.functional->callBoxed(results);
   std::vector<at::Tensor> made;
   for (const c10::IValue& value : results) {
-    const std::vector<at::Tensor> tensors = tensors_of(value);
+    const std::vector<at::Tensor> tensors = results_of(value);
     made.insert(made.end(), tensors.begin(), tensors.end());
   }
   const std::string& name = facts.functional->operator_name().name;

@@ -15,20 +15,20 @@
 namespace moonhalo {
 namespace {
 
-using Interval = std::pair<int64_t, int64_t>;  // begin, end
+using Range = std::pair<int64_t, int64_t>;  // begin, end
 constexpr const char* kFix =
     "\n  fix   give one box for each rank, so that the boxes form a grid: `begin` counts owned rows from 0, without "
     "ghosts";
 
-Interval interval_of(const OwnedBox& box, size_t dim) { return {box.begin[dim], box.begin[dim] + box.extent[dim]}; }
+Range interval_of(const OwnedBox& box, size_t dim) { return {box.begin[dim], box.begin[dim] + box.extent[dim]}; }
 
-std::string rows_text(const Interval& rows) {
+std::string rows_text(const Range& rows) {
   return "rows " + std::to_string(rows.first) + " to " + std::to_string(rows.second);
 }
 
 bool share_rows(const OwnedBox& a, const OwnedBox& b) {
   for (size_t d = 0; d < a.begin.size(); ++d) {
-    const Interval one = interval_of(a, d), other = interval_of(b, d);
+    const Range one = interval_of(a, d), other = interval_of(b, d);
     if (std::max(one.first, other.first) >= std::min(one.second, other.second)) return false;
   }
   return true;
@@ -51,7 +51,7 @@ void check_no_overlap(const std::vector<OwnedBox>& boxes) {
 }
 
 /// The intervals that occur along one dim, in order, with the ranks that own each.
-using Slabs = std::map<Interval, std::vector<size_t>>;
+using Slabs = std::map<Range, std::vector<size_t>>;
 
 /// Checks that the intervals follow each other from 0 to `global`.
 void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
@@ -90,7 +90,7 @@ size_t ranks_per_block(const Slabs& slabs, size_t dim) {
 
 struct Dim {
   std::vector<int64_t> sizes;
-  std::map<Interval, std::pair<int64_t, int64_t>> blocks;  // first block and number of blocks of an interval
+  std::map<Range, std::pair<int64_t, int64_t>> blocks;  // first block and number of blocks of an interval
 };
 
 /// By the boxes of `ranks`.
@@ -112,10 +112,10 @@ Dim divide(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks,
 
 /// Places of the ranks. Those with the same (empty) box take theirs in the order of ranks.
 std::vector<int64_t> places(const std::vector<OwnedBox>& boxes, const std::vector<Dim>& dims) {
-  std::map<std::vector<Interval>, int64_t> taken;
+  std::map<std::vector<Range>, int64_t> taken;
   std::vector<int64_t> result;
   for (const OwnedBox& box : boxes) {
-    std::vector<Interval> key;
+    std::vector<Range> key;
     for (size_t d = 0; d < dims.size(); ++d) key.push_back(interval_of(box, d));
     int64_t turn = taken[key]++, place = 0, stride = 1;
     for (size_t d = dims.size(); d-- > 0;) {

@@ -20,7 +20,7 @@
 namespace moonhalo::io {
 namespace {
 
-constexpr const char* kWho = "checkpoint.save";
+constexpr const char* kSaver = "checkpoint.save";
 constexpr const char *kUnfinished = "checkpoint.json.unfinished", *kClaimed = "checkpoint.json.claimed";
 
 /// Memory that this rank's last save used is kept for the next one: touching new memory costs more than copying.
@@ -67,7 +67,7 @@ void BackgroundWrite::write() {
   std::map<int64_t, PositionedFile> files;
   const auto* data = static_cast<const char*>(buffer_.const_data_ptr());
   for (size_t i = 0; rank_ == 0 && i < files_.size(); ++i) {
-    files.emplace(i, PositionedFile::open_to_write(kWho, files_[i].path));
+    files.emplace(i, PositionedFile::open_to_write(kSaver, files_[i].path));
   }
   size_t tensors = 0;
   for (const CheckedFile& file : files_) tensors += file.tensors.size();
@@ -77,17 +77,17 @@ void BackgroundWrite::write() {
         crc32c_addend(data + run.position, static_cast<size_t>(run.bytes), static_cast<uint64_t>(run.behind));
     auto file = files.find(run.file);
     if (file == files.end()) {
-      file = files.emplace(run.file, PositionedFile::open_to_write(kWho, files_[run.file].path)).first;
+      file = files.emplace(run.file, PositionedFile::open_to_write(kSaver, files_[run.file].path)).first;
     }
     file->second.write_at(data + run.position, run.bytes, run.offset);
   }
   for (auto& [i, file] : files) file.sync();
   if (rank_ == 0) {
-    NewFile text(kWho, inside(kUnfinished));
+    NewFile text(kSaver, inside(kUnfinished));
     text.write(text_.data(), text_.size());
     text.finish();
   }
-  NewFile done(kWho, done_file(rank_));
+  NewFile done(kSaver, done_file(rank_));
   done.write(addends.data(), addends.size() * sizeof(uint32_t));
   done.finish();
   if (everybody_is_done()) complete();
@@ -104,7 +104,7 @@ bool BackgroundWrite::everybody_is_done() const {
 void BackgroundWrite::write_checksums() {
   std::vector<uint32_t> addends;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const std::string text = read_file(kWho, done_file(rank));
+    const std::string text = read_file(kSaver, done_file(rank));
     addends.resize(text.size() / sizeof(uint32_t));
     for (size_t i = 0; i < addends.size(); ++i) {
       uint32_t addend;
@@ -114,7 +114,7 @@ void BackgroundWrite::write_checksums() {
   }
   add_checksums(files_, addends);
   for (const CheckedFile& file : files_) {
-    PositionedFile to = PositionedFile::open_to_write(kWho, file.path);
+    PositionedFile to = PositionedFile::open_to_write(kSaver, file.path);
     write_header(to, file);
     to.sync();
   }
@@ -124,9 +124,9 @@ void BackgroundWrite::complete() {
   // One of the threads that see that all are done can do this.
   if (std::rename(inside(kUnfinished).c_str(), inside(kClaimed).c_str()) != 0) return;
   write_checksums();
-  give_name(kWho, inside(kClaimed), inside(kCheckpointFile));
+  give_name(kSaver, inside(kClaimed), inside(kCheckpointFile));
   for (int rank = 0; rank < ranks_; ++rank) std::remove(done_file(rank).c_str());
-  names_ ? put_checkpoint_in_place(kWho, path_) : store_on_disk(kWho, path_ + ".partial");
+  names_ ? put_checkpoint_in_place(kSaver, path_) : store_on_disk(kSaver, path_ + ".partial");
 }
 
 void BackgroundWrite::join() {

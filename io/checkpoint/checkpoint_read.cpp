@@ -23,7 +23,7 @@
 namespace moonhalo::io {
 namespace {
 
-constexpr const char* kWho = "checkpoint.load";
+constexpr const char* kLoader = "checkpoint.load";
 
 constexpr int64_t kShortestReadRun = 4 << 10;  // reading ahead serves the ranks that read between
 constexpr int64_t kSharedBytes = 16 << 20;     // read by a rank before it is exchanged
@@ -111,16 +111,16 @@ void CheckpointReader::verify(const std::vector<std::string>& entries, bool own_
     if (failed) std::rethrow_exception(failed);
     for (size_t i = 0; i < all.size(); ++i) {
       const auto& [tensor, file] = *all[i];
-      check_crc32c(kWho, file->path, tensor, crc32c_of_parts(addends[i], static_cast<uint64_t>(bytes_of(tensor))));
+      check_crc32c(kLoader, file->path, tensor, crc32c_of_parts(addends[i], static_cast<uint64_t>(bytes_of(tensor))));
     }
   });
 }
 
 void CheckpointReader::open(File& file) const {
-  file.opened.emplace(PositionedFile::open_to_read(kWho, file.path));
+  file.opened.emplace(PositionedFile::open_to_read(kLoader, file.path));
   std::string own(file.header.size(), '\0');
   file.opened->read_at(own.data(), static_cast<int64_t>(own.size()), sizeof(uint64_t));
-  TORCH_CHECK_VALUE(own == file.header, kWho, ": rank ", world_.rank(), " finds another file at '", file.path,
+  TORCH_CHECK_VALUE(own == file.header, kLoader, ": rank ", world_.rank(), " finds another file at '", file.path,
                     "' than rank 0\n  have  headers that differ\n  fix   load from a folder that all ranks share, or save with layout = "
                     "\"per_rank\"");
 }

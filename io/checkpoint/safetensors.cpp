@@ -142,7 +142,7 @@ int64_t read_size(const Json& value) {
 }
 
 /// The bytes of a tensor, or nothing when they are more than can be.
-std::optional<int64_t> bytes_of(const StoredTensor& entry) {
+std::optional<int64_t> bytes_by_shape(const StoredTensor& entry) {
   int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
   if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) return 0;
   for (const int64_t size : entry.shape) {
@@ -159,7 +159,7 @@ StoredTensor read_entry(const std::string& path, const std::string& name, const 
     StoredTensor entry{
         name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
     for (const Json& size : shape) entry.shape.push_back(read_size(size));
-    TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_of(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
+    TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_by_shape(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
     TORCH_CHECK_VALUE(entry.end <= data_bytes, "its data ends after that of the file, which is cut short");
     return entry;
   } catch (const Json::exception& error) {

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDeepest = 16;
+constexpr int kDeepestGroup = 16;
 constexpr size_t kMostNodes = 100000;
 
 class Walk {
@@ -71,7 +71,7 @@ class Walk {
     const Json attributes_here = node.is_null() ? attributes(folder) : node.value("attributes", Json::object());
     if (!attributes_here.is_object()) throw BrokenZarr("attributes that are no object");
     catalog_->groups[path] = attributes_of(attributes_here);
-    if (depth == kDeepest) return;
+    if (depth == kDeepestGroup) return;
     std::vector<std::string> names;
     std::error_code error;
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

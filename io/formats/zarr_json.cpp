@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kLargestSize = int64_t{1} << 60;
 constexpr off_t kLargestFile = off_t{256} << 20;
-constexpr size_t kDeepest = 64;
+constexpr size_t kDeepestJson = 64;
 
 /// Puts bare NaN, Infinity and -Infinity in quotes. False for what is nested too deep to be metadata.
 bool quote_numbers(const std::string& text, std::string& quoted) {
@@ -29,7 +29,7 @@ bool quote_numbers(const std::string& text, std::string& quoted) {
       continue;
     }
     if (c == '"') inside = !inside;
-    if (!inside && (c == '[' || c == '{') && ++depth > kDeepest) return false;
+    if (!inside && (c == '[' || c == '{') && ++depth > kDeepestJson) return false;
     if (!inside && (c == ']' || c == '}') && depth > 0) --depth;
     bool special = false;
     for (const std::string name : {"NaN", "Infinity", "-Infinity"}) {

@@ -58,7 +58,7 @@ void run_on_rows(LocalCall& call) {
   call.run();
 }
 
-std::optional<Plan> plan_forward(const OpCall& call) {
+std::optional<Plan> plan_flash_forward(const OpCall& call) {
   auto axes = attention_axes(call);
   if (!axes) return std::nullopt;
   const auto& query = call.spec("query")->global_shape();
@@ -76,7 +76,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> plan_backward(const OpCall& call) {
+std::optional<Plan> plan_flash_backward(const OpCall& call) {
   auto axes = attention_axes(call);
   if (!axes) return std::nullopt;
   for (const char* input : {"query", "key", "value"}) {
@@ -96,10 +96,10 @@ const char* const kBatchAndHeads =
     "batch and heads cut; cut sequences are made whole (scaled_dot_product_attention takes moonhalo::attention for "
     "them)";
 
-const Register rules{
-    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu", .plan = plan_forward, .supports = kBatchAndHeads},
+const Register flash_attention_cpu_rules{
+    {.op = "aten::_scaled_dot_product_flash_attention_for_cpu", .plan = plan_flash_forward, .supports = kBatchAndHeads},
     {.op = "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-     .plan = plan_backward,
+     .plan = plan_flash_backward,
      .supports = kBatchAndHeads},
 };
 

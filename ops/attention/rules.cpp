@@ -218,7 +218,7 @@ const MeetAboveAutograd met(&meet);
 constexpr const char* kSource = "PyTorch scaled_dot_product_attention; Liu et al., Ring Attention, 2023";
 constexpr const char* kSupports = "batch, heads, queries, keys cut, uneven, by several mesh dims; causal work balanced";
 
-const Register rules{
+const Register attention_rules{
     {.op = "moonhalo::attention",
      .plan = plan_forward,
      .source = kSource,

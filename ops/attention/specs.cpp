@@ -119,7 +119,7 @@ AttentionSpecs specs_of(const AttentionSpecs& given, const Choice& choice) {
   return specs;
 }
 
-double local_numel(const ShardSpec& spec) {
+double mean_local_numel(const ShardSpec& spec) {
   double numel = static_cast<double>(spec.global_numel());
   for (int64_t d = 0; d < spec.ndim(); ++d) numel /= ranks_of(*spec.mesh(), spec.cut(d).mesh_dims);
   return numel;
@@ -150,10 +150,10 @@ double attention_cost(const AttentionSpecs& from, const AttentionSpecs& to) {
   if (from.mask) cost += redistribution_cost(*from.mask, *to.mask);
   const int64_t rows = to.query->ndim() - 2;
   const Cut &queries = to.query->cut(rows), &keys = to.key->cut(rows);
-  const double results = local_numel(*to.output) + local_numel(*to.logsumexp);
+  const double results = mean_local_numel(*to.output) + mean_local_numel(*to.logsumexp);
   const double ring = ranks_of(mesh, mesh_dims_of_both(queries, keys));
-  const double keys_travel = local_numel(*to.key) + local_numel(*to.value),
-               queries_travel = local_numel(*to.query) + results;
+  const double keys_travel = mean_local_numel(*to.key) + mean_local_numel(*to.value),
+               queries_travel = mean_local_numel(*to.query) + results;
   cost += (ring - 1) * (from.mask ? keys_travel : std::min(keys_travel, queries_travel));
   const double merged = ranks_of(mesh, mesh_dims_of_one(keys, queries));
   return cost + 2 * (merged - 1) / merged * results;

@@ -125,7 +125,7 @@ std::optional<Plan> plan_resize(const OpCall& call) {
 
 const char* const kStays = "any cut, Partial kept";
 
-const Register rules{
+const Register copy_rules{
     {.op = {"aten::clone", "aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"},
      .plan = plan_clone,
      .supports = kStays},

@@ -24,10 +24,10 @@ std::optional<Plan> plan_log_sigmoid(const OpCall& call) {
   return made;
 }
 
-constexpr auto* kSource = "broadcasting as in PyTorch";
-constexpr auto* kSupports = "any cut, broadcasting, in place";
+constexpr auto* kElementwiseSource = "broadcasting as in PyTorch";
+constexpr auto* kElementwiseSupports = "any cut, broadcasting, in place";
 
-const Register rules{
+const Register elementwise_rules{
     {.op = {"aten::__ilshift__",
             "aten::__irshift__",
             "aten::_conj_physical",
@@ -77,9 +77,12 @@ const Register rules{
             "aten::threshold_",
             "aten::xlogy_.Scalar_Other"},
      .plan = plan,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::log_sigmoid_forward", .plan = plan_log_sigmoid, .source = kSource, .supports = kSupports},
+     .source = kElementwiseSource,
+     .supports = kElementwiseSupports},
+    {.op = "aten::log_sigmoid_forward",
+     .plan = plan_log_sigmoid,
+     .source = kElementwiseSource,
+     .supports = kElementwiseSupports},
 };
 
 }  // namespace

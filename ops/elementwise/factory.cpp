@@ -55,7 +55,7 @@ std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
 const char* const kLike = "any cut, which the result keeps";
 const char* const kNew = "any cut, which the result keeps in dims of equal extent";
 
-const Register rules{
+const Register factory_rules{
     {.op = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"},
      .plan = plan_like,
      .supports = kLike},

@@ -49,7 +49,7 @@ std::optional<Plan> plan_zeros(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register forward_mode_rules{
     {.op = "aten::_fw_primal", .plan = plan_alias, .supports = "any placement"},
     {.op = "aten::_make_dual", .plan = plan_alias, .supports = "any placement; a tangent takes the cut of its tensor"},
     {.op = "aten::_has_same_storage_numel", .plan = plan_same_storage, .supports = "any placement"},

@@ -92,12 +92,12 @@ std::optional<Plan> plan_unscale(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut of every tensor; states of a parameter's own cut do not move";
+constexpr auto* kFusedOptimizerSupports = "any cut of every tensor; states of a parameter's own cut do not move";
 
-const Register rules{
+const Register fused_optimizer_rules{
     {.op = {"aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"},
      .plan = plan_step,
-     .supports = kSupports,
+     .supports = kFusedOptimizerSupports,
      .traffic = Traffic::kRedistribute},
     {.op = "aten::_amp_foreach_non_finite_check_and_unscale_",
      .plan = plan_unscale,

@@ -96,7 +96,7 @@ std::optional<Plan> plan_glu_jvp(const OpCall& call) {
 
 const char* const kAny = "any cut";
 
-const Register rules{
+const Register glu_rules{
     {.op = "aten::glu", .plan = plan_glu, .supports = kAny, .traffic = Traffic::kHalo},
     {.op = "aten::glu_backward", .plan = plan_glu_backward, .supports = kAny, .traffic = Traffic::kHalo},
     {.op = "aten::glu_jvp", .plan = plan_glu_jvp, .supports = kAny, .traffic = Traffic::kHalo},

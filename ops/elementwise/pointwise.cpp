@@ -59,7 +59,7 @@ Run divide(Arg at_self) {
   };
 }
 
-std::optional<Plan> plan(const OpCall& call) {
+std::optional<Plan> plan_pointwise(const OpCall& call) {
   // The written tensor: self of an in-place operator.
   int target = -1;
   for (size_t s = 0; s < call.slots().size(); ++s) {
@@ -85,9 +85,9 @@ std::optional<Plan> plan(const OpCall& call) {
   return made;
 }
 
-const Register rules{
+const Register pointwise_rules{
     {.op = "moonhalo::pointwise",
-     .plan = plan,
+     .plan = plan_pointwise,
      .source = "at::Tag::pointwise; broadcasting as in PyTorch",
      .supports = "any cut, broadcasting, in place; sums and scalings keep Partial"},
 };

@@ -127,17 +127,26 @@ std::optional<Plan> plan_gru_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch LSTMCell and GRUCell";
-constexpr auto* kSupports = "any cut of the batch; cut gates are gathered";
+constexpr auto* kRecurrentCellSource = "PyTorch LSTMCell and GRUCell";
+constexpr auto* kRecurrentCellSupports = "any cut of the batch; cut gates are gathered";
 
-const Register rules{
-    {.op = "aten::_thnn_fused_lstm_cell", .plan = plan_lstm, .source = kSource, .supports = kSupports},
+const Register recurrent_cell_rules{
+    {.op = "aten::_thnn_fused_lstm_cell",
+     .plan = plan_lstm,
+     .source = kRecurrentCellSource,
+     .supports = kRecurrentCellSupports},
     {.op = "aten::_thnn_fused_lstm_cell_backward_impl",
      .plan = plan_lstm_backward,
-     .source = kSource,
-     .supports = kSupports},
-    {.op = "aten::_thnn_fused_gru_cell", .plan = plan_gru, .source = kSource, .supports = kSupports},
-    {.op = "aten::_thnn_fused_gru_cell_backward", .plan = plan_gru_backward, .source = kSource, .supports = kSupports},
+     .source = kRecurrentCellSource,
+     .supports = kRecurrentCellSupports},
+    {.op = "aten::_thnn_fused_gru_cell",
+     .plan = plan_gru,
+     .source = kRecurrentCellSource,
+     .supports = kRecurrentCellSupports},
+    {.op = "aten::_thnn_fused_gru_cell_backward",
+     .plan = plan_gru_backward,
+     .source = kRecurrentCellSource,
+     .supports = kRecurrentCellSupports},
 };
 
 }  // namespace

@@ -107,7 +107,7 @@ constexpr auto* kSupports =
     "any dims, norm and cut, which results keep; a dim whose extent changes with its blocks' boundaries at the same "
     "place of the domain";
 
-const Register rules{
+const Register fft_rules{
     {.op = "aten::_fft_c2c", .plan = plan_of<Kind::kComplex>, .supports = kSupports, .traffic = Traffic::kRedistribute},
     {.op = "aten::_fft_r2c",
      .plan = plan_of<Kind::kFromReal>,

@@ -17,8 +17,6 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
-
 /// Says what the index tensors do to the dims: x of [a, b, c, d] indexed in dims 1 and 2 by tensors that broadcast to
 /// [i, j] gives [a, i, j, d]; in dims 0 and 2, which are not neighbours, [i, j, b, d].
 struct Pattern {
@@ -208,17 +206,17 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   return plan;
 }
 
-const char* const kGet = "any cut; a mask beside other indices gathers";
-const char* const kPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
+const char* const kIndexGet = "any cut; a mask beside other indices gathers";
+const char* const kIndexPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
 
-const Register rules{
+const Register index_rules{
     {.op = {"aten::index.Tensor", "aten::_unsafe_index.Tensor"},
      .plan = plan_index,
-     .supports = kGet,
+     .supports = kIndexGet,
      .traffic = Traffic::kDataDependent},
     {.op = {"aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"},
      .plan = plan_index_put,
-     .supports = kPut,
+     .supports = kIndexPut,
      .traffic = Traffic::kDataDependent},
 };
 

@@ -195,22 +195,22 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   return plan;
 }
 
-const char* const kGet = "any cut";
-const char* const kPut = "any cut; each rank writes the rows it owns";
+const char* const kIndexDimGet = "any cut";
+const char* const kIndexDimPut = "any cut; each rank writes the rows it owns";
 
-const Register rules{
-    {.op = "aten::index_select", .plan = plan_index_select, .supports = kGet},
-    {.op = "aten::gather", .plan = plan_gather, .supports = kGet},
+const Register index_dim_rules{
+    {.op = "aten::index_select", .plan = plan_index_select, .supports = kIndexDimGet},
+    {.op = "aten::gather", .plan = plan_gather, .supports = kIndexDimGet},
     {.op = {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
             "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_fill_.int_Scalar",
             "aten::index_fill_.int_Tensor", "aten::index_reduce", "aten::index_reduce_"},
      .plan = plan_index_write,
-     .supports = kPut},
+     .supports = kIndexDimPut},
     {.op = {"aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce",
             "aten::scatter_.value_reduce", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_.reduce",
             "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
      .plan = plan_scatter,
-     .supports = kPut},
+     .supports = kIndexDimPut},
 };
 
 }  // namespace

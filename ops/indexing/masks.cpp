@@ -27,8 +27,6 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
-
 // Wraps the rows that this rank has picked: dim `dim` of the result is cut as the counts say.
 at::Tensor wrap_picked(const at::Tensor& local, Layout layout, int64_t dim, const Cut& cut) {
   if (cut) {
@@ -200,7 +198,7 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
 
 const char* const kCounts = "any cut; results are cut by counts, a cut of an inner dim moves to the first";
 
-const Register rules{
+const Register masks_rules{
     {.op = "aten::masked_select", .plan = plan_masked_select, .supports = kCounts, .traffic = Traffic::kDataDependent},
     {.op = "aten::nonzero", .plan = plan_nonzero, .supports = kCounts, .traffic = Traffic::kDataDependent},
     {.op = "aten::nonzero_static",
@@ -214,6 +212,8 @@ const Register rules{
 };
 
 }  // namespace
+
+bool is_mask(const TensorArgument& slot) { return slot.spec && (slot.dtype == at::kBool || slot.dtype == at::kByte); }
 
 std::optional<MaskIndex> single_mask(const OpCall& call) {
   const Arg list = call.arg("indices");

@@ -7,6 +7,9 @@
 
 namespace moonhalo {
 
+/// Returns true if an argument of indices is a mask: bool, or uint8 as PyTorch still allows.
+bool is_mask(const TensorArgument& slot);
+
 /// One mask among the indices of x[..., mask, ...]: it stands for the dims [first, last) of x.
 struct MaskIndex {
   size_t slot = 0;

@@ -93,7 +93,7 @@ std::optional<Plan> plan_put(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register take_rules{
     {.op = "aten::take",
      .plan = plan_take,
      .supports = "any cut; the elements found are summed up, or the tensor is gathered if that moves less"},

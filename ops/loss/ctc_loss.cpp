@@ -108,13 +108,13 @@ std::optional<Plan> plan_ctc_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch ctc_loss; Graves et al. 2006";
+constexpr auto* kCtcLossSource = "PyTorch ctc_loss; Graves et al. 2006";
 
-const Register rules{
-    {.op = "aten::_ctc_loss", .plan = plan_ctc, .source = kSource, .supports = "any cut of the batch"},
+const Register ctc_loss_rules{
+    {.op = "aten::_ctc_loss", .plan = plan_ctc, .source = kCtcLossSource, .supports = "any cut of the batch"},
     {.op = "aten::_ctc_loss_backward",
      .plan = plan_ctc_backward,
-     .source = kSource,
+     .source = kCtcLossSource,
      .supports = "any cut of the batch"},
 };
 

@@ -186,29 +186,29 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch losses; means by the global count";
+constexpr auto* kLossSource = "PyTorch losses; means by the global count";
 constexpr auto* kAny = "any cut; sums and means stay Partial(sum)";
 constexpr auto* kClasses = "any cut, classes too";
 
-const Register rules{
+const Register loss_rules{
     {.op = {"aten::mse_loss", "aten::huber_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss",
             "aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits"},
      .plan = plan_elementwise,
-     .source = kSource,
+     .source = kLossSource,
      .supports = kAny},
     {.op = {"aten::mse_loss_backward", "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
             "aten::soft_margin_loss_backward", "aten::binary_cross_entropy_backward"},
      .plan = plan_elementwise_backward,
-     .source = kSource,
+     .source = kLossSource,
      .supports = kAny},
     {.op = {"aten::nll_loss_forward", "aten::nll_loss2d_forward"},
      .plan = plan_nll,
-     .source = kSource,
+     .source = kLossSource,
      .supports = kClasses,
      .traffic = Traffic::kAllReduce},
     {.op = {"aten::nll_loss_backward", "aten::nll_loss2d_backward"},
      .plan = plan_nll_backward,
-     .source = kSource,
+     .source = kLossSource,
      .supports = "any cut"},
 };
 

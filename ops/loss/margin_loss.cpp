@@ -86,7 +86,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 
 constexpr auto* kSupports = "any cut of the rows; sums and means stay Partial(sum)";
 
-const Register rules{
+const Register margin_loss_rules{
     {.op = {"aten::multi_margin_loss", "aten::multilabel_margin_loss_forward"},
      .plan = plan_forward,
      .supports = kSupports},

@@ -241,7 +241,7 @@ constexpr const char* kSupports =
     "1-3 dims, any window, stride, dilation, causal or not; cuts of batch, heads and space, "
     "uneven, empty, thinner than the window";
 
-const Register rules{
+const Register neighborhood_rules{
     {.op = "moonhalo::neighborhood_attention",
      .plan = plan_forward,
      .source = kSource,

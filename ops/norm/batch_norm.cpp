@@ -110,7 +110,7 @@ Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean, 
   return {held(running_mean, norm.running_mean), (held(running_var, norm.running_var) + norm.eps).rsqrt_()};
 }
 
-std::optional<Plan> plan_forward(const OpCall& call) {
+std::optional<Plan> plan_batch_norm(const OpCall& call) {
   const size_t results = call.op.schema().returns().size();
   if (results > 4 || call.has("out") || call.has("out0")) return std::nullopt;
   const bool always = call.name() == "aten::_batch_norm_with_update";
@@ -152,7 +152,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 // In training, with x^ the normalized input and means over batch and points:
 //     dx = invstd weight (dy - mean(dy) - x^ mean(dy x^)),   dweight = sum dy x^,   dbias = sum dy;
 // in evaluation the statistics are constants: dx = invstd weight dy.
-std::optional<Plan> plan_backward(const OpCall& call) {
+std::optional<Plan> plan_batch_norm_backward(const OpCall& call) {
   if (call.has("out0")) return std::nullopt;
   ChannelAxes channels = channel_axes(call);
   channels.axes.outputs = {channels.every};
@@ -203,20 +203,20 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch BatchNorm, SyncBatchNorm; Ioffe, Szegedy 2015";
-constexpr auto* kSupports = "any cut: batch, channels, space; exact global statistics";
+constexpr auto* kBatchNormSource = "PyTorch BatchNorm, SyncBatchNorm; Ioffe, Szegedy 2015";
+constexpr auto* kBatchNormSupports = "any cut: batch, channels, space; exact global statistics";
 
-const Register rules{
+const Register batch_norm_rules{
     {.op = {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_no_training",
             "aten::_batch_norm_with_update", "aten::_batch_norm_no_update", "aten::cudnn_batch_norm"},
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_batch_norm,
+     .source = kBatchNormSource,
+     .supports = kBatchNormSupports,
      .traffic = Traffic::kAllReduce | Traffic::kRedistribute},
     {.op = {"aten::native_batch_norm_backward", "aten::batch_norm_backward", "aten::cudnn_batch_norm_backward"},
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_batch_norm_backward,
+     .source = kBatchNormSource,
+     .supports = kBatchNormSupports,
      .traffic = Traffic::kAllReduce | Traffic::kRedistribute},
 };
 

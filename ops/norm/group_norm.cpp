@@ -48,7 +48,7 @@ GroupShape shape_of(const OpCall& call, const SpecPtr& spec) {
   return {spec, groups, global_count(*spec, dims) / groups, CutGroup(spec, dims)};
 }
 
-std::optional<Plan> plan_forward(const OpCall& call) {
+std::optional<Plan> plan_group_norm(const OpCall& call) {
   auto group = group_axes(call);
   if (!group) return std::nullopt;
   const auto& shape = call.spec("input")->global_shape();
@@ -73,7 +73,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> plan_backward(const OpCall& call) {
+std::optional<Plan> plan_group_norm_backward(const OpCall& call) {
   auto group = group_axes(call);
   if (!group) return std::nullopt;
   group->axes.inputs[call.slot("grad_out")] = group->every;
@@ -107,19 +107,19 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch GroupNorm; Wu, He 2018";
-constexpr auto* kSupports = "any cut, also through a group";
+constexpr auto* kGroupNormSource = "PyTorch GroupNorm; Wu, He 2018";
+constexpr auto* kGroupNormSupports = "any cut, also through a group";
 
-const Register rules{
+const Register group_norm_rules{
     {.op = "aten::native_group_norm",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_group_norm,
+     .source = kGroupNormSource,
+     .supports = kGroupNormSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::native_group_norm_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_group_norm_backward,
+     .source = kGroupNormSource,
+     .supports = kGroupNormSupports,
      .traffic = Traffic::kAllReduce},
 };
 

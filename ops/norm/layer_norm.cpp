@@ -49,7 +49,7 @@ LayerAxes layer_axes(const OpCall& call) {
   return layer;
 }
 
-std::optional<Plan> plan_forward(const OpCall& call) {
+std::optional<Plan> plan_layer_norm(const OpCall& call) {
   LayerAxes layer = layer_axes(call);
   const auto& shape = call.spec("input")->global_shape();
   layer.axes.outputs = {layer.every, layer.statistics, layer.statistics};
@@ -90,7 +90,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 // With x^ the normalized input, g = dy * weight, and means over the normalized dims:
 //     dx = rstd (g - mean(g) - x^ mean(g x^)),   dweight = sum over lead dims of dy x^,
 //     dbias = that of dy.
-std::optional<Plan> plan_backward(const OpCall& call) {
+std::optional<Plan> plan_layer_norm_backward(const OpCall& call) {
   LayerAxes layer = layer_axes(call);
   layer.axes.inputs[call.slot("grad_out")] = layer.every;
   layer.axes.inputs[call.slot("mean")] = layer.axes.inputs[call.slot("rstd")] = layer.statistics;
@@ -183,21 +183,21 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch LayerNorm; Ba, Kiros, Hinton 2016";
-constexpr auto* kSupports = "any cut; exact moments over cut normalized dims";
+constexpr auto* kLayerNormSource = "PyTorch LayerNorm; Ba, Kiros, Hinton 2016";
+constexpr auto* kLayerNormSupports = "any cut; exact moments over cut normalized dims";
 constexpr auto* kRmsSource = "PyTorch RMSNorm; Zhang, Sennrich 2019";
 constexpr auto* kRmsSupports = "any cut";
 
-const Register rules{
+const Register layer_norm_rules{
     {.op = "aten::native_layer_norm",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_layer_norm,
+     .source = kLayerNormSource,
+     .supports = kLayerNormSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::native_layer_norm_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_layer_norm_backward,
+     .source = kLayerNormSource,
+     .supports = kLayerNormSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::_fused_rms_norm",
      .plan = plan_rms_forward,

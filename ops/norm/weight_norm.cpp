@@ -29,7 +29,7 @@ void check(const OpCall& call, const Slices& slices, const SpecPtr& g) {
                     "\n  have  ", call.describe());
 }
 
-std::optional<Plan> plan_forward(const OpCall& call) {
+std::optional<Plan> plan_weight_norm(const OpCall& call) {
   const Slices slices = slices_of(call, call.spec("v"));
   check(call, slices, call.spec("g"));
   Plan plan{.inputs = {slices.v, slices.g}, .outputs = {slices.v, slices.g}};
@@ -46,7 +46,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 // With the sum s over a slice of dw v:   dg = s / |v|,   dv = g / |v| (dw - v s / |v|^2).
-std::optional<Plan> plan_backward(const OpCall& call) {
+std::optional<Plan> plan_weight_norm_backward(const OpCall& call) {
   const Slices slices = slices_of(call, call.spec("saved_v"));
   Plan plan{.inputs = {slices.v, slices.v, slices.g, slices.g}, .outputs = {slices.v, slices.g}};
   if (!slices.v->has_cut()) return plan;
@@ -64,19 +64,19 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch weight_norm; Salimans, Kingma 2016";
-constexpr auto* kSupports = "any cut";
+constexpr auto* kWeightNormSource = "PyTorch weight_norm; Salimans, Kingma 2016";
+constexpr auto* kWeightNormSupports = "any cut";
 
-const Register rules{
+const Register weight_norm_rules{
     {.op = "aten::_weight_norm_interface",
-     .plan = plan_forward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_weight_norm,
+     .source = kWeightNormSource,
+     .supports = kWeightNormSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::_weight_norm_interface_backward",
-     .plan = plan_backward,
-     .source = kSource,
-     .supports = kSupports,
+     .plan = plan_weight_norm_backward,
+     .source = kWeightNormSource,
+     .supports = kWeightNormSupports,
      .traffic = Traffic::kAllReduce},
 };
 

@@ -101,7 +101,7 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
 constexpr const char* kAny = "any cut of batch, queries and points; cut coordinates are gathered";
 constexpr const char* kRows = "any cut";
 
-const Register rules{
+const Register points_rules{
     {.op = "moonhalo::knn",
      .plan = plan_knn,
      .source = "at::cdist and topk",

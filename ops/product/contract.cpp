@@ -22,8 +22,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
-
 at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
                          at::IntArrayRef o) {
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef);
@@ -150,7 +148,7 @@ at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at
   return out;
 }
 
-const Register rules{
+const Register contract_rules{
     {.op = "moonhalo::contract",
      .plan = plan_contract,
      .source = "PyTorch einsum of two operands",

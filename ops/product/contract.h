@@ -3,9 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace moonhalo {
+
+/// Returns true if a list of axes holds `axis`.
+inline bool contains(const std::vector<int64_t>& axes, int64_t axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 /// The sum of products over the axes that `out` lacks, as in an einsum of two tensors; axes are
 /// numbers, one per dim, each at most once per tensor and each in at least two of the three lists.

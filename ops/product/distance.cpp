@@ -217,7 +217,7 @@ std::optional<Plan> plan_renorm(const OpCall& call) {
 
 constexpr auto* kRows = "any cut of batch and rows; cut features are gathered";
 
-const Register rules{
+const Register distance_rules{
     {.op = {"aten::_cdist_forward", "aten::_euclidean_dist"}, .plan = plan_cdist, .supports = kRows},
     {.op = "aten::_cdist_backward",
      .plan = plan_cdist_backward,

@@ -60,7 +60,7 @@ std::optional<Plan> plan_embedding_backward(const OpCall& call) {
   return solve(call, axes);
 }
 
-const Register rules{
+const Register embedding_rules{
     {.op = "aten::embedding",
      .plan = plan_embedding,
      .source = "PyTorch embedding; Megatron-LM vocabulary-parallel tables",

@@ -74,7 +74,7 @@ std::optional<Plan> plan_weights_backward(const OpCall& call) {
 }
 
 // Scales the named rows down to the greatest norm that is allowed. Every rank scales the rows that it owns.
-std::optional<Plan> plan_renorm(const OpCall& call) {
+std::optional<Plan> plan_embedding_renorm(const OpCall& call) {
   const SpecPtr table = without_partial(call.spec("self"));
   TORCH_CHECK_VALUE(table->ndim() == 2, call.name(), ": the table must have two dims\n  have  ", call.describe());
   Plan plan{.inputs = {table, replicated(call.mesh(), call.spec("indices")->global_shape())}, .outputs = {table}};
@@ -107,7 +107,7 @@ using Planner = std::optional<Plan> (*)(const OpCall& call);
 
 constexpr auto* kColumns = "any cut of columns; cut words, indices and offsets are gathered";
 
-const Register rules{
+const Register embedding_bag_rules{
     {.op = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}, .plan = plan_forward, .supports = kColumns},
     {.op = {"aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward"},
      .plan = plan_backward,
@@ -116,7 +116,7 @@ const Register rules{
      .plan = plan_weights_backward,
      .supports = "any cut of columns; leaves sums"},
     {.op = "aten::embedding_renorm_",
-     .plan = plan_renorm,
+     .plan = plan_embedding_renorm,
      .supports = "any cut of the table",
      .traffic = Traffic::kAllReduce},
 };

@@ -156,7 +156,7 @@ Rule batch_rule(OperatorNames op, std::string_view dims) {
           .supports = "any cut of the batch; cut matrix dims are gathered"};
 }
 
-const Register rules{
+const Register linalg_rules{
     batch_rule({"aten::cholesky", "aten::cholesky_inverse", "aten::linalg_matrix_exp"}, "nn->nn"),
     batch_rule({"aten::cholesky_solve", "aten::_cholesky_solve_helper"}, "nk,nn->nk"),
     batch_rule({"aten::linalg_cholesky_ex", "aten::linalg_inv_ex", "aten::_linalg_det", "aten::_linalg_slogdet",

@@ -40,8 +40,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
-
 // The axis numbers first, first + 1, ...
 Ints axes_from(int64_t first, int64_t count) {
   Ints axes(count);

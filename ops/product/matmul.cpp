@@ -99,7 +99,7 @@ Rule einsum_rule(OperatorNames op, std::string_view dims, bool adds = false) {
           .supports = "any cut; a cut contraction leaves sums, a Partial operand is passed on"};
 }
 
-const Register rules{
+const Register matmul_rules{
     einsum_rule("aten::mm", "mk,kn->mn"),
     einsum_rule("aten::bmm", "bmk,bkn->bmn"),
     einsum_rule("aten::mv", "mk,k->m"),

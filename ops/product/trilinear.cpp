@@ -62,7 +62,7 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register trilinear_rules{
     {.op = "aten::_trilinear", .plan = plan_trilinear, .supports = "any cut; a cut of a summed dim leaves sums"},
 };
 

@@ -54,7 +54,7 @@ std::optional<Plan> plan_rrelu(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register dropout_rules{
     {.op = "aten::native_dropout", .plan = plan_native_dropout, .supports = kAnyCut},
     {.op = {"aten::rrelu_with_noise", "aten::rrelu_with_noise_"}, .plan = plan_rrelu, .supports = kAnyCut},
 };

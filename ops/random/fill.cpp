@@ -302,7 +302,7 @@ std::optional<Plan> plan_normal(const OpCall& call) {
   });
 }
 
-const Register rules{
+const Register fill_rules{
     {.op = {"aten::uniform_", "aten::uniform"}, .plan = plan_fill<fill_uniform>, .supports = kAnyCut},
     {.op = {"aten::normal_", "aten::normal_functional"}, .plan = plan_fill<fill_normal>, .supports = kAnyCut},
     {.op = {"aten::log_normal_", "aten::log_normal"}, .plan = plan_fill<fill_log_normal>, .supports = kAnyCut},

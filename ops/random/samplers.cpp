@@ -239,7 +239,7 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
 const char* const kRows =
     "any cut; rows stay cut, the last dim is gathered; the same numbers for any cut and any number of ranks";
 
-const Register rules{
+const Register samplers_rules{
     {.op = "aten::poisson", .plan = plan_sample<poisson>, .supports = kAnyCut},
     {.op = "aten::_standard_gamma", .plan = plan_sample<gamma>, .supports = kAnyCut},
     {.op = "aten::binomial", .plan = plan_binomial, .supports = kAnyCut},

@@ -114,31 +114,34 @@ std::optional<Plan> plan_aminmax(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSource = "PyTorch max, argmax, aminmax; ties go to the first, NaN wins";
-constexpr auto* kSupports = "any cut; indices are global";
+constexpr auto* kExtremesSource = "PyTorch max, argmax, aminmax; ties go to the first, NaN wins";
+constexpr auto* kExtremesSupports = "any cut; indices are global";
 
-const Register rules{
+const Register extremes_rules{
     {.op = "aten::max.dim",
      .plan = plan_with_indices<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kExtremesSource,
+     .supports = kExtremesSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::min.dim",
      .plan = plan_with_indices<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kExtremesSource,
+     .supports = kExtremesSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::argmax",
      .plan = plan_arg<ReduceOp::kMax>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kExtremesSource,
+     .supports = kExtremesSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::argmin",
      .plan = plan_arg<ReduceOp::kMin>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kExtremesSource,
+     .supports = kExtremesSupports,
      .traffic = Traffic::kAllReduce},
-    {.op = "aten::aminmax", .plan = plan_aminmax, .source = kSource, .supports = "any cut; Partial(min), Partial(max)"},
+    {.op = "aten::aminmax",
+     .plan = plan_aminmax,
+     .source = kExtremesSource,
+     .supports = "any cut; Partial(min), Partial(max)"},
 };
 
 }  // namespace

@@ -175,11 +175,14 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut; counts stay sums, a range that is not given is the global one";
+constexpr auto* kHistogramSupports = "any cut; counts stay sums, a range that is not given is the global one";
 
-const Register rules{
-    {.op = "aten::histc", .plan = plan_histc, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::histogram", .plan = plan_histogram<false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+const Register histogram_rules{
+    {.op = "aten::histc", .plan = plan_histc, .supports = kHistogramSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::histogram",
+     .plan = plan_histogram<false>,
+     .supports = kHistogramSupports,
+     .traffic = Traffic::kAllReduce},
     {.op = "aten::_histogramdd_bin_edges",
      .plan = plan_histogram<true>,
      .supports = "any cut but of the coordinates",

@@ -66,11 +66,17 @@ std::optional<Plan> plan_median(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut";
+constexpr auto* kOrderStatisticsSupports = "any cut";
 
-const Register rules{
-    {.op = "aten::median", .plan = plan_median<false>, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::nanmedian", .plan = plan_median<true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+const Register order_statistics_rules{
+    {.op = "aten::median",
+     .plan = plan_median<false>,
+     .supports = kOrderStatisticsSupports,
+     .traffic = Traffic::kAllReduce},
+    {.op = "aten::nanmedian",
+     .plan = plan_median<true>,
+     .supports = kOrderStatisticsSupports,
+     .traffic = Traffic::kAllReduce},
 };
 
 }  // namespace

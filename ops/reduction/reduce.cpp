@@ -67,27 +67,27 @@ std::optional<Plan> plan_binary(const OpCall& call) {
   return solve(call, broadcast_axes(call));
 }
 
-constexpr auto* kSource = "PyTorch reductions; DTensor's Partial";
+constexpr auto* kReduceSource = "PyTorch reductions; DTensor's Partial";
 
-const Register rules{
-    {.op = "aten::sum", .plan = plan_sum, .source = kSource, .supports = "any cut; stays Partial(sum)"},
-    {.op = "aten::mean", .plan = plan_mean, .source = kSource, .supports = "any cut; Partial(sum), true counts"},
+const Register reduce_rules{
+    {.op = "aten::sum", .plan = plan_sum, .source = kReduceSource, .supports = "any cut; stays Partial(sum)"},
+    {.op = "aten::mean", .plan = plan_mean, .source = kReduceSource, .supports = "any cut; Partial(sum), true counts"},
     {.op = {"aten::nansum", "aten::count_nonzero"},
      .plan = plan_reduce<ReduceOp::kSum>,
-     .source = kSource,
+     .source = kReduceSource,
      .supports = "any cut"},
-    {.op = "aten::prod", .plan = plan_reduce<ReduceOp::kProduct>, .source = kSource, .supports = "any cut"},
-    {.op = "aten::any", .plan = plan_reduce<ReduceOp::kMax>, .source = kSource, .supports = "any cut"},
-    {.op = "aten::all", .plan = plan_reduce<ReduceOp::kMin>, .source = kSource, .supports = "any cut"},
+    {.op = "aten::prod", .plan = plan_reduce<ReduceOp::kProduct>, .source = kReduceSource, .supports = "any cut"},
+    {.op = "aten::any", .plan = plan_reduce<ReduceOp::kMax>, .source = kReduceSource, .supports = "any cut"},
+    {.op = "aten::all", .plan = plan_reduce<ReduceOp::kMin>, .source = kReduceSource, .supports = "any cut"},
     {.op = {"aten::amax", "aten::max"},
      .plan = plan_extremum<ReduceOp::kMax>,
-     .source = kSource,
+     .source = kReduceSource,
      .supports = "any cut"},
     {.op = {"aten::amin", "aten::min"},
      .plan = plan_extremum<ReduceOp::kMin>,
-     .source = kSource,
+     .source = kReduceSource,
      .supports = "any cut"},
-    {.op = {"aten::max.other", "aten::min.other"}, .plan = plan_binary, .source = kSource, .supports = "any cut"},
+    {.op = {"aten::max.other", "aten::min.other"}, .plan = plan_binary, .source = kReduceSource, .supports = "any cut"},
 };
 
 }  // namespace

@@ -47,14 +47,17 @@ std::optional<Plan> plan_scan(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut";
+constexpr auto* kScanSupports = "any cut";
 
-const Register rules{
-    {.op = "aten::cumsum", .plan = plan_scan<Scan::kSum>, .supports = kSupports, .traffic = Traffic::kAllReduce},
-    {.op = "aten::cumprod", .plan = plan_scan<Scan::kProduct>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+const Register scan_rules{
+    {.op = "aten::cumsum", .plan = plan_scan<Scan::kSum>, .supports = kScanSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::cumprod",
+     .plan = plan_scan<Scan::kProduct>,
+     .supports = kScanSupports,
+     .traffic = Traffic::kAllReduce},
     {.op = "aten::logcumsumexp",
      .plan = plan_scan<Scan::kLogSumExp>,
-     .supports = kSupports,
+     .supports = kScanSupports,
      .traffic = Traffic::kAllReduce},
 };
 

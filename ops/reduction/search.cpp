@@ -72,11 +72,11 @@ std::optional<Plan> plan_isin(const OpCall& call) {
   return solve(call, axes);
 }
 
-constexpr auto* kSupports = "any cut of the values; cut boundaries leave counts that add up";
+constexpr auto* kSearchSupports = "any cut of the values; cut boundaries leave counts that add up";
 
-const Register rules{
-    {.op = "aten::searchsorted", .plan = plan_searchsorted, .supports = kSupports},
-    {.op = "aten::bucketize", .plan = plan_bucketize, .supports = kSupports},
+const Register search_rules{
+    {.op = "aten::searchsorted", .plan = plan_searchsorted, .supports = kSearchSupports},
+    {.op = "aten::bucketize", .plan = plan_bucketize, .supports = kSearchSupports},
     {.op = "aten::isin", .plan = plan_isin, .supports = "any cut of elements and of the set"},
 };
 

@@ -65,21 +65,24 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut";
+constexpr auto* kSoftmaxSupports = "any cut";
 
-const Register rules{
+const Register softmax_rules{
     {.op = {"aten::_softmax", "aten::_safe_softmax"},
      .plan = plan_softmax<false>,
-     .supports = kSupports,
+     .supports = kSoftmaxSupports,
      .traffic = Traffic::kAllReduce},
-    {.op = "aten::_log_softmax", .plan = plan_softmax<true>, .supports = kSupports, .traffic = Traffic::kAllReduce},
+    {.op = "aten::_log_softmax",
+     .plan = plan_softmax<true>,
+     .supports = kSoftmaxSupports,
+     .traffic = Traffic::kAllReduce},
     {.op = "aten::_softmax_backward_data",
      .plan = plan_backward<false>,
-     .supports = kSupports,
+     .supports = kSoftmaxSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::_log_softmax_backward_data",
      .plan = plan_backward<true>,
-     .supports = kSupports,
+     .supports = kSoftmaxSupports,
      .traffic = Traffic::kAllReduce},
 };
 

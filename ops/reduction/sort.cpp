@@ -80,7 +80,7 @@ std::optional<Plan> plan_topk(const OpCall& call) {
 
 constexpr auto* kLines = "any cut";
 
-const Register rules{
+const Register sort_rules{
     {.op = "aten::topk", .plan = plan_topk, .supports = "any cut", .traffic = Traffic::kRedistribute},
     {.op = {"aten::sort", "aten::cummax", "aten::cummin"},
      .plan = plan_lines<false>,

@@ -127,20 +127,20 @@ std::optional<Plan> plan_consecutive(const OpCall& call) {
                   {.consecutive = true, .inverse = call.flag("return_inverse"), .counts = call.flag("return_counts")});
 }
 
-constexpr auto* kSupports = "any cut; places stay cut";
+constexpr auto* kUniqueSupports = "any cut; places stay cut";
 
-const Register rules{
+const Register unique_rules{
     {.op = {"aten::_unique", "aten::_unique2"},
      .plan = plan_unique,
-     .supports = kSupports,
+     .supports = kUniqueSupports,
      .traffic = Traffic::kDataDependent},
     {.op = {"aten::unique_dim", "aten::unique_dim_consecutive"},
      .plan = plan_unique_rows,
-     .supports = kSupports,
+     .supports = kUniqueSupports,
      .traffic = Traffic::kDataDependent},
     {.op = "aten::unique_consecutive",
      .plan = plan_consecutive,
-     .supports = kSupports,
+     .supports = kUniqueSupports,
      .traffic = Traffic::kDataDependent},
 };
 

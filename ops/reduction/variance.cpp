@@ -41,24 +41,24 @@ std::optional<Plan> plan_moments(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut, any correction";
+constexpr auto* kVarianceSupports = "any cut, any correction";
 
-const Register rules{
+const Register variance_rules{
     {.op = "aten::var.correction",
      .plan = plan_moments<false, false>,
-     .supports = kSupports,
+     .supports = kVarianceSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::std.correction",
      .plan = plan_moments<true, false>,
-     .supports = kSupports,
+     .supports = kVarianceSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::var_mean.correction",
      .plan = plan_moments<false, true>,
-     .supports = kSupports,
+     .supports = kVarianceSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::std_mean.correction",
      .plan = plan_moments<true, true>,
-     .supports = kSupports,
+     .supports = kVarianceSupports,
      .traffic = Traffic::kAllReduce},
 };
 

@@ -89,12 +89,12 @@ std::optional<Plan> plan_logsumexp(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut; orders 0, 1 and infinite stay Partial";
+constexpr auto* kVectorNormSupports = "any cut; orders 0, 1 and infinite stay Partial";
 
-const Register rules{
+const Register vector_norm_rules{
     {.op = {"aten::norm", "aten::linalg_vector_norm"},
      .plan = plan_norm,
-     .supports = kSupports,
+     .supports = kVectorNormSupports,
      .traffic = Traffic::kAllReduce},
     {.op = "aten::linalg__powsum", .plan = plan_powers, .supports = "any cut, stays Partial"},
     {.op = "aten::logsumexp", .plan = plan_logsumexp, .supports = "any cut", .traffic = Traffic::kAllReduce},

@@ -110,7 +110,7 @@ std::optional<Plan> refuse(const OpCall& call) {
                               call.describe(), "\n  fix   use view, slice, select, transpose or expand");
 }
 
-const Register rules{
+const Register as_strided_rules{
     {.op = {"aten::as_strided", "aten::as_strided_copy"},
      .plan = plan_as_strided,
      .supports = "strides that step along dims; whole dims keep their cut"},

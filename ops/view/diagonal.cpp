@@ -143,8 +143,8 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   return plan;
 }
 
-// A composite that walks through memory by strides: met above autograd and carried out through diagonals, which share
-// memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
+// A composite that walks through memory by strides: met_diagonal above autograd and carried out through diagonals,
+// which share memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
 at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
   if (!is_shard_tensor(self) || self.dim() < 2) return at::native::fill_diagonal_(self, value, wrap);
   if (self.dim() == 2) {
@@ -162,13 +162,13 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
   return self;
 }
 
-void meet(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
-const MeetAboveAutograd met(&meet);
+void meet_diagonal(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
+const MeetAboveAutograd met_diagonal(&meet_diagonal);
 
-const char* const kAny = "any cut, of the two dims too";
+const char* const kDiagonalAny = "any cut, of the two dims too";
 
-const Register rules{
-    {.op = {"aten::diagonal", "aten::diagonal_copy"}, .plan = plan_diagonal, .supports = kAny},
+const Register diagonal_rules{
+    {.op = {"aten::diagonal", "aten::diagonal_copy"}, .plan = plan_diagonal, .supports = kDiagonalAny},
     {.op = "aten::diagonal_backward",
      .plan = plan_diagonal_backward,
      .supports = "any cut; one of the diagonal becomes one of the first dim"},

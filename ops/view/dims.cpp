@@ -147,20 +147,20 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   return plan;
 }
 
-const char* const kAny = "any cut";
+const char* const kDimsAny = "any cut";
 
-const Register rules{
-    {.op = {"aten::permute", "aten::permute_copy"}, .plan = plan_permute, .supports = kAny},
+const Register dims_rules{
+    {.op = {"aten::permute", "aten::permute_copy"}, .plan = plan_permute, .supports = kDimsAny},
     {.op = {"aten::transpose.int", "aten::transpose_copy.int", "aten::t", "aten::t_copy"},
      .plan = plan_transpose,
-     .supports = kAny},
+     .supports = kDimsAny},
     {.op = {"aten::alias", "aten::alias_copy", "aten::detach", "aten::detach_copy"},
      .plan = plan_same,
-     .supports = kAny},
-    {.op = {"aten::unsqueeze", "aten::unsqueeze_copy"}, .plan = plan_unsqueeze, .supports = kAny},
-    {.op = {"aten::squeeze", "aten::squeeze_copy"}, .plan = plan_squeeze, .supports = kAny},
-    {.op = {"aten::expand", "aten::expand_copy"}, .plan = plan_expand, .supports = kAny},
-    {.op = {"aten::view_as_real", "aten::view_as_real_copy"}, .plan = plan_view_as_real, .supports = kAny},
+     .supports = kDimsAny},
+    {.op = {"aten::unsqueeze", "aten::unsqueeze_copy"}, .plan = plan_unsqueeze, .supports = kDimsAny},
+    {.op = {"aten::squeeze", "aten::squeeze_copy"}, .plan = plan_squeeze, .supports = kDimsAny},
+    {.op = {"aten::expand", "aten::expand_copy"}, .plan = plan_expand, .supports = kDimsAny},
+    {.op = {"aten::view_as_real", "aten::view_as_real_copy"}, .plan = plan_view_as_real, .supports = kDimsAny},
     {.op = {"aten::view_as_complex_copy", "aten::view_as_complex"},
      .plan = plan_view_as_complex,
      .supports = "any cut; one of the last dim is gathered"},

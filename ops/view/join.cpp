@@ -154,7 +154,7 @@ std::optional<Plan> plan_stack(const OpCall& call) {
   return solve(call, axes);
 }
 
-const Register rules{
+const Register join_rules{
     {.op = "aten::cat",
      .plan = plan_cat,
      .supports = "any cut; along a cut dim rows move only where the blocks of the pieces interleave"},

@@ -4,7 +4,7 @@
 //
 //     reflect by 2   |2 1 0 1 2 3 4|5 6 7 8 7 6|       blocks 5 + 4 become 7 + 6
 //
-// PyTorch pads circularly by writing into a plain tensor, so that is met above autograd, as an operator of our own.
+// PyTorch pads circularly by writing into a plain tensor, so that is met_pad above autograd, as an operator of our own.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_pad_circular_native.h>
@@ -198,9 +198,9 @@ at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
   return pad_circular(self, C10_AS_INTARRAYREF_SLOW(pad));
 }
 
-void meet(torch::Library& library) { library.impl("_pad_circular", &meet_pad_circular); }
+void meet_pad(torch::Library& library) { library.impl("_pad_circular", &meet_pad_circular); }
 
-const MeetAboveAutograd met(&meet);
+const MeetAboveAutograd met_pad(&meet_pad);
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def("pad_circular(Tensor self, int[] padding) -> Tensor");
@@ -211,34 +211,34 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 constexpr auto kReflect = plan_pad<Boundary::kReflect>, kReflectBack = plan_pad_backward<Boundary::kReflect>;
 constexpr auto kRepeat = plan_pad<Boundary::kReplicate>, kRepeatBack = plan_pad_backward<Boundary::kReplicate>;
-const char* const kAny = "any cut";
+const char* const kPadAny = "any cut";
 
-const Register rules{
+const Register pad_rules{
     {.op = "moonhalo::pad_circular",
      .plan = plan_pad<Boundary::kCircular>,
      .source = "PyTorch pad, circular",
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
     {.op = "moonhalo::pad_circular_backward",
      .plan = plan_circular_backward,
      .source = "PyTorch pad, circular",
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
     {.op = {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"},
      .plan = kReflect,
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
     {.op = {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
      .plan = kReflectBack,
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
     {.op = {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"},
      .plan = kRepeat,
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
     {.op = {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
      .plan = kRepeatBack,
-     .supports = kAny,
+     .supports = kPadAny,
      .traffic = Traffic::kHalo},
 };
 

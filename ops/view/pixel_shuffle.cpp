@@ -106,7 +106,7 @@ std::optional<Plan> plan_channel_shuffle(const OpCall& call) {
 
 const char* const kChannels = "any cut; one of the channels is gathered and made again";
 
-const Register rules{
+const Register pixel_shuffle_rules{
     {.op = {"aten::channel_shuffle", "aten::native_channel_shuffle"},
      .plan = plan_channel_shuffle,
      .supports = kChannels},

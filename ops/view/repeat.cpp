@@ -216,7 +216,7 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register repeat_rules{
     {.op = "aten::repeat",
      .plan = plan_repeat,
      .supports = "any cut; blocks of a repeated cut dim grow alike",

@@ -248,7 +248,7 @@ std::optional<Plan> plan_split(const OpCall& call) {
 
 const char* const kStays = "any cut; along a cut dim each rank keeps its rows";
 
-const Register rules{
+const Register slice_rules{
     {.op = {"aten::slice.Tensor", "aten::slice_copy.Tensor"}, .plan = plan_slice, .supports = kStays},
     {.op = "aten::slice_backward", .plan = plan_slice_backward, .supports = kStays},
     {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .supports = kStays},

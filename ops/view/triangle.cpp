@@ -18,10 +18,10 @@ std::optional<Plan> plan_triangle(const OpCall& call) {
   return plan;
 }
 
-const char* const kAny = "any cut";
+const char* const kTriangleAny = "any cut";
 
-const Register rules{
-    {.op = {"aten::tril", "aten::tril_", "aten::triu", "aten::triu_"}, .plan = plan_triangle, .supports = kAny},
+const Register triangle_rules{
+    {.op = {"aten::tril", "aten::tril_", "aten::triu", "aten::triu_"}, .plan = plan_triangle, .supports = kTriangleAny},
 };
 
 }  // namespace

@@ -130,11 +130,14 @@ std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   return plan;
 }
 
-const char* const kAny = "any cut";
+const char* const kUnfoldAny = "any cut";
 
-const Register rules{
-    {.op = {"aten::unfold", "aten::unfold_copy"}, .plan = plan_unfold, .supports = kAny, .traffic = Traffic::kHalo},
-    {.op = "aten::unfold_backward", .plan = plan_unfold_backward, .supports = kAny, .traffic = Traffic::kHalo},
+const Register unfold_rules{
+    {.op = {"aten::unfold", "aten::unfold_copy"},
+     .plan = plan_unfold,
+     .supports = kUnfoldAny,
+     .traffic = Traffic::kHalo},
+    {.op = "aten::unfold_backward", .plan = plan_unfold_backward, .supports = kUnfoldAny, .traffic = Traffic::kHalo},
 };
 
 }  // namespace

@@ -170,7 +170,7 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
 
 const char* const kSupports = "any cut; block boundaries are moved to rows of the outermost dim of a group";
 
-const Register rules{
+const Register view_rules{
     {.op = {"aten::view", "aten::view_copy", "aten::_reshape_copy", "aten::_unsafe_view", "aten::_reshape_alias"},
      .plan = plan_view,
      .supports = kSupports},

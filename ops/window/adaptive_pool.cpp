@@ -105,7 +105,7 @@ at::Tensor rebase(at::Tensor index, const std::vector<int64_t>& from, const std:
 // Average.
 
 template <int64_t kPooled>
-std::optional<Plan> plan_average(const OpCall& call) {
+std::optional<Plan> plan_adaptive_average(const OpCall& call) {
   const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
   Plan plan;
   plan.inputs = {p.input};
@@ -130,7 +130,7 @@ std::optional<Plan> plan_average(const OpCall& call) {
 }
 
 template <int64_t kPooled>
-std::optional<Plan> plan_average_backward(const OpCall& call) {
+std::optional<Plan> plan_adaptive_average_backward(const OpCall& call) {
   const auto& grad_shape = call.spec("grad_output")->global_shape();
   const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
   Plan plan;
@@ -194,7 +194,7 @@ void pool_windows(const AdaptivePool& p, const PoolWindow& pool, size_t level, c
 }
 
 template <int64_t kPooled>
-std::optional<Plan> plan_max(const OpCall& call) {
+std::optional<Plan> plan_adaptive_max(const OpCall& call) {
   const AdaptivePool p = pool_of(call, kPooled, call.integers("output_size"));
   Plan plan;
   plan.inputs = {p.input};
@@ -214,7 +214,7 @@ std::optional<Plan> plan_max(const OpCall& call) {
 }
 
 template <int64_t kPooled>
-std::optional<Plan> plan_max_backward(const OpCall& call) {
+std::optional<Plan> plan_adaptive_max_backward(const OpCall& call) {
   const auto& grad_shape = call.spec("grad_output")->global_shape();
   const AdaptivePool p = pool_of(call, kPooled, {grad_shape.end() - kPooled, grad_shape.end()});
   Plan plan;
@@ -234,28 +234,40 @@ std::optional<Plan> plan_max_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSupports = "any sizes; cuts of batch, channels and space";
+constexpr const char* kAdaptivePoolSupports = "any sizes; cuts of batch, channels and space";
 
-const Register rules{
-    {.op = "aten::_adaptive_avg_pool2d", .plan = plan_average<2>, .supports = kSupports, .traffic = Traffic::kHalo},
-    {.op = "aten::_adaptive_avg_pool3d", .plan = plan_average<3>, .supports = kSupports, .traffic = Traffic::kHalo},
+const Register adaptive_pool_rules{
+    {.op = "aten::_adaptive_avg_pool2d",
+     .plan = plan_adaptive_average<2>,
+     .supports = kAdaptivePoolSupports,
+     .traffic = Traffic::kHalo},
+    {.op = "aten::_adaptive_avg_pool3d",
+     .plan = plan_adaptive_average<3>,
+     .supports = kAdaptivePoolSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::_adaptive_avg_pool2d_backward",
-     .plan = plan_average_backward<2>,
-     .supports = kSupports,
+     .plan = plan_adaptive_average_backward<2>,
+     .supports = kAdaptivePoolSupports,
      .traffic = Traffic::kHalo},
     {.op = "aten::_adaptive_avg_pool3d_backward",
-     .plan = plan_average_backward<3>,
-     .supports = kSupports,
+     .plan = plan_adaptive_average_backward<3>,
+     .supports = kAdaptivePoolSupports,
      .traffic = Traffic::kHalo},
-    {.op = "aten::adaptive_max_pool2d", .plan = plan_max<2>, .supports = kSupports, .traffic = Traffic::kHalo},
-    {.op = "aten::adaptive_max_pool3d", .plan = plan_max<3>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::adaptive_max_pool2d",
+     .plan = plan_adaptive_max<2>,
+     .supports = kAdaptivePoolSupports,
+     .traffic = Traffic::kHalo},
+    {.op = "aten::adaptive_max_pool3d",
+     .plan = plan_adaptive_max<3>,
+     .supports = kAdaptivePoolSupports,
+     .traffic = Traffic::kHalo},
     {.op = "aten::adaptive_max_pool2d_backward",
-     .plan = plan_max_backward<2>,
-     .supports = kSupports,
+     .plan = plan_adaptive_max_backward<2>,
+     .supports = kAdaptivePoolSupports,
      .traffic = Traffic::kHalo},
     {.op = "aten::adaptive_max_pool3d_backward",
-     .plan = plan_max_backward<3>,
-     .supports = kSupports,
+     .plan = plan_adaptive_max_backward<3>,
+     .supports = kAdaptivePoolSupports,
      .traffic = Traffic::kHalo},
 };
 

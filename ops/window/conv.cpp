@@ -408,7 +408,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register conv_rules{
     {.op = "aten::convolution",
      .plan = plan_forward,
      .supports = "1-3 spatial dims, any kernel, stride, dilation, padding, groups, transposed; "

@@ -49,10 +49,10 @@ void meet(torch::Library& library) { library.impl("conv_tbc_backward", &backward
 
 const MeetAboveAutograd met(&meet);
 
-constexpr auto* kSupports = "any cut of batch and output channels; others are gathered";
+constexpr auto* kConvTbcSupports = "any cut of batch and output channels; others are gathered";
 
-const Register rules{
-    {.op = "aten::conv_tbc", .plan = plan_conv_tbc, .supports = kSupports},
+const Register conv_tbc_rules{
+    {.op = "aten::conv_tbc", .plan = plan_conv_tbc, .supports = kConvTbcSupports},
 };
 
 }  // namespace

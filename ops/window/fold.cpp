@@ -167,7 +167,7 @@ std::optional<Plan> plan_fold(const OpCall& call) {
   return plan;
 }
 
-const Register rules{
+const Register fold_rules{
     {.op = "aten::im2col",
      .plan = plan_unfold,
      .supports = "any window; cuts of batch, channels and rows, a cut of the last dim moves to the rows",

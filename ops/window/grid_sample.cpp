@@ -92,13 +92,15 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr auto* kSupports = "any cut of batch, channels and the grid; a cut of the input's space is gathered";
+constexpr auto* kGridSampleSupports = "any cut of batch, channels and the grid; a cut of the input's space is gathered";
 
-const Register rules{
-    {.op = {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, .plan = plan_grid_sampler, .supports = kSupports},
+const Register grid_sample_rules{
+    {.op = {"aten::grid_sampler_2d", "aten::grid_sampler_3d"},
+     .plan = plan_grid_sampler,
+     .supports = kGridSampleSupports},
     {.op = {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"},
      .plan = plan_grid_sampler_backward,
-     .supports = kSupports},
+     .supports = kGridSampleSupports},
 };
 
 }  // namespace

@@ -296,19 +296,19 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSource = "PyTorch grid_sample";
-constexpr const char* kSupports = "any cut";
+constexpr const char* kGridSampleBoundedSource = "PyTorch grid_sample";
+constexpr const char* kGridSampleBoundedSupports = "any cut";
 
-const Register rules{
+const Register grid_sample_bounded_rules{
     {.op = "moonhalo::grid_sample",
      .plan = plan_sample,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kGridSampleBoundedSource,
+     .supports = kGridSampleBoundedSupports,
      .traffic = Traffic::kHalo | Traffic::kAllReduce},
     {.op = "moonhalo::grid_sample_backward",
      .plan = plan_sample_backward,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kGridSampleBoundedSource,
+     .supports = kGridSampleBoundedSupports,
      .traffic = Traffic::kHalo | Traffic::kAllReduce},
 };
 

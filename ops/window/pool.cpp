@@ -414,28 +414,28 @@ std::optional<Plan> plan_average_backward(const OpCall& call) {
   return plan;
 }
 
-constexpr const char* kSupports = "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
+constexpr const char* kPoolSupports = "any kernel, stride, padding and ceil_mode; cuts of batch, channels and space";
 
-const Register rules{
-    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .supports = kSupports, .traffic = Traffic::kHalo},
-    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .supports = kSupports, .traffic = Traffic::kHalo},
+const Register pool_rules{
+    {.op = "aten::max_pool2d_with_indices", .plan = plan_max<2>, .supports = kPoolSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::max_pool3d_with_indices", .plan = plan_max<3>, .supports = kPoolSupports, .traffic = Traffic::kHalo},
     {.op = "aten::max_pool2d_with_indices_backward",
      .plan = plan_max_backward<2>,
-     .supports = kSupports,
+     .supports = kPoolSupports,
      .traffic = Traffic::kHalo},
     {.op = "aten::max_pool3d_with_indices_backward",
      .plan = plan_max_backward<3>,
-     .supports = kSupports,
+     .supports = kPoolSupports,
      .traffic = Traffic::kHalo},
-    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .supports = kSupports, .traffic = Traffic::kHalo},
-    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .supports = kSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::avg_pool2d", .plan = plan_average<2>, .supports = kPoolSupports, .traffic = Traffic::kHalo},
+    {.op = "aten::avg_pool3d", .plan = plan_average<3>, .supports = kPoolSupports, .traffic = Traffic::kHalo},
     {.op = "aten::avg_pool2d_backward",
      .plan = plan_average_backward<2>,
-     .supports = kSupports,
+     .supports = kPoolSupports,
      .traffic = Traffic::kHalo},
     {.op = "aten::avg_pool3d_backward",
      .plan = plan_average_backward<3>,
-     .supports = kSupports,
+     .supports = kPoolSupports,
      .traffic = Traffic::kHalo},
 };
 

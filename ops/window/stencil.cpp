@@ -185,19 +185,19 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def(("divergence(Tensor[] fields, " + options + "Tensor").c_str(), &divergence_op);
 }
 
-constexpr const char* kSource = "B. Fornberg, Mathematics of Computation 51, 1988";
-constexpr const char* kSupports = "any cut, kept";
+constexpr const char* kStencilSource = "B. Fornberg, Mathematics of Computation 51, 1988";
+constexpr const char* kStencilSupports = "any cut, kept";
 
-const Register rules{
+const Register stencil_rules{
     {.op = "moonhalo::stencil",
      .plan = plan_stencil<false>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kStencilSource,
+     .supports = kStencilSupports,
      .traffic = Traffic::kHalo},
     {.op = "moonhalo::stencil_backward",
      .plan = plan_stencil<true>,
-     .source = kSource,
-     .supports = kSupports,
+     .source = kStencilSource,
+     .supports = kStencilSupports,
      .traffic = Traffic::kHalo},
 };
 

@@ -90,15 +90,15 @@ std::optional<Plan> plan_unpool(const OpCall& call) {
   return plan_planes(call, {kSpace, kSpace}, {pooled(call, kSpace)}, {at::kFloat});
 }
 
-constexpr auto* kSupports = "any cut of batch and channels; a cut of space is gathered";
+constexpr auto* kUnpoolSupports = "any cut of batch and channels; a cut of space is gathered";
 
-const Register rules{
-    {.op = "aten::fractional_max_pool2d", .plan = plan_fractional<2>, .supports = kSupports},
-    {.op = "aten::fractional_max_pool3d", .plan = plan_fractional<3>, .supports = kSupports},
-    {.op = "aten::fractional_max_pool2d_backward", .plan = plan_fractional_backward<2>, .supports = kSupports},
-    {.op = "aten::fractional_max_pool3d_backward", .plan = plan_fractional_backward<3>, .supports = kSupports},
-    {.op = "aten::max_unpool2d", .plan = plan_unpool<2>, .supports = kSupports},
-    {.op = "aten::max_unpool3d", .plan = plan_unpool<3>, .supports = kSupports},
+const Register unpool_rules{
+    {.op = "aten::fractional_max_pool2d", .plan = plan_fractional<2>, .supports = kUnpoolSupports},
+    {.op = "aten::fractional_max_pool3d", .plan = plan_fractional<3>, .supports = kUnpoolSupports},
+    {.op = "aten::fractional_max_pool2d_backward", .plan = plan_fractional_backward<2>, .supports = kUnpoolSupports},
+    {.op = "aten::fractional_max_pool3d_backward", .plan = plan_fractional_backward<3>, .supports = kUnpoolSupports},
+    {.op = "aten::max_unpool2d", .plan = plan_unpool<2>, .supports = kUnpoolSupports},
+    {.op = "aten::max_unpool3d", .plan = plan_unpool<3>, .supports = kUnpoolSupports},
 };
 
 }  // namespace

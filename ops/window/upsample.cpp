@@ -24,15 +24,18 @@
 namespace moonhalo {
 namespace {
 
-enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic, kSmoothLinear, kSmoothCubic };
+enum class Interpolation : uint8_t { kNearest, kNearestExact, kLinear, kCubic, kSmoothLinear, kSmoothCubic };
 
-bool is_smooth(Mode mode) { return mode == Mode::kSmoothLinear || mode == Mode::kSmoothCubic; }
+bool is_smooth(Interpolation mode) {
+  return mode == Interpolation::kSmoothLinear || mode == Interpolation::kSmoothCubic;
+}
 
 // One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with
 // align_corners the end rows' centres meet, otherwise the domain's ends do.
 class Dim {
  public:
-  Dim(Mode mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor, at::ScalarType dtype)
+  Dim(Interpolation mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor,
+      at::ScalarType dtype)
       : mode_(mode), in_(in), align_corners_(align_corners) {
     if (align_corners) {
       scale_ = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
@@ -42,18 +45,18 @@ class Dim {
     if (is_smooth(mode)) {
       if (in == out) scale_ = 1;  // left as it is, whatever the factor
       // A window of the filter, as wide as the rows that fall on one output are apart.
-      const double half = mode == Mode::kSmoothCubic ? 2 : 1;
+      const double half = mode == Interpolation::kSmoothCubic ? 2 : 1;
       support_ = half * std::max(scale_, 1.0);
       taps_ = 2 * static_cast<int64_t>(std::ceil(support_)) + 1;
       return;
     }
-    taps_ = mode == Mode::kCubic ? 4 : mode == Mode::kLinear ? 2 : 1;
+    taps_ = mode == Interpolation::kCubic ? 4 : mode == Interpolation::kLinear ? 2 : 1;
     if (taps_ > 1) return;
     // The choice of the nearest row hangs on rounding: ask LibTorch, in the precision it will use.
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
-    const at::Tensor rows = mode == Mode::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
-                                                   : at::_upsample_nearest_exact1d(ramp, {out}, factor);
+    const at::Tensor rows = mode == Interpolation::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
+                                                            : at::_upsample_nearest_exact1d(ramp, {out}, factor);
     const at::Tensor index = rows.to(at::kLong).contiguous();
     nearest_.assign(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + out);
   }
@@ -71,11 +74,11 @@ class Dim {
     if (is_smooth(mode_)) return read_window(o, rows, weights);
     const auto at = static_cast<double>(o);
     double source = align_corners_ ? at * scale_ : (at + 0.5) * scale_ - 0.5;
-    if (mode_ == Mode::kLinear) source = std::max(source, 0.0);
+    if (mode_ == Interpolation::kLinear) source = std::max(source, 0.0);
     int64_t row = static_cast<int64_t>(std::floor(source));
-    if (mode_ == Mode::kLinear) row = std::min(row, in_ - 1);
+    if (mode_ == Interpolation::kLinear) row = std::min(row, in_ - 1);
     const double t = std::clamp(source - static_cast<double>(row), 0.0, 1.0);
-    if (mode_ == Mode::kLinear) {
+    if (mode_ == Interpolation::kLinear) {
       rows.insert(rows.end(), {row, inside(row + 1)});
       weights.insert(weights.end(), {1 - t, t});
       return;
@@ -114,7 +117,9 @@ class Dim {
     for (int64_t tap = 0; tap < taps_; ++tap) {
       const int64_t row = first + tap;
       const double x = std::abs(static_cast<double>(row) - centre + 0.5) / std::max(scale_, 1.0);
-      const double weight = row >= end ? 0 : mode_ == Mode::kSmoothCubic ? keys(x, kSmoothA) : std::max(1 - x, 0.0);
+      const double weight = row >= end                             ? 0
+                            : mode_ == Interpolation::kSmoothCubic ? keys(x, kSmoothA)
+                                                                   : std::max(1 - x, 0.0);
       rows.push_back(row < end ? row : std::min(first, in_ - 1));
       weights.push_back(weight);
       sum += weight;
@@ -122,7 +127,7 @@ class Dim {
     for (size_t i = begin; sum != 0 && i < weights.size(); ++i) weights[i] /= sum;
   }
 
-  Mode mode_;
+  Interpolation mode_;
   int64_t in_;
   bool align_corners_;
   double scale_ = 1, support_ = 0;
@@ -132,7 +137,7 @@ class Dim {
 
 // A cut dim on one rank: output row o is the sum over t of weights[o, t] * row rows[o, t] of the
 // extended block.
-struct Taps {
+struct RowTaps {
   int64_t dim = 0, taps = 1, extended = 0;
   std::vector<int64_t> rows;
   std::vector<double> weights;
@@ -219,7 +224,7 @@ struct Taps {
 struct Resampling {
   SpecPtr input, output;
   Arg given;                                // the tensor that is passed
-  std::vector<Taps> taps;                   // of the cut dims
+  std::vector<RowTaps> taps;                // of the cut dims
   std::shared_ptr<const IntervalMap> halo;  // null: no dim is cut
   std::vector<int64_t> kernel_input;  // of the local kernel, which leaves the extended rows of cut dims as they are
   std::vector<std::pair<Arg, c10::IValue>> edits;
@@ -242,7 +247,7 @@ struct Resampling {
       call.run();
       x = call.result();
     }
-    for (const Taps& t : taps) x = t.apply(x);
+    for (const RowTaps& t : taps) x = t.apply(x);
     call.give(x.to(dtype));
   }
 
@@ -265,12 +270,13 @@ struct Resampling {
   }
 };
 
-Mode mode_of(std::string_view name) {
-  if (name.find("nearest_exact") != std::string_view::npos) return Mode::kNearestExact;
-  if (name.find("nearest") != std::string_view::npos) return Mode::kNearest;
+Interpolation mode_of(std::string_view name) {
+  if (name.find("nearest_exact") != std::string_view::npos) return Interpolation::kNearestExact;
+  if (name.find("nearest") != std::string_view::npos) return Interpolation::kNearest;
   const bool cubic = name.find("cubic") != std::string_view::npos;
-  if (name.find("_aa") != std::string_view::npos) return cubic ? Mode::kSmoothCubic : Mode::kSmoothLinear;
-  return cubic ? Mode::kCubic : Mode::kLinear;
+  if (name.find("_aa") != std::string_view::npos)
+    return cubic ? Interpolation::kSmoothCubic : Interpolation::kSmoothLinear;
+  return cubic ? Interpolation::kCubic : Interpolation::kLinear;
 }
 
 // The tensor that is passed.
@@ -319,7 +325,7 @@ std::vector<std::optional<Dim>> dims_of(const OpCall& call, const Specs& specs,
     if (call.has(name)) factor_args.push_back(call.arg(name));
   }
   const bool align_corners = call.has("align_corners") && call.flag("align_corners");
-  const Mode mode = mode_of(call.name());
+  const Interpolation mode = mode_of(call.name());
   // LibTorch's antialiasing goes wrong on blocks of one column, so it gets no blocks.
   bool all = false;
   for (int64_t d = 2; is_smooth(mode) && d < ndim; ++d) all |= spans_ranks(specs.input, d);
@@ -334,8 +340,8 @@ std::vector<std::optional<Dim>> dims_of(const OpCall& call, const Specs& specs,
 }
 
 // The input rows `rows` from which a dim's outputs `outputs` are summed up.
-Taps taps_of(const Dim& dim, int64_t d, const Interval& rows, const Interval& outputs) {
-  Taps taps{d, dim.taps(), rows.size()};
+RowTaps taps_of(const Dim& dim, int64_t d, const Interval& rows, const Interval& outputs) {
+  RowTaps taps{d, dim.taps(), rows.size()};
   for (int64_t o = outputs.begin; o < outputs.end; ++o) dim.read(o, taps.rows, taps.weights);
   for (int64_t& row : taps.rows) row -= rows.begin;
   return taps;
@@ -374,8 +380,9 @@ Resampling resampling_of(const OpCall& call, bool backward) {
 
 bool covered(const OpCall& call) {
   if (call.has("scale_factors")) return false;
-  const Mode mode = mode_of(call.name());
-  return mode == Mode::kNearest || mode == Mode::kNearestExact || at::isFloatingType(call.tensor(given_to(call)).dtype);
+  const Interpolation mode = mode_of(call.name());
+  return mode == Interpolation::kNearest || mode == Interpolation::kNearestExact ||
+         at::isFloatingType(call.tensor(given_to(call)).dtype);
 }
 
 template <bool kBackward>
@@ -388,7 +395,7 @@ std::optional<Plan> plan_upsample(const OpCall& call) {
               .run = [r](LocalCall& call) { return kBackward ? r.backward(call) : r.forward(call); }};
 }
 
-const Register rules{
+const Register upsample_rules{
     {.op = {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
             "aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
             "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",

@@ -220,7 +220,7 @@ void open_autograd(lua_State* lua) {
   add_tensor_methods(lua, methods);
 }
 
-const Binding kBinding{"autograd", open_autograd};
+const Binding autograd_binding{"autograd", open_autograd};
 
 }  // namespace
 

@@ -196,13 +196,13 @@ int count_macs(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kInternals[] = {{"record", guard<record>}, {"macs", guard<count_macs>}, {nullptr, nullptr}};
+const luaL_Reg kCallGraphInternals[] = {{"record", guard<record>}, {"macs", guard<count_macs>}, {nullptr, nullptr}};
 
-const Binding kBinding{"call_graph", [](lua_State* lua) {
-                         lua_newtable(lua);
-                         add_functions(lua, kInternals);
-                         lua_setfield(lua, -2, "_call_graph");
-                       }};
+const Binding call_graph_binding{"call_graph", [](lua_State* lua) {
+                                   lua_newtable(lua);
+                                   add_functions(lua, kCallGraphInternals);
+                                   lua_setfield(lua, -2, "_call_graph");
+                                 }};
 
 }  // namespace
 

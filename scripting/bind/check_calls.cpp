@@ -14,9 +14,9 @@ int check_calls(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"check_calls", guard<check_calls>}, {nullptr, nullptr}};
+const luaL_Reg kCheckCallsFunctions[] = {{"check_calls", guard<check_calls>}, {nullptr, nullptr}};
 
-const Binding binding{"check_calls", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+const Binding check_calls_binding{"check_calls", [](lua_State* lua) { add_functions(lua, kCheckCallsFunctions); }};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -21,9 +21,11 @@ int check_replicated_function(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg functions[] = {{"check_replicated", guard<check_replicated_function>}, {nullptr, nullptr}};
+const luaL_Reg kCheckReplicatedFunctions[] = {{"check_replicated", guard<check_replicated_function>},
+                                              {nullptr, nullptr}};
 
-const Binding binding("check_replicated", [](lua_State* lua) { add_functions(lua, functions); });
+const Binding check_replicated_binding("check_replicated",
+                                       [](lua_State* lua) { add_functions(lua, kCheckReplicatedFunctions); });
 
 }  // namespace
 

@@ -257,7 +257,7 @@ int reader_finish(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg functions[] = {
+const luaL_Reg kCheckpointFunctions[] = {
     {"find", guard<find>},
     {"list", guard<list<io::list_checkpoints>>},
     {"list_folders", guard<list<io::list_folders>>},
@@ -302,12 +302,12 @@ const luaL_Reg reader_methods[] = {
     {nullptr, nullptr},
 };
 
-const Binding binding("checkpoint", [](lua_State* lua) {
+const Binding checkpoint_binding("checkpoint", [](lua_State* lua) {
   define_object<io::CheckpointWriter>(lua, writer_methods);
   define_object<io::BackgroundWrite>(lua, background_methods);
   define_object<io::CheckpointReader>(lua, reader_methods);
   lua_newtable(lua);
-  add_functions(lua, functions);
+  add_functions(lua, kCheckpointFunctions);
   lua_setfield(lua, -2, "_checkpoint_files");
 });
 

@@ -20,7 +20,7 @@ constexpr size_t kMostBytes = size_t{64} << 20;
 constexpr int kMostInstructions = 10'000'000;
 constexpr int kInstructionsPerLook = 1000;
 constexpr int kMostSeconds = 3;  // of this thread; ten million instructions take less than one, but for long texts
-constexpr int kDeepest = 100;
+constexpr int kDeepestTable = 100;
 constexpr size_t kBytesPerValue = 64;
 constexpr const char* kFix =
     "\n  fix   settings are a table of numbers, texts, true, false and lists; calculate in the script";
@@ -123,7 +123,7 @@ class Copy {
 
  private:
   void table(int depth) {
-    TORCH_CHECK_VALUE(depth < kDeepest, "config: the tables of '", path_, "' nest deeper than ", kDeepest, " levels, or hold themselves",
+    TORCH_CHECK_VALUE(depth < kDeepestTable, "config: the tables of '", path_, "' nest deeper than ", kDeepestTable, " levels, or hold themselves",
                       kFix);
     luaL_checkstack(to_, 4, "config");
     lua_newtable(to_);
@@ -170,14 +170,14 @@ int config_file(lua_State* lua) {
   const char* message = status == LUA_OK ? "" : lua_tostring(own, -1);
   TORCH_CHECK_VALUE(status == LUA_OK || used.loaded, "config: cannot load '", path, "': ", message);
   TORCH_CHECK_VALUE(status == LUA_OK, "config: '", path, "' failed: ", message, kFix);
-  TORCH_INTERNAL_ASSERT(lua_checkstack(own, 4 * kDeepest));
+  TORCH_INTERNAL_ASSERT(lua_checkstack(own, 4 * kDeepestTable));
   Copy(own, lua, path).top(0);
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"_config_file", guard<config_file>}, {nullptr, nullptr}};
+const luaL_Reg kConfigFunctions[] = {{"_config_file", guard<config_file>}, {nullptr, nullptr}};
 
-const Binding binding{"config", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+const Binding config_binding{"config", [](lua_State* lua) { add_functions(lua, kConfigFunctions); }};
 
 }  // namespace
 }  // namespace moonhalo::scripting

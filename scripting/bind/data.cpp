@@ -91,7 +91,7 @@ std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
 }
 
 /// _data.reader(sources, first rows, ends of rows, dtype, cache bytes)
-int make_reader(lua_State* lua) {
+int make_field_reader(lua_State* lua) {
   const auto begins = check_int_list(lua, 2), ends = check_int_list(lua, 3);
   Box rows;
   for (size_t dim = 0; dim < begins.size(); ++dim) rows.push_back({begins[dim], ends.at(dim)});
@@ -182,33 +182,33 @@ int wait(lua_State* lua) {
 
 /// _data.from_block(block, mesh, placements, global shape): the ShardTensor of blocks whose sizes all ranks know, which
 /// from_local would exchange. No communication.
-int from_block(lua_State* lua) {
+int tensor_of_block(lua_State* lua) {
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
   push(lua, from_local(check_tensor(lua, 1), make_spec(mesh, check_int_list(lua, 4), check_placements(lua, 3))));
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"find_files", guard<find_files>},
-                               {"file_version", guard<file_version>},
-                               {"check_same", guard<check_same>},
-                               {"hash", guard<hash>},
-                               {"reader", guard<make_reader>},
-                               {"queue", guard<make_queue>},
-                               {"merge_moments", guard<merge_moments>},
-                               {"from_block", guard<from_block>},
-                               {nullptr, nullptr}};
+const luaL_Reg kDataFunctions[] = {{"find_files", guard<find_files>},
+                                   {"file_version", guard<file_version>},
+                                   {"check_same", guard<check_same>},
+                                   {"hash", guard<hash>},
+                                   {"reader", guard<make_field_reader>},
+                                   {"queue", guard<make_queue>},
+                                   {"merge_moments", guard<merge_moments>},
+                                   {"from_block", guard<tensor_of_block>},
+                                   {nullptr, nullptr}};
 const luaL_Reg kReaderMethods[] = {{"moments", guard<reader_moments>}, {nullptr, nullptr}};
 const luaL_Reg kQueueMethods[] = {{"submit", guard<submit>}, {nullptr, nullptr}};
 const luaL_Reg kTicketMethods[] = {{"wait", guard<wait>}, {nullptr, nullptr}};
 
-const Binding kBinding{"data", [](lua_State* lua) {
-                         define_object<io::FrameReader>(lua, kReaderMethods);
-                         define_object<io::FrameQueue>(lua, kQueueMethods);
-                         define_object<io::FrameQueue::Ticket>(lua, kTicketMethods);
-                         lua_newtable(lua);
-                         add_functions(lua, kFunctions);
-                         lua_setfield(lua, -2, "_data");
-                       }};
+const Binding data_binding{"data", [](lua_State* lua) {
+                             define_object<io::FrameReader>(lua, kReaderMethods);
+                             define_object<io::FrameQueue>(lua, kQueueMethods);
+                             define_object<io::FrameQueue::Ticket>(lua, kTicketMethods);
+                             lua_newtable(lua);
+                             add_functions(lua, kDataFunctions);
+                             lua_setfield(lua, -2, "_data");
+                           }};
 
 }  // namespace
 

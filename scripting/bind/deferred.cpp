@@ -57,7 +57,7 @@ void open_deferred(lua_State* lua) {
   add_tensor_methods(lua, methods);
 }
 
-const Binding kBinding{"deferred", open_deferred};
+const Binding deferred_binding{"deferred", open_deferred};
 
 }  // namespace
 

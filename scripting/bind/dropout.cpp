@@ -11,14 +11,14 @@ namespace moonhalo::scripting {
 
 namespace {
 
-struct Kind {
+struct DropoutKind {
   const char* name;
   bool feature;  ///< whole channels: one draw per (batch, channel)
   bool alpha;    ///< dropped values keep a SELU's mean and variance
 };
 
 /// The engine's rules know how to draw for the elements of a ShardTensor.
-at::Tensor through_engine(const Kind& kind, const at::Tensor& input, double p, bool train) {
+at::Tensor through_engine(const DropoutKind& kind, const at::Tensor& input, double p, bool train) {
   if (kind.feature) {
     return kind.alpha ? at::feature_alpha_dropout(input, p, train) : at::feature_dropout(input, p, train);
   }
@@ -34,7 +34,7 @@ at::Tensor alpha_scaled(const at::Tensor& input, const at::Tensor& kept, double 
   return input * (kept * a) + shift;
 }
 
-template <const Kind& kKind, bool kInPlace>
+template <const DropoutKind& kKind, bool kInPlace>
 int dropout(lua_State* lua) {
   const at::Tensor input = check_tensor(lua, 1);
   const ElementwiseRandom random;
@@ -66,10 +66,10 @@ int dropout(lua_State* lua) {
   return 1;
 }
 
-constexpr Kind kPlain{"dropout", false, false};
-constexpr Kind kAlpha{"alpha_dropout", false, true};
-constexpr Kind kFeature{"feature_dropout", true, false};
-constexpr Kind kFeatureAlpha{"feature_alpha_dropout", true, true};
+constexpr DropoutKind kPlain{"dropout", false, false};
+constexpr DropoutKind kAlpha{"alpha_dropout", false, true};
+constexpr DropoutKind kFeature{"feature_dropout", true, false};
+constexpr DropoutKind kFeatureAlpha{"feature_alpha_dropout", true, true};
 
 void open_dropout(lua_State* lua) {
   static const luaL_Reg functions[] = {{"dropout", guard<dropout<kPlain, false>>},
@@ -85,7 +85,7 @@ void open_dropout(lua_State* lua) {
   add_tensor_methods(lua, functions);
 }
 
-const Binding kBinding{"dropout", open_dropout};
+const Binding dropout_binding{"dropout", open_dropout};
 
 }  // namespace
 

@@ -253,7 +253,7 @@ void open_factories(lua_State* lua) {
   add_functions(lua, functions);
 }
 
-const Binding kBinding{"factories", open_factories};
+const Binding factories_binding{"factories", open_factories};
 
 }  // namespace
 

@@ -221,7 +221,7 @@ void add_table(lua_State* lua, const char* name, const luaL_Reg* functions) {
   lua_setfield(lua, -2, name);
 }
 
-const Binding binding("files", [](lua_State* lua) {
+const Binding files_binding("files", [](lua_State* lua) {
   add_table(lua, "files", file_functions);
   add_table(lua, "_files", internals);
   add_table(lua, "safetensors", safetensors_functions);

@@ -388,7 +388,7 @@ int selection_string(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"open", guard<open>}, {nullptr, nullptr}};
+const luaL_Reg kH5Functions[] = {{"open", guard<open>}, {nullptr, nullptr}};
 const luaL_Reg kStatistics[] = {{"io_stats", guard<io_stats>}, {nullptr, nullptr}};
 const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
                                  {"has", guard<file_has>},           {"write", guard<file_write>},
@@ -430,12 +430,12 @@ void open_h5(lua_State* lua) {
   define_object<io::Dataset>(lua, kDataMethods, kDataGetters, kDatasetMeta);
   define_object<io::Selection>(lua, kDataMethods, kDataGetters, kSelectionMeta);
   lua_createtable(lua, 0, 1);
-  add_functions(lua, kFunctions);
+  add_functions(lua, kH5Functions);
   lua_setfield(lua, -2, "h5");
   add_functions(lua, kStatistics);
 }
 
-const Binding binding{"h5", open_h5};
+const Binding h5_binding{"h5", open_h5};
 
 }  // namespace
 

@@ -203,16 +203,16 @@ int encode(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg functions[] = {
+const luaL_Reg kJsonFunctions[] = {
     {"decode", guard<decode>},
     {"encode", guard<encode>},
     {"load", guard<load>},
     {nullptr, nullptr},
 };
 
-const Binding binding("json", [](lua_State* lua) {
+const Binding json_binding("json", [](lua_State* lua) {
   lua_newtable(lua);
-  add_functions(lua, functions);
+  add_functions(lua, kJsonFunctions);
   lua_setfield(lua, -2, "json");
 });
 

@@ -99,15 +99,15 @@ int make_mapped(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kMethods[] = {{nullptr, nullptr}};
-const luaL_Reg kFunctions[] = {{"local_map", guard<make_mapped>}, {nullptr, nullptr}};
+const luaL_Reg kNoMethods[] = {{nullptr, nullptr}};
+const luaL_Reg kLocalMapFunctions[] = {{"local_map", guard<make_mapped>}, {nullptr, nullptr}};
 
 void open_local_map(lua_State* lua) {
-  define_object<LocalMapOptions>(lua, kMethods);
-  add_functions(lua, kFunctions);
+  define_object<LocalMapOptions>(lua, kNoMethods);
+  add_functions(lua, kLocalMapFunctions);
 }
 
-const Binding binding{"local_map", open_local_map};
+const Binding local_map_binding{"local_map", open_local_map};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -49,7 +49,7 @@ void open_lua_random(lua_State* lua) {
   lua_settop(lua, top);
 }
 
-const Binding kBinding{"lua_random", open_lua_random};
+const Binding lua_random_binding{"lua_random", open_lua_random};
 
 }  // namespace
 

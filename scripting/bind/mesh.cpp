@@ -35,7 +35,7 @@ void push_placements(lua_State* lua, const std::vector<Placement>& placements) {
 
 namespace {
 
-std::shared_ptr<Placement> self(lua_State* lua) { return check_object<Placement>(lua, 1); }
+std::shared_ptr<Placement> this_placement(lua_State* lua) { return check_object<Placement>(lua, 1); }
 
 /// mh.Shard(dim[, sizes])
 int make_shard(lua_State* lua) {
@@ -65,30 +65,30 @@ int make_partial(lua_State* lua) {
 }
 
 int is_shard(lua_State* lua) {
-  const auto placement = self(lua);
+  const auto placement = this_placement(lua);
   const bool same_dim = is_nil(lua, 2) || placement->dim == check_int(lua, 2);
   push(lua, placement->is_shard() && same_dim);
   return 1;
 }
 
 int is_stored(lua_State* lua) {
-  push(lua, self(lua)->stored);
+  push(lua, this_placement(lua)->stored);
   return 1;
 }
 
 int is_replicate(lua_State* lua) {
-  push(lua, self(lua)->is_replicate());
+  push(lua, this_placement(lua)->is_replicate());
   return 1;
 }
 
 int is_partial(lua_State* lua) {
-  push(lua, self(lua)->is_partial());
+  push(lua, this_placement(lua)->is_partial());
   return 1;
 }
 
 int placement_dim(lua_State* lua) {
-  if (self(lua)->is_shard()) {
-    push(lua, self(lua)->dim);
+  if (this_placement(lua)->is_shard()) {
+    push(lua, this_placement(lua)->dim);
   } else {
     lua_pushnil(lua);
   }
@@ -96,17 +96,17 @@ int placement_dim(lua_State* lua) {
 }
 
 int placement_sizes(lua_State* lua) {
-  if (self(lua)->sizes.empty()) {
+  if (this_placement(lua)->sizes.empty()) {
     lua_pushnil(lua);
   } else {
-    push(lua, self(lua)->sizes);
+    push(lua, this_placement(lua)->sizes);
   }
   return 1;
 }
 
 int placement_op(lua_State* lua) {
-  if (self(lua)->is_partial()) {
-    push(lua, name(self(lua)->op));
+  if (this_placement(lua)->is_partial()) {
+    push(lua, name(this_placement(lua)->op));
   } else {
     lua_pushnil(lua);
   }
@@ -114,13 +114,13 @@ int placement_op(lua_State* lua) {
 }
 
 int placement_string(lua_State* lua) {
-  push(lua, self(lua)->to_string());
+  push(lua, this_placement(lua)->to_string());
   return 1;
 }
 
 int placement_equal(lua_State* lua) {
   const auto other = to_object<Placement>(lua, 2);
-  push(lua, other && *self(lua) == *other);
+  push(lua, other && *this_placement(lua) == *other);
   return 1;
 }
 
@@ -357,26 +357,26 @@ const luaL_Reg kMeshMeta[] = {{"__index", guard<mesh_index>},
                               {"__eq", guard<mesh_equal>},
                               {nullptr, nullptr}};
 
-const luaL_Reg kFunctions[] = {{"init_device_mesh", guard<make_mesh>},
-                               {"Shard", guard<make_shard>},
-                               {"Stored", guard<make_stored>},
-                               {"Replicate", guard<make_replicate>},
-                               {"Partial", guard<make_partial>},
-                               {"rank", guard<rank>},
-                               {"world_size", guard<world_size>},
-                               {"device", guard<device>},
-                               {"backend", guard<backend>},
-                               {"barrier", guard<barrier>},
-                               {"comm_stats", guard<comm_stats>},
-                               {nullptr, nullptr}};
+const luaL_Reg kMeshFunctions[] = {{"init_device_mesh", guard<make_mesh>},
+                                   {"Shard", guard<make_shard>},
+                                   {"Stored", guard<make_stored>},
+                                   {"Replicate", guard<make_replicate>},
+                                   {"Partial", guard<make_partial>},
+                                   {"rank", guard<rank>},
+                                   {"world_size", guard<world_size>},
+                                   {"device", guard<device>},
+                                   {"backend", guard<backend>},
+                                   {"barrier", guard<barrier>},
+                                   {"comm_stats", guard<comm_stats>},
+                                   {nullptr, nullptr}};
 
 void open_mesh(lua_State* lua) {
   define_object<Placement>(lua, kPlacementMethods, kPlacementGetters, kPlacementMeta);
   define_object<DeviceMesh>(lua, kMeshMethods, kMeshGetters, kMeshMeta);
-  add_functions(lua, kFunctions);
+  add_functions(lua, kMeshFunctions);
 }
 
-const Binding binding{"mesh", open_mesh};
+const Binding mesh_binding{"mesh", open_mesh};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -16,16 +16,16 @@ namespace moonhalo::scripting {
 
 namespace {
 
-namespace to = torch::optim;
+namespace optim = torch::optim;
 
 struct BoundOptimizer {
   const OptimizerKind* kind;
-  std::unique_ptr<to::Optimizer> optimizer;
+  std::unique_ptr<optim::Optimizer> optimizer;
   std::vector<Reference> before_sum = {}, after_sum = {};  // called with every bucket of gradients
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> all;
-    for (const to::OptimizerParamGroup& group : optimizer->param_groups())
+    for (const optim::OptimizerParamGroup& group : optimizer->param_groups())
       all.insert(all.end(), group.params().begin(), group.params().end());
     return all;
   }
@@ -34,7 +34,7 @@ struct BoundOptimizer {
 struct BoundGroup {
   std::shared_ptr<BoundOptimizer> owner;
   size_t index;
-  to::OptimizerParamGroup& group() const { return owner->optimizer->param_groups()[index]; }
+  optim::OptimizerParamGroup& group() const { return owner->optimizer->param_groups()[index]; }
 };
 
 }  // namespace
@@ -59,8 +59,8 @@ std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const Optimi
   return parameters;
 }
 
-to::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKind& kind,
-                                    const to::OptimizerOptions& defaults) {
+optim::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKind& kind,
+                                       const optim::OptimizerOptions& defaults) {
   std::vector<std::string> known = kind.options;
   known.emplace_back("params");
   const Options options(lua, index, kind.name, known);
@@ -71,9 +71,9 @@ to::OptimizerParamGroup check_group(lua_State* lua, int index, const OptimizerKi
   return {std::move(parameters), kind.read_options(kind, lua, options, defaults)};
 }
 
-void check_once(const std::vector<to::OptimizerParamGroup>& groups, const OptimizerKind& kind) {
+void check_once(const std::vector<optim::OptimizerParamGroup>& groups, const OptimizerKind& kind) {
   std::set<const void*> seen;
-  for (const to::OptimizerParamGroup& group : groups) {
+  for (const optim::OptimizerParamGroup& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
       TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, kind.name,
                         ": a parameter is given twice\n  have  shape ", parameter.sizes());
@@ -92,8 +92,8 @@ bool holds_groups(lua_State* lua, int index) {
 int make_optimizer(lua_State* lua) {
   const OptimizerKind& kind = find_optimizer_kind(check_string(lua, 1));
   const Options given(lua, 3, kind.name, kind.options);
-  const std::unique_ptr<to::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
-  std::vector<to::OptimizerParamGroup> groups;
+  const std::unique_ptr<optim::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
+  std::vector<optim::OptimizerParamGroup> groups;
   if (lua_istable(lua, 2) && holds_groups(lua, 2)) {
     const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
     for (lua_Integer i = 1; i <= count; ++i) {
@@ -270,7 +270,7 @@ int zero_grad(lua_State* lua) {
 int add_param_group(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: wanted {params = ..., lr = ...}, got ", describe(lua, 2));
-  std::vector<to::OptimizerParamGroup> groups = bound->optimizer->param_groups();
+  std::vector<optim::OptimizerParamGroup> groups = bound->optimizer->param_groups();
   groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer->defaults()));
   check_once(groups, *bound->kind);
   bound->optimizer->add_param_group(groups.back());
@@ -298,14 +298,14 @@ int name(lua_State* lua) {
 /// their position over all groups, an empty table for one without state. The tensors share memory with the optimizer.
 int state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  to::Optimizer& optimizer = *bound->optimizer;
+  optim::Optimizer& optimizer = *bound->optimizer;
   lua_createtable(lua, 0, 3);
   push(lua, bound->kind->name);
   lua_setfield(lua, -2, "name");
   lua_newtable(lua);
   lua_newtable(lua);
   lua_Integer position = 0, group_position = 0;
-  for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     std::vector<lua_Integer> positions;
     for (const at::Tensor& parameter : group.params()) {
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
@@ -340,18 +340,18 @@ void push_list(lua_State* lua, int table, const char* key, size_t count, const c
 /// The state that load_state_dict takes over, read from the table at 2.
 struct GivenState {
   std::vector<at::Tensor> parameters;
-  std::vector<std::unique_ptr<to::OptimizerOptions>> options;   // by group
-  std::vector<std::unique_ptr<to::OptimizerParamState>> state;  // by parameter
+  std::vector<std::unique_ptr<optim::OptimizerOptions>> options;   // by group
+  std::vector<std::unique_ptr<optim::OptimizerParamState>> state;  // by parameter
 };
 
 GivenState check_state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const OptimizerKind& kind = *bound->kind;
-  to::Optimizer& optimizer = *bound->optimizer;
+  optim::Optimizer& optimizer = *bound->optimizer;
   GivenState given;
   auto& [parameters, options, state] = given;
   std::vector<size_t> group_of;
-  for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
     group_of.resize(parameters.size(), static_cast<size_t>(&group - optimizer.param_groups().data()));
   }
@@ -391,7 +391,7 @@ GivenState check_state_dict(lua_State* lua) {
 /// Tensors of device "meta" say only what there is: memory for them is made, and read_into (checkpoint.cpp) fills it.
 int load_state_dict(lua_State* lua) {
   auto [parameters, options, state] = check_state_dict(lua);
-  to::Optimizer& optimizer = *check_object<BoundOptimizer>(lua, 1)->optimizer;
+  optim::Optimizer& optimizer = *check_object<BoundOptimizer>(lua, 1)->optimizer;
   for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     void* const key = parameters[i].unsafeGetTensorImpl();
@@ -415,7 +415,7 @@ int is_optimizer(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg functions[] = {
+const luaL_Reg kOptimFunctions[] = {
     {"make_optimizer", guard<make_optimizer>},
     {"_is_optimizer", guard<is_optimizer>},
     {nullptr, nullptr},
@@ -447,10 +447,10 @@ const luaL_Reg group_metamethods[] = {
     {nullptr, nullptr},
 };
 
-const Binding binding("optim", [](lua_State* lua) {
+const Binding optim_binding("optim", [](lua_State* lua) {
   define_object<BoundOptimizer>(lua, methods, getters);
   define_object<BoundGroup>(lua, no_methods, nullptr, group_metamethods);
-  add_functions(lua, functions);
+  add_functions(lua, kOptimFunctions);
 });
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-namespace to = torch::optim;
+namespace optim = torch::optim;
 
 // One field to and from Lua
 
@@ -155,13 +155,13 @@ void read_betas(const OptimizerKind& kind, lua_State* lua, const Options& option
 }
 
 template <class OptimizerType, class OptionsType, class StateType>
-OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> (*defaults)()) {
+OptimizerKind make_kind(const char* name, std::unique_ptr<optim::OptimizerOptions> (*defaults)()) {
   OptimizerKind kind{.name = name, .options = {}, .defaults = defaults};
   OptionsType sample = static_cast<const OptionsType&>(*defaults());
   visit_fields(sample, [&](const char* key, auto&) { kind.options.emplace_back(key); });
   kind.read_options = [](const OptimizerKind& self, lua_State* lua, const Options& options,
-                         const to::OptimizerOptions& base) {
-    std::unique_ptr<to::OptimizerOptions> result = base.clone();
+                         const optim::OptimizerOptions& base) {
+    std::unique_ptr<optim::OptimizerOptions> result = base.clone();
     visit_fields(static_cast<OptionsType&>(*result), [&]<class T>(const char* key, T& value) {
       if constexpr (std::same_as<T, Betas>) {
         read_betas(self, lua, options, value);
@@ -171,14 +171,14 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
     });
     return result;
   };
-  kind.push_options = [](lua_State* lua, to::OptimizerOptions& options) {
+  kind.push_options = [](lua_State* lua, optim::OptimizerOptions& options) {
     lua_newtable(lua);
     visit_fields(static_cast<OptionsType&>(options), [&](const char* key, const auto& value) {
       push_field(lua, value);
       lua_setfield(lua, -2, key);
     });
   };
-  kind.push_state = [](lua_State* lua, to::OptimizerParamState& state) {
+  kind.push_state = [](lua_State* lua, optim::OptimizerParamState& state) {
     lua_newtable(lua);
     visit_fields(static_cast<StateType&>(state), [&](const char* key, const auto& value) {
       push_field(lua, value);
@@ -186,38 +186,42 @@ OptimizerKind make_kind(const char* name, std::unique_ptr<to::OptimizerOptions> 
     });
   };
   kind.read_state = [](lua_State* lua, int index, int64_t number, const at::Tensor& parameter,
-                       const to::OptimizerOptions& options) {
+                       const optim::OptimizerOptions& options) {
     auto state = std::make_unique<StateType>();
     std::vector<std::string> known;
     visit_fields(*state, [&](const char* key, auto&) { known.emplace_back(key); });
     const Options refuses_others(lua, index, "load_state_dict", known);
-    constexpr bool kByElement = !std::same_as<StateType, to::LBFGSParamState>;
+    constexpr bool kByElement = !std::same_as<StateType, optim::LBFGSParamState>;
     const auto& given = static_cast<const OptionsType&>(options);
     visit_fields(*state, StateReader{lua, lua_absindex(lua, index), number, parameter, kByElement,
                                      [&](std::string_view key) { return is_there(given, key); }});
-    return std::unique_ptr<to::OptimizerParamState>(std::move(state));
+    return std::unique_ptr<optim::OptimizerParamState>(std::move(state));
   };
-  kind.make = [](const std::vector<to::OptimizerParamGroup>& groups, const to::OptimizerOptions& options) {
-    return std::unique_ptr<to::Optimizer>(
+  kind.make = [](const std::vector<optim::OptimizerParamGroup>& groups, const optim::OptimizerOptions& options) {
+    return std::unique_ptr<optim::Optimizer>(
         std::make_unique<OptimizerType>(groups, static_cast<const OptionsType&>(options)));
   };
   return kind;
 }
 
 template <class OptionsType>
-std::unique_ptr<to::OptimizerOptions> plain_defaults() {
+std::unique_ptr<optim::OptimizerOptions> plain_defaults() {
   return std::make_unique<OptionsType>();
 }
 
 const std::vector<OptimizerKind>& kinds() {
   static const std::vector<OptimizerKind> all = {
-      make_kind<to::SGD, to::SGDOptions, to::SGDParamState>(
-          "SGD", [] { return std::unique_ptr<to::OptimizerOptions>(std::make_unique<to::SGDOptions>(1e-3)); }),
-      make_kind<to::Adam, to::AdamOptions, to::AdamParamState>("Adam", plain_defaults<to::AdamOptions>),
-      make_kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("AdamW", plain_defaults<to::AdamWOptions>),
-      make_kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>("RMSprop", plain_defaults<to::RMSpropOptions>),
-      make_kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>("Adagrad", plain_defaults<to::AdagradOptions>),
-      make_kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("LBFGS", plain_defaults<to::LBFGSOptions>),
+      make_kind<optim::SGD, optim::SGDOptions, optim::SGDParamState>(
+          "SGD", [] { return std::unique_ptr<optim::OptimizerOptions>(std::make_unique<optim::SGDOptions>(1e-3)); }),
+      make_kind<optim::Adam, optim::AdamOptions, optim::AdamParamState>("Adam", plain_defaults<optim::AdamOptions>),
+      make_kind<optim::AdamW, optim::AdamWOptions, optim::AdamWParamState>("AdamW",
+                                                                           plain_defaults<optim::AdamWOptions>),
+      make_kind<optim::RMSprop, optim::RMSpropOptions, optim::RMSpropParamState>("RMSprop",
+                                                                                 plain_defaults<optim::RMSpropOptions>),
+      make_kind<optim::Adagrad, optim::AdagradOptions, optim::AdagradParamState>("Adagrad",
+                                                                                 plain_defaults<optim::AdagradOptions>),
+      make_kind<optim::LBFGS, optim::LBFGSOptions, optim::LBFGSParamState>("LBFGS",
+                                                                           plain_defaults<optim::LBFGSOptions>),
   };
   return all;
 }

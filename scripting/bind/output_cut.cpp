@@ -29,16 +29,16 @@ int rebalance_method(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {
+const luaL_Reg kOutputCutFunctions[] = {
     {"set_output_cut", guard<set_output_cut_function>}, {"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
-const luaL_Reg kMethods[] = {{"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
+const luaL_Reg kRebalanceMethods[] = {{"rebalance", guard<rebalance_method>}, {nullptr, nullptr}};
 
 void open_output_cut(lua_State* lua) {
-  add_functions(lua, kFunctions);
-  add_tensor_methods(lua, kMethods);
+  add_functions(lua, kOutputCutFunctions);
+  add_tensor_methods(lua, kRebalanceMethods);
 }
 
-const Binding binding{"output_cut", open_output_cut};
+const Binding output_cut_binding{"output_cut", open_output_cut};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -16,7 +16,7 @@ namespace {
 
 // The order of keys
 
-enum class Kind : uint32_t { number, string, boolean, other };
+enum class KeyKind : uint32_t { number, string, boolean, other };
 
 /// A key in Lua's own order, and what decides where `Place` does not.
 struct Key {
@@ -30,7 +30,7 @@ struct Key {
 struct Place {
   uint64_t head;
   uint32_t key;
-  Kind kind;
+  KeyKind kind;
 };
 
 struct Keys {
@@ -62,19 +62,19 @@ uint64_t text_head(const Key& key, size_t skipped) {
 /// The key on top of the stack.
 void add_key(lua_State* lua, Keys& keys) {
   Key key;
-  Place place{.head = 0, .key = static_cast<uint32_t>(keys.all.size()), .kind = Kind::other};
+  Place place{.head = 0, .key = static_cast<uint32_t>(keys.all.size()), .kind = KeyKind::other};
   switch (lua_type(lua, -1)) {
     case LUA_TNUMBER:
-      place.kind = Kind::number;
+      place.kind = KeyKind::number;
       place.head = lua_isinteger(lua, -1) ? unsigned_order(lua_tointeger(lua, -1))
                                           : float_head(lua_tonumber(lua, -1), key.above);
       break;
     case LUA_TSTRING:
-      place.kind = Kind::string;
+      place.kind = KeyKind::string;
       key.text = lua_tolstring(lua, -1, &key.length);
       break;
     case LUA_TBOOLEAN:
-      place.kind = Kind::boolean;
+      place.kind = KeyKind::boolean;
       place.head = lua_toboolean(lua, -1) ? 1 : 0;
       break;
   }
@@ -101,14 +101,14 @@ size_t common_bytes(const Keys& keys) {
 void sort(Keys& keys) {
   const size_t common = common_bytes(keys);
   for (Place& place : keys.sorted) {
-    if (place.kind == Kind::string) place.head = text_head(keys.all[place.key], common);
+    if (place.kind == KeyKind::string) place.head = text_head(keys.all[place.key], common);
   }
   std::sort(keys.sorted.begin(), keys.sorted.end(), [&](const Place& a, const Place& b) {
     if (a.kind != b.kind) return a.kind < b.kind;
     if (a.head != b.head) return a.head < b.head;
-    if (a.kind > Kind::string) return a.key < b.key;
+    if (a.kind > KeyKind::string) return a.key < b.key;
     const Key &x = keys.all[a.key], &y = keys.all[b.key];
-    if (a.kind == Kind::number) return x.above < y.above;
+    if (a.kind == KeyKind::number) return x.above < y.above;
     const int order = std::memcmp(x.text, y.text, std::min(x.length, y.length));
     return order != 0 ? order < 0 : x.length < y.length;
   });
@@ -299,8 +299,8 @@ int pairs(lua_State* lua) {
   sort(keys);
   push_iterator(lua, 1, base, keys);
   lua_pushvalue(lua, 1);
-  const auto others = static_cast<size_t>(std::count_if(keys.sorted.begin(), keys.sorted.end(),
-                                                        [](const Place& place) { return place.kind == Kind::other; }));
+  const auto others = static_cast<size_t>(std::count_if(
+      keys.sorted.begin(), keys.sorted.end(), [](const Place& place) { return place.kind == KeyKind::other; }));
   if (others < 2 || context(lua).world_size() == 1) return 2;
   lua_pushnil(lua);
   push_loop(lua, others);
@@ -320,7 +320,7 @@ void open_pairs(lua_State* lua) {
   lua_pop(lua, 2);
 }
 
-const Binding kBinding{"pairs", open_pairs};
+const Binding pairs_binding{"pairs", open_pairs};
 
 }  // namespace
 

@@ -22,10 +22,11 @@ int permuted(lua_State* lua) {
   return 1;
 }
 
-const Binding kBinding{"permutation", [](lua_State* lua) {
-                         static const luaL_Reg functions[] = {{"_permuted", guard<permuted>}, {nullptr, nullptr}};
-                         add_functions(lua, functions);
-                       }};
+const Binding permutation_binding{
+    "permutation", [](lua_State* lua) {
+      static const luaL_Reg functions[] = {{"_permuted", guard<permuted>}, {nullptr, nullptr}};
+      add_functions(lua, functions);
+    }};
 
 }  // namespace
 

@@ -16,7 +16,7 @@ namespace {
 
 using Tensors = Pipeline::Tensors;
 
-std::shared_ptr<Pipeline> self(lua_State* lua) { return check_object<Pipeline>(lua, 1); }
+std::shared_ptr<Pipeline> this_pipeline(lua_State* lua) { return check_object<Pipeline>(lua, 1); }
 
 /// Calls `function` with `first`, which pushes and counts, and tensors; gives its results, which are tensors.
 Tensors call(const Reference& function, const Tensors& tensors, const char* what, std::optional<int64_t> first = {}) {
@@ -106,7 +106,7 @@ int train_step(lua_State* lua) {
       return call_for_one(scale, {loss}, "scale_fn");
     };
   }
-  push(lua, self(lua)->train_step(samples, loss_of(function), options));
+  push(lua, this_pipeline(lua)->train_step(samples, loss_of(function), options));
   return 1;
 }
 
@@ -114,23 +114,23 @@ int train_step(lua_State* lua) {
 int infer_step(lua_State* lua) {
   const std::vector<Tensors> samples = check_samples(lua, 2);
   if (is_nil(lua, 3)) {
-    push(lua, self(lua)->infer_step(samples));
+    push(lua, this_pipeline(lua)->infer_step(samples));
   } else {
     const Reference function = check_function(lua, 3);
-    push(lua, self(lua)->infer_step(samples, loss_of(function)));
+    push(lua, this_pipeline(lua)->infer_step(samples, loss_of(function)));
   }
   return 1;
 }
 
 /// pipeline:tie(stages, parameter | nil)
 int tie(lua_State* lua) {
-  self(lua)->tie(check_int_list(lua, 2), opt_tensor(lua, 3));
+  this_pipeline(lua)->tie(check_int_list(lua, 2), opt_tensor(lua, 3));
   return 0;
 }
 
 /// pipeline:hold(parameters)
 int hold(lua_State* lua) {
-  self(lua)->hold(check_tensor_list(lua, 2));
+  this_pipeline(lua)->hold(check_tensor_list(lua, 2));
   return 0;
 }
 
@@ -138,28 +138,28 @@ int hold(lua_State* lua) {
 /// none
 int clip(lua_State* lua) {
   push(lua, clip_grad_norm(check_tensor_list(lua, 2), check_number(lua, 3), check_number(lua, 4), false,
-                           self(lua)->group()));
+                           this_pipeline(lua)->group()));
   return 1;
 }
 
 /// pipeline:from_stage(stage, tensors) -> tensors
 int from_stage(lua_State* lua) {
-  push(lua, self(lua)->from_stage(check_int(lua, 2), check_tensor_list(lua, 3)));
+  push(lua, this_pipeline(lua)->from_stage(check_int(lua, 2), check_tensor_list(lua, 3)));
   return 1;
 }
 
 int has_stage(lua_State* lua) {
-  push(lua, self(lua)->has_stage(check_int(lua, 2)));
+  push(lua, this_pipeline(lua)->has_stage(check_int(lua, 2)));
   return 1;
 }
 
-int mesh(lua_State* lua) {
-  push_object(lua, self(lua)->mesh());
+int pipeline_mesh(lua_State* lua) {
+  push_object(lua, this_pipeline(lua)->mesh());
   return 1;
 }
 
 int schedule(lua_State* lua) {
-  push(lua, to_string(self(lua)->schedule()));
+  push(lua, to_string(this_pipeline(lua)->schedule()));
   return 1;
 }
 
@@ -172,13 +172,13 @@ void open_pipeline(lua_State* lua) {
                                      {"from_stage", guard<from_stage>},
                                      {"has_stage", guard<has_stage>},
                                      {nullptr, nullptr}};
-  static const luaL_Reg getters[] = {{"mesh", guard<mesh>}, {"schedule", guard<schedule>}, {nullptr, nullptr}};
+  static const luaL_Reg getters[] = {{"mesh", guard<pipeline_mesh>}, {"schedule", guard<schedule>}, {nullptr, nullptr}};
   static const luaL_Reg functions[] = {{"_pipeline", guard<make_pipeline>}, {nullptr, nullptr}};
   define_object<Pipeline>(lua, methods, getters);
   add_functions(lua, functions);
 }
 
-const Binding kBinding{"pipeline", open_pipeline};
+const Binding pipeline_binding{"pipeline", open_pipeline};
 
 }  // namespace
 }  // namespace moonhalo::scripting

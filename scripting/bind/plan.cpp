@@ -239,25 +239,25 @@ const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullpt
 const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 
 // Functions that only the embedded Lua files call are kept out of `mh`.
-const luaL_Reg kInternals[] = {{"make_plan", guard<make_plan>},
-                               {"load_plan", guard<load_plan_file>},
-                               {"match_names", guard<match>},
-                               {"distribute_parameters", guard<distribute_all>},
-                               {"warn", guard<warn>},
-                               {"move_arguments", guard<move_all>},
-                               {"check_factories", guard<check_factory_names>},
-                               {"capture_factories", guard<capture_factories>},
-                               {nullptr, nullptr}};
+const luaL_Reg kPlanInternals[] = {{"make_plan", guard<make_plan>},
+                                   {"load_plan", guard<load_plan_file>},
+                                   {"match_names", guard<match>},
+                                   {"distribute_parameters", guard<distribute_all>},
+                                   {"warn", guard<warn>},
+                                   {"move_arguments", guard<move_all>},
+                                   {"check_factories", guard<check_factory_names>},
+                                   {"capture_factories", guard<capture_factories>},
+                                   {nullptr, nullptr}};
 
 void open_plan(lua_State* lua) {
   define_object<ParallelPlan>(lua, kPlanMethods, nullptr, kPlanMeta);
   define_object<ArgumentPlan>(lua, kArgumentMethods);
   lua_newtable(lua);
-  add_functions(lua, kInternals);
+  add_functions(lua, kPlanInternals);
   lua_setfield(lua, -2, "_plans");
 }
 
-const Binding binding{"plan", open_plan};
+const Binding plan_binding{"plan", open_plan};
 
 }  // namespace
 }  // namespace moonhalo::scripting

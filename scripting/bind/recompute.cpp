@@ -66,7 +66,7 @@ void open_checkpoint(lua_State* lua) {
   add_functions(lua, functions);
 }
 
-const Binding kBinding{"checkpoint", open_checkpoint};
+const Binding recompute_binding{"checkpoint", open_checkpoint};
 
 }  // namespace
 }  // namespace moonhalo::scripting

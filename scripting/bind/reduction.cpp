@@ -23,9 +23,9 @@ int set_reduction(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"set_reduction", guard<set_reduction>}, {nullptr, nullptr}};
+const luaL_Reg kReductionFunctions[] = {{"set_reduction", guard<set_reduction>}, {nullptr, nullptr}};
 
-const Binding binding{"reduction", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+const Binding reduction_binding{"reduction", [](lua_State* lua) { add_functions(lua, kReductionFunctions); }};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -22,10 +22,8 @@ inline constexpr const char* kObjectName<PendingTensor> = "PendingTensor";
 
 namespace {
 
-const at::Tensor& self(lua_State* lua) { return check_tensor(lua, 1); }
-
 const at::Tensor& sharded_self(lua_State* lua, const char* method) {
-  const at::Tensor& tensor = self(lua);
+  const at::Tensor& tensor = check_tensor(lua, 1);
   TORCH_CHECK_TYPE(is_shard_tensor(tensor), method, ": this is a plain tensor of shape ", shape_string(tensor.sizes()),
                    "\n  fix   make a ShardTensor first: mh.distribute_tensor, mh.from_local or mh.scatter_tensor");
   return tensor;
@@ -41,7 +39,7 @@ int distribute(lua_State* lua) {
 
 /// mh.from_local(block, mesh, placements): collective over the mesh.
 int from_block(lua_State* lua) {
-  push(lua, from_local(self(lua), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
+  push(lua, from_local(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;
 }
 
@@ -100,7 +98,7 @@ int wait_method(lua_State* lua) {
 
 /// x:full_tensor(): collective over the mesh. A plain tensor is full already.
 int full_tensor_method(lua_State* lua) {
-  push(lua, is_shard_tensor(self(lua)) ? full_tensor(self(lua)) : self(lua));
+  push(lua, is_shard_tensor(check_tensor(lua, 1)) ? full_tensor(check_tensor(lua, 1)) : check_tensor(lua, 1));
   return 1;
 }
 
@@ -111,7 +109,7 @@ int to_local_method(lua_State* lua) {
 }
 
 int is_shard_tensor_method(lua_State* lua) {
-  push(lua, is_shard_tensor(self(lua)));
+  push(lua, is_shard_tensor(check_tensor(lua, 1)));
   return 1;
 }
 
@@ -137,13 +135,13 @@ int shard_offset(lua_State* lua) {
 }
 
 int get_mesh(lua_State* lua) {
-  push_object(lua, is_shard_tensor(self(lua)) ? spec(self(lua))->mesh() : MeshPtr());
+  push_object(lua, is_shard_tensor(check_tensor(lua, 1)) ? spec(check_tensor(lua, 1))->mesh() : MeshPtr());
   return 1;
 }
 
 int get_placements(lua_State* lua) {
-  if (is_shard_tensor(self(lua))) {
-    push_placements(lua, spec(self(lua))->placements());
+  if (is_shard_tensor(check_tensor(lua, 1))) {
+    push_placements(lua, spec(check_tensor(lua, 1))->placements());
   } else {
     lua_pushnil(lua);
   }
@@ -253,20 +251,20 @@ int op_trace(lua_State* lua) {
   return 2;
 }
 
-const luaL_Reg kFunctions[] = {{"distribute_tensor", guard<distribute>},
-                               {"from_local", guard<from_block>},
-                               {"scatter_tensor", guard<scatter>},
-                               {"set_fallback", guard<set_fallback_function>},
-                               {"set_halo", guard<set_halo_function>},
-                               {"op_trace", guard<op_trace>},
-                               {nullptr, nullptr}};
-const luaL_Reg kMethods[] = {{"redistribute", guard<redistribute_method>},
-                             {"full_tensor", guard<full_tensor_method>},
-                             {"to_local", guard<to_local_method>},
-                             {"is_shard_tensor", guard<is_shard_tensor_method>},
-                             {"shard_sizes", guard<shard_sizes>},
-                             {"shard_offset", guard<shard_offset>},
-                             {nullptr, nullptr}};
+const luaL_Reg kShardTensorFunctions[] = {{"distribute_tensor", guard<distribute>},
+                                          {"from_local", guard<from_block>},
+                                          {"scatter_tensor", guard<scatter>},
+                                          {"set_fallback", guard<set_fallback_function>},
+                                          {"set_halo", guard<set_halo_function>},
+                                          {"op_trace", guard<op_trace>},
+                                          {nullptr, nullptr}};
+const luaL_Reg kShardTensorMethods[] = {{"redistribute", guard<redistribute_method>},
+                                        {"full_tensor", guard<full_tensor_method>},
+                                        {"to_local", guard<to_local_method>},
+                                        {"is_shard_tensor", guard<is_shard_tensor_method>},
+                                        {"shard_sizes", guard<shard_sizes>},
+                                        {"shard_offset", guard<shard_offset>},
+                                        {nullptr, nullptr}};
 const luaL_Reg kGetters[] = {{"mesh", guard<get_mesh>},
                              {"placements", guard<get_placements>},
                              {"is_sharded", guard<is_shard_tensor_method>},
@@ -276,12 +274,12 @@ const luaL_Reg kPendingMethods[] = {{"wait", guard<wait_method>}, {nullptr, null
 
 void open_shard_tensor(lua_State* lua) {
   define_object<PendingTensor>(lua, kPendingMethods);
-  add_functions(lua, kFunctions);
-  add_tensor_methods(lua, kMethods);
+  add_functions(lua, kShardTensorFunctions);
+  add_tensor_methods(lua, kShardTensorMethods);
   add_tensor_getters(lua, kGetters);
 }
 
-const Binding binding{"shard_tensor", open_shard_tensor};
+const Binding shard_tensor_binding{"shard_tensor", open_shard_tensor};
 
 }  // namespace
 }  // namespace moonhalo::scripting

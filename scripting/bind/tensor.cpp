@@ -254,7 +254,7 @@ void open_tensor(lua_State* lua) {
   add_tensor_methods(lua, methods);
 }
 
-const Binding kBinding{"tensor", open_tensor};
+const Binding tensor_binding{"tensor", open_tensor};
 
 }  // namespace
 

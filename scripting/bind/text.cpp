@@ -71,7 +71,7 @@ int python_name_hint_lua(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg functions[] = {
+const luaL_Reg kTextFunctions[] = {
     {"_python_name_hint", guard<python_name_hint_lua>},
     {"did_you_mean", guard<did_you_mean_lua>},
     {"clock", guard<clock_seconds>},
@@ -79,7 +79,7 @@ const luaL_Reg functions[] = {
     {nullptr, nullptr},
 };
 
-const Binding binding("text", [](lua_State* lua) { add_functions(lua, functions); });
+const Binding text_binding("text", [](lua_State* lua) { add_functions(lua, kTextFunctions); });
 
 }  // namespace
 

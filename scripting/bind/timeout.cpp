@@ -26,10 +26,10 @@ int set_timeout(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {
+const luaL_Reg kTimeoutFunctions[] = {
     {"get_timeout", guard<get_timeout>}, {"set_timeout", guard<set_timeout>}, {nullptr, nullptr}};
 
-const Binding binding{"timeout", [](lua_State* lua) { add_functions(lua, kFunctions); }};
+const Binding timeout_binding{"timeout", [](lua_State* lua) { add_functions(lua, kTimeoutFunctions); }};
 
 }  // namespace
 }  // namespace moonhalo::scripting

@@ -125,21 +125,22 @@ int requires_sync(lua_State* lua) {
 }
 
 /// clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite): collective over their mesh.
-int clip(lua_State* lua) {
+int clip_parameters(lua_State* lua) {
   push(lua, clip_grad_norm(check_tensor_list(lua, 1), check_number(lua, 2), check_number(lua, 3), check_bool(lua, 4)));
   return 1;
 }
 
-const luaL_Reg kFunctions[] = {{"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
+const luaL_Reg kTrainingFunctions[] = {
+    {"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
 // Functions that only the embedded Lua files call are kept out of `mh`.
-const luaL_Reg kInternals[] = {{"store_parameter", guard<store>},
-                               {"copy_tensor", guard<copy>},
-                               {"finish_grad_sync", guard<finish_sync>},
-                               {"requires_gradient_sync", guard<requires_sync>},
-                               {"clip_grad_norm", guard<clip>},
-                               {"note_local_results", guard<local_results>},
-                               {"unit", guard<unit>},
-                               {nullptr, nullptr}};
+const luaL_Reg kTrainingInternals[] = {{"store_parameter", guard<store>},
+                                       {"copy_tensor", guard<copy>},
+                                       {"finish_grad_sync", guard<finish_sync>},
+                                       {"requires_gradient_sync", guard<requires_sync>},
+                                       {"clip_grad_norm", guard<clip_parameters>},
+                                       {"note_local_results", guard<local_results>},
+                                       {"unit", guard<unit>},
+                                       {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
                                  {"after_forward", guard<after_forward>},
                                  {"forward_failed", guard<forward_failed>},
@@ -149,13 +150,13 @@ const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
 
 void open_training(lua_State* lua) {
   define_object<ParameterUnit>(lua, kUnitMethods);
-  add_functions(lua, kFunctions);
+  add_functions(lua, kTrainingFunctions);
   lua_newtable(lua);
-  add_functions(lua, kInternals);
+  add_functions(lua, kTrainingInternals);
   lua_setfield(lua, -2, "_training");
 }
 
-const Binding binding{"training", open_training};
+const Binding training_binding{"training", open_training};
 
 }  // namespace
 }  // namespace moonhalo::scripting

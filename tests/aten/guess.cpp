@@ -16,7 +16,7 @@ constexpr int kTries = 40;  // per first tensor
 const std::vector<std::string> kFirst = {"d[5,4,3]", "d[4,4]", "p[5,4,3]", "b[5,4]",     "l[5,4,3]<6", "c[5,4]",
                                          "w[5,4,3]", "d[6]",   "d[2,3,6]", "d[2,3,6,5]", "s[3,4,4]",   "d[1,2,4,3,5]"};
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool mentions(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::string zeros_to(const std::string& first) { return first.substr(1, first.find(']')); }
 
@@ -31,13 +31,13 @@ std::vector<std::string> candidates(const c10::Argument& argument, const std::st
   const auto add = [&](std::initializer_list<const char*> more) {
     result.insert(result.end(), more.begin(), more.end());
   };
-  const bool dim = contains(name, "dim");
+  const bool dim = mentions(name, "dim");
   switch (type->kind()) {
     case TypeKind::TensorType: {
       if (leading) return {first};
       const std::string shape = zeros_to(first);
-      if (contains(name, "ind")) add({"l[3]<3", "l[5,4,3]<3"});
-      if (contains(name, "mask") || name == "condition") result.push_back("b" + shape);
+      if (mentions(name, "ind")) add({"l[3]<3", "l[5,4,3]<3"});
+      if (mentions(name, "mask") || name == "condition") result.push_back("b" + shape);
       result.push_back(first);
       add({"d[4,1]", "d[]"});
       result.push_back("l" + shape + "<3");

@@ -65,6 +65,8 @@ THREAD_LOCAL = {
     ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),
     ("engine/base/rank_context.cpp", "static thread_local const Owner owner;"),
 }
+# Tests are full of cases, kCuts and check(): each file has a namespace of its own.
+OWN_NAMESPACE = re.compile(r"tests/(?:engine|io|ops|scripting)/(?:\w+/)*test_\w+\.cpp")
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
 
@@ -93,6 +95,9 @@ def check_text(root, path, problems):
             if PERSON.search(line) or (OPENING.match(line) and (before == LICENSE or not COMMENT.match(before))):
                 problems.append(f"{name}:{number}: a comment that is no sentence, or speaks of persons")
     folder = name.split("/")[0]
+    if OWN_NAMESPACE.match(name):
+        problems += [f"{name}:{number}: its namespace is ...::{path.stem}: files of a folder are compiled together"
+                     for number, line in enumerate(lines, 1) if re.match(r"namespace moonhalo[\w:]* {$", line) and f"::{path.stem} " not in line]
     if folder == "engine":
         problems += [f"{name}:{number}: thread_local; use RankLocal (engine/base/rank_context.h)"
                      for number, line in enumerate(lines, 1) if "thread_local" in line.split("//")[0] and (name, line.strip()) not in THREAD_LOCAL]

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_box {
 namespace {
 
 using ::testing::ElementsAre;
@@ -59,4 +59,4 @@ TEST(Box, IntersectsDimByDim) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_box

@@ -8,7 +8,7 @@
 
 #include "tests/support/fake_device.h"
 
-namespace moonhalo {
+namespace moonhalo::test_device_constant {
 namespace {
 
 namespace fake = testing::fake;
@@ -47,4 +47,4 @@ TEST(DeviceConstant, MayBeSavedForADerivativeThoughItWasMadeForInference) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_device_constant

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_lazy_bits {
 namespace {
 
 struct Lazy {
@@ -127,4 +127,4 @@ TEST(LazyBits, CollectivesRefuseThem) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_lazy_bits

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_rank_context {
 namespace {
 
 const RankLocal<int> number{7};
@@ -53,4 +53,4 @@ TEST(RankContext, ValuesEndWithTheirThreadInReverseOrder) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_rank_context

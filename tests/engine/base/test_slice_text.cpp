@@ -4,7 +4,7 @@
 #include "moonhalo/engine/base/slice_text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo {
+namespace moonhalo::test_slice_text {
 namespace {
 
 using Part = SlicePart;
@@ -80,4 +80,4 @@ TEST(SliceText, IsToldFromNames) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_slice_text

@@ -3,7 +3,7 @@
 
 #include "moonhalo/engine/base/text.h"
 
-namespace moonhalo {
+namespace moonhalo::test_text {
 namespace {
 
 using ::testing::ElementsAre;
@@ -37,4 +37,4 @@ TEST(Text, DidYouMeanKnowsTheNamesOfOtherPrograms) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_text

@@ -22,7 +22,7 @@ extern "C" __attribute__((visibility("default"))) int mkl_serv_vml_cpu_detect() 
   return of_mkl();
 }
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_vector_math {
 namespace {
 
 TEST(VectorMath, TheProcessorIsAskedForBeforeThereAreRanks) {
@@ -34,4 +34,4 @@ TEST(VectorMath, TheProcessorIsAskedForBeforeThereAreRanks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_vector_math

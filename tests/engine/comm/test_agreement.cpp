@@ -8,7 +8,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 
-namespace moonhalo {
+namespace moonhalo::test_agreement {
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,4 +23,4 @@ TEST(Agreement, WaitsForARankThatWritesForLongerThanTheTimeLimit) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_agreement

@@ -18,7 +18,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
-namespace moonhalo {
+namespace moonhalo::test_communicator {
 namespace {
 
 using namespace std::chrono_literals;
@@ -397,4 +397,4 @@ TEST(ReduceOps, ParseTheirNamesAndSuggest) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_communicator

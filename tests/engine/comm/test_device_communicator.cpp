@@ -14,7 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
-namespace moonhalo {
+namespace moonhalo::test_device_communicator {
 namespace {
 
 using testing::message_of;
@@ -162,4 +162,4 @@ TEST(DeviceCommunicator, X16_ARankThatFailsEndsThoseThatWaitWithTheirDevices) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_device_communicator

@@ -15,7 +15,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_device_link {
 namespace {
 
 using ::testing::Each;
@@ -94,4 +94,4 @@ TEST(DeviceLink, MeshesOfOneWorldDoNotBlockEachOther) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_device_link

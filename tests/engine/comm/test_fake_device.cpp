@@ -19,7 +19,7 @@
 #include "tests/support/fake_nccl.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo {
+namespace moonhalo::test_fake_device {
 namespace {
 
 using testing::difference;
@@ -239,4 +239,4 @@ TEST_F(FakeDevice, S16_X06_FindsWhatTheNcclLinkMayNotLeaveOut) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_fake_device

@@ -16,7 +16,7 @@
 #include "tests/support/fake_streams.h"
 #include "tests/support/verbs.h"
 
-namespace moonhalo {
+namespace moonhalo::test_nccl_communicator {
 namespace {
 
 using testing::verb_cases;
@@ -165,4 +165,4 @@ TEST(NcclTable, A1_ALibraryAnswersOrItsAbsenceIsOneLine) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_nccl_communicator

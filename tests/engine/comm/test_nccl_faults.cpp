@@ -21,7 +21,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/socket_ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_nccl_faults {
 namespace {
 
 using ::testing::AllOf;
@@ -292,4 +292,4 @@ TEST_F(NcclFaults, LimitsDoNotCountWhereTheyAreSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_nccl_faults

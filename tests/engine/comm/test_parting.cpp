@@ -13,7 +13,7 @@
 #include "tests/support/parting.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_parting {
 namespace {
 
 using namespace std::chrono_literals;
@@ -107,4 +107,4 @@ TEST(CallChecks, TheErrorSaysWhereTheProgramsAre) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_parting

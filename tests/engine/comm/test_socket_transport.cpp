@@ -16,7 +16,7 @@
 #include "tests/support/socket_ranks.h"
 #include "tests/support/verbs.h"
 
-namespace moonhalo {
+namespace moonhalo::test_socket_transport {
 namespace {
 
 using namespace std::chrono_literals;
@@ -157,4 +157,4 @@ TEST(SocketWorld, X22_EndsWithARankThatFails) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_socket_transport

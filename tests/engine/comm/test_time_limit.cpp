@@ -16,7 +16,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_time_limit {
 namespace {
 
 using namespace std::chrono_literals;
@@ -107,4 +107,4 @@ TEST(RunRanksDeathTest, SaysWhichThreadCannotBeStartedAndRunsNone) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_time_limit

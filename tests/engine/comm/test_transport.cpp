@@ -20,7 +20,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
-namespace moonhalo {
+namespace moonhalo::test_transport {
 namespace {
 
 using namespace std::chrono_literals;
@@ -253,4 +253,4 @@ TEST(TransportErrors, AnAbortedWorldThrows) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_transport

@@ -21,7 +21,7 @@
 #include "tests/support/held.h"
 #include "tests/support/live_bytes.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_deferred {
 namespace {
 
 using at::Tensor;
@@ -403,4 +403,4 @@ TEST(Deferred, V12_OnlyOwnedBlocksTakeMemory) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_deferred

@@ -16,7 +16,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_check_replicated {
 namespace {
 
 using ::testing::AllOf;
@@ -393,4 +393,4 @@ TEST(CheckReplicated, ModelsThatEveryRankCutsItselfAreCompared) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_check_replicated

@@ -14,7 +14,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_decision_key {
 namespace {
 
 // Shapes that never repeat must not fill the memory: decisions are forgotten, and with them their specs.
@@ -159,4 +159,4 @@ TEST(DispatchCache, RedistributionsAreKeptAndForgotten) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_decision_key

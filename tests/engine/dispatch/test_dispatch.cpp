@@ -6,7 +6,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_dispatch {
 namespace {
 
 struct PointwiseCase {
@@ -107,4 +107,4 @@ TEST(Dispatch, TensorsOfDifferentMeshesAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_dispatch

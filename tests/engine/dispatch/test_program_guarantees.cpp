@@ -16,7 +16,7 @@
 #include "moonhalo/ops/support/interceptions.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_program_guarantees {
 namespace {
 
 using at::Tensor;
@@ -256,4 +256,4 @@ TEST(Rows, S13_APartialIsResolvedByItsConsumer) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_program_guarantees

@@ -13,7 +13,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/placements.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_refusals {
 namespace {
 
 using Counts = std::vector<int64_t>;
@@ -150,4 +150,4 @@ TEST(CapturedFactories, GiveThePlainCallsDtype) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_refusals

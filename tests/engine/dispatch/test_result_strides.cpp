@@ -6,7 +6,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_result_strides {
 namespace {
 
 using at::Tensor;
@@ -103,4 +103,4 @@ TEST(ResultStrides, D08_SharedByNoOtherStrides) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_result_strides

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_rules {
 namespace {
 
 using at::Tensor;
@@ -105,4 +105,4 @@ TEST(OpCall, KnowsWhatIsWritten) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_rules

@@ -7,7 +7,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sparse_refusals {
 namespace {
 
 void expect_refused(const std::string& name, const std::function<void()>& call) {
@@ -109,4 +109,4 @@ TEST(Sparse, PlainOnesWorkAsBefore) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sparse_refusals

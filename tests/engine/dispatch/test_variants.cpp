@@ -8,7 +8,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_variants {
 namespace {
 
 using at::Tensor;
@@ -140,4 +140,4 @@ TEST(Variants, FunctionalFormIsFoundBySchema) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_variants

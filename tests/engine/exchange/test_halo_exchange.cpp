@@ -9,7 +9,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/test_device.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_halo_exchange {
 namespace {
 
 constexpr HaloOptions kSettings[] = {{true, HaloBackend::kP2p},
@@ -154,4 +154,4 @@ TEST(HaloExchange, X06_OrderOfEvents) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_halo_exchange

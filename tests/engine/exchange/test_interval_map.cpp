@@ -7,7 +7,7 @@
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_interval_map {
 namespace {
 
 struct Halo {
@@ -204,4 +204,4 @@ TEST(Redistribute, KeepsMaxMinAndAverageSums) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_interval_map

@@ -11,7 +11,7 @@
 #include "tests/support/fewest.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_redistribution {
 namespace {
 
 using ::testing::HasSubstr;
@@ -363,4 +363,4 @@ TEST(Redistribute, V24_WritingBeforeWaitIsRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_redistribution

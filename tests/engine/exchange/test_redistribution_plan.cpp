@@ -5,7 +5,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_redistribution_plan {
 namespace {
 
 struct PlanCase {
@@ -95,4 +95,4 @@ TEST(RedistributionPlan, ClassifiesMeshDims) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_redistribution_plan

@@ -15,7 +15,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_regions {
 namespace {
 
 using testing::difference;
@@ -138,4 +138,4 @@ TEST_F(Regions, G1_ExchangesOfDevicesAreCountedButNotTimed) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_regions

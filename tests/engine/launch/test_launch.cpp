@@ -8,7 +8,7 @@
 
 #include "moonhalo/engine/launch/launch.h"
 
-namespace moonhalo {
+namespace moonhalo::test_launch {
 namespace {
 
 using ::testing::AllOf;
@@ -177,4 +177,4 @@ TEST(MakeWorld, FitsTheLaunchOrSaysWhyNot) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_launch

@@ -16,7 +16,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo {
+namespace moonhalo::test_rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
@@ -190,4 +190,4 @@ TEST(Meeting, NeedsAStore) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_rendezvous

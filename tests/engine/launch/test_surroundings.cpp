@@ -14,7 +14,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_surroundings {
 namespace {
 
 using ::testing::AllOf;
@@ -119,4 +119,4 @@ TEST(TryMessages, NumbersThatArriveChangedAreAnError) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_surroundings

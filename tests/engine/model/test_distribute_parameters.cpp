@@ -11,7 +11,7 @@
 #include "moonhalo/engine/training/gradient_sync.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_distribute_parameters {
 namespace {
 
 using List = std::vector<at::Tensor>;
@@ -177,4 +177,4 @@ TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_distribute_parameters

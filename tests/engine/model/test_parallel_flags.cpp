@@ -11,7 +11,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_parallel_flags {
 namespace {
 
 namespace nn = torch::nn;
@@ -255,4 +255,4 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_parallel_flags

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_parallel_plan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -303,4 +303,4 @@ TEST(ParallelPlan, FilesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_parallel_plan

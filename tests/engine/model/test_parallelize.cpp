@@ -13,7 +13,7 @@
 #include "tests/support/modules.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_parallelize {
 namespace {
 
 namespace nn = torch::nn;
@@ -293,4 +293,4 @@ TEST(Parallelize, FinishGradSyncReducesInOneMessage) {  // V11
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_parallelize

@@ -13,7 +13,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_recompute {
 namespace {
 
 using ::testing::HasSubstr;
@@ -232,4 +232,4 @@ TEST(Checkpoint, InputsWrittenSinceAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_recompute

@@ -15,7 +15,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_pipeline {
 namespace {
 
 using ::testing::HasSubstr;
@@ -485,4 +485,4 @@ TEST(Pipeline, AfterAFailedStepItIsOfNoUse) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_pipeline

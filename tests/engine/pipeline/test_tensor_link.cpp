@@ -10,7 +10,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_tensor_link {
 namespace {
 
 // The memory of a stage that is ahead of the next one: no more lists than the link has room for.
@@ -35,4 +35,4 @@ TEST(Pipeline, LinksHaveRoomForTheirCapacity) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_tensor_link

@@ -7,7 +7,7 @@
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_mesh {
 namespace {
 
 using ::testing::HasSubstr;
@@ -75,4 +75,4 @@ TEST(Mesh, WhatPartsOfAFakeWorldSendCounts) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_mesh

@@ -14,7 +14,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo {
+namespace moonhalo::test_mesh_device {
 namespace {
 
 using ::testing::AllOf;
@@ -226,4 +226,4 @@ TEST_F(MeshDevice, TheOneCpuMayBeNumbered) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_mesh_device

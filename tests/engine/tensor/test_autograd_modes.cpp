@@ -11,7 +11,7 @@
 #include "tests/support/autograd_ways.h"
 #include "tests/support/dual_level.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_autograd_modes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -396,4 +396,4 @@ TEST(Modes, AutocastInBfloat16) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_autograd_modes

@@ -18,7 +18,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_autograd_users {
 namespace {
 
 using ::testing::HasSubstr;
@@ -441,4 +441,4 @@ TEST(AutogradOfUsers, S28_BatchDomainAndModel) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_autograd_users

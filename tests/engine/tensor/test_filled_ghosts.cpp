@@ -13,7 +13,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_filled_ghosts {
 namespace {
 
 using ::testing::HasSubstr;
@@ -150,4 +150,4 @@ TEST(X15_FilledGhosts, RefuseEmptyBlocks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_filled_ghosts

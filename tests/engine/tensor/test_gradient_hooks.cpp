@@ -12,7 +12,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_gradient_hooks {
 namespace {
 
 using ::testing::HasSubstr;
@@ -319,4 +319,4 @@ TEST(Autograd, GradAndBackwardAndHooks) {  // S14, S27
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_gradient_hooks

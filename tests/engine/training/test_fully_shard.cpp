@@ -21,7 +21,7 @@
 #include "tests/support/modules.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_fully_shard {
 namespace {
 
 namespace nn = torch::nn;
@@ -234,4 +234,4 @@ TEST(FullyShard, RefusesParametersThatHaveGradients) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_fully_shard

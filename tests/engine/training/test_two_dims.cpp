@@ -16,7 +16,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_two_dims {
 namespace {
 
 namespace nn = torch::nn;
@@ -119,4 +119,4 @@ TEST(TwoDims, D11_NeedLessMemoryThanBlocksAloneWhereBatchesAreSmall) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_two_dims

@@ -15,7 +15,7 @@
 #include "moonhalo/engine/training/local_results.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_unit_reducer {
 namespace {
 
 at::Tensor stored_leaf(const MeshPtr& mesh, int64_t seed) {
@@ -81,4 +81,4 @@ TEST(LocalResults, N36_PlainParametersGetTheMeanOfTheirGradients) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_unit_reducer

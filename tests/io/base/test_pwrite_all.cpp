@@ -13,7 +13,7 @@
 #include "tests/io/support/full_disk.h"
 #include "tests/io/support/raw_file.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_pwrite_all {
 namespace {
 
 constexpr size_t kBytes = size_t{21} << 20;  // of each thread; some pieces and a rest
@@ -58,4 +58,4 @@ TEST(PwriteAll, X16_AFullDiskIsToldByItsNumber) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_pwrite_all

@@ -5,7 +5,7 @@
 #include "moonhalo/io/base/slices.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_slices {
 namespace {
 
 struct SliceCase {
@@ -85,4 +85,4 @@ TEST(Slices, RefuseWhatIsNotASlice) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_slices

@@ -9,7 +9,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_threads {
 namespace {
 
 class InThreads : public ::testing::Test {
@@ -49,4 +49,4 @@ TEST_F(InThreads, TheFirstItemThatFailsIsTold) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_threads

@@ -9,7 +9,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_unfinished_files {
 namespace {
 
 using testing::Folder;
@@ -107,4 +107,4 @@ TEST(UnfinishedFiles, OfOtherFilesAndHostsStay) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_unfinished_files

@@ -9,7 +9,7 @@
 #include "moonhalo/io/codecs/crc32c.h"
 #include "tests/io/support/raw_file.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_background_write {
 namespace {
 
 std::string read(const std::string& path) {
@@ -46,4 +46,4 @@ TEST(BackgroundWrite, X16_TheLastRankGivesTheCheckpointItsName) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_background_write

@@ -12,7 +12,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_checkpoint_disks {
 namespace {
 
 TEST(CheckpointReader, X16_AnotherFileOnAnotherDiskIsFoundOut) {
@@ -63,4 +63,4 @@ TEST(CheckpointFolder, X12_WhatAKilledSaveLeftGetsItsName) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_checkpoint_disks

@@ -10,7 +10,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_safetensors {
 namespace {
 
 using namespace testing;
@@ -169,4 +169,4 @@ TEST(Safetensors, X16FindsDataThatWereAltered) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_safetensors

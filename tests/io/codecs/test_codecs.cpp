@@ -10,7 +10,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_codecs {
 namespace {
 
 using Kind = Codec::Kind;
@@ -354,4 +354,4 @@ TEST(Codecs, EncodedChunksComeBack) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_codecs

@@ -15,7 +15,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_chunks {
 namespace {
 
 using namespace testing;
@@ -439,4 +439,4 @@ TEST(Chunks, S18AreFoundWhateverTheLargestShape) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_chunks

@@ -12,7 +12,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_failed_writes {
 namespace {
 
 using namespace testing;
@@ -191,4 +191,4 @@ TEST(FailedWrite, X16_AFailedReplacementIsAFailure) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_failed_writes

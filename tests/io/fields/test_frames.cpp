@@ -18,7 +18,7 @@
 #include "tests/io/support/zarr_folder.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_frames {
 namespace {
 
 using moonhalo::testing::Folder;
@@ -274,4 +274,4 @@ TEST_F(Frames, X20_MomentsAreThoseOfAllValuesThatAreThere) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_frames

@@ -8,7 +8,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_other_files {
 namespace {
 
 using namespace testing;
@@ -211,4 +211,4 @@ TEST(OtherFiles, AMissingSourceIsNoFillValue) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_other_files

@@ -14,7 +14,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_parallel_write {
 namespace {
 
 using testing::first_line;
@@ -345,4 +345,4 @@ TEST(ParallelWrite, X16_AFullDiskUnderCompressedChunksHarmsNothing) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_parallel_write

@@ -8,7 +8,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_read {
 namespace {
 
 using namespace testing;
@@ -465,4 +465,4 @@ TEST(File, LeavesTheErrorPrinterOfTheProgramAlone) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_read

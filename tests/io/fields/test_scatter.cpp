@@ -9,7 +9,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_scatter {
 namespace {
 
 using namespace testing;
@@ -289,4 +289,4 @@ TEST(WriteShards, FailsOnEveryRankAlike) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_scatter

@@ -8,7 +8,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_write {
 namespace {
 
 using namespace testing;
@@ -281,4 +281,4 @@ TEST(Png, RefusesWhatIsNoPicture) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_write

@@ -12,7 +12,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_damaged_files {
 namespace {
 
 using namespace testing;
@@ -314,4 +314,4 @@ TEST(DamagedFiles, GroupsThatLieWithinThemselvesAreListedOnce) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_damaged_files

@@ -5,7 +5,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_decode {
 namespace {
 
 using namespace testing;
@@ -216,4 +216,4 @@ TEST(Decode, RefusesIntegersAndTextualMissingValues) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_decode

@@ -13,7 +13,7 @@
 #include "tests/io/support/classic_file.h"
 #include "tests/io/support/raw_file.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_netcdf3 {
 namespace {
 
 using namespace testing;
@@ -163,4 +163,4 @@ TEST(NetCdf3Errors, NumbersThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_netcdf3

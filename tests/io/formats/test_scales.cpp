@@ -7,7 +7,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_scales {
 namespace {
 
 using testing::first_line;
@@ -130,4 +130,4 @@ TEST(Scales, ValuesThatTheTypeCannotHoldAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_scales

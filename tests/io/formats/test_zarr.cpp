@@ -16,7 +16,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/io/support/zarr_folder.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_zarr {
 namespace {
 
 using namespace testing;
@@ -256,4 +256,4 @@ TEST(ZarrJson, NumbersThatJsonDoesNotHaveAreRead) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_zarr

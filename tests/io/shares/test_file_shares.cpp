@@ -10,7 +10,7 @@
 
 #include "tests/support/placements.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_file_shares {
 namespace {
 
 SpecPtr spec_of(const std::vector<int64_t>& mesh, const std::vector<int64_t>& shape,
@@ -163,4 +163,4 @@ TEST(FileShares, PiecesAreTheBoxInOrder) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_file_shares

@@ -7,7 +7,7 @@
 #include "moonhalo/io/shares/io_plan.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_io_plan {
 namespace {
 
 struct PlanCase {
@@ -166,4 +166,4 @@ TEST(IoPlan, ThoseWhoNeedMostOfAChunkReadIt) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_io_plan

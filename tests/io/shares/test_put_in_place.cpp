@@ -17,7 +17,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_put_in_place {
 namespace {
 
 using namespace testing;
@@ -136,4 +136,4 @@ TEST(PutInPlace, S10CheckpointsOfLargeTensors) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_put_in_place

@@ -14,7 +14,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::io {
+namespace moonhalo::io::test_run_plan {
 namespace {
 
 using namespace testing;
@@ -175,4 +175,4 @@ TEST(RunPlan, X16AFileCutShortFailsOnEveryRankAlike) {
 }
 
 }  // namespace
-}  // namespace moonhalo::io
+}  // namespace moonhalo::io::test_run_plan

@@ -6,7 +6,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_attention {
 namespace {
 
 struct AttentionCase {
@@ -50,4 +50,4 @@ TEST(Attention, DropoutInsideTheKernelIsRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_attention

@@ -10,7 +10,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/placements.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_attention_drawn {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -86,4 +86,4 @@ TEST(AttentionRing, X07_DrawnCalls) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_attention_drawn

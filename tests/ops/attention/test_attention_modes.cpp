@@ -20,7 +20,7 @@
 #include "tests/support/live_bytes.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_attention_modes {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -423,4 +423,4 @@ TEST(AttentionModes, X07_Refusals) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_attention_modes

@@ -12,7 +12,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_ring {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -360,4 +360,4 @@ TEST(AttentionRing, X07_PlainTensorsBesideCutOnes) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_ring

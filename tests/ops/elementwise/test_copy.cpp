@@ -6,7 +6,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_copy {
 namespace {
 
 using at::Tensor;
@@ -157,4 +157,4 @@ TEST(Copy, NewStorageIsRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_copy

@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_elementwise {
 namespace {
 
 using at::Tensor;
@@ -85,4 +85,4 @@ TEST(SweepElementwise, S20_Glu) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_elementwise

@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_fused_optimizer {
 namespace {
 
 using at::Tensor;
@@ -154,4 +154,4 @@ TEST(SweepPointwiseOptimizers, S20_ComplexNumbers) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_fused_optimizer

@@ -6,7 +6,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_recurrent_cell {
 namespace {
 
 using at::Tensor;
@@ -89,4 +89,4 @@ TEST(RecurrentCell, LayersEqualTheWholeTensor) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_recurrent_cell

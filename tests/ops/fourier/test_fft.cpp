@@ -13,7 +13,7 @@
 #include "tests/support/held.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_fft {
 namespace {
 
 using X = const at::Tensor&;
@@ -312,4 +312,4 @@ TEST(Fft, X08_SphericalHarmonicsKeepTheirCut) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_fft

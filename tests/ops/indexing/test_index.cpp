@@ -6,7 +6,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_index {
 namespace {
 
 using at::Tensor;
@@ -328,4 +328,4 @@ TEST(SweepIndex, S26_Take) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_index

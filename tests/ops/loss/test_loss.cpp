@@ -6,7 +6,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_loss {
 namespace {
 
 using at::Tensor;
@@ -169,4 +169,4 @@ TEST(Loss, AWrongClassNumberEndsEveryRank) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_loss

@@ -6,7 +6,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_loss_tables {
 namespace {
 
 using at::Tensor;
@@ -90,4 +90,4 @@ TEST(SweepReduceLosses, S24_OneHotTargets) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_loss_tables

@@ -6,7 +6,7 @@
 #include "moonhalo/ops/neighborhood/kernels/cuda.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_cuda_absent {
 namespace {
 
 TEST(NeighborhoodCudaAbsent, X04_SaysWhatIsMissing) {
@@ -20,4 +20,4 @@ TEST(NeighborhoodCudaAbsent, X04_SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_cuda_absent

@@ -20,7 +20,7 @@
 // The device code stands after the emulator, whose words it uses.
 #include "moonhalo/ops/neighborhood/kernels/cuda_choice.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_cuda_kernels {
 namespace {
 
 namespace cuda = neighborhood::cuda;
@@ -289,4 +289,4 @@ TEST(Simt, FindsMissingBarriersAndForeignMemory) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_cuda_kernels

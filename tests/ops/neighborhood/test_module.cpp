@@ -10,7 +10,7 @@
 #include "tests/support/dense_neighborhood.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_module {
 namespace {
 
 // t: input, then weight and bias of qkv and of proj.
@@ -78,4 +78,4 @@ TEST(NeighborhoodAttentionModule, X04_RegistersCopiesPrintsAndRefuses) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_module

@@ -15,7 +15,7 @@
 #include "tests/support/neighborhood_cases.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_operator {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -365,4 +365,4 @@ TEST(NeighborhoodAttention, X04_RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_operator

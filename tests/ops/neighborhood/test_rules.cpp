@@ -11,7 +11,7 @@
 #include "tests/support/dense_neighborhood.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_rules {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -284,4 +284,4 @@ TEST(NeighborhoodAttentionPlan, X05_KeysReachedAreTheWindowsEnds) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_rules

@@ -6,7 +6,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_norm {
 namespace {
 
 using at::Tensor;
@@ -366,4 +366,4 @@ TEST(SweepLayersNorms, AndWeights) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_norm

@@ -14,7 +14,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_points {
 namespace {
 
 using Placements = std::vector<Placement>;
@@ -354,4 +354,4 @@ TEST(Points, RefusesWhatCannotBeAnswered) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_points

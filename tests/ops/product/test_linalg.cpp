@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_linalg {
 namespace {
 
 using at::Tensor;
@@ -253,4 +253,4 @@ TEST(Linalg, S20_PlainMatricesBesideBlocks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_linalg

@@ -9,7 +9,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_matmul {
 namespace {
 
 using at::Tensor;
@@ -457,4 +457,4 @@ TEST(SweepProduct, S20_Distances) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_matmul

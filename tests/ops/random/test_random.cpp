@@ -11,7 +11,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_random {
 namespace {
 
 using at::Tensor;
@@ -265,4 +265,4 @@ TEST(Random, WrongArgumentsAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_random

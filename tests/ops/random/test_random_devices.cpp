@@ -13,7 +13,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_random_devices {
 namespace {
 
 using at::Tensor;
@@ -99,4 +99,4 @@ TEST(RandomOnDevices, X02_OneLaunchAndNothingFromTheHost) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_random_devices

@@ -12,7 +12,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_random_quality {
 namespace {
 
 using at::Tensor;
@@ -272,4 +272,4 @@ TEST(RandomQuality, RangesLeaveOutTheirEnd) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_random_quality

@@ -5,7 +5,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_reduce {
 namespace {
 
 using at::Tensor;
@@ -303,4 +303,4 @@ TEST(Reduce, WrongArgumentsAreRefusedOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_reduce

@@ -5,7 +5,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_scan {
 namespace {
 
 using at::Tensor;
@@ -86,4 +86,4 @@ TEST(Sort, DerivativesOfPickedValuesGatherNothing) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_scan

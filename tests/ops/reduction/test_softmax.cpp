@@ -5,7 +5,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_softmax {
 namespace {
 
 using at::Tensor;
@@ -68,4 +68,4 @@ TEST(Softmax, AlongACutDimMovesTwoLinesForwardAndOneBackward) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_softmax

@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_statistics {
 namespace {
 
 using at::Tensor;
@@ -163,4 +163,4 @@ TEST(SweepReduceStatistics, S20_CountsAndSets) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_statistics

@@ -10,7 +10,7 @@
 #include "tests/support/held.h"
 #include "tests/support/placements.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_degenerate_calls {
 namespace {
 
 void expect_right_on_all_ways(const std::string& name, const List& tensors, const Program& program, int derivatives) {
@@ -248,4 +248,4 @@ TEST(DegenerateCalls, BlocksThatLieOtherwiseThanTheWhole) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_degenerate_calls

@@ -15,7 +15,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/test_device.h"
 
-namespace moonhalo {
+namespace moonhalo::test_device_refusals {
 namespace {
 
 using testing::make_tensor;
@@ -56,4 +56,4 @@ TEST(DeviceRefusals, TestsThatAreSkippedAreThere) {
 }
 
 }  // namespace
-}  // namespace moonhalo
+}  // namespace moonhalo::test_device_refusals

@@ -11,7 +11,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_init {
 namespace {
 
 using at::Tensor;
@@ -120,4 +120,4 @@ TEST(Init, X02_PlainWeightsDoNotDependOnTheNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_init

@@ -15,7 +15,7 @@
 #include "tests/support/held.h"
 #include "tests/support/modules.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_libtorch_modules {
 namespace {
 
 namespace nn = torch::nn;
@@ -273,4 +273,4 @@ TEST(LibtorchModules, ACloneOfADividedModelIsRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_libtorch_modules

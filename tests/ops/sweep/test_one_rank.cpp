@@ -7,7 +7,7 @@
 #include "moonhalo/engine/dispatch/undivided.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_one_rank {
 namespace {
 
 using at::Tensor;
@@ -108,4 +108,4 @@ TEST(OneRank, UndividedLeavesCutsOverSeveralRanks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_one_rank

@@ -10,7 +10,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_out_arguments {
 namespace {
 
 using T = at::Tensor;
@@ -132,4 +132,4 @@ TEST(OutArguments, TakeNoGradient) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_out_arguments

@@ -5,7 +5,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_second_derivatives {
 namespace {
 
 using at::Tensor;
@@ -93,4 +93,4 @@ TEST(SecondDerivatives, Matrices) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_second_derivatives

@@ -7,7 +7,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_shape_chains {
 namespace {
 
 using at::Tensor;
@@ -151,4 +151,4 @@ TEST(ShapeChains, S20_S26_EqualOneDevice) { on_random_cuts(150, chain); }
 TEST(ShapeChains, S26_WritesThroughChainsOfViewsEqualOneDevice) { on_random_cuts(100, writes); }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_shape_chains

@@ -8,7 +8,7 @@
 #include "moonhalo/ops/window/stencil.h"
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_fields {
 namespace {
 
 TEST(SweepFields, EqualOneDevice) {
@@ -46,4 +46,4 @@ TEST(SweepFields, EqualOneDevice) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_fields

@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_layers {
 namespace {
 
 using at::Tensor;
@@ -206,4 +206,4 @@ TEST(SweepLayers, S20_ResamplingAndTheRest) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_layers

@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_places {
 namespace {
 
 using at::Tensor;
@@ -461,4 +461,4 @@ TEST(SweepShapePlaces, S20_Products) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_places

@@ -6,7 +6,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_pointwise {
 namespace {
 
 using at::Tensor;
@@ -288,4 +288,4 @@ TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_pointwise

@@ -6,7 +6,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_reduce {
 namespace {
 
 using at::Tensor;
@@ -263,4 +263,4 @@ TEST(SweepReduce, S24_LossesOfEveryReduction) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_reduce

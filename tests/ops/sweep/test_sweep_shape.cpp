@@ -5,7 +5,7 @@
 
 #include "tests/support/sweep.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_sweep_shape {
 namespace {
 
 using at::Tensor;
@@ -347,4 +347,4 @@ TEST(SweepShape, S26_WritingThroughViews) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_sweep_shape

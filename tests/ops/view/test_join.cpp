@@ -7,7 +7,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_join {
 namespace {
 
 using at::Tensor;
@@ -287,4 +287,4 @@ TEST(Join, RefusesWhatOneDeviceRefuses) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_join

@@ -6,7 +6,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_slice {
 namespace {
 
 using at::Tensor;
@@ -167,4 +167,4 @@ TEST(Slice, NothingButTheNeededRowsMoves) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_slice

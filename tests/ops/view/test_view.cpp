@@ -7,7 +7,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_view {
 namespace {
 
 using at::Tensor;
@@ -359,4 +359,4 @@ TEST(View, S26_Triangles) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_view

@@ -7,7 +7,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_view_writes {
 namespace {
 
 using at::Tensor;
@@ -492,4 +492,4 @@ TEST(View, D08_AViewThatCannotBeWrittenIsRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_view_writes

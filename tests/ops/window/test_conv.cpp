@@ -6,7 +6,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_conv {
 namespace {
 
 struct Conv {
@@ -274,4 +274,4 @@ TEST(Convolution, SecondDerivativesEqualTheWholeTensors) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_conv

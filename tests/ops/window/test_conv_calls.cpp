@@ -8,7 +8,7 @@
 
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_conv_calls {
 namespace {
 
 // S07: functional code of the user's own, through the composite operators, with padding modes
@@ -176,4 +176,4 @@ TEST(Convolution, RefusesOutputPaddingThatAStrideCannotLeaveOpen) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_conv_calls

@@ -10,7 +10,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_conv_names {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -117,4 +117,4 @@ TEST(ConvNames, SequencesThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_conv_names

@@ -10,7 +10,7 @@
 
 #include "tests/support/named_cases.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_conv_tables {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -241,4 +241,4 @@ TEST(ConvTables, S15_X05_GradientsAtEveryEdge) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_conv_tables

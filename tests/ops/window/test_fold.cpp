@@ -7,7 +7,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_fold {
 namespace {
 
 struct Case {
@@ -63,4 +63,4 @@ TEST(Fold, RefusesWindowsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_fold

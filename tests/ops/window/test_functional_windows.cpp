@@ -19,7 +19,7 @@
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/named_cases.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_functional_windows {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -194,4 +194,4 @@ TEST(FunctionalWindows, S05_EveryRankRefusesAlike) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_functional_windows

@@ -7,7 +7,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_grid_sample {
 namespace {
 
 using Placements = std::vector<Placement>;
@@ -82,4 +82,4 @@ TEST(GridSample, RefusesGridsOfOtherBatchesOrDims) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_grid_sample

@@ -12,7 +12,7 @@
 #include "moonhalo/ops/window/grid_sample.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_grid_sample_bounded {
 namespace {
 
 using Placements = std::vector<Placement>;
@@ -252,4 +252,4 @@ TEST(GridSampleBounded, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_grid_sample_bounded

@@ -13,7 +13,7 @@
 #include "moonhalo/ops/support/spec_edits.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_halo_split {
 namespace {
 
 struct Case {
@@ -271,4 +271,4 @@ TEST(HaloSplit, X06_TilesArePutTogether) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_halo_split

@@ -14,7 +14,7 @@
 #include "moonhalo/ops/window/stencil.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_kept_halos {
 namespace {
 
 using ::testing::ElementsAre;
@@ -396,4 +396,4 @@ TEST(KeptHalosRefused, X06_EveryWayRoundTheShardTensorIsSeen) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_kept_halos

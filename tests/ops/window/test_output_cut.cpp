@@ -10,7 +10,7 @@
 
 #include "tests/support/autograd_ways.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_output_cut {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -241,4 +241,4 @@ TEST(OutputCut, LeadingEmptyBlocksStayEmpty) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_output_cut

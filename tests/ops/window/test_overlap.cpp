@@ -9,7 +9,7 @@
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_overlap {
 namespace {
 
 using ::testing::ElementsAre;
@@ -345,4 +345,4 @@ TEST(HiddenHalos, X06_NeighborhoodAttentionWorksOnInnerQueriesWhileKeysTravel) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_overlap

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_pool {
 namespace {
 
 struct Window {
@@ -177,4 +177,4 @@ TEST(Pool, RefusesWindowsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_pool

@@ -6,7 +6,7 @@
 
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_range_and_cubes {
 namespace {
 
 const std::vector<Held> kCubes = {
@@ -112,4 +112,4 @@ TEST(GroupNormOfEmptyBatches, ValuesAndCut) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_range_and_cubes

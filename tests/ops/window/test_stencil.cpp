@@ -15,7 +15,7 @@
 #include "tests/support/held.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_stencil {
 namespace {
 
 TEST(Stencil, WeightsAreThoseOfTheTables) {
@@ -192,4 +192,4 @@ TEST(Stencil, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_stencil

@@ -12,7 +12,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_thin_convolutions {
 namespace {
 
 struct Thin {
@@ -132,4 +132,4 @@ TEST(ThinConvolutions, NoKernelOfTwoByteTypesMakesOneColumnWithAStride) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_thin_convolutions

@@ -10,7 +10,7 @@
 #include "tests/support/fewest.h"
 #include "tests/support/held.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_uneven_blocks {
 namespace {
 
 using at::Tensor;
@@ -222,4 +222,4 @@ TEST(UnevenBlocks, PickingRowsGathersNothing) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_uneven_blocks

@@ -7,7 +7,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_unpool {
 namespace {
 
 const Placed kCuts[] = {
@@ -90,4 +90,4 @@ TEST(Unpool, CutPlanesAreNotMoved) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_unpool

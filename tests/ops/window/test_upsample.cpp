@@ -7,7 +7,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_upsample {
 namespace {
 
 const Placed kCuts[] = {
@@ -97,4 +97,4 @@ TEST(Upsample, BlocksKeepTheirPlaceInTheDomain) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_upsample

@@ -8,7 +8,7 @@
 #include "moonhalo/ops/window/window.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_window {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -117,4 +117,4 @@ TEST(Window, EveryMapHasItsAdjoint) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_window

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "tests/support/named_cases.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_window_tables {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -239,4 +239,4 @@ TEST(WindowTables, X03_PixelsShuffledByEveryFactor) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_window_tables

@@ -6,7 +6,7 @@
 #include "moonhalo/scripting/core/lua_random.h"
 #include "tests/scripting/several_states.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_pairs {
 namespace {
 
 using ::testing::HasSubstr;
@@ -162,4 +162,4 @@ TEST(LuaRandom, IsAlikeInEveryStateAndFollowsTheSeed) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_pairs

@@ -9,7 +9,7 @@
 
 #include "moonhalo/scripting/program/report.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_state {
 
 struct Counter {
   static inline int alive = 0;
@@ -17,12 +17,16 @@ struct Counter {
   Counter() { ++alive; }
   ~Counter() { --alive; }
 };
-template <>
-inline constexpr const char* kObjectName<Counter> = "Counter";
 
+}  // namespace moonhalo::scripting::test_state
+
+template <>
+inline constexpr const char* moonhalo::scripting::kObjectName<moonhalo::scripting::test_state::Counter> = "Counter";
+
+namespace moonhalo::scripting::test_state {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string run(lua_State* lua, const std::string& code, const char* chunk = "@test.lua") {
   lua_settop(lua, 0);
@@ -173,4 +177,4 @@ TEST(Report, NamesRanksThatSayTheSameOnce) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_state

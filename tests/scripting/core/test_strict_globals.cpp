@@ -12,7 +12,7 @@
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/several_states.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_strict_globals {
 namespace {
 
 using ::testing::HasSubstr;
@@ -34,17 +34,17 @@ TEST(StrictGlobals, AreForStatesThatAskForThem) {
 }
 
 TEST(StrictGlobals, AScriptIsStoppedAtItsLineOnAllRanks) {
-  const std::string path = testing::TempDir() + "strict_globals.lua";
+  const std::string path = ::testing::TempDir() + "strict_globals.lua";
   std::ofstream(path)
       << "local mh = require 'moonhalo'\nlocal pad = 1\nprint(mh.ones(2):sum{dim = 0, keepdim = keepdims})\n";
   std::vector<std::string> words = {"moonhalo", "run", path, "--ranks", "2"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
 
   const int status = command_line(static_cast<int>(argv.size()), argv.data());
 
-  const std::string error = testing::internal::GetCapturedStderr();
+  const std::string error = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(status, kScriptFailed);
   EXPECT_THAT(error, HasSubstr("ranks 0-1: "));
   EXPECT_THAT(error, HasSubstr("strict_globals.lua:3: no variable 'keepdims'"));
@@ -52,4 +52,4 @@ TEST(StrictGlobals, AScriptIsStoppedAtItsLineOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_strict_globals

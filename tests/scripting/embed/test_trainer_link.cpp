@@ -9,7 +9,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_trainer_link {
 namespace {
 
 using moonhalo::testing::difference;
@@ -41,4 +41,4 @@ TEST(TrainerLink, X15_WeightsMayLieOnDevices) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_trainer_link

@@ -12,7 +12,7 @@
 #include "moonhalo/scripting/core/binding.h"
 #include "tests/support/ranks.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_parallelize {
 namespace {
 
 namespace nn = torch::nn;
@@ -79,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(Cases, OnePlan, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_parallelize

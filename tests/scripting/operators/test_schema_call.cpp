@@ -7,13 +7,13 @@
 
 #include "moonhalo/scripting/core/binding.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_schema_call {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// A state in which `chosen(name, ...)` gives the overload that a call would use.
-class SchemaCall : public testing::Test {
+class SchemaCall : public ::testing::Test {
  protected:
   SchemaCall() : state_(new_state()) {
     push_module(lua());
@@ -182,4 +182,4 @@ TEST_F(SchemaCall, FindsOperatorsOfOtherNamespaces) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_schema_call

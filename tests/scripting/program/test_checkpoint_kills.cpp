@@ -14,7 +14,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/scripting/several_states.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_checkpoint_kills {
 namespace {
 
 constexpr int kKills = 40;
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(Exchanged, CheckpointKills,
                          name_of);
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_checkpoint_kills

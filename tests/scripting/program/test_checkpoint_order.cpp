@@ -17,7 +17,7 @@
 #include "tests/io/support/raw_file.h"
 #include "tests/scripting/several_states.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_checkpoint_order {
 namespace {
 
 /// The calls that make something last, in order: {"fsync", path} and {"rename", new name}.
@@ -41,7 +41,7 @@ int renamed(const char* from, const char* to, unsigned flags) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_checkpoint_order
 
 extern "C" __attribute__((visibility("default"))) int fsync(int descriptor) {
   char path[PATH_MAX];
@@ -49,18 +49,18 @@ extern "C" __attribute__((visibility("default"))) int fsync(int descriptor) {
   const ssize_t length = readlink(link.c_str(), path, sizeof path);
   const auto result = static_cast<int>(syscall(SYS_fsync, descriptor));
   if (result == 0 && length > 0)
-    moonhalo::scripting::calls.add("fsync", std::string(path, static_cast<size_t>(length)));
+    moonhalo::scripting::test_checkpoint_order::calls.add("fsync", std::string(path, static_cast<size_t>(length)));
   return result;
 }
 extern "C" __attribute__((visibility("default"))) int rename(const char* from, const char* to) noexcept {
-  return moonhalo::scripting::renamed(from, to, 0);
+  return moonhalo::scripting::test_checkpoint_order::renamed(from, to, 0);
 }
 extern "C" __attribute__((visibility("default"))) int renameat2(int, const char* from, int, const char* to,
                                                                 unsigned flags) noexcept {
-  return moonhalo::scripting::renamed(from, to, flags);
+  return moonhalo::scripting::test_checkpoint_order::renamed(from, to, flags);
 }
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_checkpoint_order {
 namespace {
 
 using Place = std::vector<Calls::Call>::const_iterator;
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(Saves, CheckpointOrder, ::testing::Values("", "async = 
 });
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_checkpoint_order

@@ -19,7 +19,7 @@
 #include "tests/scripting/run_program.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_checkpoint_programs {
 namespace {
 
 namespace nn = torch::nn;
@@ -195,4 +195,4 @@ TEST(ProgramCheckpoints, X16_NothingChangesWhenSomethingDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_checkpoint_programs

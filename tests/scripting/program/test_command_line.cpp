@@ -13,16 +13,16 @@
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_command_line {
 namespace {
 
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
-class CommandLine : public testing::Test {
+class CommandLine : public ::testing::Test {
  protected:
   CommandLine() : folder_(std::filesystem::temp_directory_path() / ("moonhalo_cli_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
@@ -160,9 +160,9 @@ print(select(2, coroutine.resume(co, "passed on"))[1], coroutine.status(co), cor
   const Result result = run({"run", script});
 
   EXPECT_EQ(result.status, kDone) << result.err;
-  EXPECT_THAT(result.out,
-              testing::MatchesRegex("false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
-                                    "passed on\tdead\tfalse\ttable: .*\n"));
+  EXPECT_THAT(result.out, ::testing::MatchesRegex(
+                              "false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
+                              "passed on\tdead\tfalse\ttable: .*\n"));
 }
 
 TEST_F(CommandLine, ErrorValuesThatAreNoTextAreShown) {
@@ -251,8 +251,8 @@ TEST_F(CommandLine, WrongUsageIsStatusTwo) {
   for (const auto& arguments : wrong) {
     const Result result = run(arguments);
 
-    EXPECT_EQ(result.status, kWrongUsage) << testing::PrintToString(arguments);
-    EXPECT_THAT(result.err, Not(IsEmpty())) << testing::PrintToString(arguments);
+    EXPECT_EQ(result.status, kWrongUsage) << ::testing::PrintToString(arguments);
+    EXPECT_THAT(result.err, Not(IsEmpty())) << ::testing::PrintToString(arguments);
   }
   EXPECT_EQ(run({"run", script}).status, kDone);
 }
@@ -283,7 +283,7 @@ TEST_F(CommandLine, ALogIsContinued) {
   EXPECT_EQ(lines(), "{\"step\":1}\n");
   std::ofstream(log, std::ios::app) << "{\"step\":";  // a run that was killed
   EXPECT_EQ(run({"run", script, "--ranks", "2", "--log", log, "--", "2"}).status, kDone);
-  EXPECT_THAT(lines(), testing::MatchesRegex(
+  EXPECT_THAT(lines(), ::testing::MatchesRegex(
                            "\\{\"step\":1\\}\n\\{\"step\":\n\\{\"run\":\\{\"ranks\":2,\"script\":\"[^\n]*a.lua\","
                            "\"started\":\"20[0-9T:-]*Z\"\\}\\}\n\\{\"step\":2\\}\n"));
 }
@@ -391,8 +391,8 @@ io.open(arg[1])  -- waits for a writer that never comes
   options.ranks = 2;
   const auto start = std::chrono::steady_clock::now();
 
-  EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }), testing::ExitedWithCode(kScriptFailed),
-              "rank 1: .*long.lua:2: broken");
+  EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }),
+              ::testing::ExitedWithCode(kScriptFailed), "rank 1: .*long.lua:2: broken");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
@@ -412,13 +412,13 @@ TEST(Repl, CompletesFieldsMethodsAndOperators) {
   ASSERT_EQ(luaL_dostring(state.get(), "mh = require 'moonhalo'; x = mh.ones(2); config = {width = 1, wide = {a = 1}}"),
             LUA_OK);
 
-  EXPECT_THAT(complete_word(state.get(), "config.wi"), testing::ElementsAre("config.wide", "config.width"));
-  EXPECT_THAT(complete_word(state.get(), "config.wide."), testing::ElementsAre("config.wide.a"));
-  EXPECT_THAT(complete_word(state.get(), "mh.init_device"), testing::ElementsAre("mh.init_device_mesh"));
-  EXPECT_THAT(complete_word(state.get(), "x:max_pool2"), testing::Contains("x:max_pool2d"));
-  EXPECT_THAT(complete_word(state.get(), "conf"), testing::ElementsAre("config"));
+  EXPECT_THAT(complete_word(state.get(), "config.wi"), ::testing::ElementsAre("config.wide", "config.width"));
+  EXPECT_THAT(complete_word(state.get(), "config.wide."), ::testing::ElementsAre("config.wide.a"));
+  EXPECT_THAT(complete_word(state.get(), "mh.init_device"), ::testing::ElementsAre("mh.init_device_mesh"));
+  EXPECT_THAT(complete_word(state.get(), "x:max_pool2"), ::testing::Contains("x:max_pool2d"));
+  EXPECT_THAT(complete_word(state.get(), "conf"), ::testing::ElementsAre("config"));
   EXPECT_THAT(complete_word(state.get(), "nothing.here"), IsEmpty());
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_command_line

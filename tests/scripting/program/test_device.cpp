@@ -14,7 +14,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_device {
 namespace {
 
 using ::testing::AllOf;
@@ -187,4 +187,4 @@ TEST(ScriptOnDevices, MoreRanksThanDevicesEndBeforeTheScript) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_device

@@ -9,7 +9,7 @@
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_error_paths {
 namespace {
 
 using ::testing::HasSubstr;
@@ -26,15 +26,15 @@ class ErrorPaths : public ::testing::Test {
     std::vector<std::string> words = {"moonhalo", "run", script_, "--ranks", "2"};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     const int status = command_line(static_cast<int>(argv.size()), argv.data());
-    const std::string error = testing::internal::GetCapturedStderr();
+    const std::string error = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(status, kScriptFailed) << error;
     return error;
   }
 
-  const std::filesystem::path folder_ =
-      std::filesystem::path(testing::TempDir()) / "Übung mit Raum, in einem Ordner mit einem langen Namen" / "moonhalo";
+  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) /
+                                        "Übung mit Raum, in einem Ordner mit einem langen Namen" / "moonhalo";
   const std::string script_ = folder_ / "script.lua";
 };
 
@@ -67,4 +67,4 @@ TEST_F(ErrorPaths, OfAFileThatTheScriptReads) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_error_paths

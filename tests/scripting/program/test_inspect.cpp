@@ -14,7 +14,7 @@
 #include "tests/io/support/zarr_folder.h"
 #include "tests/scripting/run_program.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -183,4 +183,4 @@ TEST(Inspect, X16_SafelySurvivesACrashAndAnEndlessLoop) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_inspect

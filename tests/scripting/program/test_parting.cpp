@@ -15,13 +15,13 @@
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_parting {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Clock = std::chrono::steady_clock;
 
 const std::string kSetUp =
@@ -131,4 +131,4 @@ TEST(PartingRepl, AChunkThatTakesLongerOnOneRankIsNoParting) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_parting

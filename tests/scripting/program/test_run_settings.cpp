@@ -10,14 +10,14 @@
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/program/commands.h"
 
-namespace moonhalo::scripting {
+namespace moonhalo::scripting::test_run_settings {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 std::string write_file(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + name;
+  const std::string path = ::testing::TempDir() + name;
   std::ofstream(path) << text;
   return path;
 }
@@ -50,7 +50,7 @@ struct ConfigCase {
   std::string expected;  ///< the merged settings as JSON, or the start of the error
 };
 
-class Config : public testing::TestWithParam<ConfigCase> {};
+class Config : public ::testing::TestWithParam<ConfigCase> {};
 
 TEST_P(Config, MergesOrNamesTheKeyAndItsSource) {
   const ConfigCase& given = GetParam();
@@ -68,7 +68,7 @@ TEST_P(Config, MergesOrNamesTheKeyAndItsSource) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, Config,
-    testing::Values(
+    ::testing::Values(
         ConfigCase{
             .name = "defaults",
             .settings = {},
@@ -249,9 +249,9 @@ TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
   const auto errors_of = [](std::vector<std::string> arguments) {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     EXPECT_EQ(command_line(static_cast<int>(argv.size()), argv.data()), 0);
-    return testing::internal::GetCapturedStderr();
+    return ::testing::internal::GetCapturedStderr();
   };
 
   EXPECT_EQ(errors_of({"moonhalo", "run", reads, "--set", "lr=1"}), "");
@@ -262,7 +262,7 @@ TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
 
 TEST(Log, WritesOneObjectALineAfterTheConfig) {
   Context context;
-  context.log_file = testing::TempDir() + "run.jsonl";
+  context.log_file = ::testing::TempDir() + "run.jsonl";
   std::filesystem::remove(context.log_file);
 
   const std::string error = run(context,
@@ -288,7 +288,7 @@ TEST(Log, OfATensorIsTheLogarithm) {
 }
 
 TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
 
   const std::string steps = run({},
                                 "local seen = {}\n"
@@ -297,7 +297,7 @@ TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
                                 "return table.concat(seen, ' ')");
 
   EXPECT_EQ(steps, "1 2 3");
-  const std::string shown = testing::internal::GetCapturedStderr();
+  const std::string shown = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(shown, StartsWith("train  3/3 (100%)  "));
   EXPECT_THAT(shown, HasSubstr("it/s"));
   EXPECT_THAT(shown, HasSubstr("  loss 0.3333\n"));
@@ -307,13 +307,13 @@ TEST(Progress, PrintsALineWhereThereIsNoTerminal) {
 TEST(Progress, EndsWithTheLoopAndIsSilentUnderQuiet) {
   Context quiet;
   quiet.quiet = true;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   run(quiet, "for _ in mh.progress(5) do end");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"), "b");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("1/3 (33%)"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), StartsWith("1/3 (33%)"));
   EXPECT_THAT(run({}, "mh.progress(2.5)"), HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
 }
 
@@ -368,4 +368,4 @@ TEST(Json, RefusesWhatLuaCannotHold) {
 }
 
 }  // namespace
-}  // namespace moonhalo::scripting
+}  // namespace moonhalo::scripting::test_run_settings
