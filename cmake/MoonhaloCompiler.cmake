@@ -10,6 +10,10 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
 # -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of these options.)
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
+if(MOONHALO_UNITY)
+  # Of files that are compiled together GCC takes each for a header, whose classes may hold no types of anonymous namespaces.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 if(MOONHALO_SANITIZE)
   # GCC's warning is wrong about std::function under sanitizers (its own <regex> sets it off).
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MOONHALO_SANITIZE}>

@@ -2,6 +2,7 @@
 #include "moonhalo/engine/pipeline/pipeline.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout and randomized leaky ReLU. The other kinds of dropout are made of bernoulli_ (ops/random/fill.cpp).
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "moonhalo/ops/random/fill.h"
 
