@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves and loads about 1 GB of state on four ranks, against the same bytes of the same files written (pwrite, fsync)
 // and read (pread) by as many ranks that know nothing of tensors, in turns. The page cache is warm for reads. Prints,
-// as ratios of one run: rates, what a load onto three ranks with other cuts costs, bytes on disk and bytes read over
-// bytes of state, memory above the state at the peak of a save (all ranks together), and the time that a save in the
-// background stops the run, over a memcpy of this rank's share.
+// as ratios of one run: rates, also of a load that compares all data with their checksums first, what a load onto three
+// ranks with other cuts costs, bytes on disk and bytes read over bytes of state, memory above the state at the peak of
+// a save (all ranks together), and the time that a save in the background stops the run, over a memcpy of this rank's
+// share.
+// A load fills more memory than the raw ranks do: replicated tensors on every rank, here 1.12 of the state.
 // Two ratios of times: of the medians, and of the least of the rounds. New files fill memory that the system has to
 // find, and where the host of a virtual machine had taken that away, a round costs up to eight times as much, for
 // either side.
@@ -151,10 +153,12 @@ struct Loaded {
   int64_t bytes_read;
 };
 
-Loaded load(mh::Communicator& world, const Paths& paths, const Tensors& state) {
+/// `verify`: as load_checkpoint does unless it is told not to.
+Loaded load(mh::Communicator& world, const Paths& paths, const Tensors& state, bool verify = false) {
   io::CheckpointReader reader(world);
   const Seconds seconds = timed(world, [&] {
     reader.add("state", paths.file(), io::read_safetensors_text(paths.file()));
+    if (verify) reader.verify({"state"});
     for (const auto& [name, tensor] : state) reader.read_into("state", name, tensor);
     reader.finish();
   });
@@ -179,7 +183,7 @@ std::pair<Seconds, Seconds> stop_in_background(mh::Communicator& world, const Pa
 }
 
 struct Figures {
-  std::vector<Seconds> raw_write, save, raw_read, load, other_cut, stopped, copied;
+  std::vector<Seconds> raw_write, save, raw_read, load, verified, other_cut, stopped, copied;
   double disk = 0, read = 0, extra = 0;
 };
 
@@ -197,12 +201,14 @@ void measure_four(mh::Communicator& world, const Paths& paths, int64_t layers, F
     const auto extra = static_cast<double>(mh::testing::process_memory("VmHWM") - resident);
     const Seconds raw_read = read_raw(world, paths, share);
     const Loaded loaded = load(world, paths, state);
+    const Seconds verified = load(world, paths, state, true).seconds;
     const auto [stopped, copied] = stop_in_background(world, paths, state);
     if (world.rank() != 0) continue;
     figures.raw_write.push_back(raw_write);
     figures.save.push_back(saved);
     figures.raw_read.push_back(raw_read);
     figures.load.push_back(loaded.seconds);
+    figures.verified.push_back(verified);
     figures.extra = std::max(figures.extra, extra);
     figures.read = static_cast<double>(loaded.bytes_read) / static_cast<double>(bytes);
     figures.disk = static_cast<double>(std::filesystem::file_size(paths.file())) / static_cast<double>(bytes);
@@ -251,6 +257,7 @@ int main(int argc, char** argv) {
   std::printf("%-58s %8s %8s %8s  %s\n", "ratios of", "time", "CPU", "least", "target");
   print("save / raw parallel pwrite and fsync, rates", figures.raw_write, figures.save, ">= 0.85");
   print("load / raw parallel pread, rates", figures.raw_read, figures.load, ">= 0.85");
+  print("the same after all data were compared with their checksums", figures.raw_read, figures.verified, "");
   print("load on 3 ranks, other dims / load with the same cut, rates", figures.load, figures.other_cut, ">= 0.6");
   print("a save in the background stops the run / memcpy of its share", figures.stopped, figures.copied, "<= 1.3");
   print("bytes on disk / bytes of state", figures.disk, "<= 1.001");
