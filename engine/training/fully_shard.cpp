@@ -123,8 +123,11 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
     const int64_t rows = own->global_shape()[*dim];
     // For the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
     const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
-    placements[mesh_dim] =
-        stored(*dim, level_sizes(rows, row_bytes, held_bytes->of(root, mesh_dim), options.unit_rows));
+    std::vector<int64_t>& held = held_bytes->of(root, mesh_dim);
+    std::vector<int64_t> nothing(ranks, 0);
+    const std::vector<int64_t> sizes = level_sizes(rows, row_bytes, options.level ? held : nothing, options.unit_rows);
+    for (int64_t rank = 0; rank < ranks; ++rank) held[rank] += nothing[rank];
+    placements[mesh_dim] = stored(*dim, sizes);
   }
   return placed(value, tensor, root, placements);
 }

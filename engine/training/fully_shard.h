@@ -23,7 +23,7 @@ namespace moonhalo {
 /// parallelism) stays. The blocks are rows of dim 0, or of the longest dim that nothing cuts where dim 0 is cut or has
 /// fewer rows than there are ranks. Without such a dim, or with few elements, the parameter is copied. Rows are whole,
 /// so no block is padded; those left over, or units of `unit_rows`, go to the ranks that hold least of all parameters
-/// placed so far.
+/// placed so far, or, without `level`, to the first: stages of a pipeline that share a parameter cut it alike.
 ///
 /// Where copies differ, those at the first place of the dims of `data` count. A tensor that this mesh dim cuts already
 /// is returned as it is. Collective over the whole mesh. `name` is for errors: ValueError for a tensor of another mesh.

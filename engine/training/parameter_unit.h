@@ -17,6 +17,7 @@ namespace moonhalo {
 struct FullyShardOptions {
   int64_t min_numel = 1024;  ///< tensors of fewer elements are copied: their blocks would save less than they cost
   int64_t unit_rows = 1;  ///< blocks begin at multiples of so many rows, so that what is quantised by rows stays whole
+  bool level = true;      ///< rows left over go to the ranks that hold least; false: to the first ones
   bool reshard_after_forward = true;   ///< whole parameters are freed after forward and gathered again for backward
   bool reshard_after_backward = true;  ///< false: they stay until an optimizer writes them
   int64_t prefetch = 1;                ///< gathers of so many units that come next travel meanwhile

@@ -31,13 +31,14 @@ int lift_to(lua_State* lua) {
   return 1;
 }
 
-/// store_parameter(tensor, mesh["dp"], min_numel, unit_rows, name): the same object where nothing changes. Collective
-/// over the whole mesh.
+/// store_parameter(tensor, mesh["dp"], min_numel, unit_rows, level, name): the same object where nothing changes.
+/// Collective over the whole mesh.
 int store(lua_State* lua) {
   const at::Tensor& given = check_tensor(lua, 1);
   const at::Tensor stored =
       store_parameter(given, check_object<DeviceMesh>(lua, 2),
-                      {.min_numel = check_int(lua, 3), .unit_rows = check_int(lua, 4)}, check_string(lua, 5));
+                      {.min_numel = check_int(lua, 3), .unit_rows = check_int(lua, 4), .level = check_bool(lua, 5)},
+                      check_string(lua, 6));
   if (stored.is_same(given)) {
     lua_pushvalue(lua, 1);
   } else {

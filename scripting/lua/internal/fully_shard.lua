@@ -88,7 +88,10 @@ local function place_tensors(op, root, options)
           if old.grad then
             fail(where .. " has a gradient\n  fix   call " .. op .. " before the first backward, and make optimizers after it")
           end
-          if stores then return training.store_parameter(old, options.mesh, options.min_numel, options.unit_rows, where) end
+          if stores then
+            local level = not (rawget(module, "_shared_by_stages") or {})[name]
+            return training.store_parameter(old, options.mesh, options.min_numel, options.unit_rows, level, where)
+          end
           return training.copy_tensor(old, options.mesh, where)
         end)
       end

@@ -106,6 +106,13 @@ local function shared_tensors(stages)
         table.concat(entry.numbers, " and "), entry.slots[1].name))
     end
   end
+  for _, entry in ipairs(shared) do
+    for _, slot in ipairs(entry.slots) do  -- fully_shard cuts them alike in all stages
+      local names = rawget(slot.module, "_shared_by_stages") or {}
+      names[slot.name] = true
+      rawset(slot.module, "_shared_by_stages", names)
+    end
+  end
   return shared
 end
 
