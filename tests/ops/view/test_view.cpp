@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views over and off the cut dim, and writing through them: features S26, D08.
-// Views of dual tensors (_make_dual) are in tests/engine/tensor/test_autograd_modes.cpp.
+// Views of dual tensors (_make_dual) are in tests/ops/elementwise/test_forward_mode.cpp.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
