@@ -15,20 +15,26 @@ std::optional<Plan> plan_like(const OpCall& call) {
   return unary_plan(call, nullptr, {without_partial(call.spec("self"))});
 }
 
-// A tensor of the model's shape is cut as the model is; of as many dims, where the extents are equal (the gradient of
-// an indexed tensor starts as such zeros); any other is replicated.
-SpecPtr like_where_equal(const SpecPtr& self, at::IntArrayRef shape) {
-  std::vector<int64_t> source(shape.size(), -1);
-  if (static_cast<int64_t>(shape.size()) == self->ndim()) {
-    for (int64_t d = 0; d < self->ndim(); ++d) source[d] = shape[d] == self->global_shape()[d] ? d : -1;
+// A tensor of the model's shape is cut as the model is; of as many dims, at the same places of the domain where the
+// extents differ (gradients of halved, padded or indexed dims start as such zeros), unless there are fewer rows than
+// blocks; any other is replicated.
+SpecPtr like_where_it_fits(const SpecPtr& self, at::IntArrayRef shape) {
+  Layout layout(self->mesh(), shape.vec());
+  if (static_cast<int64_t>(shape.size()) != self->ndim()) return intern(std::move(layout));
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const Cut& cut = self->cut(d);
+    const bool equal = shape[d] == self->global_shape()[d];
+    if (equal) layout.cuts[d] = cut;
+    if (!equal && cut && shape[d] >= static_cast<int64_t>(cut.sizes.size()))
+      layout.cuts[d] = {cut.mesh_dims, proportional_sizes(cut.sizes, shape[d])};
   }
-  return with_cuts_of(without_partial(self), shape, source);
+  return intern(std::move(layout));
 }
 
 std::optional<Plan> plan_new(const OpCall& call) {
   call.output_shapes();
   const auto shape = call.integers("size");
-  const SpecPtr result = like_where_equal(call.spec("self"), shape);
+  const SpecPtr result = like_where_it_fits(call.spec("self"), shape);
   Plan plan = unary_plan(call, nullptr, {result});
   plan.argument_overrides = {{call.arg("size"), int_list(result->local_shape())}};
   return plan;
@@ -37,7 +43,7 @@ std::optional<Plan> plan_new(const OpCall& call) {
 std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
   call.output_shapes();
   const auto shape = call.integers("size"), stride = call.integers("stride");
-  const SpecPtr result = like_where_equal(call.spec("self"), shape);
+  const SpecPtr result = like_where_it_fits(call.spec("self"), shape);
   // Dense strides of the block, its dims ordered in memory as the strides asked for order them.
   std::vector<int64_t> order = all_dims(result->ndim()), local_stride(shape.size(), 1);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride[a] > stride[b]; });
@@ -53,7 +59,7 @@ std::optional<Plan> plan_new_empty_strided(const OpCall& call) {
 }
 
 const char* const kLike = "any cut, which the result keeps";
-const char* const kNew = "any cut, which the result keeps in dims of equal extent";
+const char* const kNew = "any cut, which the result keeps at the same places of the domain";
 
 const Register factory_rules{
     {.op = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"},

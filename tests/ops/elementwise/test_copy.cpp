@@ -84,6 +84,8 @@ TEST(Copy, D08_FactoriesFollowTheirModel) {
     EXPECT_EQ(spec(x.new_zeros({9, 7})), spec(x));
     EXPECT_EQ(spec(x.new_zeros({9, 2}))->placements()[0].to_string(), "Shard(0, {3, 6})");
     EXPECT_TRUE(spec(x.new_zeros({9}))->is_replicate());
+    EXPECT_EQ(spec(x.new_zeros({18, 2}))->placements()[0].to_string(), "Shard(0, {6, 12})");
+    EXPECT_TRUE(spec(x.new_zeros({1, 7}))->is_replicate());
     const Tensor lazy = shard_of(make_tensor({9, 7}, 2), mesh, {partial()});
     EXPECT_TRUE(spec(at::ones_like(lazy))->is_replicate());
     EXPECT_TRUE(spec(lazy.clone())->has_partial());

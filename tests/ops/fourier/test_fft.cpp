@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <atomic>
 #include <numeric>
@@ -187,6 +188,17 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
       }
     });
     EXPECT_EQ(sent, least) << route.name;
+  }
+}
+
+// LibTorch fills the other half with new zeros, which have more rows than the gradient: no rank holds all of them.
+TEST(Fft, X08_TheGradientOfAHalvedDimStaysCut) {
+  for (const Placement& cut : {shard(1, {6, 10}), shard(1), shard(0)}) {
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      const at::Tensor x = shard_of(make_tensor({4, 16}, 1), mesh, {cut}).requires_grad_().mul(2);
+      const at::Tensor grad = torch::autograd::grad({at::view_as_real(at::fft_rfft(x)).square().sum()}, {x})[0];
+      EXPECT_TRUE(spec(grad)->is_cut(cut.dim)) << spec(grad)->to_string();
+    });
   }
 }
 
