@@ -5,8 +5,10 @@
 #include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/local_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -117,16 +119,86 @@ std::optional<Plan> plan_gather(const OpCall& call) {
   return plan;
 }
 
+// Operators that add entries to rows, in any order.
+bool adds_entries(const OpCall& call) {
+  const std::string name = call.name();
+  if (name.starts_with("aten::scatter_reduce"))
+    return call.value("reduce").toStringRef() == "sum" && call.flag("include_self");
+  return name.starts_with("aten::index_add") || name.starts_with("aten::scatter_add");
+}
+
+// The spec of what is written: where it is whole and new, dims other than `dim` take the cut of the source.
+SpecPtr written_spec(const OpCall& call, int64_t dim, Arg at_source) {
+  const SpecPtr self = without_partial(call.spec("self")), &index = call.spec("index");
+  const SpecPtr source = at_source ? call.spec(at_source) : SpecPtr();
+  if (call.writes("self") || !source || source->ndim() != self->ndim()) return self;
+  Layout layout = self->layout();
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    const auto& ranks = source->cut(d).mesh_dims;
+    const bool alike = source->global_shape()[d] == self->global_shape()[d] &&
+                       (index->ndim() != self->ndim() || index->global_shape()[d] == self->global_shape()[d]);
+    const bool free =
+        !layout.cuts[d] && std::none_of(ranks.begin(), ranks.end(), [&](int64_t m) { return layout.uses(m); });
+    if (d != dim && alike && free) layout.cuts[d] = source->cut(d);
+  }
+  return intern(std::move(layout));
+}
+
+// A source that is cut along `dim` may be added where it lies: the sums of its ranks are addends of self. Only these
+// move, and only where self keeps its rows whole or in its own cut; so not where they are more than the source.
+std::optional<Plan> plan_addends(const OpCall& call, const SpecPtr& self, int64_t dim, Arg at_source) {
+  const SpecPtr &source = call.spec(at_source), &index = call.spec("index");
+  if (!adds_entries(call) || call.tensor("self").dtype == at::kBool) return std::nullopt;
+  if (self->ndim() == 0 || source->ndim() != self->ndim() || !source->is_cut(dim)) return std::nullopt;
+  const bool in_place = call.writes("self"), of_elements = index->ndim() == self->ndim();
+  if (source->global_numel() < self->global_numel() * (in_place && !self->is_cut(dim) ? 2 : 1)) return std::nullopt;
+  Layout sum = without_cuts(self, {dim})->layout(), held(call.mesh(), source->global_shape());
+  held.cuts = sum.cuts;
+  held.cuts[dim] = source->cut(dim);
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d != dim && held.global_shape[d] != sum.global_shape[d]) return std::nullopt;
+  }
+  for (const int64_t m : source->cut(dim).mesh_dims) {
+    if (sum.uses(m)) return std::nullopt;
+    sum.partials[m] = ReduceOp::kSum;
+  }
+  const SpecPtr addends = intern(std::move(sum)), entries = intern(std::move(held));
+  const SpecPtr places = of_elements ? entries : with_cuts_of(entries, {source->global_shape()[dim]}, {dim});
+  if (index->global_shape() != places->global_shape()) return std::nullopt;
+  // A whole index is looked at by every rank, which then finds the same to be wrong.
+  const SpecPtr known = index->has_cut() ? places : replicated(call.mesh(), places->global_shape());
+  const SpecPtr result = !in_place && !self->is_cut(dim) ? addends : self;
+  Plan plan = unary_plan(call, in_place ? self : addends, {result});
+  plan.inputs[call.slot(at_source)] = entries;
+  plan.inputs[call.slot("index")] = known;
+  plan.run = [=, move = std::make_shared<const Redistribution>(addends, result),
+              own = std::make_shared<const Redistribution>(known, places), at_self = call.arg("self"),
+              at_index = call.arg("index")](LocalCall& call) {
+    at::Tensor target = call.tensor(at_self), index = call.tensor(at_index);
+    if (known != places) check_rows(index, *addends, dim, false, call.op.operator_name().name.c_str());
+    call.value(at_index) = own->apply(index);
+    if (in_place) call.value(at_self) = at::zeros(addends->local_shape(), target.options());
+    call.run();
+    const at::Tensor sum = move->apply(call.result());
+    call.give(in_place ? target.add_(sum) : sum);
+  };
+  return plan;
+}
+
 // index_add, index_copy, index_fill, index_reduce: of a cut dim each rank takes the entries that fall into its block.
 std::optional<Plan> plan_index_write(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
-  const int64_t dim = call.dim("dim", self->ndim());
+  const Arg at_source = call.find({"source"});
+  const int64_t dim = call.dim("dim", call.spec("self")->ndim());
+  const SpecPtr self = written_spec(call, dim, at_source);
+  if (at_source) {
+    if (auto plan = plan_addends(call, self, dim, at_source)) return plan;
+  }
   Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     const SpecPtr& spec = call.slots()[s].spec;
     if (spec) plan.inputs[s] = replicated(call.mesh(), spec->global_shape());
   }
-  const int source = call.has("source") ? call.slot("source") : -1;
+  const int source = at_source ? call.slot(at_source) : -1;
   if (source >= 0 && self->has_cut()) {
     const auto& sizes = call.slots()[source].spec->global_shape();
     if (static_cast<int64_t>(sizes.size()) != self->ndim()) return std::nullopt;
@@ -139,7 +211,6 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
     plan.inputs[source] = with_cuts_of(self, sizes, dims);
   }
   if (self->ndim() == 0 || !self->is_cut(dim)) return plan;
-  const Arg at_source = source >= 0 ? call.slots()[source].arg : Arg{};
   const bool wrap = call.name().find("index_fill") != std::string::npos;
   plan.run = [self, dim, at_source, wrap, in_place = call.writes("self"), at_self = call.arg("self"),
               at_index = call.arg("index")](LocalCall& call) {
@@ -161,11 +232,14 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
 
 // scatter and its kin. Entries for other ranks' rows go to one row more, which is thrown away.
 std::optional<Plan> plan_scatter(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
-  const SpecPtr& index = call.spec("index");
+  const Arg at_source = call.find({"src"});
+  const int64_t dim = call.dim("dim", call.spec("self")->ndim());
+  const SpecPtr self = written_spec(call, dim, at_source), &index = call.spec("index");
   if (self->ndim() == 0 || (index->ndim() != self->ndim() && self->has_cut())) return std::nullopt;
-  const int64_t dim = call.dim("dim", self->ndim());
   call.output_shapes();
+  if (at_source) {
+    if (auto plan = plan_addends(call, self, dim, at_source)) return plan;
+  }
   Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     const auto& sizes = call.slots()[s].spec->global_shape();
@@ -196,7 +270,7 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
 }
 
 const char* const kIndexDimGet = "any cut";
-const char* const kIndexDimPut = "any cut; each rank writes the rows it owns";
+const char* const kIndexDimPut = "any cut; each rank writes the rows it owns; what is added may be added where it lies";
 
 const Register index_dim_rules{
     {.op = "aten::index_select", .plan = plan_index_select, .supports = kIndexDimGet},
@@ -205,12 +279,14 @@ const Register index_dim_rules{
             "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_fill_.int_Scalar",
             "aten::index_fill_.int_Tensor", "aten::index_reduce", "aten::index_reduce_"},
      .plan = plan_index_write,
-     .supports = kIndexDimPut},
+     .supports = kIndexDimPut,
+     .traffic = Traffic::kRedistribute},
     {.op = {"aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce",
             "aten::scatter_.value_reduce", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_.reduce",
             "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
      .plan = plan_scatter,
-     .supports = kIndexDimPut},
+     .supports = kIndexDimPut,
+     .traffic = Traffic::kRedistribute},
 };
 
 }  // namespace

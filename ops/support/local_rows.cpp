@@ -5,13 +5,17 @@
 
 namespace moonhalo {
 
+void check_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
+  if (index.numel() == 0) return;
+  const int64_t extent = spec.global_shape()[dim];
+  const int64_t low = index.min().item<int64_t>(), high = index.max().item<int64_t>();
+  TORCH_CHECK_INDEX(low >= (wrap ? -extent : 0) && high < extent, op, ": index ", high < extent ? low : high,
+                    " is out of bounds for dimension ", dim, " with size ", extent);
+}
+
 OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
+  check_rows(index, spec, dim, wrap, op);
   const int64_t extent = spec.global_shape()[dim], begin = spec.offsets()[dim], rows = spec.local_shape()[dim];
-  if (index.numel() > 0) {
-    const int64_t low = index.min().item<int64_t>(), high = index.max().item<int64_t>();
-    TORCH_CHECK_INDEX(low >= (wrap ? -extent : 0) && high < extent, op, ": index ", high < extent ? low : high,
-                      " is out of bounds for dimension ", dim, " with size ", extent);
-  }
   at::Tensor row = index.to(at::kLong);
   if (wrap) row = at::where(row.lt(0), row + extent, row);
   row = row - begin;

@@ -15,6 +15,10 @@ struct OwnedRows {
   at::Tensor positions() const { return valid.flatten().nonzero().select(1, 0); }
 };
 
+/// IndexError unless all of `index` are rows of `dim` of a tensor of spec `spec`. Negative ones count from the end
+/// where `wrap` says so. Not collective.
+void check_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);
+
 /// The part of `index` (global rows of `dim` of a tensor of spec `spec`, any shape, replicated) that this rank's block
 /// holds. Negative rows count from the end where `wrap` says so. IndexError for rows that do not exist. Not collective.
 OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Indexing by tensors, over and off the cut dim: feature S26.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -179,6 +180,110 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
            kForward},
       },
       make_tensor({9, 7, 2}, 3));
+}
+
+// Messages along the edges of a graph, added up at its nodes: both cut, and onto tensors that are not.
+TEST(Index, S26_EntriesAreAddedWhereTheyLie) {
+  const auto rows = [](const Tensor& x, int64_t dim) {
+    return (at::arange(x.size(dim), at::kLong) * 3 + 1).remainder(4);
+  };
+  const auto places = [rows](const Tensor& x, int64_t dim) {
+    std::vector<int64_t> along(x.dim(), 1);
+    along[dim] = x.size(dim);
+    return rows(x, dim).view(along).expand(x.sizes());
+  };
+  const auto ones = [](at::IntArrayRef shape) { return at::ones(shape, at::kDouble); };
+  check(
+      {
+          {"index_add",
+           [=](const Tensor& x) {
+             return List{bent(ones({4, 7, 2}).index_add(0, rows(x, 0), x, -2)),
+                         bent(ones({9, 4, 2}).index_add(1, rows(x, 1), x)),
+                         bent(ones({9, 7, 4}).index_add(2, rows(x, 2), x))};
+           },
+           kTwice},
+          {"scatter_add",
+           [=](const Tensor& x) {
+             return List{bent(ones({4, 7, 2}).scatter_add(0, places(x, 0), x)),
+                         bent(ones({9, 4, 2}).scatter_add(1, places(x, 1), x)),
+                         bent(ones({9, 7, 4}).scatter_reduce(2, places(x, 2), x, "sum"))};
+           },
+           kTwice},
+          {"by_cut_indices",
+           [=](const Tensor& x) {
+             const Tensor of_elements = (x.detach() * 9).abs().floor().to(at::kLong).remainder(4);
+             return List{bent(ones({4, 7, 2}).scatter_add(0, of_elements, x)),
+                         bent(ones({9, 4, 2}).scatter_add(1, of_elements, x)),
+                         bent(ones({4, 7, 2}).index_add(0, of_elements.select(1, 1).select(1, 0), x))};
+           }},
+          {"shorter",
+           [=](const Tensor& x) {
+             return List{bent(ones({4, 8, 2}).scatter_add(0, places(x, 0), x)),
+                         bent(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(0, 0, 5), x)),
+                         bent(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(1, 1, 3), x)),
+                         bent(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "sum", false)),
+                         bent(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "mean"))};
+           },
+           kForward},
+          {"onto_cut",
+           [=](const Tensor& x) {
+             const Tensor y = bent(x).narrow(0, 2, 4), z = bent(x).narrow(1, 2, 4);
+             return List{bent(y.index_add(0, rows(x, 0), x)), bent(y.scatter_add(0, places(x, 0), x)),
+                         bent(z.index_add(1, rows(x, 1), x))};
+           },
+           kTwice},
+          {"in_place",
+           [=](const Tensor& x) {
+             Tensor plain = ones({4, 7, 2}), y = x.new_ones({4, 7, 2}), z = bent(x).narrow(0, 2, 4).clone(),
+                    w = x.new_ones({9, 4, 2});
+             plain.index_add_(0, rows(x, 0), x);
+             y.scatter_add_(0, places(x, 0), x).index_add_(0, rows(x, 0), x, 3);
+             z.index_add_(0, rows(x, 0), x).scatter_add_(0, places(x, 0), x);
+             w.index_add_(1, rows(x, 1), x);
+             return List{bent(plain), bent(y), bent(z), bent(w)};
+           }},
+          {"whole_numbers",
+           [=](const Tensor& x) {
+             const Tensor counts = (x.detach() * 9).to(at::kLong);
+             return List{at::zeros({4, 7, 2}, at::kLong).index_add(0, rows(x, 0), counts),
+                         at::zeros({4, 7, 2}, at::kBool).index_add(0, rows(x, 0), counts.gt(0))};
+           }},
+      },
+      make_tensor({9, 7, 2}, 3));
+}
+
+// A source of many rows, and what travels where it is added to few: nothing, or the few.
+TEST(Index, S26_WhatTravelsToAddEntries) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor x = shard_of(make_tensor({100, 6}, 1), mesh, {shard(0, {30, 70})}),
+                 y = shard_of(make_tensor({100, 6}, 1), mesh, {shard(1)}),
+                 nodes = shard_of(make_tensor({4, 6}, 2), mesh, {shard(0, {1, 3})});
+    const Tensor rows = at::arange(100, at::kLong).remainder(4), places = rows.unsqueeze(1).expand({100, 6});
+    const auto sent = [&](const std::function<Tensor()>& call, const char* result) {
+      mesh->group().reset_stats();
+      const Tensor sum = call();
+      EXPECT_EQ(spec(sum)->placements()[0].to_string(), result);
+      return mesh->group().stats().total().bytes;
+    };
+    const Tensor zeros = at::zeros({4, 6}, at::kDouble);
+    EXPECT_EQ(sent([&] { return zeros.index_add(0, rows, x); }, "Partial(sum)"), 0);
+    EXPECT_EQ(sent([&] { return zeros.scatter_add(0, places, x); }, "Partial(sum)"), 0);
+    EXPECT_EQ(sent([&] { return zeros.index_add(0, rows, y); }, "Shard(1, {3, 3})"), 0);
+    EXPECT_EQ(sent([&] { return zeros.scatter_add(0, places, y); }, "Shard(1, {3, 3})"), 0);
+    EXPECT_EQ(sent([&] { return nodes.index_add(0, rows, x); }, "Shard(0, {1, 3})"),
+              8 * 6 * (mesh->rank() == 0 ? 3 : 1));
+    Tensor whole = x.new_zeros({4, 6}).mul(0).sum(0, true).expand({4, 6}).contiguous();
+    EXPECT_LE(sent([&] { return whole.scatter_add_(0, places, x); }, "Replicate()"), 8 * 2 * 4 * 6);
+    // The last row, which rank 1 has, says that it goes where there is none: every rank hears of it.
+    for (const int64_t wrong : {4, -1}) {
+      const Tensor bad = rows.clone().index_fill_(0, indices({99}), wrong);
+      EXPECT_THAT(message_of([&] { zeros.index_add(0, bad, x); }), ::testing::HasSubstr("is out of bounds"));
+      EXPECT_THAT(message_of([&] {
+                    zeros.scatter_add(0, bad.unsqueeze(1).expand({100, 6}), x);
+                  }),
+                  ::testing::HasSubstr("is out of bounds"));
+    }
+  });
 }
 
 // Masks beside others and beside indices are gathered, whatever is written and however the mask is held.
