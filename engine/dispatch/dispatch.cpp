@@ -92,10 +92,10 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     impl->replace(redistribute_local(impl->local(), impl->spec(), summed, Traffic::kInputs), summed);
     moved = redistribute_local(impl->local(), summed, move.wanted, Traffic::kInputs);
   } else if (move.redistribution) {
-    // A Partial that shares its addends with another ShardTensor cannot part from it.
+    // A block that is shared with another ShardTensor cannot part from it.
     const bool shared = move.resolves && impl->shares_block();
     TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
-                                ": a Partial ShardTensor that shares memory with another cannot be written in place",
+                                ": a ", impl->spec()->has_partial() ? "Partial" : "whole", " ShardTensor that shares memory with another cannot be written in place",
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     if (move.written) block_was_written(impl->local());
     const bool stored = impl->spec()->has_stored();
@@ -104,6 +104,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
       moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
       if (stored) moved = laid_out_as(tensor, std::move(moved));
     }
+    if (move.resolves && impl->spec()->is_replicate()) moved = moved.clone();  // a part shall not hold the whole
     if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
   if (sharing.views) {
@@ -404,7 +405,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
         slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
     if (slot.spec && move.wanted && move.wanted != slot.spec) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
-      move.resolves = !slot.plain && slot.spec->has_partial() && move.wanted == without_partial(slot.spec);
+      move.resolves = !slot.plain && (slot.spec->has_partial() ? move.wanted == without_partial(slot.spec)
+                                                               : move.written && slot.spec->is_replicate());
       TORCH_INTERNAL_ASSERT(!move.written || move.resolves, call.name(), ": the plan moves a tensor that is written");
     }
     decision->may_send |= move.redistribution != nullptr;

@@ -34,7 +34,7 @@ struct Decision {
     SpecPtr given;                                   // null: undefined; the decision's key holds its address
     SpecPtr wanted;                                  // null: taken as it is
     std::unique_ptr<Redistribution> redistribution;  // null: already as wanted
-    bool resolves = false;                           // only sums a Partial up: kept in the tensor
+    bool resolves = false;  // kept in the tensor: Partials summed up, or copies cut to write them
     bool written = false;
   };
   std::vector<int64_t> key;

@@ -18,6 +18,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/ops/support/mask_positions.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -138,15 +139,17 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
   return plan;
 }
 
-// Elements [start, start + count of a rank) of a 1-D source go to each rank, where the counts are known only now.
-at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, const ShardSpec& mask, const Cut& cut,
+// Rows [start, start + count of a rank) of `dim` go to each rank, where the counts are known only now; other dims of
+// the source stay as they are.
+at::Tensor fetch_run(const at::Tensor& local, const SpecPtr& source, int64_t dim, const Cut& cut,
                      const std::vector<int64_t>& counts) {
-  const DeviceMesh& mesh = *mask.mesh();
   const TrafficScope moving(Traffic::kDataDependent);
   const IntervalMap map(source, [&](int64_t rank) {
-    const int64_t block = block_of(mesh, cut, rank);
+    const int64_t block = block_of(*source->mesh(), cut, rank);
     const int64_t start = std::accumulate(counts.begin(), counts.begin() + block, int64_t{0});
-    return std::vector<HaloRequest>{{.rows = {start, start + counts[block]}}};
+    std::vector<HaloRequest> requests = requests_for(block_box(*source, rank));
+    requests[dim] = {.rows = {start, start + counts[block]}};
+    return requests;
   });
   return gather(map, local);
 }
@@ -162,36 +165,43 @@ std::optional<Plan> plan_masked_scatter(const OpCall& call) {
                     "\n  have  ", call.describe());
   const SpecPtr both = aligned(self->has_cut() || in_place ? self : mask, shape);
   const auto ndim = static_cast<int64_t>(shape.size());
-  const bool in_front = cut_in_front(both, 0, ndim) == both;
-  const Cut cut = in_front ? front_cut(*both, 0, ndim) : Cut{};
-  // A run of a cut source is fetched; of any other, each rank takes what it needs from the whole.
-  const bool runs = cut && source->ndim() == 1 && source->has_cut();
+  const SpecPtr front = cut_in_front(both, 0, ndim);
+  const Cut cut = front_cut(*front, 0, ndim);
+  // Runs of a cut source are fetched by the ranks that have the elements in order, and then move where they belong, if
+  // that is less than the source on every rank; of any other, each rank takes what it needs from the whole.
+  const bool less =
+      front == both || source->global_numel() * static_cast<int64_t>(cut.sizes.size()) > both->global_numel();
+  const bool runs = cut && less && source->ndim() == 1 && source->has_cut();
   const SpecPtr held = runs ? source : replicated(call.mesh(), source->global_shape());
   Plan plan;
   plan.inputs = {aligned(both, self->global_shape()), aligned(both, mask->global_shape()), held};
   plan.outputs = {both};
-  plan.run = [both, held, cut, runs, in_place, at_self = call.arg("self"), at_source = call.arg("source"),
-              at_mask = call.arg("mask")](LocalCall& call) {
+  plan.run = [both, held, cut, runs, in_place, to_front = std::make_shared<const Redistribution>(both, front),
+              back = std::make_shared<const Redistribution>(front, both), at_self = call.arg("self"),
+              at_source = call.arg("source"), at_mask = call.arg("mask")](LocalCall& call) {
     at::Tensor target = call.tensor(at_self);
     const at::Tensor source = call.tensor(at_source);
     const at::Tensor mask = call.tensor(at_mask).to(at::kBool).expand(both->local_shape());
     if (!in_place) target = target.expand(both->local_shape()).clone(at::MemoryFormat::Contiguous);
     const int64_t available = held->global_numel();
-    int64_t needed = 0;
-    at::Tensor values;
-    if (runs) {
-      const auto counts = counts_of_blocks(*both, cut, mask.sum().item<int64_t>(), mask.device());
-      needed = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-      if (needed <= available) values = fetch_run(source, held, *both, cut, counts);
-    } else {
+    const auto check_enough = [&](int64_t needed) {
+      TORCH_CHECK_VALUE(needed <= available, call.op.operator_name().name, ": the mask has ", needed,
+                        " true elements, the source only ", available, "\n  have  ", both->to_string(),
+                        "\n  fix   give a source of at least as many elements");
+    };
+    if (!runs) {
       const TruePlaces order = true_places(mask, *both);
-      needed = order.count;
-      if (needed <= available) values = source.flatten().index_select(0, order.places.masked_select(mask));
+      check_enough(order.count);
+      const at::Tensor values = source.flatten().index_select(0, order.places.masked_select(mask));
+      return call.give(target.masked_scatter_(mask, values));
     }
-    TORCH_CHECK_VALUE(needed <= available, call.op.operator_name().name, ": the mask has ", needed,
-                      " true elements, the source only ", available, "\n  have  ", both->to_string(),
-                      "\n  fix   give a source of at least as many elements");
-    call.give(target.masked_scatter_(mask, values));
+    const at::Tensor picked = to_front->apply(mask);
+    const auto counts = counts_of_blocks(*to_front->to(), cut, picked.sum().item<int64_t>(), mask.device());
+    check_enough(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    const at::Tensor values = fetch_run(source, held, 0, cut, counts);
+    if (to_front->from() == to_front->to()) return call.give(target.masked_scatter_(mask, values));
+    const at::Tensor placed = back->apply(at::zeros(picked.sizes(), values.options()).masked_scatter_(picked, values));
+    call.give(target.copy_(at::where(mask, placed, target)));
   };
   return plan;
 }
@@ -207,8 +217,8 @@ const Register masks_rules{
      .traffic = Traffic::kDataDependent},
     {.op = {"aten::masked_scatter", "aten::masked_scatter_"},
      .plan = plan_masked_scatter,
-     .supports = "any cut; a 1-D source of a tensor cut in its first dim is fetched in runs",
-     .traffic = Traffic::kDataDependent},
+     .supports = "any cut; a 1-D source is fetched in runs",
+     .traffic = Traffic::kDataDependent | Traffic::kRedistribute},
 };
 
 }  // namespace
@@ -252,6 +262,41 @@ SpecPtr mask_spec(const SpecPtr& spec, const OpCall& call, const MaskIndex& mask
   return with_cuts_of(without_partial(spec), call.slots()[mask.slot].spec->global_shape(), source);
 }
 
+// The spec of x in x[mask] = values. The gradient of x[mask] is written to new zeros, which lie on every rank but need
+// not stay so: they take the cuts that mask and values have.
+SpecPtr written_by_mask(const OpCall& call, const MaskIndex& mask) {
+  const SpecPtr self = without_partial(call.spec("self")), &picker = call.slots()[mask.slot].spec;
+  const bool of_gradient = call.name() == "aten::_index_put_impl_" && call.flag("unsafe");
+  if (!of_gradient || call.tensor("self").plain || !self->is_replicate()) return self;
+  Layout layout = self->layout();
+  const auto take = [&layout](int64_t dim, const Cut& cut) {
+    const auto& ranks = cut.mesh_dims;
+    if (std::none_of(ranks.begin(), ranks.end(), [&](int64_t m) { return layout.uses(m); })) layout.cuts[dim] = cut;
+  };
+  for (int64_t d = mask.first; d < mask.last; ++d) take(d, picker->cut(d - mask.first));
+  const SpecPtr& values = call.spec("values");
+  const int64_t fewer = self->ndim() - values->ndim();
+  for (int64_t d = 0; d < values->ndim() && fewer == mask.last - mask.first - 1; ++d) {
+    const int64_t to = d > mask.first ? d + fewer : d;
+    const Cut& cut = values->cut(d);
+    if (d != mask.first) {
+      take(to, cut);
+    } else if (cut && !picker->has_cut()) {
+      take(to, {cut.mesh_dims, balanced_sizes(self->global_shape()[to], static_cast<int64_t>(cut.sizes.size()))});
+    }
+  }
+  return cut_in_front(intern(std::move(layout)), mask.first, mask.last);
+}
+
+// Values for x[mask]: `spec`, and cut along `dim` as they are given, if those mesh dims are not needed otherwise.
+SpecPtr keeping_cut(const SpecPtr& spec, const SpecPtr& given, int64_t dim) {
+  const Cut& cut = given->cut(dim);
+  for (const int64_t m : cut.mesh_dims) {
+    if (spec->layout().uses(m)) return spec;
+  }
+  return with_cut(spec, dim, cut, given->global_shape()[dim]);
+}
+
 }  // namespace
 
 Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
@@ -267,7 +312,7 @@ Plan plan_read_mask(const OpCall& call, const MaskIndex& mask) {
 }
 
 Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
-  const SpecPtr self = without_partial(call.spec("self"));
+  const SpecPtr self = written_by_mask(call, mask);
   const int slot = call.slot("values");
   const auto& sizes = call.slots()[slot].spec->global_shape();
   const auto ndim = static_cast<int64_t>(sizes.size());
@@ -289,16 +334,30 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   plan.inputs[mask.slot] = held;
   plan.inputs[slot] = with_cuts_of(self, sizes, source);
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
-  plan.run = [held, along, item = mask.first, given = sizes[along], at_indices = call.arg("indices"),
+  // Where values are cut, and true elements lie in order on the ranks, each rank fetches the run that it writes.
+  const auto masked_dims = static_cast<int64_t>(held->ndim());
+  const Cut& front = front_cut(*held, 0, masked_dims);
+  const SpecPtr kept = keeping_cut(plan.inputs[slot], call.slots()[slot].spec, along);
+  const Cut cut = cut_in_front(held, 0, masked_dims) == held && kept->is_cut(along) ? front : Cut{};
+  if (cut) plan.inputs[slot] = kept;
+  plan.run = [held, kept, cut, along, item = mask.first, given = sizes[along], at_indices = call.arg("indices"),
               at_values = call.arg("values")](LocalCall& call) {
     c10::IValue& values = call.value(at_values);
     const at::Tensor given_mask = *call.value(at_indices).to<Indices>().get(item);
     const at::Tensor mask = given_mask.to(values.toTensor().device(), at::kBool);
-    const TruePlaces order = true_places(mask, *held);
+    std::vector<int64_t> counts;
+    TruePlaces order;
+    if (cut) {
+      counts = counts_of_blocks(*held, cut, mask.sum().item<int64_t>(), mask.device());
+      order.count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    } else {
+      order = true_places(mask, *held);
+    }
     TORCH_CHECK_VALUE(order.count == given, call.op.operator_name().name, ": ", given, " values for the ", order.count,
                       " true elements of the mask\n  have  mask ", held->to_string(),
                       "\n  fix   give one value, or as many as the mask has true elements");
-    values = values.toTensor().index_select(along, order.places.masked_select(mask));
+    const at::Tensor all = values.toTensor();
+    values = cut ? fetch_run(all, kept, along, cut, counts) : all.index_select(along, order.places.masked_select(mask));
     call.run();
   };
   return plan;

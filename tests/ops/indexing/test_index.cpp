@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <atomic>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/sweep.h"
@@ -250,6 +253,54 @@ TEST(Index, S26_EntriesAreAddedWhereTheyLie) {
            }},
       },
       make_tensor({9, 7, 2}, 3));
+}
+
+// The gradient of x[mask] is written to new zeros of x's shape. They need not lie on every rank.
+TEST(Index, S26_GradientsOfPickedElementsStayCut) {
+  const Tensor full = make_tensor({4, 8, 6}, 1), land = make_tensor({8, 6}, 2).gt(0);
+  struct Row {
+    const char* name;
+    Placement cut;
+    bool plain;    // the mask: land alone, of the last two dims
+    int64_t most;  // bytes that a rank sends
+  };
+  // Counts of the blocks are exchanged. A cut of an inner dim moves to the first: half a block goes, and comes back.
+  for (const Row& row :
+       {Row{"first", shard(0, {1, 3}), false, 64}, Row{"inner", shard(1, {3, 5}), false, 8 * 4 * 8 * 6},
+        Row{"beside", shard(0, {1, 3}), true, 0}, Row{"masked", shard(1, {3, 5}), true, 8 * 4 * 8 * 6}}) {
+    const Tensor leaf = full.clone().requires_grad_();
+    const auto picked = [&](const Tensor& x) {
+      return row.plain ? x.index({Ellipsis, land}) : x.index({x.detach().gt(0.1)});
+    };
+    const Tensor expected = torch::autograd::grad({bent(picked(leaf)).sum()}, {leaf})[0];
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      const Tensor x = shard_of(full, mesh, {row.cut}).requires_grad_().mul(1);
+      const Tensor loss = bent(picked(x)).sum();
+      loss.item();
+      mesh->group().reset_stats();
+      const Tensor grad = torch::autograd::grad({loss}, {x})[0];
+      EXPECT_LE(mesh->group().stats().total().bytes, row.most) << row.name;
+      EXPECT_TRUE(spec(grad)->has_cut()) << row.name << spec(grad)->to_string();
+      EXPECT_EQ(difference(full_tensor(grad), expected, 1e-12), "") << row.name;
+    });
+  }
+}
+
+// Most elements of a tensor that is cut in an inner dim are picked, or few: all of it moves, or what was picked.
+TEST(Index, S26_WhatTravelsForTheGradientOfAMaskedSelect) {
+  for (const bool most : {true, false}) {
+    std::atomic<int64_t> sent = 0;
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const Tensor x = shard_of(make_tensor({4, 16, 8}, 1), mesh, {shard(1)}).requires_grad_().mul(1);
+      const Tensor loss = bent(x.masked_select(most ? x.detach().lt(0.9) : x.detach().gt(0.98))).sum();
+      loss.item();
+      mesh->group().reset_stats();
+      const Tensor grad = torch::autograd::grad({loss}, {x})[0];
+      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(spec(grad), spec(x));
+    });
+    EXPECT_LT(sent, most ? 2 * 8 * 4 * 16 * 8 : 8 * 4 * 16 * 8 / 4) << most;
+  }
 }
 
 // A source of many rows, and what travels where it is added to few: nothing, or the few.
