@@ -8,7 +8,7 @@
 #include "tests/support/autograd_ways.h"
 #include "tests/support/dual_level.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_forward_mode {
 namespace {
 
 using torch::autograd::grad;
@@ -215,4 +215,4 @@ TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_forward_mode
