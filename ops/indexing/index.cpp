@@ -6,8 +6,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/indexing/masks.h"
 #include "moonhalo/ops/support/local_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -152,6 +154,50 @@ std::optional<Plan> plan_index(const OpCall& call) {
   return plan;
 }
 
+// The gradient of x[a, b] whose indices are cut is added where it lies: the sums of its ranks are addends, which are
+// less than the values and indices where these are many (index_dim.cpp does so for index_add).
+std::optional<Plan> plan_gradient_addends(const OpCall& call, const Pattern& pattern, const SpecPtr& self) {
+  if (call.name() != "aten::_index_put_impl_" || !call.flag("accumulate")) return std::nullopt;
+  const SpecPtr& values = call.spec("values");
+  const auto index_ndim = static_cast<int64_t>(pattern.index_shape.size());
+  const int64_t least = self->global_numel() * (cuts_indexed(*self, pattern) ? 1 : 2);
+  if (values->global_shape() != pattern.result_shape(self->global_shape()) || values->global_numel() < least)
+    return std::nullopt;
+  Layout sum = without_cuts(self, pattern.indexed)->layout();
+  Layout entries(call.mesh(), values->global_shape()), places(call.mesh(), pattern.index_shape);
+  for (size_t i = 0; i < pattern.others.size(); ++i) {
+    const auto d = static_cast<int64_t>(i);
+    entries.cuts[d < pattern.place ? d : d + index_ndim] = sum.cuts[pattern.others[i]];
+  }
+  bool any = false;
+  for (int64_t d = 0; d < index_ndim; ++d) {
+    entries.cuts[pattern.place + d] = places.cuts[d] = values->cut(pattern.place + d);
+    for (const int64_t m : places.cuts[d].mesh_dims) {
+      if (sum.uses(m)) return std::nullopt;
+      sum.partials[m] = ReduceOp::kSum;
+      any = true;
+    }
+  }
+  Plan plan = unary_plan(call, self, {self});
+  for (size_t s = 1; s < call.slots().size(); ++s) {
+    const TensorArgument& slot = call.slots()[s];
+    if (!slot.spec || slot.arg == call.arg("values")) continue;
+    if (slot.spec->global_shape() != pattern.index_shape || !slot.spec->has_cut()) return std::nullopt;
+    plan.inputs[s] = intern(places);
+  }
+  if (!any) return std::nullopt;
+  plan.inputs[call.slot("values")] = intern(std::move(entries));
+  const SpecPtr addends = intern(std::move(sum));
+  plan.run = [addends, move = std::make_shared<const Redistribution>(addends, self),
+              at_self = call.arg("self")](LocalCall& call) {
+    at::Tensor target = call.tensor(at_self);
+    call.value(at_self) = at::zeros(addends->local_shape(), target.options());
+    call.run();
+    call.give(target.add_(move->apply(call.result())));
+  };
+  return plan;
+}
+
 std::optional<Plan> plan_index_put(const OpCall& call) {
   const Pattern pattern = pattern_of(call);
   const SpecPtr self = without_partial(call.spec("self"));
@@ -159,6 +205,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
     if (const auto mask = single_mask(call)) return plan_write_mask(call, *mask);
     return self->has_cut() ? std::nullopt : std::optional(gathered(call, {self}));
   }
+  if (auto plan = plan_gradient_addends(call, pattern, self)) return plan;
   Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
     if (call.slots()[s].spec) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
@@ -217,7 +264,7 @@ const Register index_rules{
     {.op = {"aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"},
      .plan = plan_index_put,
      .supports = kIndexPut,
-     .traffic = Traffic::kDataDependent},
+     .traffic = Traffic::kDataDependent | Traffic::kRedistribute},
 };
 
 }  // namespace
