@@ -2,6 +2,8 @@
 // Variances and standard deviations, with the mean or without.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "moonhalo/ops/support/moments.h"
 
 namespace moonhalo {
@@ -15,6 +17,14 @@ Moments moments_of(const at::Tensor& x, const SpecPtr& spec, at::IntArrayRef dim
   return {at::complex(real.mean, imaginary.mean), real.m2 + imaginary.m2, real.count};
 }
 
+bool has_empty_block(const ShardSpec& spec) {
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    const auto& sizes = spec.cut(d).sizes;
+    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+  }
+  return false;
+}
+
 template <bool kRoot, bool kMean>
 std::optional<Plan> plan_moments(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
@@ -23,7 +33,19 @@ std::optional<Plan> plan_moments(const OpCall& call) {
   const SpecPtr result = reduced_spec(from, dims, keepdim);
   Plan plan{.inputs = {from}, .outputs = std::vector<SpecPtr>(kMean ? 2 : 1, result)};
   const at::ScalarType dtype = call.tensor("self").dtype;
-  if (CutGroup(from, dims).alone() || at::isIntegralType(dtype, true)) return plan;
+  if (at::isIntegralType(dtype, true)) return plan;
+  if (CutGroup(from, dims).alone()) {
+    // LibTorch warns of an empty block that it has too few elements, although the whole has enough.
+    if (from->global_numel() > 0 && has_empty_block(*from)) {
+      plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
+        const at::Tensor x = call.tensor(at_self);
+        if (x.numel() > 0) return call.run();
+        call.give(at::empty(result->local_shape(), x.options().dtype(at::toRealValueType(dtype))));
+        if (kMean) call.add(at::empty(result->local_shape(), x.options()));
+      };
+    }
+    return plan;
+  }
   const double correction = call.given("correction") ? call.value("correction").toScalar().toDouble() : 1;
   plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);

@@ -244,6 +244,26 @@ TEST(Reduce, S12_VariancesUseTrueCounts) {
         make_tensor({9, 7, 2}, 12, at::kFloat));
 }
 
+struct HeardOfVariances final : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  std::vector<std::string> texts;
+};
+
+TEST(Reduce, VariancesWarnOfTheWholeAndNotOfEmptyBlocks) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    HeardOfVariances heard;
+    const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+    const Tensor full = make_tensor({5, 4, 2}, 1), x = shard_of(full, mesh, {shard(1, {3, 0, 1})});
+    const auto [var, mean] = at::var_mean(x, at::OptionalIntArrayRef{0});
+    EXPECT_EQ(difference(full_tensor(var), full.var(0), 1e-12), "");
+    EXPECT_EQ(difference(full_tensor(mean), full.mean(0), 1e-12), "");
+    EXPECT_EQ(difference(full_tensor(x.to(at::kComplexDouble).std(0)), full.std(0), 1e-12), "");
+    EXPECT_TRUE(heard.texts.empty()) << heard.texts[0];
+    x.narrow(0, 0, 1).std(0);
+    EXPECT_EQ(heard.texts.size(), mesh->rank() == 1 ? 0 : 1);
+  });
+}
+
 TEST(Reduce, S01_SumOverCutRowsStaysPartialAndMovesNothing) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({10, 4}, 1), mesh, {shard(0, {5, 1, 4})});
